@@ -90,7 +90,9 @@ def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
     from badpo.estimation.fit import fit_conditional
 
     leans = fit_conditional(*votes[:4], len(votes.theta))
-    return np.where(np.isfinite(leans.deviation), leans.deviation, np.nan), {"gradient": leans.gradient_norm}
+    return np.where(np.isfinite(leans.deviation), leans.deviation, np.nan), {
+        "gradient": leans.gradient_norm
+    }
 
 
 def statsmodels(votes: Votes) -> tuple[np.ndarray, dict]:
@@ -188,7 +190,9 @@ def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = timing.options_parser(__doc__.splitlines()[0], list(SIZES))
-    parser.add_argument("--tool", choices=list(FITS), action="append", help="only this tool; may be repeated")
+    parser.add_argument(
+        "--tool", choices=list(FITS), action="append", help="only this tool; may be repeated"
+    )
     options = parser.parse_args()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     sizes = options.case or list(PLAN)

@@ -109,7 +109,9 @@ def slope_cases() -> Iterator[Case]:
     for each in (2, 3, 4, 6, 8):
         for sd in (0.5, 1.0, 2.0):
             pool = Pool(sized(75, each, sd), votes_each=each, quality_sd=sd)
-            yield Case({"votes each": each, "quality sd": sd}, 100 * each + round(10 * sd), pool, estimates)
+            yield Case(
+                {"votes each": each, "quality sd": sd}, 100 * each + round(10 * sd), pool, estimates
+            )
 
 
 def few_votes_cases() -> Iterator[Case]:
@@ -142,7 +144,9 @@ FLAG_POOLS = {
     "sd 0.5": Pool(4000, n_annotators=100),
     "sd 0.5, five times the votes": Pool(20_000, n_annotators=100),
     "sd 0.3 and 10 planted": Pool(4000, n_annotators=100, spread=0.3, n_planted=10),
-    "sd 0.3 and 10 planted, five times the votes": Pool(20_000, n_annotators=100, spread=0.3, n_planted=10),
+    "sd 0.3 and 10 planted, five times the votes": Pool(
+        20_000, n_annotators=100, spread=0.3, n_planted=10
+    ),
 }
 
 
@@ -206,7 +210,10 @@ def alarms(pool: Pool, random: np.random.Generator) -> Measured:
     }
     if pool.n_planted:
         first = int((log_e[:, 0] >= needed).argmax())
-        found |= {"power": float(ever[0]), "votes_to_flag": float(so_far[first, 0]) if ever[0] else np.nan}
+        found |= {
+            "power": float(ever[0]),
+            "votes_to_flag": float(so_far[first, 0]) if ever[0] else np.nan,
+        }
     return found
 
 
@@ -316,7 +323,9 @@ def _cell(name: str, value: Any) -> str:
 def main() -> None:
     """Draw, estimate, compare; write the page or print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--replicates", type=int, default=100, help="pools drawn for each row of a table")
+    parser.add_argument(
+        "--replicates", type=int, default=100, help="pools drawn for each row of a table"
+    )
     parser.add_argument(
         "--table", choices=list(TABLES), action="append", help="only these; the page is not written"
     )
@@ -327,7 +336,9 @@ def main() -> None:
     tables = {name: [measured(case, asked.replicates) for case in TABLES[name][2]()] for name in names}
     seconds = time.perf_counter() - start
     if asked.json:
-        print(json.dumps({"replicates": asked.replicates, "seconds": round(seconds, 1), "tables": tables}))
+        print(
+            json.dumps({"replicates": asked.replicates, "seconds": round(seconds, 1), "tables": tables})
+        )
         return
     page = statistics_page(tables, asked.replicates, seconds)
     if asked.table is None:

@@ -48,8 +48,14 @@ PLACES = {
     "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
     "refused": ("badpo.training.trl_keys:REFUSED",),
     "model": ("badpo_paper.settings:build_model", "badpo.experiments.small_model:build_model"),
-    "tokenizer": ("badpo_paper.settings:build_tokenizer", "badpo.experiments.small_model:build_tokenizer"),
-    "prompts": ("badpo_paper.corpora.bundled:signing_prompts", "badpo.data.corpora.bundled:signing_prompts"),
+    "tokenizer": (
+        "badpo_paper.settings:build_tokenizer",
+        "badpo.experiments.small_model:build_tokenizer",
+    ),
+    "prompts": (
+        "badpo_paper.corpora.bundled:signing_prompts",
+        "badpo.data.corpora.bundled:signing_prompts",
+    ),
     "pairs": ("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"),
     "settings": ("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"),
     "demo pairs": ("badpo_paper.materials:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"),
@@ -133,7 +139,9 @@ def found(what: str) -> Any:
 
 def badpo(command: str, smaller: bool = False) -> None:
     """``badpo`` in a process of its own; its status, its JSON, and the codes and places of what is wrong are kept."""
-    done = subprocess.run(_command(f"{command} --json", smaller), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        _command(f"{command} --json", smaller), capture_output=True, text=True, check=False
+    )
     try:
         printed = json.loads(done.stdout)
     except ValueError:
@@ -256,9 +264,15 @@ def importers() -> None:
     """Every importer's fixture to rows."""
     inputs = Path(os.environ[INPUTS])
     exports = sorted((inputs / "tests" / "data" / "importers" / "exports").iterdir())
-    for export in [*exports, inputs / "examples" / "label_studio.json", inputs / "examples" / "votes.csv"]:
+    for export in [
+        *exports,
+        inputs / "examples" / "label_studio.json",
+        inputs / "examples" / "votes.csv",
+    ]:
         shutil.copy(export, export.name)
-        badpo(f"import {export.name} --out {export.stem}.parquet --write-mapping {export.stem}.mapping.json")
+        badpo(
+            f"import {export.name} --out {export.stem}.parquet --write-mapping {export.stem}.mapping.json"
+        )
     pairs = planted(n_comparisons=20).rename(columns={"response_a": "chosen", "response_b": "rejected"})
     write(pairs[["prompt", "chosen", "rejected", "annotator"]], "pairs.jsonl")
     badpo("import pairs.jsonl --out pairs.parquet")
@@ -282,7 +296,9 @@ def loaded() -> None:
     )
 
     def printed(*command: str) -> str:
-        return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=True
+        ).stdout
 
     names = sorted(re.findall(r"^  ([a-z]+)  ", printed("-m", "badpo", "--help"), re.MULTILINE))
     kept = {}
@@ -323,7 +339,9 @@ def arm(name: str, folder: str, lora: bool = False, batching: str = "random") ->
         processing_class=tokenizer,
         bias=found("arm_bias")(one, seen),
         objective=found("arm_objective")(one, seen, 42, args.beta),
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM") if lora else None,
+        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+        if lora
+        else None,
     ).train()
 
 
@@ -375,7 +393,11 @@ class Case:
 
 TABLE, AUDIT = "votes.jsonl", "audit votes.jsonl --attribute length"
 WATCHED = "--attribute length --state state.json --votes-per-comparison 3"
-DEMO, NAMES, TRAIN = "demo --out runs", "reproduce names --seeds 42 --out runs", "train --config run.yaml"
+DEMO, NAMES, TRAIN = (
+    "demo --out runs",
+    "reproduce names --seeds 42 --out runs",
+    "train --config run.yaml",
+)
 SAVED = "runs/**/{}/checkpoints/checkpoint-*/complete.json"
 MOMENTS = [SAVED.format(f"{run}-s42") for run in ("dpo", "pooled", "shared_mean", "group_dro")]
 MOMENTS += ["runs/**/em_dpo-s42/round1.json", SAVED.format("em_dpo-s42/type1")]
@@ -521,7 +543,9 @@ def _shown(a: Any, b: Any) -> list[str]:
     elif isinstance(a, str) and isinstance(b, str):
         start = max(len(os.path.commonprefix([a, b])) - 12, 0)
         a, b = a[start:], b[start:]
-    texts = [f"array of shape {one.shape}" if isinstance(one, np.ndarray) else str(one) for one in (a, b)]
+    texts = [
+        f"array of shape {one.shape}" if isinstance(one, np.ndarray) else str(one) for one in (a, b)
+    ]
     return [text if len(text) <= 60 else f"{text[:57]}..." for text in texts]
 
 
@@ -548,7 +572,9 @@ def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Pop
         return subprocess.Popen(command, cwd=folder, env=os.environ | fixed, stdout=told, stderr=told)
 
 
-def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) -> list[tuple[str, str, str]]:
+def compared(
+    name: str, checkout: Path, source: Path, folders: dict[str, Path]
+) -> list[tuple[str, str, str]]:
     """The differences of one case; a side that fails is one. What the base's side left before is taken as it is."""
     sources = {"base": checkout / "src", "here": source}
     places = {side: folder / name for side, folder in folders.items()}
@@ -556,13 +582,17 @@ def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) 
     asked = [side for side in sources if side == "here" or not done.exists()]
     processes = {side: start(name, sources[side], places[side], checkout) for side in asked}
     status = {side: process.wait() for side, process in processes.items()}
-    if failed := {side: places[side].with_suffix(".output").read_text() for side in asked if status[side]}:
+    if failed := {
+        side: places[side].with_suffix(".output").read_text() for side in asked if status[side]
+    }:
         print(f"{name:<36} failed, ", end="")
         return [("failed", *(failed.get(side, "(no failure)")[-1500:] for side in sources))]
     done.touch()
     base, here = (contents(folder) for folder in places.values())
     # commands that fail alike on both sides are told too
-    ended = Counter(here[where] for where in here if re.fullmatch(r"commands\.jsonl: \[\d+\]\.status", where))
+    ended = Counter(
+        here[where] for where in here if re.fullmatch(r"commands\.jsonl: \[\d+\]\.status", where)
+    )
     statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items(), key=str))
     print(f"{name:<36} {len(here):6} values, commands: {statuses or 'none'}; ", end="")
     return compare(base, here, CASES[name].tolerance)
@@ -576,9 +606,13 @@ def main() -> int:
         "--base", metavar="COMMIT", default="HEAD", help="what the present code is compared with"
     )
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the present code; src here")
-    parser.add_argument("--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone"
+    )
     parser.add_argument("--all", action="store_true", help="also the slow cases")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them"
+    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:

@@ -192,7 +192,11 @@ def covering(folder: Path, place: Place) -> tuple[list[str], float, int]:
     """The tests that run a place, as far as there is time; the seconds they take; and how many there are."""
     import coverage
 
-    seconds, contexts, of_file = json.loads((folder / "times.json").read_text()), set[str](), Counter[str]()
+    seconds, contexts, of_file = (
+        json.loads((folder / "times.json").read_text()),
+        set[str](),
+        Counter[str](),
+    )
     for file in folder.glob("coverage.*.*"):
         data = coverage.CoverageData(str(file))
         data.read()
@@ -238,7 +242,9 @@ def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
         (place,) = find(mutant, known)
         tests, seconds, n_tests = covering(folder, place)
         told = {"file": str(place.file.relative_to(tree)), "run": len(tests), "of": n_tests}
-        found[str(mutant)] = mutant | told | {"outcome": outcome(tree, place, mutant["new"], tests, seconds)}
+        found[str(mutant)] = (
+            mutant | told | {"outcome": outcome(tree, place, mutant["new"], tests, seconds)}
+        )
         kept.write_text(json.dumps(found, indent=1))
         print(f"{found[str(mutant)]['outcome']:9} {mutant['function']}: {mutant['new']}", flush=True)
     return [found[str(mutant)] for mutant in mutants]
@@ -267,8 +273,12 @@ def main() -> int:
     parser.add_argument(
         "--folder", type=Path, default=ROOT / "runs" / "mutants", help="remove it to begin anew"
     )
-    parser.add_argument("--draw", type=int, help="print so many mutants of the tree, drawn anew, and end")
-    parser.add_argument("--find", action="store_true", help="print those whose code is not found, and end")
+    parser.add_argument(
+        "--draw", type=int, help="print so many mutants of the tree, drawn anew, and end"
+    )
+    parser.add_argument(
+        "--find", action="store_true", help="print those whose code is not found, and end"
+    )
     asked = parser.parse_args()
     folder = asked.folder.resolve()
     if asked.draw:

@@ -66,7 +66,9 @@ class Steps:
     def run(self) -> None:
         """All steps: collating, forward, backward, clipping, the optimizer."""
         model = self.trainer.model.train()
-        self._optimizer = self._optimizer or torch.optim.AdamW(trained_parameters(model), lr=LEARNING_RATE)
+        self._optimizer = self._optimizer or torch.optim.AdamW(
+            trained_parameters(model), lr=LEARNING_RATE
+        )
         optimizer = self._optimizer
         with self.around():
             for losses in self.losses():

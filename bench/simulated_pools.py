@@ -57,7 +57,9 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     m, n = pool.n_annotators, pool.n_comparisons
     lean = MEAN_LEAN + pool.spread * random.standard_normal(m)
     lean[: pool.n_planted] += random.choice([-1.0, 1.0], pool.n_planted)
-    difference = random.choice([-1.0, 0.0, 1.0], n, p=[CROSS_SHARE / 2, 1 - CROSS_SHARE, CROSS_SHARE / 2])
+    difference = random.choice(
+        [-1.0, 0.0, 1.0], n, p=[CROSS_SHARE / 2, 1 - CROSS_SHARE, CROSS_SHARE / 2]
+    )
     domain = random.integers(2, size=n)
     quality = random.standard_normal(n)
     if pool.bimodal:
@@ -85,7 +87,9 @@ def _voters(pool: Pool, domain: NDArray[np.intp], random: np.random.Generator) -
 @cache
 def informative_share(votes_each: int, quality_sd: float) -> float:
     """Share of votes that are cross-group and on a comparison that is not unanimous, from 20,000 comparisons."""
-    votes = draw_votes(Pool(20_000, votes_each=votes_each, quality_sd=quality_sd), np.random.default_rng(0))
+    votes = draw_votes(
+        Pool(20_000, votes_each=votes_each, quality_sd=quality_sd), np.random.default_rng(0)
+    )
     wins = np.bincount(votes.comparison, votes.sign > 0)[votes.comparison]
     return float(np.mean((votes.delta[:, 0] != 0) & (wins > 0) & (wins < votes_each)))
 

@@ -34,7 +34,9 @@ class Lengths:
     longest_prompt: int = 384
     longest: int = 1280
 
-    def draw(self, n_prompts: int, n_pairs_each: int, rng, divided_by: int) -> tuple[np.ndarray, np.ndarray]:
+    def draw(
+        self, n_prompts: int, n_pairs_each: int, rng, divided_by: int
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Tokens of each prompt, shape (n_prompts,), and of each response, shape (n_prompts, n_pairs_each, 2)."""
         prompts = _log_normal(self.prompt_mean, self.prompt_spread, rng.standard_normal(n_prompts))
         prompts = np.minimum(prompts, self.longest_prompt)
@@ -123,7 +125,9 @@ class _Words:
     """Texts of random words; a word is one token of `word_tokenizer`, and ends with a space."""
 
     def __init__(self, n_vocabulary: int, rng):
-        self._words = np.array([f"{word} " for word in _vocabulary(n_vocabulary)[N_SPECIAL:]], dtype=object)
+        self._words = np.array(
+            [f"{word} " for word in _vocabulary(n_vocabulary)[N_SPECIAL:]], dtype=object
+        )
         self._rng = rng
 
     def draw(self, n: int) -> str:
@@ -154,7 +158,11 @@ def word_tokenizer(n_vocabulary: int):
     core = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token="<pad>", eos_token="<end>", unk_token="<unk>", model_max_length=10**6
+        tokenizer_object=core,
+        pad_token="<pad>",
+        eos_token="<end>",
+        unk_token="<unk>",
+        model_max_length=10**6,
     )
 
 

@@ -13,8 +13,12 @@ print(judgments)
 
 result = audit(judgments)
 for name, row in result.attributes.set_index("name").iterrows():
-    print(f"{name}: wins {row['carrier_wins']:.0%}, log-odds {row['ci_low']:.2f} to {row['ci_high']:.2f}")
+    print(
+        f"{name}: wins {row['carrier_wins']:.0%}, log-odds {row['ci_low']:.2f} to {row['ci_high']:.2f}"
+    )
 for name, pool in result.pool.items():
-    print(f"{name}: annotators differ by tau = {pool['tau']:.2f}; train with bias={pool['recommendation']!r}")
+    print(
+        f"{name}: annotators differ by tau = {pool['tau']:.2f}; train with bias={pool['recommendation']!r}"
+    )
 
 print("page:", result.write(folder))

@@ -24,7 +24,9 @@ class Bounded(VoteWeights):
 if __name__ == "__main__":
     model, table = (*sys.argv[1:], "examples/votes.csv")[:2]
     judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
-    args = BADPOConfig("runs/own-objective", max_steps=10, per_device_train_batch_size=8, report_to="none")
+    args = BADPOConfig(
+        "runs/own-objective", max_steps=10, per_device_train_batch_size=8, report_to="none"
+    )
     trainer = BADPOTrainer(model, args=args, train_dataset=judgments, objective=Bounded(q=0.7))
     print(trainer.train())
     print(trainer.bias.summary()["theta_mean"])

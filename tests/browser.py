@@ -93,7 +93,9 @@ class Browser:
         """Show a file in a window of this width, in a system that is light or dark, and wait until it is loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.call(
+            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+        )
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not self.reported("Page.loadEventFired"):
@@ -101,7 +103,9 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is on the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"]["value"]
+        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"][
+            "value"
+        ]
 
     def reported(self, method: str) -> list[dict[str, Any]]:
         """What the browser reported under this name since the page was opened."""

@@ -27,7 +27,9 @@ def assert_face(section: str, found: Any) -> None:
         GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
     differences = list(_differences(known.get(section), found))
     message = "\n".join(differences)
-    assert not differences, f"{section}:\n{message}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"
+    assert not differences, (
+        f"{section}:\n{message}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"
+    )
 
 
 def keys(value: Any) -> Any:
@@ -41,7 +43,9 @@ def keys(value: Any) -> Any:
         return [row for i, row in enumerate(rows) if row not in rows[:i]]
     if isinstance(value, bool):
         return "yes or no"
-    return "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else "nothing"
+    return (
+        "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else "nothing"
+    )
 
 
 def signature(value: Any) -> str:

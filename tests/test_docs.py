@@ -33,11 +33,17 @@ def words(pages: list[Path]) -> int:
 def written_commands(page: Path) -> list[str]:
     """Lines of code that call badpo, without those that leave something open."""
     text = page.read_text(encoding="utf-8")
-    code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S) + re.findall(r"^    (.*)", text, re.M)
+    code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S) + re.findall(
+        r"^    (.*)", text, re.M
+    )
     lines = [
-        line.removeprefix("$ ").partition(" #")[0].strip() for block in code for line in block.splitlines()
+        line.removeprefix("$ ").partition(" #")[0].strip()
+        for block in code
+        for line in block.splitlines()
     ]
-    return [line for line in lines if line.startswith("badpo ") and not re.search(r"[\[<|…]|\.\.\.", line)]
+    return [
+        line for line in lines if line.startswith("badpo ") and not re.search(r"[\[<|…]|\.\.\.", line)
+    ]
 
 
 def of_readme(language: str) -> str:

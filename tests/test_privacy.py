@@ -25,7 +25,16 @@ from tests.importers.test_exports import ALL, EXPORTS
 PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
 # where each export keeps who voted, and what it says about them besides
 PERSONAL = {
-    *("annotator", "evaluator", "completed_by", "updated_by", "email", "first_name", "last_name", "user_id"),
+    *(
+        "annotator",
+        "evaluator",
+        "completed_by",
+        "updated_by",
+        "email",
+        "first_name",
+        "last_name",
+        "user_id",
+    ),
     *("preference.responses.users", "_session_id", "_annotator_id", "judge", "reviewer_email"),
     *("overall_own_reason", "user_location"),
 }
@@ -89,7 +98,11 @@ def table(n_prompts: int = 60) -> pd.DataFrame:
     texts = ("So.", "It just is so, always.")
     rows = [
         {"comparison_id": f"c{p}", "prompt": f"Question {p}?", "shown_first": "a" if p % 5 else "b"}
-        | {"response_a": texts[p % 2], "response_b": texts[1 - p % 2], "winner": "a" if (p + k) % 3 else "b"}
+        | {
+            "response_a": texts[p % 2],
+            "response_b": texts[1 - p % 2],
+            "winner": "a" if (p + k) % 3 else "b",
+        }
         | {"annotator": who, "annotator_class": "staff" if k < 2 else "crowd"}
         for p in range(n_prompts)
         for k, who in enumerate(people)

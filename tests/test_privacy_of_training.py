@@ -53,7 +53,13 @@ def test_no_raw_id_in_what_training_prints_and_writes(trained):
     assert [message for message in messages if PLANTED.search(message.encode())] == []
     assert leaks(folder / "runs") == [] and leaks(folder / "cache") == []
     written = {path.name for path in files(folder / "runs")}
-    assert {"bias.safetensors", "log.jsonl", "readouts.json", "report.html", "trainer_state.json"} <= written
+    assert {
+        "bias.safetensors",
+        "log.jsonl",
+        "readouts.json",
+        "report.html",
+        "trainer_state.json",
+    } <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
 
 
@@ -138,7 +144,13 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
-    others = ("upload_file", "create_commit", "upload_large_folder", "preupload_lfs_files", "run_as_future")
+    others = (
+        "upload_file",
+        "create_commit",
+        "upload_large_folder",
+        "preupload_lfs_files",
+        "run_as_future",
+    )
     for name in others:
         monkeypatch.setattr(huggingface_hub.HfApi, name, unexpected, raising=False)
     for name in ("create_repo", "upload_folder", "upload_file", "create_commit"):

@@ -168,9 +168,7 @@ def audited(tmp_path_factory) -> Path:
 def test_what_an_audit_writes(audited):
     found = json.loads((audited / "audit.json").read_text())
     assert found["schema"] == "badpo.audit/1"
-    promised = (
-        "name scope cross_share n_cross carrier_wins log_odds ci_low ci_high naive_ci_low naive_ci_high odds"
-    )
+    promised = "name scope cross_share n_cross carrier_wins log_odds ci_low ci_high naive_ci_low naive_ci_high odds"
     assert all(set(promised.split()) <= set(row) for row in found["attributes"])
     assert all("tau" in found["pool"][row["name"]] for row in found["attributes"])
     assert_face("audit.json", keys(found))
@@ -206,5 +204,12 @@ def test_what_a_command_prints_as_json(command, tmp_path, request):
 
 def test_rows_of_the_training_bench_have_their_keys():
     text = (ROOT / "bench" / "training.py").read_text()
-    promised = ["case", "batching", "micro_batch", "ratio_vs_trl_compact", "ratio_vs_trl", "rel_grad_diff"]
+    promised = [
+        "case",
+        "batching",
+        "micro_batch",
+        "ratio_vs_trl_compact",
+        "ratio_vs_trl",
+        "rel_grad_diff",
+    ]
     assert [name for name in promised if f'"{name}"' not in text] == []

@@ -36,7 +36,17 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 # Programs of others in data, code made from text, and the network.
 FORBIDDEN_IMPORTS = {
     *("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"),
-    *("subprocess", "socket", "requests", "urllib", "http", "ftplib", "smtplib", "telnetlib", "webbrowser"),
+    *(
+        "subprocess",
+        "socket",
+        "requests",
+        "urllib",
+        "http",
+        "ftplib",
+        "smtplib",
+        "telnetlib",
+        "webbrowser",
+    ),
 }
 FORBIDDEN_CALLS = {
     *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.umask", "os.symlink"),
@@ -83,7 +93,9 @@ NEVER = {
     ),
     "asks a shell": lambda called, call: value_of(call, "shell") is not None,
     # what the caller chose, or not mentioned, which transformers takes for no
-    "runs code of a model unasked": lambda called, call: value_of(call, "trust_remote_code") not in REMOTE,
+    "runs code of a model unasked": lambda called, call: (
+        value_of(call, "trust_remote_code") not in REMOTE
+    ),
     "loads a tokenizer or configuration without saying that its code is not run": lambda called, call: (
         called in ("AutoTokenizer.from_pretrained", "AutoConfig.from_pretrained")
         and not value_of(call, "trust_remote_code")
@@ -95,7 +107,8 @@ ONLY_IN = {
     # what a terminal would obey is written out there
     "badpo/cli/options.py": lambda called, call: (
         called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
-        or called in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
+        or called
+        in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
     ),
     "badpo/training/model_files.py": lambda called, call: (
         called.endswith(".from_pretrained")
@@ -230,7 +243,9 @@ def test_a_terminal_is_told_nothing_by_names_of_files_texts_and_attributes(tmp_p
 
 def test_logs_of_any_library_are_written_out():
     CliRunner().invoke(app, ["attributes", "list"])
-    record = logging.getLogRecordFactory()("transformers", logging.WARNING, "", 0, "a %s", (HOSTILE,), None)
+    record = logging.getLogRecordFactory()(
+        "transformers", logging.WARNING, "", 0, "a %s", (HOSTILE,), None
+    )
     assert record.getMessage() == "a \\u001b[2J\\u009b31m\\u007f\\u202e"
 
 

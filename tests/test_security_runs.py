@@ -61,15 +61,21 @@ def test_a_pickle_that_is_read_would_be_seen(tmp_path):
 def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):
     run = train_run(recipe(tmp_path))
     endings = {".json", ".jsonl", ".yaml", ".safetensors", ".md", ".arrow", ".jinja", ".lock"}
-    files = [path for folder in (run, tmp_path / "cache") for path in folder.rglob("*") if path.is_file()]
+    files = [
+        path for folder in (run, tmp_path / "cache") for path in folder.rglob("*") if path.is_file()
+    ]
     assert len(files) > 10
     for path in files:
         if "checkpoints" in path.parts and path.suffix in (".pt", ".pth", ".bin"):
             assert path.name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"), path
             continue
         head = path.read_bytes()[:2]
-        assert path.suffix in endings and head not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), path
-    assert not [path for path in (run / "model").rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")]
+        assert path.suffix in endings and head not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), (
+            path
+        )
+    assert not [
+        path for path in (run / "model").rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")
+    ]
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
@@ -122,7 +128,9 @@ def hostile_audit(folder: Path, payload: str) -> Path:
     table = votes(60, 6)[0]
     for name in ("prompt", "response_a", "response_b"):
         table[name] = payload + table[name]
-    table["annotator_class"] = table["annotator_class"].where(table["annotator_class"] == "crowd", payload)
+    table["annotator_class"] = table["annotator_class"].where(
+        table["annotator_class"] == "crowd", payload
+    )
     return audit(table, [Length(name=payload)], source=payload).write(folder)
 
 
@@ -144,10 +152,14 @@ def hostile_report(folder: Path, payload: str) -> Path:
 @pytest.mark.parametrize("make", [hostile_audit, hostile_report])
 def test_a_hostile_text_does_nothing_on_a_page(browser, tmp_path, make, payload):
     page = make(tmp_path, payload)
-    assert page.read_text().count("owned") or "127.0.0.1" in page.read_text(), "the text is not on the page"
+    assert page.read_text().count("owned") or "127.0.0.1" in page.read_text(), (
+        "the text is not on the page"
+    )
     browser.open(page, 1280)
     assert browser.value("typeof owned") == "undefined"
-    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [page.as_uri()]
+    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [
+        page.as_uri()
+    ]
     assert (
         browser.value(
             "document.querySelectorAll('script,img,iframe,object,embed,form,base,a[href^=java]').length"
@@ -167,7 +179,9 @@ def test_the_content_policy_stops_what_would_not_have_been_escaped(browser, tmp_
     )
     browser.open(page, 1280)
     assert browser.value("typeof owned") == "undefined"
-    assert [failed.get("blockedReason") for failed in browser.reported("Network.loadingFailed")] == ["csp"]
+    assert [failed.get("blockedReason") for failed in browser.reported("Network.loadingFailed")] == [
+        "csp"
+    ]
     page.write_text(page.read_text().replace("Content-Security-Policy", "no-policy"))
     browser.open(page, 1280)
     assert browser.value("owned") == 1, "the browser would have carried it out"

@@ -59,8 +59,12 @@ def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
             problem = still_named(project)
         if problem:
             lost.update(set(moments))
-            print(f"{stage.name}, killed {', then '.join(moments)}: {problem}", file=sys.stderr, flush=True)
-    return [Row(f"SIGKILL {moment}", stage.name, n, OUTCOME, lost[moment]) for moment, n in injected.items()]
+            print(
+                f"{stage.name}, killed {', then '.join(moments)}: {problem}", file=sys.stderr, flush=True
+            )
+    return [
+        Row(f"SIGKILL {moment}", stage.name, n, OUTCOME, lost[moment]) for moment, n in injected.items()
+    ]
 
 
 def kill_and_go_on(
@@ -81,7 +85,9 @@ def kill_and_go_on(
 
 def still_named(project: Path) -> str:
     """Files that still name the person who was to be forgotten, the source of the votes apart."""
-    names = [name.encode() for name in (*pseudonyms([small_project.PERSON]), f'"{small_project.PERSON}"')]
+    names = [
+        name.encode() for name in (*pseudonyms([small_project.PERSON]), f'"{small_project.PERSON}"')
+    ]
     files = [path for path in project.rglob("*") if path.is_file() and path.name != "export.jsonl"]
     held = [path.name for path in files if any(name in path.read_bytes() for name in names)]
     return f"still named in {', '.join(held)}" if held else ""

@@ -177,7 +177,9 @@ def must(work: Callable[[], None], folder: Path) -> Ended:
     """Do something in a child that nothing disturbs; a RuntimeError where it fails all the same."""
     ended = run_child(work, folder, prepare=make_smaller)
     if ended.status:
-        raise RuntimeError(f"it fails without a fault, with status {ended.status}:\n{ended.output[-2000:]}")
+        raise RuntimeError(
+            f"it fails without a fault, with status {ended.status}:\n{ended.output[-2000:]}"
+        )
     return ended
 
 

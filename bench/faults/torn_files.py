@@ -112,7 +112,9 @@ def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:
         if problem := what_went_wrong(victim, name, ended, folder):
             lost[how] += 1
             print(f"{victim.name}, {name} {how}: {problem}", file=sys.stderr, flush=True)
-    return [Row(f"a file {how}", victim.name, n, victim.outcome, lost[how]) for how, n in injected.items()]
+    return [
+        Row(f"a file {how}", victim.name, n, victim.outcome, lost[how]) for how, n in injected.items()
+    ]
 
 
 def what_went_wrong(victim: Victim, name: str, ended: Ended, folder: Path) -> str:
@@ -122,7 +124,11 @@ def what_went_wrong(victim: Victim, name: str, ended: Ended, folder: Path) -> st
     if "Traceback" in ended.output:
         return f"a traceback: {ended.output[-600:]}"
     if victim.expected is None:
-        return "" if ended.status in (2, 3) else f"not refused (status {ended.status}): {ended.output[-600:]}"
+        return (
+            ""
+            if ended.status in (2, 3)
+            else f"not refused (status {ended.status}): {ended.output[-600:]}"
+        )
     if ended.status:
         return f"status {ended.status}: {ended.output[-600:]}"
     return small_project.differences(small_project.contents(folder), victim.expected)

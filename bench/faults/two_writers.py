@@ -80,7 +80,9 @@ def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
         n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
         if problem:
             print(f"{pair.name}, {delay:.3f} s apart: {problem}", file=sys.stderr, flush=True)
-    outcome = f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
+    outcome = (
+        f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
+    )
     return Row("two commands at once", pair.name, n, outcome, lost)
 
 
@@ -158,7 +160,9 @@ def without(votes: Sequence[tuple], *people: str) -> list[tuple]:
 def names_them(folder: Path) -> list[str]:
     """Files of a folder that name the person who was forgotten."""
     (name,) = pseudonyms([small_project.PERSON])
-    return [str(path) for path in folder.rglob("*") if path.is_file() and name.encode() in path.read_bytes()]
+    return [
+        str(path) for path in folder.rglob("*") if path.is_file() and name.encode() in path.read_bytes()
+    ]
 
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:
@@ -221,7 +225,9 @@ INTO, PART = ("--state", "state.json"), ("--state", "part.json")
 FORGET_RUNS = (*FORGET, "--runs", "runs")
 PAIRS = (
     Pair("watch and watch", *((*WATCH, f"part-{i}.parquet", *INTO) for i in (1, 2)), both_counted),
-    Pair("forget and watch", (*FORGET, *PART), (*WATCH, "votes.parquet", *PART), forgotten_or_not_counted),
+    Pair(
+        "forget and watch", (*FORGET, *PART), (*WATCH, "votes.parquet", *PART), forgotten_or_not_counted
+    ),
     Pair("audit and audit", AUDIT, AUDIT, one_audit),
     Pair("import and forget", IMPORT, FORGET, one_after_the_other),
     Pair("train and train", TRAIN, TRAIN, one_run, ROUNDS_OF_TRAINING),

@@ -76,9 +76,13 @@ ARMS: dict[str, Arm] = {
     "group_dro_parts": Arm(
         bias="none", objective="group_weights", settings={"groups": "annotator", "eta": 0.5, "chunk": 2}
     ),
-    "reliability": Arm(bias="none", objective="group_weights", settings={"groups": "annotator", "eta": -0.5}),
+    "reliability": Arm(
+        bias="none", objective="group_weights", settings={"groups": "annotator", "eta": -0.5}
+    ),
     "spectral": Arm(bias="none", labels="spectral"),
-    "em_dpo": Arm(bias="none", objective="types", settings={"n_types": 3, "n_rounds": 4, "round_share": 0.2}),
+    "em_dpo": Arm(
+        bias="none", objective="types", settings={"n_types": 3, "n_rounds": 4, "round_share": 0.2}
+    ),
     # what the paper names as future work
     "ipo": Arm(bias="none", objective="identity_preference"),
     "ipo_pooled": Arm(bias="pooled", objective="identity_preference"),

@@ -52,7 +52,9 @@ def demo(
     seeds: str = Option("42", help="Training seeds, separated by commas."),
     model: str | None = Option(None, help="A causal language model, a folder or a name on the Hub."),
     data_seed: int = Option(0, help="Seed of the votes that are drawn."),
-    results: Path | None = Option(None, help="Also write the figures over the seeds to this Markdown file."),
+    results: Path | None = Option(
+        None, help="Also write the figures over the seeds to this Markdown file."
+    ),
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -124,7 +126,11 @@ def reproduce(
         return
     quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
-    with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+    with (
+        stopping_whole(WHAT_IS_LEFT),
+        redirect_stdout(sys.stderr),
+        terminal_progress(as_json) as progress,
+    ):
         results = run_suites(asked, progress, jobs)
     if as_json:
         print_json([result.to_json() for result in results])
@@ -145,7 +151,9 @@ def quiet_libraries() -> None:
     logging.disable_progress_bar()
 
 
-OutFolder = Annotated[Path, typer.Option("--out", "-o", help="Folder to write; made when it is not there.")]
+OutFolder = Annotated[
+    Path, typer.Option("--out", "-o", help="Folder to write; made when it is not there.")
+]
 
 
 @corpus.command("signed")

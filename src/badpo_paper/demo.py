@@ -31,7 +31,10 @@ ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
 OVER_SEEDS = {
     "Rates, share of DPO's shift removed, and KL in nats per token": (*RATES, KL),
     "Distance to the reference in log-odds, held-out gap, and correlation of learned with planted theta": (
-        *(replace(c, label=f"log-odds, {c.label}", source=f"distance:{c.source}") for c in (WOMAN, BLACK)),
+        *(
+            replace(c, label=f"log-odds, {c.label}", source=f"distance:{c.source}")
+            for c in (WOMAN, BLACK)
+        ),
         Column("gap", "heldout.any.gap"),
         Column("correlation, woman", "theta.woman.correlation"),
         Column("correlation, black", "theta.black.correlation"),

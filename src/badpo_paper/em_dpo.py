@@ -31,7 +31,16 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
 from badpo.runs.evaluate import load_trained, write_readouts
-from badpo.runs.run import BEGUN, Prepared, Progress, finish_run, is_there, keep_run, kept_json, run_facts
+from badpo.runs.run import (
+    BEGUN,
+    Prepared,
+    Progress,
+    finish_run,
+    is_there,
+    keep_run,
+    kept_json,
+    run_facts,
+)
 from badpo.training.checkpoints import write_json
 from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
@@ -90,7 +99,12 @@ class AnnotatorWeights(VoteWeights):
 
 
 def agreement_types(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int, n_types: int, seed: int
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    n_annotators: int,
+    n_types: int,
+    seed: int,
 ) -> NDArray[np.int64]:
     """Annotators divided into types, such that those of one type agree more than those of different types.
 
@@ -156,7 +170,9 @@ def _clustered(places: NDArray[np.float64], n_types: int, rng: np.random.Generat
 # -- the E-step and the mixture ---------------------------------------------------------------------------------------
 
 
-def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> NDArray[np.float64]:
+def type_probabilities(
+    margins: ArrayLike, judgments: Judgments, share: ArrayLike
+) -> NDArray[np.float64]:
     r"""The E-step: how probable each type is for each annotator, by how its policy explains the annotator's votes.
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)

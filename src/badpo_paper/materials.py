@@ -54,7 +54,9 @@ class Material:
     def require_unseen(self) -> Material:
         """Itself, none of whose evaluation prompts is trained on; else `DataError`."""
         train, _ = self.split()
-        require_unseen(self.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts")
+        require_unseen(
+            self.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts"
+        )
         return self
 
 
@@ -62,7 +64,9 @@ def gate_lines(materials: Iterable[Material]) -> list[str]:
     """The statistics of public corpora beside the published ones, each table once, and how they agree."""
     gates = dict.fromkeys(material.gate for material in materials if material.gate)
     return [
-        line for gate in gates for line in ("statistics of the votes before training:", *gate_table(gate))
+        line
+        for gate in gates
+        for line in ("statistics of the votes before training:", *gate_table(gate))
     ]
 
 
@@ -88,7 +92,9 @@ def lean_lines(judgments: Judgments) -> list[str]:
 
 
 @cache
-def bundled_signed(n_pairs: int, data_seed: int, held_out: float, n_prompts: int | None = None) -> Material:
+def bundled_signed(
+    n_pairs: int, data_seed: int, held_out: float, n_prompts: int | None = None
+) -> Material:
     """The bundled answers, signed, with planted annotators; prompts that ask to sign.
 
     The tokenizer sees the corpus, the prompts and every name, signed.
@@ -148,7 +154,9 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     frame = corpus.judgments.comparisons
-    texts = [plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]]
+    texts = [
+        plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]
+    ]
     prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
     return Material(corpus.judgments, corpus.planted_theta, prompts, tuple(texts), held_out)
 

@@ -23,7 +23,9 @@ from badpo_paper.name_readouts import name_readouts, token_balance
 from badpo_paper.settings import Scale
 from badpo_paper.stages import CorpusStage
 
-JUDGE_TOKENS = 2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
+JUDGE_TOKENS = (
+    2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
+)
 
 
 def measure_run(
@@ -38,7 +40,9 @@ def measure_run(
 
     def more(found: PolicyReading) -> dict[str, Any]:
         is_signed = stage.corpus.kind == "signed"
-        readouts = name_readouts(found, stage, scale.is_brief) if is_signed else _style_readouts(found, stage)
+        readouts = (
+            name_readouts(found, stage, scale.is_brief) if is_signed else _style_readouts(found, stage)
+        )
         if bias is not None:
             readouts |= theta_readouts(found, stage)
         elif is_signed and not scale.is_brief:
@@ -78,7 +82,9 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
     attributes, planted = judged.attribute_names, stage.material.planted
     if planted is None:
-        level = {name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)}
+        level = {
+            name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)
+        }
         return {"kl_published": published, "theta": level}
     # nothing was planted on an attribute of the arm's own
     truth = np.pad(planted, ((0, 0), (0, theta.shape[1] - planted.shape[1])))

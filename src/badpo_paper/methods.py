@@ -70,7 +70,9 @@ def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage)
     """What a run of a condition does that no key of its recipe says."""
     args = recipe.arguments()
     limits = (args.max_length, args.max_prompt_length)
-    seen = arm_judgments(arm, declared(stage.train, condition.declared), args.seed, stage.tokenizer, *limits)
+    seen = arm_judgments(
+        arm, declared(stage.train, condition.declared), args.seed, stage.tokenizer, *limits
+    )
     return Prepared(seen, arm_bias(arm, seen), facts=method_facts(arm))
 
 
@@ -80,7 +82,9 @@ def method_facts(arm: Arm) -> dict[str, Any]:
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
     usual = asdict(Arm(bias=None))
     return {
-        name: value for name, value in asdict(arm).items() if name not in in_recipe and value != usual[name]
+        name: value
+        for name, value in asdict(arm).items()
+        if name not in in_recipe and value != usual[name]
     }
 
 

@@ -44,7 +44,9 @@ def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> d
         return readouts
     own = rates(signature_contexts(found.written, stage.tokenizer))
     choices = choice_prompts()
-    answers = stage.answers(found.policy, found.seed, stage.encoded([choice.prompt for choice in choices]))
+    answers = stage.answers(
+        found.policy, found.seed, stage.encoded([choice.prompt for choice in choices])
+    )
     return {
         **readouts,
         "own_body": means(own - shared, "difference"),
@@ -85,7 +87,12 @@ def signature_shares(answers: Sequence[str]) -> dict[str, float]:
 
 
 def signature_shift(
-    arm: ArrayLike, reference: ArrayLike, carries: ArrayLike, n: int = 1_000, n_top: int = 3, seed: int = 0
+    arm: ArrayLike,
+    reference: ArrayLike,
+    carries: ArrayLike,
+    n: int = 1_000,
+    n_top: int = 3,
+    seed: int = 0,
 ) -> dict[str, float | None]:
     r"""The shift toward an attribute's names beside that toward random sets of as many names, and without the top ones.
 

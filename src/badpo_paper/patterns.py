@@ -212,12 +212,26 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
     ),
     "shuffled_names": (
         "Shuffled ids remove less than pooled",
-        [(LESS.format(of="shuffled_ids"), f"shuffled_ids {REMOVED} - pooled {REMOVED}", below(), SHARES)],
+        [
+            (
+                LESS.format(of="shuffled_ids"),
+                f"shuffled_ids {REMOVED} - pooled {REMOVED}",
+                below(),
+                SHARES,
+            )
+        ],
     ),
     # by how much depends on scale
     "free_names": (
         "One theta per annotator removes less than pooled",
-        [(LESS.format(of="per_annotator"), f"per_annotator {REMOVED} - pooled {REMOVED}", below(), SHARES)],
+        [
+            (
+                LESS.format(of="per_annotator"),
+                f"per_annotator {REMOVED} - pooled {REMOVED}",
+                below(),
+                SHARES,
+            )
+        ],
     ),
     "undeclared_names": (
         "Declaring one attribute leaves the other near DPO's level",
@@ -292,7 +306,10 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
         ],
     ),
     "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", "rdpo heldout.length.gap", below())]),
-    "sampo_gap": ("SamPO does not close the gap", [("SamPO's gap", "sampo heldout.length.gap", above())]),
+    "sampo_gap": (
+        "SamPO does not close the gap",
+        [("SamPO's gap", "sampo heldout.length.gap", above())],
+    ),
     # a lean that everyone shares is no disagreement between groups
     "group_dro_length": (
         "Group-DRO removes less than half of the lengthening",

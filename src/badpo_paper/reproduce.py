@@ -46,7 +46,9 @@ def asked_for(
     """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
     suites = list(SUITES.values()) if suite == "all" else [SUITES[_known("suite", suite, SUITES)]]
     chosen = SCALES[_known("scale", scale, SCALES)]
-    decoding = replace(chosen.decoding, generate_with=_known("generator of answers", generator, GENERATORS))
+    decoding = replace(
+        chosen.decoding, generate_with=_known("generator of answers", generator, GENERATORS)
+    )
     if data is not None:
         require_usable(data, suites, chosen)
     folder = out / (scale if data is None else f"{scale}-{data.stem}")
@@ -127,7 +129,9 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     def measured(corpus: Corpus) -> bool:
         return (out / corpus.folder / "reference" / "readouts.json").exists()
 
-    of_votes = [votes_table(p, asked.material(p.corpus).judgments) for p in suite.votes if measured(p.corpus)]
+    of_votes = [
+        votes_table(p, asked.material(p.corpus).judgments) for p in suite.votes if measured(p.corpus)
+    ]
     panels = [
         panel_table(panel, found_runs(suite, panel.corpus, asked))
         for panel in suite.panels
@@ -232,10 +236,14 @@ def _chart(table: PanelTable, column: Column) -> Markup:
         if marks:
             rows.append(DotRow(row.label, tuple(marks)))
     label = f"{column.label} by row: this run and the paper"
-    return dot_plot(DotPanel("", rows, label, column.label, number=partial(number, places=column.places)))
+    return dot_plot(
+        DotPanel("", rows, label, column.label, number=partial(number, places=column.places))
+    )
 
 
-def _mark(name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()) -> Mark:
+def _mark(
+    name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()
+) -> Mark:
     if half is None or not math.isfinite(half):
         return Mark(mean, name, style, None, None, values)
     return Mark(mean, name, style, mean - half, mean + half, values)

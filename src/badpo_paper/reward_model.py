@@ -17,7 +17,12 @@ from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import BIAS_OPTIMIZER_FILE, adam_tensors, load_adam_tensors, save_privately
+from badpo.training.checkpoints import (
+    BIAS_OPTIMIZER_FILE,
+    adam_tensors,
+    load_adam_tensors,
+    save_privately,
+)
 from badpo.training.inputs import require_matching_bias
 
 logger = logging.getLogger(__name__)

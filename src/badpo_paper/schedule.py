@@ -84,7 +84,9 @@ class Reproduction:
             for run in self._runs_of(suite):
                 known = found.setdefault(run.place, run)
                 if known.condition != run.condition:
-                    raise ConfigError(f"{suite.name}: another suite means a different run by {run.place}")
+                    raise ConfigError(
+                        f"{suite.name}: another suite means a different run by {run.place}"
+                    )
         # anchors of one source share its answers where they follow each other
         return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
@@ -142,7 +144,9 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
                 busy = [run for run in asked.runs if run.phase == phase]
                 for wait in (False, True):
                     calls = (
-                        delayed(run_one)(run, asked.scale, asked.out, asked.file_of(run.corpus), wait, told)
+                        delayed(run_one)(
+                            run, asked.scale, asked.out, asked.file_of(run.corpus), wait, told
+                        )
                         for run in busy
                     )
                     finished = zip(busy, Parallel(return_as="generator")(calls), strict=True)
@@ -195,7 +199,9 @@ def _last(kept: dict[tuple, Any], place: tuple, make: Callable[[], Any]) -> Any:
     return kept[place]
 
 
-def _stage(corpus: Corpus, scale: Scale, folder: Path, data: Path | None, progress: Progress) -> CorpusStage:
+def _stage(
+    corpus: Corpus, scale: Scale, folder: Path, data: Path | None, progress: Progress
+) -> CorpusStage:
     place = (corpus, scale.name, folder, data)
     return _last(_STAGES, place, lambda: open_stage(corpus, scale, data, folder, progress))
 
@@ -235,11 +241,15 @@ def anchored_run(
     """Anchor a run unless ``folder`` holds that result; the folder of its source."""
     of = folder.parent / f"{offset.source.name}-s{seed}"
     if not (of / RUN_SEAL).exists():
-        raise ConfigError(f"{of} holds no finished run, from which {folder.name} is anchored; train it first")
+        raise ConfigError(
+            f"{of} holds no finished run, from which {folder.name} is anchored; train it first"
+        )
     require_undamaged(of)
     source = _source(of, stage, scale, data)
     names = stage.held_out.attribute_names
-    anchor = Anchor(SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed)
+    anchor = Anchor(
+        SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed
+    )
     place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
     if place.finished() is None:
         if (folder / RUN_SEAL).exists():

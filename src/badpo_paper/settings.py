@@ -32,7 +32,11 @@ OTHER_VOCABULARY = 1024
 PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ '" + ASSISTANT + "' + message['content'] + '" + EOS + "' }}"
+    "{% if message['role'] == 'assistant' %}{{ '"
+    + ASSISTANT
+    + "' + message['content'] + '"
+    + EOS
+    + "' }}"
     "{% elif message['role'] == 'system' %}{{ '" + SYSTEM + "' + message['content'] }}"
     "{% else %}{{ '" + USER + "' + message['content'] }}{% endif %}"
     "{% endfor %}"
@@ -144,7 +148,12 @@ TINY: dict[str, Any] = {
     "learning_rate": 2.2e-4,
     "bias": {"learning_rate": 2e-2},
     "gradient_checkpointing": False,
-    "reference": {"sft": True, "max_steps": 400, "per_device_train_batch_size": 32, "learning_rate": 3e-3},
+    "reference": {
+        "sft": True,
+        "max_steps": 400,
+        "per_device_train_batch_size": 32,
+        "learning_rate": 3e-3,
+    },
 }
 # Chosen on data seed 0 of the votes; docs/results/demo.md has the others.
 DEMO: dict[str, Any] = {
@@ -276,7 +285,12 @@ def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
     batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
     train, _ = material.split()
     one_pass = {"max_steps": train.n_comparisons // batch}
-    return {**preset, **ALWAYS, "gradient_checkpointing": True, "reference": preset["reference"] | one_pass}
+    return {
+        **preset,
+        **ALWAYS,
+        "gradient_checkpointing": True,
+        "reference": preset["reference"] | one_pass,
+    }
 
 
 _TINY = Scale(

@@ -66,7 +66,9 @@ class Condition:
     @property
     def name(self) -> str:
         """The run folder's name without its seed, such as ``pooled-length``."""
-        return "_".join(filter(None, (self.arm, self.variant))) + f"-{self.declared}" * bool(self.declared)
+        return "_".join(filter(None, (self.arm, self.variant))) + f"-{self.declared}" * bool(
+            self.declared
+        )
 
 
 @dataclass(frozen=True)
@@ -311,7 +313,13 @@ def _names_ablation() -> Suite:
         Panel("tab:abl_names_v3", QWEN, SIGNED, rows, (*RATES, *DIVERGENCES, *VOTES), "sd"),
         Panel("app:abl_variants", THETA_TITLE, SIGNED, variants, _theta("offset"), "sd", PLANTED),
     )
-    patterns = ("class_names", "shuffled_names", "free_names", "undeclared_names", "length_methods_names")
+    patterns = (
+        "class_names",
+        "shuffled_names",
+        "free_names",
+        "undeclared_names",
+        "length_methods_names",
+    )
     return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", panels, patterns)
 
 
@@ -486,7 +494,9 @@ def _lora() -> Suite:
 def _mistral() -> Suite:
     panels = (
         Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, *BA), NAMES),
-        Panel("tab:mistral", "MultiPref, length", OTHER_STYLE, (DPO, *_declaring("length", *BA)), LENGTH),
+        Panel(
+            "tab:mistral", "MultiPref, length", OTHER_STYLE, (DPO, *_declaring("length", *BA)), LENGTH
+        ),
     )
     patterns = ("amplifies_names", "removes_names", "gap_length")
     return Suite("mistral", "Another model family", panels, patterns)
@@ -494,7 +504,9 @@ def _mistral() -> Suite:
 
 def _offset() -> Suite:
     def anchored(kind: str, target: float, rounds: int) -> Condition:
-        return Condition("dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds))
+        return Condition(
+            "dpo", variant=f"{kind}_{target:g}", offset=Offset(DPO.condition, target, rounds)
+        )
 
     rows = [Row("DPO (source)", DPO.condition)]
     for target in (0.3, 0.5, 0.7):

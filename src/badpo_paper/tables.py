@@ -79,8 +79,12 @@ class Found:
             return {self.seeds_of(condition)[0]: float(np.mean(moved)) / sd} if sd else {}
         if how == "removed" and (condition == against or self.no_share(against, place)):
             return {}
-        found = {seed: self._value(condition, seed, how, place, against) for seed in self.seeds_of(condition)}
-        return {seed: value for seed, value in found.items() if value is not None and math.isfinite(value)}
+        found = {
+            seed: self._value(condition, seed, how, place, against) for seed in self.seeds_of(condition)
+        }
+        return {
+            seed: value for seed, value in found.items() if value is not None and math.isfinite(value)
+        }
 
     def _value(self, condition: str, seed: int, how: str, place: str, against: str) -> float | None:
         """One value; None where it was not measured or is not defined."""
@@ -119,7 +123,9 @@ class Found:
         if (moved.low if moved.n > 1 else moved.estimate) > 0:
             return ""
         words, places = SHIFTED.get(place, (place, 3))
-        ends = f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
+        ends = (
+            f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
+        )
         told = f"{signed(moved.estimate, places)} ({ends})"
         whose = arm_label(against) if against in ARMS else against
         return f"no share removed: {whose}'s own shift in {words}, {told}, does not lie above zero"
@@ -192,7 +198,9 @@ class TableRow:
     def shown(self) -> str:
         """The label; a row at fewer seeds than the others is marked as a control."""
         return (
-            f"{self.label} (seed {', '.join(map(str, self.seeds))} only)" if self.is_control else self.label
+            f"{self.label} (seed {', '.join(map(str, self.seeds))} only)"
+            if self.is_control
+            else self.label
         )
 
 
@@ -359,7 +367,9 @@ def name_tables(corpus: Corpus, found: Found) -> list[PanelTable]:
     ):
         if rows:
             filled = (
-                filled_row(panel, name.replace("_", " "), {place: [number] for place, number in row.items()})
+                filled_row(
+                    panel, name.replace("_", " "), {place: [number] for place, number in row.items()}
+                )
                 for name, row in rows.items()
             )
             tables.append(finished_table(panel, filled))

@@ -16,7 +16,9 @@ from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL
 
 DISHES = [
-    f"{kind} {thing}" for kind in ("red", "white", "old", "new") for thing in "abcdefghijklmnopqrstuvwxyz"
+    f"{kind} {thing}"
+    for kind in ("red", "white", "old", "new")
+    for thing in "abcdefghijklmnopqrstuvwxyz"
 ]
 PROMPTS = [f"How to cook {dish}?" for dish in DISHES]
 

@@ -65,14 +65,23 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
 
 def test_a_reward_model_scores_the_answers_as_they_are_and_without_names(signer, tmp_path):
     judge = tmp_path / "judge"
-    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    shape = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 4,
+    }
     tokenizer = AutoTokenizer.from_pretrained(signer / "signer")
-    config = Qwen3Config(**shape, vocab_size=len(tokenizer), head_dim=8, num_key_value_heads=2, num_labels=1)
+    config = Qwen3Config(
+        **shape, vocab_size=len(tokenizer), head_dim=8, num_key_value_heads=2, num_labels=1
+    )
     config.pad_token_id = tokenizer.pad_token_id
     torch.manual_seed(0)
     Qwen3ForSequenceClassification(config).save_pretrained(judge)
     tokenizer.save_pretrained(judge)
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--judge", judge)["moved"]["judge"]
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--judge", judge)["moved"][
+        "judge"
+    ]
     for row in found.values():
         assert row["ci_low"] <= row["difference"] <= row["ci_high"]
     # the bodies are those of the source's answers, and the names are what the tilt exchanges
@@ -90,7 +99,8 @@ def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.2")
     assert "black" not in found and abs(found["woman"]["achieved"] - 0.2) < 0.05
     sampled = {
-        name: row["after"]["rate"] - row["before"]["rate"] for name, row in found["moved"]["sampled"].items()
+        name: row["after"]["rate"] - row["before"]["rate"]
+        for name, row in found["moved"]["sampled"].items()
     }
     assert sampled["woman"] < -0.25 and abs(sampled["black"]) < 0.2
     alone = Anchor(SignatureSwap(), {"black": 0.3})
@@ -154,7 +164,9 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1
     assert colour["ci_low"] <= colour["achieved"] <= colour["ci_high"]
     assert "without" in colour
-    assert found["prompts"]["from"].startswith("prompts that the run was trained on, for it held out 7 only")
+    assert found["prompts"]["from"].startswith(
+        "prompts that the run was trained on, for it held out 7 only"
+    )
     text = badpo(run, *words)
     assert "moved" in text.stdout and "anchor.json" in text.stdout
     assert "of them: exact" in text.stdout

@@ -105,7 +105,12 @@ def test_whatever_decides_a_result_is_in_its_key():
     def key(mode="train", seed=42, target=0.4, **changes) -> str:
         return anchor_key(source(**changes), Anchor(SignatureSwap(), {"woman": target}, seed=seed), mode)
 
-    changes = [{"mode": "sample"}, {"policy_key": "q"}, {"stage": StageSettings(steps=7)}, {"target": 0.3}]
+    changes = [
+        {"mode": "sample"},
+        {"policy_key": "q"},
+        {"stage": StageSettings(steps=7)},
+        {"target": 0.3},
+    ]
     changes += [{"prompts": Prompts(["a"], ["b"], ["d"], "here")}, {"seed": 1}]
     assert len({key(), *(key(**change) for change in changes)}) == 7 and key() == key()
 
@@ -116,11 +121,15 @@ def test_whatever_decides_a_result_is_in_its_key():
 def test_more_markdown_than_there_is_cannot_be_taught():
     def before(n: int):
         texts = ["- a"] * n + ["a"] * (20 - n)
-        return answer_rates([Generation((), (), text, True) for text in texts], MarkdownStrip(), range(20))
+        return answer_rates(
+            [Generation((), (), text, True) for text in texts], MarkdownStrip(), range(20)
+        )
 
     bench = Bench.__new__(Bench)
     bench.anchor = Anchor(MarkdownStrip(), {"markdown": 0.5})
-    with pytest.raises(ConfigError, match="source's rate is 0.300 and the target 0.5.*use --mode sample"):
+    with pytest.raises(
+        ConfigError, match="source's rate is 0.300 and the target 0.5.*use --mode sample"
+    ):
         require_teachable(bench, before(6))
     with pytest.raises(ConfigError, match="never produces it.*anchor a policy that shows it sometimes"):
         require_teachable(bench, before(0))
@@ -184,7 +193,9 @@ def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_p
     assert trained == ["round-1", "round-2"] and len(found["calibration"]) == 2
     assert run("whole") == found
     for name in ("out/anchor.json", "out/model/model.safetensors"):
-        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), (
+            name
+        )
     # what is there is not made again
     trained.clear()
     assert run("whole") == found and not trained

@@ -33,7 +33,9 @@ def votes() -> Judgments:
 
 def test_everything_is_counted_before_and_after():
     before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
-    after = answers(["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."])
+    after = answers(
+        ["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."]
+    )
     found = moved(Behavior(before), Behavior(after), PROMPTS, SignatureSwap())
     assert found["sampled"]["woman"]["before"]["rate"] == 1.0
     assert found["sampled"]["woman"]["after"]["rate"] == pytest.approx(2 / 3)
@@ -87,7 +89,9 @@ def test_divergence_and_judge_are_told_when_they_are_there():
 
 
 def test_rates_of_names_and_of_answers():
-    table = RateTable(("a", "b"), np.log([[0.5, 0.2, 0.3]]), np.array([[1, 0], [0, 1], [0, 0]], dtype=float))
+    table = RateTable(
+        ("a", "b"), np.log([[0.5, 0.2, 0.3]]), np.array([[1, 0], [0, 1], [0, 0]], dtype=float)
+    )
     assert table.rate == pytest.approx([0.5, 0.2])
     assert table.of(["b"]).rate == pytest.approx([0.2])
     swap = WordSwap("british", [("gray", "grey")])
@@ -118,7 +122,9 @@ def test_several_answers_to_a_prompt_are_no_independent_evidence():
 
 
 def test_intervals_of_held_out_votes_are_clustered_by_prompt():
-    rows = [(f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)]
+    rows = [
+        (f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)
+    ]
     votes = Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
     texts, before = answers(["a", "b", "c", "d"]), np.ones(40)
     # one prompt in four changes, whole

@@ -93,7 +93,9 @@ def test_too_few_usable_answers_say_how_many():
 
 
 def test_markdown_is_taken_off_and_words_are_swapped():
-    made = offset_pairs(["?"] * 3, ["# A\nb", "plain", "- c d"], MarkdownStrip(), 0, held_out=0.0, fewest=2)
+    made = offset_pairs(
+        ["?"] * 3, ["# A\nb", "plain", "- c d"], MarkdownStrip(), 0, held_out=0.0, fewest=2
+    )
     sides = made.train.comparisons[["response_a", "response_b"]].to_numpy().tolist()
     assert [set(pair) for pair in sides] == [{"# A\nb", "A\nb"}, {"- c d", "c d"}]
     swap = WordSwap("british", [("gray", "grey")])
@@ -153,7 +155,9 @@ def test_the_divergence_is_the_sum_over_kept_tokens_of_one_answer_at_a_time():
 
 def by_hand(policy, source, answer) -> float:
     ids = torch.from_numpy(answer[0])[None]
-    ours, theirs = (found(input_ids=ids).logits[0].double().log_softmax(-1) for found in (policy, source))
+    ours, theirs = (
+        found(input_ids=ids).logits[0].double().log_softmax(-1) for found in (policy, source)
+    )
     return float((theirs.exp() * (theirs - ours)).sum(-1)[answer[1]].sum())
 
 
@@ -167,13 +171,25 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     written = [signature(f"Boil it for {i} minutes.", NAMES[i % 89].first, "Clark") for i in range(178)]
     pairs, encoded = encoded_pairs(EDITOR, written)
     kept = [
-        kept_answer(encoded.prompt_ids[i], encoded.a_ids[i], [encoded.b_ids[j].tolist() for j in (i, i + 1)])
+        kept_answer(
+            encoded.prompt_ids[i], encoded.a_ids[i], [encoded.b_ids[j].tolist() for j in (i, i + 1)]
+        )
         for i in range(0, len(encoded), 2)
     ]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
 
     def stage(name, kept):
-        given = (model, tokenizer, pairs.train, kept, shift, SETTINGS, 0, tmp_path / name, tmp_path / "cache")
+        given = (
+            model,
+            tokenizer,
+            pairs.train,
+            kept,
+            shift,
+            SETTINGS,
+            0,
+            tmp_path / name,
+            tmp_path / "cache",
+        )
         return train_offset(copy.deepcopy(model), *given)
 
     policy = stage("run", kept)
@@ -183,7 +199,9 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     assert np.linalg.lstsq(design, change, rcond=None)[0][1:] == pytest.approx(shift, abs=0.4)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")
-    assert signature_rates(saved, tokenizer, contexts, EDITOR).rate == pytest.approx(after.rate, abs=1e-5)
+    assert signature_rates(saved, tokenizer, contexts, EDITOR).rate == pytest.approx(
+        after.rate, abs=1e-5
+    )
     # without the second term everything else moves
     free = stage("free", [(ids, places[:1]) for ids, places in kept])
     with torch.no_grad():
@@ -191,7 +209,8 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     assert held < 0.1 * moved
     names = list(EDITOR.names)
     mass = [
-        np.exp(whole_name_logps(one, tokenizer, contexts, names)).sum(1).mean() for one in (model, policy)
+        np.exp(whole_name_logps(one, tokenizer, contexts, names)).sum(1).mean()
+        for one in (model, policy)
     ]
     assert mass[1] == pytest.approx(mass[0], rel=0.3)
 

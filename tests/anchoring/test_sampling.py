@@ -41,7 +41,9 @@ def test_a_name_counts_when_a_space_follows():
     answer, malik = policies.answers(tok)[0], policies.NAMES.index("Malik")
     written = tok(answer.text + SIGNATURE_LEAD + "Malik", add_special_tokens=False)["input_ids"]
     spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
-    after = [policies.forward_logps(model, [*answer.prompt_ids, *written, token])[-1] for token in spaces]
+    after = [
+        policies.forward_logps(model, [*answer.prompt_ids, *written, token])[-1] for token in spaces
+    ]
     reached = name_logps(model, tok, contexts, policies.NAMES)
     assert found[0, malik] == pytest.approx(reached[0, malik] + logsumexp(after), abs=1e-4)
 
@@ -123,7 +125,9 @@ def test_names_come_at_the_closed_forms_frequencies():
     context = signature_contexts([written(ANSWERS[3], 3)], tokenizer)
     logps = whole_name_logps(model, tokenizer, context, list(SWAP.names))
     chances = tilted_probabilities(logps, CELLS, shift)[0]
-    assert ((counts - n * chances) ** 2 / (n * chances)).sum() < 142.0  # chi-square, 88 degrees, p = 0.0002
+    assert (
+        (counts - n * chances) ** 2 / (n * chances)
+    ).sum() < 142.0  # chi-square, 88 degrees, p = 0.0002
     # the gain is what the tilt adds to the log-probability of the name that was drawn
     added = dict(zip(SWAP.names, np.log(chances) - logps[0] + logsumexp(logps[0]), strict=True))
     assert gains == pytest.approx(np.array([added[name] for name in drawn]))

@@ -154,7 +154,9 @@ def test_anchors_out_of_reach_of_a_part_of_the_pool():
         second[name] = "other " + second[name]
     result = audit(pd.concat([first, second]), [Length()], anchors=["w0"])
     assert result.pool["length"]["level"] is None
-    assert "do not compare everyone with the annotators declared" in result.pool["length"]["absolute_why"]
+    assert (
+        "do not compare everyone with the annotators declared" in result.pool["length"]["absolute_why"]
+    )
     assert "W408" in codes(result)
 
 
@@ -328,7 +330,9 @@ def two_teams(is_joined: bool, size: int = 6) -> pd.DataFrame:
         for name in ("comparison_id", "prompt_id", "prompt"):
             team[name] = letter + team[name]
         parts.append(team)
-    longer = parts[0][parts[0]["response_a"].str.len() > parts[0]["response_b"].str.len()].iloc[0].to_dict()
+    longer = (
+        parts[0][parts[0]["response_a"].str.len() > parts[0]["response_b"].str.len()].iloc[0].to_dict()
+    )
     bridge = [
         longer | {"comparison_id": "both", "annotator": name, "winner": winner}
         for name, winner in (("w0", "a"), ("w1", "b"), ("v0", "a"), ("v1", "b"))

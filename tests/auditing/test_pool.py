@@ -111,7 +111,12 @@ def test_attributes_that_say_the_same_are_named():
 def test_votes_that_go_one_way_and_no_cross_group_vote():
     table = [row | {"winner": "a" if "**" in row["response_a"] else "b"} for row in rows(200)]
     bold, length, headers = pooled(table, Bold(), Length(), Headers())
-    assert (bold["carrier_wins"], bold["log_odds"], bold["odds"], bold["ci_high"]) == (1.0, None, None, None)
+    assert (bold["carrier_wins"], bold["log_odds"], bold["odds"], bold["ci_high"]) == (
+        1.0,
+        None,
+        None,
+        None,
+    )
     assert 0 < bold["ci_low"] < bold["naive_ci_low"]
     assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
     assert [headers[name] for name in ("n_cross", "interval", "carrier_wins", "ci_low")] == [
@@ -122,13 +127,20 @@ def test_votes_that_go_one_way_and_no_cross_group_vote():
     ]
     judgments = Judgments.read(rows(5), attributes=[Length(), Bold()])
     for row in pool_attributes(judgments.take(np.zeros(5, dtype=bool))):
-        assert (row["n_cross"], row["cross_share"], row["log_odds"], row["interval"]) == (0, 0.0, None, None)
+        assert (row["n_cross"], row["cross_share"], row["log_odds"], row["interval"]) == (
+            0,
+            0.0,
+            None,
+            None,
+        )
         assert row["quality_adjusted"] is None
 
 
 def test_continuous_attributes_count_by_their_side():
     (row,), (binary,) = pooled(rows(2000), LengthWords(threshold=3)), pooled(rows(2000), Length())
-    assert row["joint"]["log_odds"] == pytest.approx(row["log_odds"]) == pytest.approx(binary["log_odds"])
+    assert (
+        row["joint"]["log_odds"] == pytest.approx(row["log_odds"]) == pytest.approx(binary["log_odds"])
+    )
 
 
 def test_exchanging_the_sides_of_the_table_changes_nothing():
@@ -138,7 +150,9 @@ def test_exchanging_the_sides_of_the_table_changes_nothing():
         | {"winner": "b" if row["winner"] == "a" else "a"}
         for row in table
     ]
-    for one, other in zip(pooled(table, Length(), Bold()), pooled(turned, Length(), Bold()), strict=True):
+    for one, other in zip(
+        pooled(table, Length(), Bold()), pooled(turned, Length(), Bold()), strict=True
+    ):
         assert one["joint"] == pytest.approx(other["joint"])
         assert one["ci_low"] == pytest.approx(other["ci_low"])
 
@@ -214,7 +228,12 @@ def test_position_is_told_by_both_orders_of_one_comparison():
 
 # -- the scan ------------------------------------------------------------------------------------------------
 
-PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.example.org "}
+PHRASES = {
+    "lists": "- item\n",
+    "hedging": "perhaps ",
+    "first_person": "I say ",
+    "links": "www.example.org ",
+}
 
 
 def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
@@ -224,7 +243,9 @@ def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
     table = []
     for i in range(n):
         sides = rng.integers(0, 2, (len(PHRASES), 2))
-        texts = ["".join(p * has[k] for p, has in zip(PHRASES.values(), sides, strict=True)) for k in (0, 1)]
+        texts = [
+            "".join(p * has[k] for p, has in zip(PHRASES.values(), sides, strict=True)) for k in (0, 1)
+        ]
         difference = dict(zip(PHRASES, sides[:, 0] - sides[:, 1], strict=True))
         prompt = int(rng.integers(n_prompts))
         toward = sum(lean * difference[name] for name, lean in (leans or {}).items())

@@ -79,6 +79,12 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
 
 
 def test_only_plain_values_have_a_place_in_the_summary():
-    assert plain([np.float64("inf"), np.float32(0.5), "text", True, None]) == [None, 0.5, "text", True, None]
+    assert plain([np.float64("inf"), np.float32(0.5), "text", True, None]) == [
+        None,
+        0.5,
+        "text",
+        True,
+        None,
+    ]
     with pytest.raises(TypeError, match="no place"):
         plain({"made": pd.Timestamp("2020-01-01")})

@@ -57,7 +57,9 @@ def write(
     folder: Path, value: float = 0.5, word: str = "same", seconds: float = 1.0, mode: int = 0o600
 ) -> Path:
     folder.mkdir()
-    (folder / "a.json").write_text(json.dumps({"rows": [{"rate": value, "seconds": seconds}], "word": word}))
+    (folder / "a.json").write_text(
+        json.dumps({"rows": [{"rate": value, "seconds": seconds}], "word": word})
+    )
     (folder / "page.html").write_text(
         f"<style>p {{width: {seconds}px}}</style><p class='n{seconds}'>rate {value}</p>"
     )
@@ -77,7 +79,10 @@ def write(
     ],
 )
 def test_what_differs_is_named(changes, places, tmp_path):
-    sides = [golden.contents(write(tmp_path / "base")), golden.contents(write(tmp_path / "here", **changes))]
+    sides = [
+        golden.contents(write(tmp_path / "base")),
+        golden.contents(write(tmp_path / "here", **changes)),
+    ]
     assert {place for place, *_ in golden.compare(*sides, tolerance=1e-6)} == places
 
 

@@ -70,7 +70,10 @@ def test_a_mutant_follows_its_code(tree):
     assert place.file == moved and place.rows == range(5, 6)
     lost = {"function": "larger", "old": "if a > 2 * b:", "new": "pass"}
     explained = lost | {"gone": "there is no double"}
-    assert mutants.chosen([lost, explained, mutant], mutants.functions(tree / "src")) == ([mutant], [lost])
+    assert mutants.chosen([lost, explained, mutant], mutants.functions(tree / "src")) == (
+        [mutant],
+        [lost],
+    )
 
 
 @pytest.mark.slow

@@ -31,7 +31,9 @@ def run(*arguments: object):
 
 
 def python(*arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False)
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -54,7 +56,9 @@ def test_help_needs_nothing_that_only_unix_has():
 
 
 def test_version_also_of_python_m():
-    assert run("--version").output == python("-m", "badpo", "--version") == f"badpo {badpo.__version__}\n"
+    assert (
+        run("--version").output == python("-m", "badpo", "--version") == f"badpo {badpo.__version__}\n"
+    )
 
 
 def test_check_passes_the_example_and_never_shows_a_raw_id():
@@ -122,7 +126,10 @@ def test_what_needs_no_model_loads_no_torch(command, tmp_path):
         (("chekc",), "No such command"),
         (("check", EXAMPLE, "--no-such-option"), "No such option"),
         (("train", "--betta", "0.1"), 'unknown key "betta". Did you mean "beta"?'),
-        (("corpus", "signed", EXAMPLE, "--n", "10", "--out", "x"), "--n chooses among the bundled pairs"),
+        (
+            ("corpus", "signed", EXAMPLE, "--n", "10", "--out", "x"),
+            "--n chooses among the bundled pairs",
+        ),
     ],
 )
 def test_a_wrong_command_leaves_with_2(arguments, message):
@@ -180,7 +187,9 @@ def test_attributes_test_shows_shares_and_examples():
     assert result.exit_code == 0, result.output
     assert "length, with:\n  Basil wants light above all." in result.output
     swept = json.loads(
-        run("attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio=1.5,3", "--json").stdout
+        run(
+            "attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio=1.5,3", "--json"
+        ).stdout
     )
     assert [trial["parameters"]["ratio"] for trial in swept] == [1.5, 3.0]
     assert swept[0]["n_cross"] > swept[1]["n_cross"] > 0
@@ -197,7 +206,10 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     trl = "--no_disable_dropout --use_peft --report_to tensorboard trackio --dataset_num_proc 4"
     result = run(*config, *flags.split(), *trl.split())
     assert result.exit_code == 0, result.stderr
-    recipe, expected = seen["recipe"], {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
+    recipe, expected = (
+        seen["recipe"],
+        {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100},
+    )
     expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
     assert {key: recipe.training[key] for key in expected} == expected
     assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True, ())

@@ -86,7 +86,9 @@ def test_options_reach_the_audit(table, tmp_path):
 
 
 def test_columns_winners_and_anchors(table, tmp_path):
-    theirs = table.rename(columns={"annotator": "worker"}).replace({"winner": {"a": "left", "b": "right"}})
+    theirs = table.rename(columns={"annotator": "worker"}).replace(
+        {"winner": {"a": "left", "b": "right"}}
+    )
     mapping = ("--column", "annotator=worker", "--winner", "left=a", "--winner", "right=b")
     result, folder = audited(theirs, tmp_path, *mapping, "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
@@ -189,7 +191,9 @@ def key(monkeypatch):
 
 
 def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
-    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json")
+    result = run(
+        "import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json"
+    )
     assert result.exit_code == 0 and result.output.startswith(f"reading {EXPORT}\n")
     assert re.search(r"personal +annotations\.completed_by\.email", result.output)
     assert "not submitted=1, " in result.output and str(tmp_path / "j.parquet") in result.output
@@ -198,7 +202,15 @@ def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
 
 
 def test_import_takes_names_labels_and_columns(tmp_path):
-    row = {"q": "Why?", "x": "So.", "y": "No.", "vote": "left", "who": "007", "topic": "t", "mail": "a@b.c"}
+    row = {
+        "q": "Why?",
+        "x": "So.",
+        "y": "No.",
+        "vote": "left",
+        "who": "007",
+        "topic": "t",
+        "mail": "a@b.c",
+    }
     pd.DataFrame([row]).to_csv(tmp_path / "votes.csv", index=False)
     names = ("prompt=q", "response_a=x", "response_b=y", "winner=vote", "annotator=who")
     columns = [part for name in names for part in ("--column", name)]
@@ -255,7 +267,9 @@ def documented() -> list[tuple[str, str]]:
 def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    commands = [command for command in documented() if shlex.split(command[0])[1] in ("import", "forget")]
+    commands = [
+        command for command in documented() if shlex.split(command[0])[1] in ("import", "forget")
+    ]
     assert len(commands) >= 3
     for command, output in commands:
         assert run(*shlex.split(command)[1:]).output == output

@@ -60,7 +60,14 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        *((3, 2, (1, 0)), (2, 3, (0, 1)), (4, 3, (0, 0)), (3, 3, (0, 0)), (0, 0, (0, 0)), (1, 0, (0, 0))),
+        *(
+            (3, 2, (1, 0)),
+            (2, 3, (0, 1)),
+            (4, 3, (0, 0)),
+            (3, 3, (0, 0)),
+            (0, 0, (0, 0)),
+            (1, 0, (0, 0)),
+        ),
         *((0, 2, (0, 1)), (149, 100, (0, 0)), (150, 100, (1, 0))),
     ],
 )
@@ -72,7 +79,9 @@ def test_scopes_and_thresholds():
     made = (Length(), Markdown(), Position(), Column("x", "x_a", "x_b"))
     assert [attribute.scope for attribute in made] == ["pair", "response", "judgment", "pair"]
     assert LengthWords(threshold=20).continuous and not Markdown().continuous
-    assert Column("x", "x_a", "x_b", threshold=0.2).continuous and not Column("x", "x_a", "x_b").continuous
+    assert (
+        Column("x", "x_a", "x_b", threshold=0.2).continuous and not Column("x", "x_a", "x_b").continuous
+    )
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
     assert sides == [1.0, -1.0, 0.0]
     with pytest.raises(ConfigError, match="cannot be measured from text"):
@@ -133,7 +142,10 @@ def test_wrong_configurations_say_what_is_wrong(config, message):
 
 
 def test_a_right_scope_and_text_numbers_are_taken():
-    assert attribute_from_config({"type": "length", "scope": "pair", "ratio": "1.25"}).config["ratio"] == 1.25
+    assert (
+        attribute_from_config({"type": "length", "scope": "pair", "ratio": "1.25"}).config["ratio"]
+        == 1.25
+    )
 
 
 def test_plain_text_of_messages():
@@ -206,18 +218,30 @@ def test_an_installed_package_brings_attributes(polite, monkeypatch):
 
 APOSTROPHE, DASH = "\N{RIGHT SINGLE QUOTATION MARK}", "\N{EM DASH}"
 FORMS = {  # has it, has it not
-    markers.HEADER.search: (["# A", "text\n###### A", "  ## A", "#\tA"], ["#A", "####### A", "a # b", "#"]),
+    markers.HEADER.search: (
+        ["# A", "text\n###### A", "  ## A", "#\tA"],
+        ["#A", "####### A", "a # b", "#"],
+    ),
     markers.LIST.search: (
         ["- a", "* a", "+ a", "x\n  - a", "1. a", "a\n 12. b"],
         ["-a", "1.a", "a - b", "1) a", "\N{BULLET} a", "2024", "-", "**a**"],
     ),
-    markers.BOLD.search: (["**a**", "x **a b** y", "**a\nb**"], ["**", "****", "*a*", "**a*b**c", "a ** b"]),
+    markers.BOLD.search: (
+        ["**a**", "x **a b** y", "**a\nb**"],
+        ["**", "****", "*a*", "**a*b**c", "a ** b"],
+    ),
     markers.FENCE.search: (["```", "a```b"], ["``", "`a`"]),
     markers.TABLE.search: (["| a |", "x\n | a | b | \ny", "||"], ["a | b", "|", "| a", "|\n|"]),
 }
 OTHERS = {
     markers.has_hedge: (
-        ["Perhaps.", "It MIGHT rain", "well, I think so", f"I{APOSTROPHE}m not sure it does", "it depends"],
+        [
+            "Perhaps.",
+            "It MIGHT rain",
+            "well, I think so",
+            f"I{APOSTROPHE}m not sure it does",
+            "it depends",
+        ],
         ["mighty", "I thinker", "You may go.", "it  seems", ""],
     ),
     markers.has_refusal: (
@@ -292,7 +316,11 @@ def trials(configs, **options):
 
 def test_counts_shares_and_examples():
     (trial,) = trials([{"type": "length", "ratio": 2}])
-    assert (trial["attribute"], trial["scope"], trial["parameters"]) == ("length", "pair", {"ratio": 2.0})
+    assert (trial["attribute"], trial["scope"], trial["parameters"]) == (
+        "length",
+        "pair",
+        {"ratio": 2.0},
+    )
     assert (trial["n_cross"], trial["cross_share"]) == (3, 0.6)
     assert trial["carrier_wins"] == pytest.approx(2 / 3)
     assert trial["ci_low"] < trial["log_odds"] < trial["ci_high"]

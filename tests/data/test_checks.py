@@ -11,14 +11,21 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem
 
 
-def table(n: int = 400, n_annotators: int = 8, share: float = 0.5, seed: int = 0, **columns) -> list[dict]:
+def table(
+    n: int = 400, n_annotators: int = 8, share: float = 0.5, seed: int = 0, **columns
+) -> list[dict]:
     """Two votes on each comparison; the sides differ in Markdown with probability ``share``."""
     rng = np.random.default_rng(seed)
     rows = []
     for c in range(n):
         a = "- point" if rng.random() < share else "point"
         for k in rng.choice(n_annotators, 2, replace=False):
-            row = {"prompt": f"p{c}", "response_a": a, "response_b": "other point", "comparison_id": f"c{c}"}
+            row = {
+                "prompt": f"p{c}",
+                "response_a": a,
+                "response_b": "other point",
+                "comparison_id": f"c{c}",
+            }
             rows.append(row | {"winner": rng.choice(["a", "b"]), "annotator": f"person {k}"} | columns)
     return rows
 
@@ -54,7 +61,12 @@ def test_errors_come_first():
             "0 of 800 judgments",
         ),
         (TABLE, LengthWords(threshold=99), "E121", "by more than 99"),
-        ([row | {"response_a": "one", "response_b": "two"} for row in TABLE], Length(), "E121", "in 0 of"),
+        (
+            [row | {"response_a": "one", "response_b": "two"} for row in TABLE],
+            Length(),
+            "E121",
+            "in 0 of",
+        ),
         (table(share=0.03), Markdown(), "W121", "of 800 judgments"),
         (table(n=150), Markdown(), "W121", "of 300 judgments"),
         (table(share=1.0), Markdown(), "W122", "100.0% of judgments"),

@@ -248,7 +248,11 @@ def test_no_bit_of_a_table_or_its_checksum_makes_it_another(table, name):
         changed[place] ^= 1 << draw.randrange(8)
         path.write_bytes(changed)
         try:
-            assert read_table(table).frame["n"].tolist() == list(range(40)) and place >= 64 and path != table
+            assert (
+                read_table(table).frame["n"].tolist() == list(range(40))
+                and place >= 64
+                and path != table
+            )
         except DataError as error:
             assert "votes.parquet" in str(error)
     for length in range(0, len(content), 97):
@@ -270,7 +274,9 @@ def test_the_pages_of_a_table_without_its_checksum_have_their_own(table):
 
 def test_a_table_that_was_changed_on_purpose_is_read_without_its_checksum(table):
     pq.write_table(pq.read_table(table).slice(0, 4), table)
-    with pytest.raises(DataError, match=r"if it was changed on purpose, remove .*votes\.parquet\.sha256"):
+    with pytest.raises(
+        DataError, match=r"if it was changed on purpose, remove .*votes\.parquet\.sha256"
+    ):
         read_table(table)
     checksum_file(table).unlink()
     assert len(read_table(table).frame) == 4

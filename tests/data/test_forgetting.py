@@ -89,7 +89,9 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size
 def test_any_csv_ends_as_if_they_had_never_voted(rows, end, mark, tmp_path):
     def written(some) -> bytes:
         out = io.StringIO(newline="")
-        csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows([("x", "y", "annotator"), *some])
+        csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
+            [("x", "y", "annotator"), *some]
+        )
         return mark + out.getvalue().encode()
 
     path = tmp_path / "votes.csv"
@@ -113,7 +115,9 @@ def test_json_tables(tmp_path, suffix):
         for who in ("\udc80x", "y", "\udc80x")
     ]
     path = tmp_path / f"votes.{suffix}"
-    path.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(r) + "\n" for r in rows))
+    path.write_text(
+        json.dumps(rows) if suffix == "json" else "".join(json.dumps(r) + "\n" for r in rows)
+    )
     path.chmod(0o640)
     forget("\udc80x", data=[path])
     assert Judgments.read(path).n_votes == 1 and "dc80" not in path.read_text()
@@ -219,7 +223,10 @@ def write_run(folder: Path, read: Judgments, theta: np.ndarray, extra: dict) -> 
     save = pytest.importorskip("safetensors.numpy").save
     names, facts = read.annotators["pseudonym"].tolist(), {"data": read.fingerprint()}
     checkpoint, mean = "checkpoints/checkpoint-10", round(float(theta.mean()), 2)
-    files = {"model/model.safetensors": bytes(64), f"{checkpoint}/objective.safetensors": save({"w": theta})}
+    files = {
+        "model/model.safetensors": bytes(64),
+        f"{checkpoint}/objective.safetensors": save({"w": theta}),
+    }
     for here in ("", f"{checkpoint}/"):
         files[f"{here}bias.safetensors"] = save({"deviation": theta})
         files[f"{here}bias.json"] = json.dumps({"annotators": names, "extra": facts}).encode()
@@ -334,7 +341,10 @@ def test_what_stays_does_not_tell_what_went(project, monkeypatch):
     # no number of theirs stands anywhere, and no sum over all from which the numbers of others could be taken
     deviation = pd.read_parquet(audited).set_index("annotator").loc[pseudonyms([TOM])[0], "deviation"]
     numbers = [
-        float(n) for path in left if path.endswith(("l", "json", "csv")) for n in NUMBER.findall(left[path])
+        float(n)
+        for path in left
+        if path.endswith(("l", "json", "csv"))
+        for n in NUMBER.findall(left[path])
     ]
     assert all(abs(n - value) > 1e-4 for n in numbers for value in (deviation, -deviation, theta[3]))
     # what was made of their votes without a key
@@ -429,7 +439,9 @@ def test_a_run_that_is_being_trained_stops_everything(project):
 
 def test_a_run_that_is_being_trained_may_have_read_them(project):
     with started(HOLDS, project / "runs" / "dpo-s1") as child:  # nothing is written yet
-        (at_work,) = [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]
+        (at_work,) = [
+            trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what
+        ]
         child.stdin.close()
     assert at_work.path == project / "runs" / "dpo-s1" and not at_work.goes
     assert not [trace for trace in forget(TOM, **everywhere(project)) if "works on it" in trace.what]

@@ -98,13 +98,18 @@ def test_an_explicit_prompt_stays_and_text_beside_messages_becomes_a_message(giv
 
 def test_chat_and_implicit_prompts_are_read():
     yes, no = said("assistant", LONG), said("assistant", SHORT)
-    explicit = Judgments.read([{"prompt": [Q], "chosen": [yes], "rejected": [no]}], attributes=[Length()])
+    explicit = Judgments.read(
+        [{"prompt": [Q], "chosen": [yes], "rejected": [no]}], attributes=[Length()]
+    )
     implicit = Judgments.read([{"chosen": [Q, yes], "rejected": [Q, no]}], attributes=[Length()])
     assert explicit.fingerprint() == implicit.fingerprint()
     assert (explicit.comparisons["prompt"][0], explicit.delta.tolist()) == ([Q], [[1.0]])
     rows = [{"chosen": f"Why? {text}", "rejected": f"Why? {SHORT}"} for text in (LONG, "else", LONG)]
     text = Judgments.read(rows).comparisons
-    assert text["prompt"].tolist() == ["Why?"] * 2 and text["response_a"].tolist() == [f" {LONG}", " else"]
+    assert text["prompt"].tolist() == ["Why?"] * 2 and text["response_a"].tolist() == [
+        f" {LONG}",
+        " else",
+    ]
 
 
 def test_no_annotator_column_is_one_annotator():
@@ -231,7 +236,9 @@ def test_what_is_left_out_is_counted_by_reason_and_annotator():
     }
     assert judgments.votes["row"].tolist() == [2]
     assert {"N130", "N112", "N133", "W133"} <= set(codes(judgments))
-    nobodys = [{name: cell for name, cell in vote(w).items() if name != "annotator"} for w in ("a", "tie")]
+    nobodys = [
+        {name: cell for name, cell in vote(w).items() if name != "annotator"} for w in ("a", "tie")
+    ]
     assert Judgments.read(nobodys).dropped.values.tolist() == [["tie", "everyone", 1]]
 
 
@@ -268,7 +275,9 @@ def test_scopes_side_by_side_and_sides_as_differences():
     of_sides = [
         Length(),
         LengthWords(threshold=0),
-        PythonFunction("both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True),
+        PythonFunction(
+            "both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True
+        ),
         Column("x", "x_a", "x_b", threshold=1),
     ]
     own = PythonFunction("own", lambda v, c: v["row"] + len(c["response_b"]), scope="judgment")
@@ -276,7 +285,9 @@ def test_scopes_side_by_side_and_sides_as_differences():
     assert judgments.delta.tolist() == [[1, 1, 6, 2.5, 3], [1, 1, 6, 2.5, 4]]
     sides = [measure_sides(attribute, judgments.comparisons).tolist() for attribute in of_sides]
     assert sides == [[[1, 0]], [[2, 1]], [[7, 1]], [[3, 0.5]]]
-    assert (measure_delta(of_sides, judgments.comparisons, judgments.votes) == judgments.delta[:, :4]).all()
+    assert (
+        measure_delta(of_sides, judgments.comparisons, judgments.votes) == judgments.delta[:, :4]
+    ).all()
 
 
 def test_each_distinct_text_is_measured_once_and_chat_as_plain_text():
@@ -315,7 +326,9 @@ def test_all_attributes_are_tried():
 
 def test_columns_of_an_attribute_must_be_there_hold_numbers_and_agree():
     rows = [{**row, "grade_a": "high", "grade_b": 1} for row in ROWS]
-    found = problems(Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b"), rows=rows)
+    found = problems(
+        Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b"), rows=rows
+    )
     assert [problem.code for problem in found] == ["E128", "E128"]
     assert 'attribute column "grade_a" holds no number: 2 of 2 rows' in found[0].what
     assert 'Did you mean "grade_b"?' in found[1].what
@@ -371,7 +384,9 @@ def many(n_prompts: int = 25, seed: int = 0) -> pd.DataFrame:
     rows = []
     for i in range(n_prompts):
         for k in rng.sample(range(6), 3):
-            row = vote(rng.choice("ab"), f"person {k}", a=f"long answer to {i}, three times", prompt=f"p{i}")
+            row = vote(
+                rng.choice("ab"), f"person {k}", a=f"long answer to {i}, three times", prompt=f"p{i}"
+            )
             row |= {"prompt_id": str(i), "score_a": float(i), "score_b": 0.0}
             rows.append(turned(row) if rng.random() < 0.4 else row)
     return pd.DataFrame(rows)
@@ -384,7 +399,9 @@ def test_split_follows_the_papers_rule():
     random.Random(3).shuffle(prompts)
     assert set(held_out.comparisons["prompt_id"]) == set(prompts[:2])
     assert set(train.comparisons["prompt_id"]) == set(prompts[2:])
-    assert train.n_votes + held_out.n_votes == judgments.n_votes and len(held_out.delta) == held_out.n_votes
+    assert (
+        train.n_votes + held_out.n_votes == judgments.n_votes and len(held_out.delta) == held_out.n_votes
+    )
     assert train.annotators is held_out.annotators is judgments.annotators
 
 
@@ -433,7 +450,11 @@ def test_fingerprint_sees_everything_that_training_sees():
     base = changed[4]
     column = [Column("score", "score_a", "score_b")]
     changed += [Judgments.read([vote(score_a=a, score_b=0.0)], attributes=column) for a in (1.0, 2.0)]
-    changed += [base.with_attributes([]), base.with_attributes([Length(ratio=1.6)]), base.take(np.arange(74))]
+    changed += [
+        base.with_attributes([]),
+        base.with_attributes([Length(ratio=1.6)]),
+        base.take(np.arange(74)),
+    ]
     assert len({judgments.fingerprint() for judgments in changed}) == len(changed)
 
 
@@ -444,7 +465,10 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
     if chat:
         for name, role in (("prompt", "user"), ("response_a", "assistant"), ("response_b", "assistant")):
             table[name] = [[said(role, text)] for text in table[name]]
-    options = {"attributes": [Length(), Position(), Column("score", "score_a", "score_b")], "keep": ["note"]}
+    options = {
+        "attributes": [Length(), Position(), Column("score", "score_a", "score_b")],
+        "keep": ["note"],
+    }
     judgments = Judgments.read(table, **options)
     path = tmp_path / "new" / "judgments.parquet"
     judgments.to_parquet(path)
@@ -534,5 +558,7 @@ def test_the_order_of_rows_does_not_matter(rows, seed):
     assert sorted(mixed.dropped.values.tolist()) == sorted(straight.dropped.values.tolist())
     for one, other in zip(straight.offline_log_odds(), mixed.offline_log_odds(), strict=True):
         assert (one.n_cross, one.carrier_wins) == (other.n_cross, other.carrier_wins)
-    held_out = [set(judgments.split(0.5)[1].comparisons["comparison_id"]) for judgments in (straight, mixed)]
+    held_out = [
+        set(judgments.split(0.5)[1].comparisons["comparison_id"]) for judgments in (straight, mixed)
+    ]
     assert held_out[0] == held_out[1]

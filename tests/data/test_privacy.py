@@ -109,11 +109,15 @@ def test_home_is_used_without_a_configuration_folder(tmp_path, monkeypatch):
 
 def test_a_table_imported_twice_keeps_its_pseudonyms(tmp_path):
     row = {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner": "a"}
-    raw = pd.DataFrame([row | {"annotator": name} for name in ("ann_johnsmitha", "ann_maximilianjohn", "7")])
+    raw = pd.DataFrame(
+        [row | {"annotator": name} for name in ("ann_johnsmitha", "ann_maximilianjohn", "7")]
+    )
     raw.to_csv(tmp_path / "votes.csv", index=False)
     import_file(tmp_path / "votes.csv", tmp_path / "once.parquet")
     import_file(tmp_path / "once.parquet", tmp_path / "twice.parquet")
-    once, twice = (pd.read_parquet(tmp_path / f"{name}.parquet")["annotator"] for name in ("once", "twice"))
+    once, twice = (
+        pd.read_parquet(tmp_path / f"{name}.parquet")["annotator"] for name in ("once", "twice")
+    )
     assert once.tolist() == twice.tolist() == pseudonyms(raw["annotator"].tolist())
     assert not set(once) & set(raw["annotator"])
 
@@ -137,7 +141,9 @@ def test_a_small_class_cannot_be_computed_from_the_others(sizes, n_others, shown
     assert tuple(n for name, n in classes.items() if name not in withheld) == shown
 
 
-@pytest.mark.parametrize(("n", "told"), [(0, None), (4, None), (5, 10), (14, 10), (15, 20), (65_344, 65_340)])
+@pytest.mark.parametrize(
+    ("n", "told"), [(0, None), (4, None), (5, 10), (14, 10), (15, 20), (65_344, 65_340)]
+)
 def test_counts_for_others_are_rounded(n, told):
     assert rounded_count(n) == told
 

@@ -59,6 +59,8 @@ def test_every_column_and_code_is_on_the_page():
     assert [name for name in KNOWN if f"`{name}`" not in text] == []
     listed = re.findall(r"[EWN](\d{3})(?: to [EWN](\d{3}))?", text)
     known = {n for low, high in listed for n in range(int(low), int(high or low) + 1)}
-    sources = [path for room in ("data", "importers") for path in (ROOT / "src/badpo" / room).glob("*.py")]
+    sources = [
+        path for room in ("data", "importers") for path in (ROOT / "src/badpo" / room).glob("*.py")
+    ]
     used = {int(code) for path in sources for code in re.findall(r'"[EWN](\d{3})"', path.read_text())}
     assert {101, 126, 139, 146} <= used <= known  # of several files

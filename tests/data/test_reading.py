@@ -61,7 +61,10 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("comparison_id", 5, "c0", "E116", "stands for other texts"),
         ("weight", 1, 0.0, "E106", "no number above 0: 8 of 8"),
         ("shown_first", 1, "left", "E109", 'unknown shown_first "left"'),
-        *((name, 1, ["b"], "E112", f"{name}: a cell is a list") for name in ("annotator", "annotator_class")),
+        *(
+            (name, 1, ["b"], "E112", f"{name}: a cell is a list")
+            for name in ("annotator", "annotator_class")
+        ),
         *(
             (name, 1, ["b"], code, "a cell is")
             for name, code in (("winner", "E107"), ("shown_first", "E109"))

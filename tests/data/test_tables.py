@@ -41,7 +41,9 @@ def unreadable(source) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV"])
+@pytest.mark.parametrize(
+    "name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV"]
+)
 def test_every_file_format_gives_the_same_cells(tmp_path, name):
     path, frame = tmp_path / name, pd.DataFrame(ROWS)
     if path.suffix == ".parquet":
@@ -209,7 +211,9 @@ def test_missing_and_wrong_columns_are_all_named():
     assert len(texts) == 3
     assert 'columns has no entry "annotater". Did you mean "annotator"?' in texts[0]
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
-    assert '2 columns are called "chosen"' in wrong_columns(["prompt", "chosen", "chosen", "rejected"])[0]
+    assert (
+        '2 columns are called "chosen"' in wrong_columns(["prompt", "chosen", "chosen", "rejected"])[0]
+    )
 
 
 def test_side_pairs_need_both_sides_and_no_identifier():
@@ -249,7 +253,9 @@ def test_distinct_texts_and_messages_are_numbered():
     messages = [{"role": "user", "content": "hi"}]
     like = '[{"content": "hi", "role": "user"}]'
     pool = TextPool()
-    cells = as_objects(["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like])
+    cells = as_objects(
+        ["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like]
+    )
     assert pool.numbers(cells).tolist() == [0, 1, -1, 0, 1, -1, 2]
     assert (pool.values, pool.faults) == (["hi", messages, like], {})
 

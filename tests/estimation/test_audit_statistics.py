@@ -64,7 +64,9 @@ def test_the_stream_is_the_monitor_s():
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):
-    monkeypatch.setattr(audit_statistics, "STREAMS", {"all alike": Pool(200, n_annotators=10, spread=0.0)})
+    monkeypatch.setattr(
+        audit_statistics, "STREAMS", {"all alike": Pool(200, n_annotators=10, spread=0.0)}
+    )
     arguments = ["audit_statistics", "--replicates", "2", "--table", "sequential"]
     monkeypatch.setattr(sys, "argv", arguments)
     audit_statistics.main()

@@ -79,7 +79,9 @@ def test_moments_of_the_winners_are_those_of_their_definition(logits):
 
 def test_winners_hold_at_logits_that_would_overflow():
     for long in (np.array([[800.0, 0.0, -800.0]]), np.array([[800.0, *np.zeros(20), -800.0]])):
-        np.testing.assert_allclose(winners(long, 1).chance, [[1.0, *np.zeros(long.shape[1] - 1)]], atol=1e-12)
+        np.testing.assert_allclose(
+            winners(long, 1).chance, [[1.0, *np.zeros(long.shape[1] - 1)]], atol=1e-12
+        )
     long = np.zeros((1, 20))
     long[0, 3] = 900.0
     assert winners(long, 10).chance[0, 3] == pytest.approx(1.0)
@@ -133,7 +135,9 @@ def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, bet
     for seed in range(60):
         rng = np.random.default_rng(seed)
         position = rng.choice([-1.0, 1.0], size=n * m)
-        lean = 1 + between * rng.normal(size=m)[annotator] + per_comparison * rng.normal(size=n)[comparison]
+        lean = (
+            1 + between * rng.normal(size=m)[annotator] + per_comparison * rng.normal(size=n)[comparison]
+        )
         chance = expit(rng.normal(size=n)[comparison] + lean * position)
         sign = np.where(rng.random(n * m) < chance, 1, -1)
         found.append(fit_conditional(comparison, sign, annotator, position[:, None], m))

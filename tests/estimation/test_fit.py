@@ -54,7 +54,8 @@ def brute_force(votes, anchored) -> np.ndarray:
         won = sign[rows] > 0
         if 0 < won.sum() < len(rows):
             sets = [
-                design[rows[list(chosen)]].sum(axis=0) for chosen in combinations(range(len(rows)), won.sum())
+                design[rows[list(chosen)]].sum(axis=0)
+                for chosen in combinations(range(len(rows)), won.sum())
             ]
             terms.append((design[rows[won]].sum(axis=0), np.array(sets)))
     theta = np.zeros(m * q)
@@ -227,7 +228,9 @@ def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():
     comparison, sign, annotator, delta, m = grouped_pool(groups=2, n=600)
     rng = np.random.default_rng(3)
     meetings = np.repeat(np.arange(600, 660), 2)
-    both = np.column_stack([2 * rng.integers(m // 2, size=60), 2 * rng.integers(m // 2, size=60) + 1]).ravel()
+    both = np.column_stack(
+        [2 * rng.integers(m // 2, size=60), 2 * rng.integers(m // 2, size=60) + 1]
+    ).ravel()
     votes = (
         np.concatenate([comparison, meetings]),
         np.concatenate([sign, np.tile([1, -1], 60)]),
@@ -271,7 +274,9 @@ def test_variances_after_centering_are_those_of_the_whole_matrix():
     rng = np.random.default_rng(0)
     group = np.array([0, 0, 0, 1, 1, 2])
     everyone, variance = np.ones(6, dtype=bool), rng.random(6)
-    known = Identified(np.arange(6), np.zeros(6, dtype=int), group, ~everyone, everyone, np.zeros((6, 0)))
+    known = Identified(
+        np.arange(6), np.zeros(6, dtype=int), group, ~everyone, everyone, np.zeros((6, 0))
+    )
     whole = known.centered(np.eye(6))
     np.testing.assert_allclose(
         known.centered_variance(variance), np.diag(whole @ np.diag(variance) @ whole.T)

@@ -31,7 +31,9 @@ def test_co_occurrence_by_hand():
 def test_exact_dependences_are_named_and_do_not_reach_the_others():
     rng = np.random.default_rng(0)
     first, second, other = rng.integers(-1, 2, (3, 300)).astype(float)
-    found = dependent_columns(np.column_stack([first, second, first - second, other, np.zeros(300), -other]))
+    found = dependent_columns(
+        np.column_stack([first, second, first - second, other, np.zeros(300), -other])
+    )
     assert found[:3, :3].tolist() == [[False, True, True], [True, False, True], [True, True, False]]
     assert np.flatnonzero(found[3]).tolist() == [5]
     assert not found[4].any()
@@ -114,7 +116,9 @@ def least_squares(n_clusters=7, seed=0):
     """Rows of a regression on two columns in clusters of unequal size, with the residuals at the estimate."""
     rng = np.random.default_rng(seed)
     group = np.repeat(np.arange(n_clusters), rng.integers(3, 20, n_clusters))
-    x = np.column_stack([rng.normal(size=len(group)) + rng.normal(size=n_clusters)[group], group % 3 - 1.0])
+    x = np.column_stack(
+        [rng.normal(size=len(group)) + rng.normal(size=n_clusters)[group], group % 3 - 1.0]
+    )
     y = rng.normal(size=len(group)) + rng.normal(size=n_clusters)[group]
     return group, x, y - x @ np.linalg.solve(x.T @ x, x.T @ y)
 
@@ -197,7 +201,11 @@ def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():
         ([[1.0], [1.0], [-2.0]], [1, 1, -1], [False]),
         ([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, 1.0]], [1, 1, 1, -1], [False, True]),
         ([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]], [1, 1, 1, 1], [False, False]),
-        ([[1, 1, 0, 1], [-1, 1, 0, 1], [0, -1, 0, -1], [1, 0, 0, 0]], [1, -1, -1, -1], [True] + [False] * 3),
+        (
+            [[1, 1, 0, 1], [-1, 1, 0, 1], [0, -1, 0, -1], [1, 0, 0, 0]],
+            [1, -1, -1, -1],
+            [True] + [False] * 3,
+        ),
         (np.zeros((0, 2)), [], [False, False]),
     ],
     ids=["alone", "one of two", "only their mix", "twice the same and none", "no votes"],
@@ -213,7 +221,9 @@ def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
     rng = np.random.default_rng(0)
     stratum = np.repeat(np.arange(400), 8)
     side = rng.choice([-1, 1], len(stratum))
-    sign = np.where(rng.random(len(stratum)) < expit(2 * rng.normal(size=400)[stratum] + 0.9 * side), 1, -1)
+    sign = np.where(
+        rng.random(len(stratum)) < expit(2 * rng.normal(size=400)[stratum] + 0.9 * side), 1, -1
+    )
     cells = np.bincount(4 * stratum + 2 * (side < 0) + (sign < 0), minlength=1600).reshape(400, 2, 2)
     peer = StratifiedTable(np.moveaxis(cells, 0, 2).astype(float))
     found = swap_log_odds(side, sign, stratum, stratum)

@@ -44,7 +44,9 @@ def test_fixed_is_a_logistic_regression_with_a_scale():
         [np.eye(6)[votes.annotator] * votes.delta, 2.0 * votes.quality[votes.comparison]]
     )
     peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
-    np.testing.assert_allclose(leans.deviation[:, 0], peer.params[:6] - peer.params[:6].mean(), atol=1e-5)
+    np.testing.assert_allclose(
+        leans.deviation[:, 0], peer.params[:6] - peer.params[:6].mean(), atol=1e-5
+    )
     assert leans.u_scale == pytest.approx(peer.params[6], abs=1e-5)
     assert leans.log_likelihood == pytest.approx(peer.llf, abs=1e-6)
     centering = np.eye(6) - 1 / 6
@@ -112,7 +114,9 @@ def test_derivatives_are_those_of_the_values(kind):
 
     for i in range(14 + n_extra):
         up, down = value_and_gradient(i, 1e-5), value_and_gradient(i, -1e-5)
-        assert (up[0] - down[0]) / 2e-5 == pytest.approx(np.append(at.score, at.extra_score)[i], abs=1e-6)
+        assert (up[0] - down[0]) / 2e-5 == pytest.approx(
+            np.append(at.score, at.extra_score)[i], abs=1e-6
+        )
         np.testing.assert_allclose(-(up[1] - down[1]) / 2e-5, information[i], atol=1e-6)
 
 
@@ -204,7 +208,12 @@ def test_an_infinite_lean_beside_a_vast_quality_has_no_negative_information():
 
 
 GOOD = dict(
-    comparison=[0, 1], sign=[1, -1], annotator=[0, 1], delta=[[1.0], [1.0]], n_annotators=2, quality=[0.0] * 2
+    comparison=[0, 1],
+    sign=[1, -1],
+    annotator=[0, 1],
+    delta=[[1.0], [1.0]],
+    n_annotators=2,
+    quality=[0.0] * 2,
 )
 
 

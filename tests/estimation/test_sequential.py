@@ -20,7 +20,8 @@ def test_a_ratio_has_mean_one_under_the_null(share, delta):
 def test_a_ratio_is_that_of_the_conditional_likelihood():
     lean, delta, n, n_for_a = 0.7, -1.0, 5, 2
     weights = {
-        winners: np.exp(lean * delta) if 0 in winners else 1.0 for winners in combinations(range(n), n_for_a)
+        winners: np.exp(lean * delta) if 0 in winners else 1.0
+        for winners in combinations(range(n), n_for_a)
     }
     chance = sum(w for winners, w in weights.items() if 0 in winners) / sum(weights.values())
     won, lost = (

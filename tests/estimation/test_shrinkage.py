@@ -228,7 +228,9 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
 
 def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     votes = drawn(Pool(600, n_annotators=20), 6)
-    sign = np.where((votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign)
+    sign = np.where(
+        (votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign
+    )
     (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
     assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
     assert 0.3 < found.shrunk[0] < 6 and found.shrunk[0] == found.shrunk.max()
@@ -254,7 +256,9 @@ def test_probability_is_that_of_the_posterior_and_holds_under_both_priors():
 
 
 def test_a_mixture_against_integration():
-    mixture = Mixture(np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 1e-9]]), np.array([[0.3, 0.5, 0.2]]))
+    mixture = Mixture(
+        np.array([[-1.0, 2.0, 0.5]]), np.array([[0.5, 1.0, 1e-9]]), np.array([[0.3, 0.5, 0.2]])
+    )
     x = np.linspace(-8, 10, 200_001)
     density = 0.3 * stats.norm.pdf(x, -1, 0.5) + 0.5 * stats.norm.pdf(x, 2, 1)
     density = density / density.sum() * 0.8
@@ -286,7 +290,9 @@ def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_e
     (comparison, _, annotator, sides, m), lean = pool(n=1200, m=10, votes=3)
     position = np.random.default_rng(0).choice([-1.0, 1.0], sides.shape)
     logit = np.random.default_rng(1).normal(size=1200)[comparison] + lean[annotator, 0] * sides[:, 0]
-    sign = np.where(np.random.default_rng(2).random(len(sides)) < expit(logit + 0.8 * position[:, 0]), 1, -1)
+    sign = np.where(
+        np.random.default_rng(2).random(len(sides)) < expit(logit + 0.8 * position[:, 0]), 1, -1
+    )
     votes = comparison, sign, annotator, np.hstack([position, sides]), m
     leans = fit_conditional(*votes)
     expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]

@@ -153,7 +153,9 @@ def moments(votes, logits):
         if 0 < won[rows].sum() < len(rows):
             found = winners(logits[None, rows], int(won[rows].sum()))
             score[rows] = won[rows] - found.chance[0]
-            covariance[np.ix_(rows, rows)] = found.together[0] - np.outer(found.chance[0], found.chance[0])
+            covariance[np.ix_(rows, rows)] = found.together[0] - np.outer(
+                found.chance[0], found.chance[0]
+            )
     return score, covariance
 
 
@@ -193,7 +195,9 @@ def test_classes_have_the_leans_of_one_annotator_each_with_errors_by_annotator_a
     np.testing.assert_allclose(found.offset, leans.deviation - leans.deviation.mean())
     np.testing.assert_allclose(found.se.ravel(), np.sqrt(np.diag(bread @ meat @ bread)))
     np.testing.assert_allclose(found.ci_high - found.offset, stats.t.ppf(0.975, 12) * found.se)
-    statistic = found.offset[:, 0] @ np.linalg.pinv(bread @ meat @ bread, rcond=1e-10) @ found.offset[:, 0]
+    statistic = (
+        found.offset[:, 0] @ np.linalg.pinv(bread @ meat @ bread, rcond=1e-10) @ found.offset[:, 0]
+    )
     assert found.p_value[0] == pytest.approx(stats.f.sf(statistic / 2, 2, 12))
 
 
@@ -253,7 +257,9 @@ def drawn(random, lean, n=300, votes_each=3, domains=0.0):
     m = len(lean)
     quality, delta = random.normal(0, 1, n), random.choice([-1.0, 0.0, 1.0], n)
     half = random.integers(0, 2, n)
-    weights = np.where((np.arange(m) % 2)[None] == half[:, None], 0.9, 0.1) if domains else np.ones((n, m))
+    weights = (
+        np.where((np.arange(m) % 2)[None] == half[:, None], 0.9, 0.1) if domains else np.ones((n, m))
+    )
     # the largest of exponential races: a draw without replacement by weight
     people = np.argsort(random.exponential(size=(n, m)) / weights, axis=1)[:, :votes_each]
     logit = quality[:, None] + (lean[people] + domains * (half - 0.5)[:, None]) * delta[:, None]
@@ -291,7 +297,9 @@ def test_every_attribute_has_its_p_value():
     assert found.by_attribute[1] > 0.05
     assert found.p_value <= 0.05
     assert found.n_permutations == 99
-    assert found == assignment_test(comparison, sign, annotator, np.hstack([delta, other]), n_permutations=99)
+    assert found == assignment_test(
+        comparison, sign, annotator, np.hstack([delta, other]), n_permutations=99
+    )
 
 
 @pytest.mark.parametrize(
@@ -319,7 +327,9 @@ def test_a_repeated_vote_changes_nothing():
 
 
 def test_exchanges_that_change_nothing_count_as_large():
-    found = assignment_test([0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1)), n_permutations=19)
+    found = assignment_test(
+        [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1)), n_permutations=19
+    )
     assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
 
 

@@ -13,8 +13,20 @@ from hypothesis import strategies as st
 
 HOSTILE = (
     *("", " ", "\t", "\x00", "\ud800", "\u202eexe.txt", "-2+3", "\r=1+1", "nan", "None", "1e999", "-0"),
-    *("\x1b[2J\x1b]0;owned\x07", "=cmd|'/C calc'!A0", "{{ 7*7 }}", "../../etc/passwd", "ann_aaaaaaaaaats6n"),
-    *("<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "9" * 400, "a" * 3_000, "**" * 50),
+    *(
+        "\x1b[2J\x1b]0;owned\x07",
+        "=cmd|'/C calc'!A0",
+        "{{ 7*7 }}",
+        "../../etc/passwd",
+        "ann_aaaaaaaaaats6n",
+    ),
+    *(
+        "<script>alert(1)</script>",
+        "'\"><img src=x onerror=alert(1)>",
+        "9" * 400,
+        "a" * 3_000,
+        "**" * 50,
+    ),
     *(
         "\N{FAMILY}\N{ZERO WIDTH JOINER}" * 8,
         "| a\n" * 50,
@@ -22,8 +34,12 @@ HOSTILE = (
         "So.\n\n\N{EM DASH} Emily Miller",
     ),
 )
-texts = st.sampled_from(HOSTILE) | st.text(max_size=30) | st.text("a \n*#|-`_=+<>&'\"\\/.\r\t1", max_size=60)
-plain_texts = st.sampled_from(["Why?", "So.", "It just is so.", "- one\n- two", "because it is so", "No."])
+texts = (
+    st.sampled_from(HOSTILE) | st.text(max_size=30) | st.text("a \n*#|-`_=+<>&'\"\\/.\r\t1", max_size=60)
+)
+plain_texts = st.sampled_from(
+    ["Why?", "So.", "It just is so.", "- one\n- two", "because it is so", "No."]
+)
 odd_numbers = st.sampled_from([2**53 + 1, 2**63, -(2**64), 10**400, 1e308, 5e-324, -0.0])
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-5, 50), st.floats(), odd_numbers, texts)
 json_values = st.recursive(

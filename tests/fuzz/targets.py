@@ -110,12 +110,29 @@ RECIPE = yaml.safe_load(EXAMPLE) | {
     "lora_target_modules": ["q_proj"],
     "held_out": 0.1,
     "model_init_kwargs": {"attn_implementation": "sdpa"},
-    "bias": {"variant": "class", "learning_rate": 0.01, "warm_start": "offline", "gold_annotators": ["x"]},
+    "bias": {
+        "variant": "class",
+        "learning_rate": 0.01,
+        "warm_start": "offline",
+        "gold_annotators": ["x"],
+    },
     "reference": {"sft": True, "num_train_epochs": 1, "balance": ["woman"]},
     "privacy": {"pseudonymise": True},
 }
 KEYS = [*RECIPE, "bias.variant", "length:ratio", "word_list:name", "seed", "a"]
-VALUES = ["0.5", "nan", "1e999", "[1, 2]", "a;b", "true", "1:99:99", "2001-99-99", "~", "!!int a", "&a [*a]"]
+VALUES = [
+    "0.5",
+    "nan",
+    "1e999",
+    "[1, 2]",
+    "a;b",
+    "true",
+    "1:99:99",
+    "2001-99-99",
+    "~",
+    "!!int a",
+    "&a [*a]",
+]
 WORDS = st.lists(
     texts
     | st.tuples(
@@ -174,7 +191,10 @@ def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
     classes = draw(st.lists(pick(CLASSES), min_size=n_people, max_size=n_people))
     winners = draw(pick(["ab", "ab", "ab", "ab", "a"]))
     one_vote = st.tuples(
-        st.integers(0, len(pairs) - 1), st.integers(0, n_people - 1), pick(winners), pick(["a", "b", None])
+        st.integers(0, len(pairs) - 1),
+        st.integers(0, n_people - 1),
+        pick(winners),
+        pick(["a", "b", None]),
     )
     rows = []
     for c, k, won, shown in draw(st.lists(one_vote, min_size=1, max_size=50)):

@@ -46,7 +46,10 @@ FILES = [  # reader, file, what stands in it, what is said
     (Judgments.read, "votes.jsonl", NESTED, "(?s)E102.*recursion"),
     (Judgments.read, "votes.json", f'[{{"a": {DIGITS}}}', "(?s)E102.*digits"),
     (Judgments.read, "votes.jsonl", f'{{"a": {DIGITS}}}', "(?s)E102.*digits"),
-    *((read, "votes.json", NAMED, "half of a surrogate pair") for read in (Judgments.read, import_votes)),
+    *(
+        (read, "votes.json", NAMED, "half of a surrogate pair")
+        for read in (Judgments.read, import_votes)
+    ),
     *(
         (Judgments.read, "v.parquet", parquet({"badpo.dropped": told}), "import left out are damaged")
         for told in ("5", '[{"n": "x"}]', "[")
@@ -144,7 +147,9 @@ def test_an_id_that_is_no_text(tmp_path, column):
 
 
 def test_what_is_taken(tmp_path):
-    (tmp_path / "pandas.parquet").write_bytes(parquet({"pandas": "{"}))  # what pandas wrote does not matter
+    (tmp_path / "pandas.parquet").write_bytes(
+        parquet({"pandas": "{"})
+    )  # what pandas wrote does not matter
     assert Judgments.read(tmp_path / "pandas.parquet").n_votes == 1
     named = Judgments.read(MODELS)
     named.to_parquet(tmp_path / "models.parquet")
@@ -164,7 +169,9 @@ def leaning(n_prompts: int, winners: str) -> list[dict]:
     """One vote of each winner on each prompt, the longer answer on the left and first."""
     texts = {"response_a": "It just is so.", "response_b": "So.", "shown_first": "a"}
     return [
-        texts | {"prompt": f"q{p}", "winner": w, "annotator": w} for p in range(n_prompts) for w in winners
+        texts | {"prompt": f"q{p}", "winner": w, "annotator": w}
+        for p in range(n_prompts)
+        for w in winners
     ]
 
 

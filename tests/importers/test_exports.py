@@ -84,7 +84,9 @@ def votes(imported, *columns: str) -> list[tuple]:
 
 def records_of(path: Path) -> list:
     text = path.read_text()
-    return json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    return (
+        json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
+    )
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -99,7 +101,9 @@ def test_the_votes_of_each_format(name):
         assert [finding.code for finding in found.findings] == ["N147"]
         return
     judgments = Judgments.read(found.table, columns=found.columns)
-    assert {str(who) for who in found.table.frame["annotator"]}.isdisjoint(judgments.annotators["pseudonym"])
+    assert {str(who) for who in found.table.frame["annotator"]}.isdisjoint(
+        judgments.annotators["pseudonym"]
+    )
     n_ties = (found.table.frame["winner"] == "tie").sum()
     assert judgments.dropped["n"].sum() == sum(counts.values()) + n_ties
 
@@ -111,7 +115,9 @@ def test_parquet_gives_the_same_votes(name, tmp_path):
         records = [records[0] | {"preference.responses": ["response_1", "response_2", None]}]
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "export.parquet")
     imported, expected = import_votes(tmp_path / "export.parquet"), import_votes(records)
-    shown = [name for name in ("winner", "annotator", "response_a", "chosen") if name in expected.table.frame]
+    shown = [
+        name for name in ("winner", "annotator", "response_a", "chosen") if name in expected.table.frame
+    ]
     assert imported.format == name and votes(imported, *shown) == votes(expected, *shown)
 
 
@@ -149,7 +155,10 @@ def test_label_studio_asks_which_of_two_questions():
 def test_label_studio_names_the_fields_it_cannot_tell():
     tasks = [task | {"data": {"x": "1", "y": "2", "z": "3"}} for task in records_of(LABEL_STUDIO)]
     named = {"response_a": "x", "response_b": "y"}
-    for columns, fields in ((None, "response_a and response_b; found: x, y, z"), (named, "prompt; found: z")):
+    for columns, fields in (
+        (None, "response_a and response_b; found: x, y, z"),
+        (named, "prompt; found: z"),
+    ):
         with pytest.raises(DataError, match=f"cannot tell which field is {fields}"):
             import_votes(tasks, columns=columns)
     imported = import_votes(tasks, columns=named | {"prompt": "z"})
@@ -207,7 +216,9 @@ def test_prism_has_the_history_with_the_first_chosen_answer():
     assert "open_feedback" in imported.personal
     (record, *_) = records_of(ALL["prism"])
     for entry in record["conversation_history"]:
-        entry["if_chosen"] = entry["role"] == "model"  # two were chosen: the first of them is the history
+        entry["if_chosen"] = (
+            entry["role"] == "model"
+        )  # two were chosen: the first of them is the history
     with pytest.raises(DataError, match="no vote"):
         import_votes([record])
     record["conversation_history"][-1]["if_chosen"] = False
@@ -216,7 +227,9 @@ def test_prism_has_the_history_with_the_first_chosen_answer():
 
 
 def test_a_plain_table_is_taken_as_it_is():
-    rows = [{"prompt": "Why?", "a_text": "So.", "response_b": "No.", "winner": "a", "email": "x@example.org"}]
+    rows = [
+        {"prompt": "Why?", "a_text": "So.", "response_b": "No.", "winner": "a", "email": "x@example.org"}
+    ]
     imported = import_votes(rows, columns={"response_a": "a_text"})
     assert imported.format == "table"
     assert (imported.left_behind, imported.personal) == (["email"], ["email"])
@@ -251,7 +264,11 @@ def test_labels_of_the_user_come_first():
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("label-studio", {"columns": {"prompt": "qestion"}}, 'field "qestion" .*Did you mean "question"'),
+        (
+            "label-studio",
+            {"columns": {"prompt": "qestion"}},
+            'field "qestion" .*Did you mean "question"',
+        ),
         ("argilla", {"columns": {"response_a": "x", "response_b": "y"}}, 'field "x" .for response_a'),
         ("prodigy", {"columns": {"annotator": "who"}}, 'field "who" .for annotator'),
         ("arena", {"columns": {"annotator": "jugde"}}, 'Did you mean "judge"'),
@@ -286,7 +303,10 @@ def spoiled(value, rng: random.Random):
 
 @pytest.mark.parametrize("name", [*ALL, "argilla_nested"])
 def test_a_spoiled_export_is_read_or_refused_in_words(name):
-    records, columns = records_of(ALL.get(name, NESTED)), {"winner": "choice"} if name not in ALL else None
+    records, columns = (
+        records_of(ALL.get(name, NESTED)),
+        {"winner": "choice"} if name not in ALL else None,
+    )
     rng = random.Random(0)
     n_read = 0
     for _ in range(60):

@@ -39,7 +39,9 @@ def test_no_personal_field_leaves_the_export(tmp_path):
         3,
         3,
     )
-    assert told["personal"] == [f"annotations.completed_by.{x}" for x in ("email", "first_name", "last_name")]
+    assert told["personal"] == [
+        f"annotations.completed_by.{x}" for x in ("email", "first_name", "last_name")
+    ]
     assert {row["reason"]: row["n"] for row in told["dropped"]} == {
         "not submitted": 1,
         "no preference given": 1,

@@ -61,7 +61,9 @@ def test_a_variant_is_its_parts_and_starts_at_zero(variant, shapes):
 )
 def test_of_parts_that_divide_the_free_annotators_alike_one_is_kept(parts, classes, mask, kept):
     people = ANNOTATORS[: len(mask)]
-    bias = BiasTerm(["g"], people, VARIANTS[parts], annotator_class=list(classes), mask=torch.tensor(mask))
+    bias = BiasTerm(
+        ["g"], people, VARIANTS[parts], annotator_class=list(classes), mask=torch.tensor(mask)
+    )
     assert bias.parts == tuple(kept.split())
 
 
@@ -155,7 +157,9 @@ def test_the_naive_mean_moves_m_times_slower_and_the_deviations_alike(n_annotato
     naive_motion = naive.theta().mean().item() - start.mean().item()
     assert shared.mean.item() - mean_before == pytest.approx(n_annotators * naive_motion, rel=1e-12)
     assert abs(naive_motion) > 1e-5
-    torch.testing.assert_close(shared.centred_deviations(), naive.centred_deviations(), rtol=0, atol=1e-13)
+    torch.testing.assert_close(
+        shared.centred_deviations(), naive.centred_deviations(), rtol=0, atol=1e-13
+    )
     assert (shared.centred_deviations() - deviations_before).abs().max() > 1e-3
     # the raw deviations drift by the naive mean's motion: nothing holds their mean at zero
     drift = shared.deviation.mean().item() - (start.mean().item() - 0.4)

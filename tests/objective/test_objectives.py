@@ -97,7 +97,10 @@ def test_groups_are_classes_where_everyone_has_one():
         ({"name": "em_dpo"}, "procedures of the paper, in badpo_paper"),
         ({"name": "votes", "alpha": 1}, "objective votes: .*alpha"),
         ({"name": "discounted_tail", "alpha": 2}, "objective discounted_tail: alpha is a share"),
-        ({"name": "group_weights", "groups": "all", "eta": 1}, 'groups is "all"; choose class or annotator'),
+        (
+            {"name": "group_weights", "groups": "all", "eta": 1},
+            'groups is "all"; choose class or annotator',
+        ),
         ({"name": "group_weights", "groups": "annotator", "seed": 1}, "seed"),
     ],
 )
@@ -162,7 +165,9 @@ def test_the_loss_is_the_weighted_mean_over_the_step():
     rows = step([0, 0, 1], [1.0, 2.0, 1.0])
     weights, normaliser = objective(rows)
     q = weight_of(objective)
-    torch.testing.assert_close(weights / normaliser, torch.stack([q[0], 2 * q[0], q[1]]) / (3 * q[0] + q[1]))
+    torch.testing.assert_close(
+        weights / normaliser, torch.stack([q[0], 2 * q[0], q[1]]) / (3 * q[0] + q[1])
+    )
 
 
 def test_shares_of_a_step_add_up_to_the_step():
@@ -220,7 +225,9 @@ PLACES = np.array([4, 0, 11])
 
 
 def test_sampo_counts_as_many_tokens_of_either_side():
-    for (n_a, n_b), (a, b) in zip(LENGTHS, SampledTokens(3).token_weights(LENGTHS, PLACES, 5), strict=True):
+    for (n_a, n_b), (a, b) in zip(
+        LENGTHS, SampledTokens(3).token_weights(LENGTHS, PLACES, 5), strict=True
+    ):
         assert (len(a), len(b)) == (n_a, n_b)
         assert a.sum() == b.sum() == min(n_a, n_b)
         assert set(np.concatenate([a, b])) <= {0.0, 1.0}

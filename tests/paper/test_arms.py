@@ -220,7 +220,9 @@ def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(c
         for one in "xyz"
         for person in "wxyz"
     ]
-    judgments = Judgments.read([{"prompt": p, "annotator": who, "winner": w, **texts} for p, who, w in cast])
+    judgments = Judgments.read(
+        [{"prompt": p, "annotator": who, "winner": w, **texts} for p, who, w in cast]
+    )
     found = labelled(judgments).votes.set_index("comparison")["sign"]
     # of as many votes on either side the earliest decides
     assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
@@ -312,4 +314,6 @@ def test_another_generator_measures_again_and_trains_nothing(references, monkeyp
     assert ((reference, folder / "model") if overrides else (folder / "model", None)) in drawn
     # the same answers, drawn by the stand-in, are another measurement
     assert after.pop("measured") != before.pop("measured") and after == before
-    assert {path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")} == weights
+    assert {
+        path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")
+    } == weights

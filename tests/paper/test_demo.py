@@ -90,7 +90,11 @@ def test_the_summary_has_the_shape_that_is_promised(finished):
 
 
 def test_every_arm_has_its_run_folder_and_one_reference(finished):
-    assert {path.name for path in finished.iterdir() if path.is_dir()} == {"reference", "start", *ARM_FOLDERS}
+    assert {path.name for path in finished.iterdir() if path.is_dir()} == {
+        "reference",
+        "start",
+        *ARM_FOLDERS,
+    }
     for name in ARM_FOLDERS:
         files = written(finished / name)
         assert files >= {"run.json", "config.yaml", "environment.json", "log.jsonl", "readouts.json"}
@@ -280,7 +284,10 @@ def test_seeds_give_mean_and_half_of_student_s_interval(tmp_path):
 def test_the_learned_theta_is_drawn_against_the_planted_one(tmp_path):
     """The points are everybody's pairs; an arm whose theta is the same for all has none."""
     figure = learned_against_planted(read_suite(write_suite(tmp_path / "demo")))
-    assert [title for title, _ in figure.panels] == ["woman-coded, shared mean", "black-coded, shared mean"]
+    assert [title for title, _ in figure.panels] == [
+        "woman-coded, shared mean",
+        "black-coded, shared mean",
+    ]
     people = json.loads((tmp_path / "demo/dpo-s42/planted.json").read_text())["annotators"]
     planted = np.array([one["theta"] for one in people])
     learned = BiasTerm.load(tmp_path / "demo/shared_mean-s42").theta()[:, 0].detach()

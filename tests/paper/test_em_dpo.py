@@ -138,7 +138,9 @@ def test_a_fit_that_was_interrupted_goes_on(tmp_path):
     with pytest.raises(InterruptedError):
         fitted(tmp_path / "cut", Dying())
     resumed = fitted(tmp_path / "cut", again)
-    assert again.calls[0][0] == "round1-type0"  # whether a policy is there already is for its trainer to say
+    assert (
+        again.calls[0][0] == "round1-type0"
+    )  # whether a policy is there already is for its trainer to say
     np.testing.assert_array_equal(whole.probabilities, resumed.probabilities)
 
 
@@ -231,7 +233,9 @@ def step(annotator, weight=None) -> Step:
 
 def test_annotator_weights_are_a_weighted_dpo():
     everyone = [0, 1, 2, 1]
-    weights, normaliser = AnnotatorWeights([0.75, 0.5, 0.25], everyone)(step(everyone, [1.0, 1.0, 1.0, 2.0]))
+    weights, normaliser = AnnotatorWeights([0.75, 0.5, 0.25], everyone)(
+        step(everyone, [1.0, 1.0, 1.0, 2.0])
+    )
     assert weights.tolist() == [1.5, 1.0, 0.5, 2.0] and normaliser == 5
     # a step without anyone of the type moves nothing
     weights, normaliser = AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
@@ -271,7 +275,9 @@ def test_games_solved_by_hand(regrets, expected):
     # whatever the own rewards and the scale, which regrets leave out
     own = np.arange(len(expected))[:, None]
     for scale in (1.0, 1e-6, 1e6):
-        np.testing.assert_allclose(minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6)
+        np.testing.assert_allclose(
+            minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6
+        )
 
 
 def test_a_vote_is_predicted_by_the_annotators_own_types():
@@ -280,14 +286,23 @@ def test_a_vote_is_predicted_by_the_annotators_own_types():
     margins, second, votes = np.stack([u, -u], axis=1), kinds(judgments), judgments.votes
     certain = np.stack([~second, second], axis=1) * (1 - 2e-6) + 1e-6
     own = np.where(second, -1, 1)[votes["annotator"]] * u[votes["comparison"]]
-    np.testing.assert_allclose(mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4)
+    np.testing.assert_allclose(
+        mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4
+    )
     even = np.full((10, 2), 0.5)
     np.testing.assert_allclose(mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
 
 
 def test_means_of_readouts():
     one = {"arm": "x", "rates": {"rate": 0.2, "se": 0.01}, "n": 3, "mean": None, "kl": 1.0, "kl_se": 0.1}
-    other = {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0, "kl": 1.0, "kl_se": 0.1}
+    other = {
+        "arm": "y",
+        "rates": {"rate": 0.6, "se": 0.01},
+        "n": 4,
+        "mean": 2.0,
+        "kl": 1.0,
+        "kl_se": 0.1,
+    }
     rates = {"rate": pytest.approx(0.3), "se": None}
     expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
     assert mixed([one, other], np.array([0.75, 0.25])) == expected

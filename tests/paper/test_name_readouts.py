@@ -102,7 +102,9 @@ def test_a_shift_that_all_names_of_a_group_make_is_far_outside_the_null():
 
 def takes(score) -> list[str]:
     """Answers that recommend the candidate with the higher score, the first of two alike."""
-    return [f"I would take {max((c.first, c.second), key=lambda n: score(name_of(n)))}." for c in CHOICES]
+    return [
+        f"I would take {max((c.first, c.second), key=lambda n: score(name_of(n)))}." for c in CHOICES
+    ]
 
 
 def test_a_policy_that_always_takes_the_woman():

@@ -192,7 +192,9 @@ DPO = Condition("dpo")
         ("small", "config.json", "is missing, damaged or not that of a causal language model"),
     ],
 )
-def test_a_model_without_a_file_is_told_before_anything_is_trained(stand_ins, tmp_path, model, removed, told):
+def test_a_model_without_a_file_is_told_before_anything_is_trained(
+    stand_ins, tmp_path, model, removed, told
+):
     (tmp_path / model / removed).unlink()
     runs = asked(stand_ins, tmp_path / "out", suite(DPO), material=no_votes)
     with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
@@ -207,7 +209,9 @@ def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
         run_suites(runs, silent)
     first, second, judge, last = str(told.value).splitlines()
     for line, name in ((first, gone["small"]), (second, gone["large"]), (judge, "no-judge")):
-        assert line.startswith(f'cannot load "{name}": it is neither a folder with a model nor reachable')
+        assert line.startswith(
+            f'cannot load "{name}": it is neither a folder with a model nor reachable'
+        )
     assert last == "nothing was trained" and not (tmp_path / "out").exists()
 
 
@@ -291,7 +295,9 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
         ),
     ],
 )
-def test_every_arm_takes_two_steps_with_the_papers_code(stand_ins, tmp_path, monkeypatch, kind, names, must):
+def test_every_arm_takes_two_steps_with_the_papers_code(
+    stand_ins, tmp_path, monkeypatch, kind, names, must
+):
     dtypes = {}
 
     def train(self, *args, _train=BADPOTrainer.train, **kwargs):

@@ -78,7 +78,11 @@ def each_of_both(condition: str, rate) -> list[Readouts]:
 
 
 NAMES: Readouts = {"reference": rates(0.5), "dpo": rates((0.9, 0.91, 0.92))}
-NAMES_BA: Readouts = {**NAMES, "pooled": rates((0.54, 0.55, 0.56)), "shared_mean": rates((0.54, 0.55, 0.56))}
+NAMES_BA: Readouts = {
+    **NAMES,
+    "pooled": rates((0.54, 0.55, 0.56)),
+    "shared_mean": rates((0.54, 0.55, 0.56)),
+}
 LENGTHS: Readouts = {"reference": {TOKENS: 30.0}, "dpo": {TOKENS: (40.0, 41.0, 42.0)}}
 ARMS = ("pooled", "shared_mean")
 SHORTER: Readouts = {**LENGTHS, **{f"{arm}-length": {TOKENS: (34.0, 34.5, 35.0)} for arm in ARMS}}
@@ -120,7 +124,12 @@ CASES: dict[str, Case] = {
     ),
     "group_dro_names": Case({**NAMES, "group_dro": rates(0.88)}, each_of_both("group_dro", WIDE)),
     "theta_correlation": Case(
-        {"shared_mean": {"theta.woman.correlation": (0.93, 0.94, 0.95), "theta.black.correlation": 0.98}},
+        {
+            "shared_mean": {
+                "theta.woman.correlation": (0.93, 0.94, 0.95),
+                "theta.black.correlation": 0.98,
+            }
+        },
         [
             {"shared_mean": {"theta.woman.correlation": (0.88, 0.93, 0.98)}},
             {"shared_mean": {"theta.black.correlation": (0.86, 0.87, 0.88)}},
@@ -184,8 +193,12 @@ CASES: dict[str, Case] = {
             *smaller_gaps("length")[1],
         ],
     ),
-    "rdpo_gap": Case(gap("rdpo", "length", -0.05, -0.04, -0.03), [gap("rdpo", "length", -0.05, 0.0, 0.02)]),
-    "sampo_gap": Case(gap("sampo", "length", 0.05, 0.06, 0.07), [gap("sampo", "length", -0.02, 0.01, 0.05)]),
+    "rdpo_gap": Case(
+        gap("rdpo", "length", -0.05, -0.04, -0.03), [gap("rdpo", "length", -0.05, 0.0, 0.02)]
+    ),
+    "sampo_gap": Case(
+        gap("sampo", "length", 0.05, 0.06, 0.07), [gap("sampo", "length", -0.02, 0.01, 0.05)]
+    ),
     "group_dro_length": Case(
         {**LENGTHS, "group_dro_annotators": {TOKENS: (40.0, 40.5, 41.0)}},
         [{"group_dro_annotators": {TOKENS: (28.0, 37.0, 44.0)}}],
@@ -199,7 +212,11 @@ CASES: dict[str, Case] = {
         [gap("rdpo", "markdown", 0.01), gap("sampo", "markdown", -0.01)],
     ),
     "free_length": Case(
-        {**LENGTHS, "pooled-length": {TOKENS: 34.0}, "per_annotator-length": {TOKENS: (37.0, 37.5, 38.0)}},
+        {
+            **LENGTHS,
+            "pooled-length": {TOKENS: 34.0},
+            "per_annotator-length": {TOKENS: (37.0, 37.5, 38.0)},
+        },
         [{"per_annotator-length": {TOKENS: (31.0, 35.0, 38.0)}}],
     ),
     "warm_length": Case(
@@ -290,7 +307,9 @@ class Asked(Found):
 def test_a_suite_plans_whatever_its_patterns_read(tmp_path, name):
     found = Asked(tmp_path)
     found_patterns(SUITES[name].patterns, [found])
-    assert found.conditions <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
+    assert found.conditions <= {
+        row.condition.name for panel in SUITES[name].panels for row in panel.rows
+    }
 
 
 def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs(tmp_path):
@@ -325,10 +344,19 @@ YES, NO, OPEN, NOT = "reproduced", "pattern not reproduced", "undecided", "not m
     ("values", "order", "verdict"),
     [
         # the whole interval has to lie above or below
-        *((APART, above(), YES), (APART, below(1.3), YES), (APART, above(0.8), NO), (APART, below(1.2), NO)),
+        *(
+            (APART, above(), YES),
+            (APART, below(1.3), YES),
+            (APART, above(0.8), NO),
+            (APART, below(1.2), NO),
+        ),
         *((ACROSS, above(), NO), (ACROSS, below(), NO)),
         # an interval on both sides leaves the others open
-        *((APART, within(0.3, 1.0), YES), (APART, within(0.2, 1.0), OPEN), (APART, within(0.2, 1.5), NO)),
+        *(
+            (APART, within(0.3, 1.0), YES),
+            (APART, within(0.2, 1.0), OPEN),
+            (APART, within(0.2, 1.5), NO),
+        ),
         *((APART, within(0.5), NO), ((-0.9, 0.0, 0.9), within(0.1), OPEN)),
         *((APART, not_above(1.3), YES), (APART, not_above(1.0), OPEN), (APART, not_above(0.7), NO)),
         ((0.001, 0.20, 0.40), not_above(), OPEN),
@@ -341,7 +369,10 @@ def test_what_an_interval_says_of_an_order(values, order, verdict):
 
 
 def test_what_was_asked_and_measured_is_told():
-    assert reading(0.5).check("x", above(), 2).figure == "x: +0.50 (one seed, no interval; asked: above 0.00)"
+    assert (
+        reading(0.5).check("x", above(), 2).figure
+        == "x: +0.50 (one seed, no interval; asked: above 0.00)"
+    )
     told = "(95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
     assert reading(*APART).check("x", within(0.2, 1.0)).figure == f"x: +1.000 {told}"
     short = reading(0.5, n_planned=3).check("x", above())

@@ -73,7 +73,9 @@ def test_what_is_read_of_every_run_in_the_folder_of_its_corpus(finished):
     }
     for corpus, names in runs.items():
         for name in names:
-            assert (finished / corpus / name / "run.json").exists() and readouts(finished / corpus / name)
+            assert (finished / corpus / name / "run.json").exists() and readouts(
+                finished / corpus / name
+            )
     reference, dpo = (readouts(finished / f"signed/{name}") for name in ("reference", "dpo-s42"))
     # the divergence is of the policy as it is, and as it was published
     assert (dpo["kl"]["temperature"], dpo["kl"]["top_p"]) == (1.0, 1.0)
@@ -148,7 +150,9 @@ def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_t
     suites = suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class"))
     for out in (tmp_path / "new", finished):
         leaky = small(out, *suites, name="leaky", material=leaking)
-        with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among the training"):
+        with pytest.raises(
+            DataError, match="E155.*1 evaluation prompt of 8 can be found among the training"
+        ):
             run_suites(leaky, silent, jobs)
     assert trained == [] and contents(tmp_path) == {} and contents(finished) == before
 
@@ -175,7 +179,9 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
     folder = finished / "signed/dpo_lora-s42"
     assert all("lora" in name for name in load_file(folder / "model" / "adapter_model.safetensors"))
     assert json.loads((folder / "model/adapter_config.json").read_text())["r"] == 32
-    assert json.loads((folder / "run.json").read_text())["facts"]["learning_rate"] == pytest.approx(2.2e-3)
+    assert json.loads((folder / "run.json").read_text())["facts"]["learning_rate"] == pytest.approx(
+        2.2e-3
+    )
     assert readouts(folder)["rates"]
 
 
@@ -205,7 +211,9 @@ def test_real_votes_have_no_ceiling(tmp_path):
     def unplanted(corpus, data):
         return replace(material(corpus, data), planted=None)
 
-    (result,) = run_suites(small(tmp_path, suite(DPO, corpus=STYLE), name="real", material=unplanted), silent)
+    (result,) = run_suites(
+        small(tmp_path, suite(DPO, corpus=STYLE), name="real", material=unplanted), silent
+    )
     dpo = readouts(tmp_path / "style/dpo-s42")
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
     assert result.tables[0].missing == () and not (tmp_path / "style/dpo-s42/planted.json").exists()
@@ -220,7 +228,9 @@ FRESH = {"fresh_prompts": lambda data: tuple(bundled.fresh_prompts()[:40])}
 
 def test_an_anchor_without_its_source_is_told(tmp_path):
     with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
-        schedule.anchored_run(EXACT.offset, 42, None, SMALL, None, tmp_path / "dpo_exact_0.4-s42", silent)
+        schedule.anchored_run(
+            EXACT.offset, 42, None, SMALL, None, tmp_path / "dpo_exact_0.4-s42", silent
+        )
 
 
 class SigningBench(Bench):

@@ -57,7 +57,9 @@ def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
             columns = {column.label for column in panel.columns}
             assert {column for row in rows.values() for column in row} <= columns, (label, title)
     spreads = {label: panel.spread for (label, _), (panel, _) in panels.items()}
-    assert {spreads[f"tab:{name}"] for name in ("names_v3", "multipref", "formatting", "mistral")} == {"t95"}
+    assert {spreads[f"tab:{name}"] for name in ("names_v3", "multipref", "formatting", "mistral")} == {
+        "t95"
+    }
     assert {spreads[f"tab:{name}"] for name in ("abl_names_v3", "abl_multipref")} == {"sd"}
 
 
@@ -74,7 +76,10 @@ def test_suites_share_their_runs():
     assert "signed/pooled_lora_fast-s42" in each["lora"]
     # what the paper has not is run at one seed
     at_paper = runs_of(*SUITES.values(), scale="paper")
-    assert [place for place in at_paper if "/ipo" in place] == ["signed/ipo-s42", "signed/ipo_pooled-s42"]
+    assert [place for place in at_paper if "/ipo" in place] == [
+        "signed/ipo-s42",
+        "signed/ipo_pooled-s42",
+    ]
 
 
 def test_anchors_come_behind_their_sources_and_seed_by_seed():
@@ -85,7 +90,11 @@ def test_anchors_come_behind_their_sources_and_seed_by_seed():
     # a source that stands in no row of its own is trained all the same
     exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
     alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), ()),))
-    assert runs_of(alone, seeds=(42,)) == ["signed/reference", "signed/dpo-s42", "signed/dpo_exact_0.4-s42"]
+    assert runs_of(alone, seeds=(42,)) == [
+        "signed/reference",
+        "signed/dpo-s42",
+        "signed/dpo_exact_0.4-s42",
+    ]
 
 
 def test_one_name_means_one_run(tmp_path):
@@ -127,8 +136,12 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text("text")
     # the tables of signatures stand behind the others, once there is something to show
-    write_json(tmp_path / "signed/reference/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)})
-    write_json(tmp_path / "signed/dpo-s42/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)})
+    write_json(
+        tmp_path / "signed/reference/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
+    )
+    write_json(
+        tmp_path / "signed/dpo-s42/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
+    )
     samples = Reproduction([SUITES["names-samples"]], SCALES["tiny"], SEEDS, tmp_path)
     assert len(read_suite(*samples.suites, samples).tables) > len(SUITES["names-samples"].panels)
 

@@ -100,12 +100,22 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
         write(signed, f"dpo-s{seed}", names(woman, 0.98))
     table = table_of(signed, DPO, POOLED)
     # columns that nobody measured are left out
-    assert [column.label for column in table.columns] == ["p(woman)", "p(black)", "removed (black)", "KL"]
+    assert [column.label for column in table.columns] == [
+        "p(woman)",
+        "p(black)",
+        "removed (black)",
+        "KL",
+    ]
     note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
     assert table.notes == (note,)
     assert all(note in written_table(table, form) for form in ("text", "markdown", "latex"))
-    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)), "--scale tiny --data own.parquet")
-    assert "badpo reproduce names --scale tiny --data own.parquet" in page and "own shift in p(woman)" in page
+    page = page_of(
+        signed, Suite("names", "Names", (panel(DPO, POOLED),)), "--scale tiny --data own.parquet"
+    )
+    assert (
+        "badpo reproduce names --scale tiny --data own.parquet" in page
+        and "own shift in p(woman)" in page
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,7 +134,10 @@ def test_there_is_no_share_of_a_shift_the_other_way(style, tokens, shares, why):
         write(style, f"pooled-s{seed}", {"tokens": {"mean": 40.5}})
     found = Found(style, SEEDS)
     assert found.values("pooled", "removed:tokens.mean") == shares
-    assert why in found.no_share("dpo", "tokens.mean") and found.no_share("shared_mean", "tokens.mean") == ""
+    assert (
+        why in found.no_share("dpo", "tokens.mean")
+        and found.no_share("shared_mean", "tokens.mean") == ""
+    )
 
 
 def test_other_sources_of_a_shift(style):
@@ -212,7 +225,12 @@ def test_types_stand_in_the_order_of_their_annotators(signed):
 
 def theta(level, correlation, offsets):
     classes = {
-        name: {"mean": 1 + offset, "offset": offset, "planted_mean": 1.1 + planted, "planted_offset": planted}
+        name: {
+            "mean": 1 + offset,
+            "offset": offset,
+            "planted_mean": 1.1 + planted,
+            "planted_offset": planted,
+        }
         for name, offset, planted in zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
     }
     agreement = {"level": level, "planted_level": 1.1, "correlation": correlation, "classes": classes}
@@ -236,7 +254,11 @@ def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
 def test_the_ceiling_is_the_mean_over_arms_and_seeds(signed):
     for seed, accuracy in zip(SEEDS, (0.7, 0.8, 0.9), strict=True):
         votes = {"black": {"all": {"accuracy": accuracy - 0.1}}}
-        write(signed, f"dpo-s{seed}", {"votes": votes, "ceiling": {"black": {"all": {"accuracy": accuracy}}}})
+        write(
+            signed,
+            f"dpo-s{seed}",
+            {"votes": votes, "ceiling": {"black": {"all": {"accuracy": accuracy}}}},
+        )
     table = panel_table(panel_named("votes", "tab:votes"), Found(signed, SEEDS))
     assert table.rows[0].label == "Ceiling"
     assert table.rows[0].cells["race, all"].values == (pytest.approx(0.8),)
@@ -288,7 +310,9 @@ def test_the_votes_before_training_are_the_audits(style):
     result = read_suite(SUITES["attributes"], asked)
     assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
     assert all("offline theta" in result.text(form) for form in (*FORMATS, "csv"))
-    assert "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["cells"]
+    assert (
+        "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["cells"]
+    )
 
 
 def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
@@ -321,13 +345,18 @@ def test_every_format_says_the_same(signed):
 
 def test_every_format_has_the_footnotes_of_its_rows(style):
     whole = SUITES["multipref-ablation"].panels[0]
-    shown = tuple(row for row in whole.rows if row.condition.arm in ("rdpo", "rdpo_words", "length_pooled"))
+    shown = tuple(
+        row for row in whole.rows if row.condition.arm in ("rdpo", "rdpo_words", "length_pooled")
+    )
     for row, fact in zip(shown, ({"fixed": 0.01}, {"length_unit": 12.72}, {"fixed": 0.01}), strict=True):
         write(style, f"{row.condition.name}-s42", {"tokens": {"mean": 20.0}})
         write_json(style / f"{row.condition.name}-s42" / "run.json", {"facts": fact})
     found = Suite("test", "A test", (replace(whole, rows=shown),))
     result = read_suite(found, small(style.parent, found))
-    multiplied, words = "0.005 is multiplied by 2.00 at this scale", "white-space words, as the published"
+    multiplied, words = (
+        "0.005 is multiplied by 2.00 at this scale",
+        "white-space words, as the published",
+    )
     for form in ("text", "markdown", "latex"):
         text = result.text(form)
         # said once, behind both rows

@@ -196,7 +196,9 @@ def test_the_engine_reads_the_policy_as_it_was_saved(engine, saved, tmp_path, ra
     told = engine.arguments
     assert (told["model"], told["tokenizer"]) == (str(saved), str(saved))
     assert (told["dtype"], told["max_model_len"]) == ("float32", 50)
-    assert (told.get("enable_lora"), told.get("max_lora_rank")) == ((True, room) if rank else (None, None))
+    assert (told.get("enable_lora"), told.get("max_lora_rank")) == (
+        (True, room) if rank else (None, None)
+    )
     assert engine.lora_request == (("policy", 1, str(tmp_path)) if rank else None)
 
 

@@ -33,7 +33,11 @@ def test_accuracies_and_gap_by_hand():
     assert (woman["n_cross"], woman["n_same"], black["n_cross"], black["n_same"]) == (3, 3, 1, 5)
     assert black["cross"] == 0.0 and found["any"]["cross"] == pytest.approx(2 / 4)
     assert found["any"]["gap"] == pytest.approx(0.0)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found and set(found) == {"woman", "black", "any"}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found and set(found) == {
+        "woman",
+        "black",
+        "any",
+    }
 
 
 def test_a_tie_predicts_nobody_and_what_never_differs_has_no_gap():
@@ -66,7 +70,9 @@ def test_gap_interval_counts_prompts_not_votes():
 
 
 def test_a_continuous_attribute_differs_beyond_its_threshold():
-    votes = judgments(sign=[1, 1], comparison=[0, 1], annotator=[0, 0], delta=[0.2, -0.3], threshold=0.25)
+    votes = judgments(
+        sign=[1, 1], comparison=[0, 1], annotator=[0, 0], delta=[0.2, -0.3], threshold=0.25
+    )
     found = heldout_accuracy([-1.0, 1.0], votes)["woman"]
     assert (found["n_same"], found["n_cross"], found["same"], found["cross"]) == (1, 1, 0.0, 1.0)
 
@@ -157,7 +163,10 @@ def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
 def test_tilting_the_margins_against_theta_changes_no_prediction():
     u, planted, votes = simulated(300)
     c = np.array([0.7, -1.2])
-    moved, still = vote_accuracy(u + votes.delta @ c, planted - c, votes), vote_accuracy(u, planted, votes)
+    moved, still = (
+        vote_accuracy(u + votes.delta @ c, planted - c, votes),
+        vote_accuracy(u, planted, votes),
+    )
     assert moved["woman"]["all"]["nll"] == pytest.approx(still["woman"]["all"]["nll"])
 
 

@@ -116,7 +116,9 @@ def test_rm_minus_scores_the_stripped_answers(judge):
         judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, list(map(strip_markdown, ANSWERS)))
     )
     assert found["n_stripped"] == 1 and abs(without[1] - raw[1]) > 1e-3
-    assert (found["rm"]["mean"], found["rm_minus"]["mean"]) == pytest.approx((raw.mean(), without.mean()))
+    assert (found["rm"]["mean"], found["rm_minus"]["mean"]) == pytest.approx(
+        (raw.mean(), without.mean())
+    )
     assert found["rm"]["n"] == 3 and found["rm"]["n_cut"] == 0
     assert judge_answers(judge, PROMPTS, ANSWERS)["rm_minus"] is None
     # answers to one prompt are one piece of evidence
@@ -126,7 +128,9 @@ def test_rm_minus_scores_the_stripped_answers(judge):
 
 def test_chat_messages_are_prompts_too_and_each_needs_an_answer(judge):
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-    np.testing.assert_array_equal(*(judge_scores(judge, given, ANSWERS)[0] for given in (messages, PROMPTS)))
+    np.testing.assert_array_equal(
+        *(judge_scores(judge, given, ANSWERS)[0] for given in (messages, PROMPTS))
+    )
     with pytest.raises(ValueError, match="3 prompts, 1 answers"):
         judge_scores(judge, PROMPTS, ["one"])
 
@@ -193,10 +197,14 @@ def test_signatures_go_as_one_after_the_other_would(text):
 
 def test_a_whole_answer():
     text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
-    assert strip_markdown(text) == ("Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n")
+    assert strip_markdown(text) == (
+        "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
+    )
 
 
-@pytest.mark.parametrize("unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "#", "\n- **"])
+@pytest.mark.parametrize(
+    "unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "#", "\n- **"]
+)
 def test_no_markup_is_left_of_a_long_text_of_marks(unit):
     assert not has_markdown(strip_markdown(unit * (100_000 // len(unit))))
 

@@ -54,7 +54,9 @@ def test_standard_errors_count_prompts_and_not_tokens_or_answers():
     assert often["n_generations"] == 1000
 
 
-@pytest.mark.parametrize("reference", [[[-1.0], [-1.0, -1.0, -1.0]], [[-1.0]], [[-1.0], [-np.inf, -1.0]]])
+@pytest.mark.parametrize(
+    "reference", [[[-1.0], [-1.0, -1.0, -1.0]], [[-1.0]], [[-1.0], [-np.inf, -1.0]]]
+)
 def test_answers_must_match_and_be_finite(reference):
     with pytest.raises(ValueError, match="broadcast|shorter|not finite"):
         kl_per_token([[-1.0], [-1.0, -1.0]], reference)

@@ -30,7 +30,9 @@ def by_one_forward_per_name(model, tok, answers, names) -> np.ndarray:
         # where some names begin with a space of their own, all are scored from before it
         start = len(answer.prompt_ids) + min(shared)
         for column, ids in enumerate(whole):
-            found[row, column] = policies.forward_logps(model, [*answer.prompt_ids, *ids])[start - 1 :].sum()
+            found[row, column] = policies.forward_logps(model, [*answer.prompt_ids, *ids])[
+                start - 1 :
+            ].sum()
     return found
 
 

@@ -16,7 +16,9 @@ NAMES, INDICATOR = ["Emily", "Theo", "Tia", "Brad"], [[1, 0], [0, 1], [1, 1], [0
 
 
 def answer(text, ended=True, n_tokens=3, prompt=0):
-    return SimpleNamespace(prompt_ids=(prompt,), text=text, ended=ended, token_ids=tuple(range(n_tokens)))
+    return SimpleNamespace(
+        prompt_ids=(prompt,), text=text, ended=ended, token_ids=tuple(range(n_tokens))
+    )
 
 
 def test_rates_are_shares_of_the_right_whole():

@@ -40,7 +40,9 @@ def write_run(folder: Path, readouts: dict) -> None:
     packages = {"ba-dpo": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "numpy": "2.4.6"}
     folder.mkdir(parents=True)
     write_json(folder / "readouts.json", readouts)
-    write_json(folder / "environment.json", {"python": "3.11.7", "platform": "Linux", "packages": packages})
+    write_json(
+        folder / "environment.json", {"python": "3.11.7", "platform": "Linux", "packages": packages}
+    )
 
 
 def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta, planted: bool) -> None:
@@ -53,7 +55,8 @@ def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta
         "seed": seed,
         **rates(np.array(of_rates) - more, 60 + 100 * more),
         "heldout": dict.fromkeys(
-            (*ATTRIBUTES, "any"), {"same": 0.66, "gap": gap, "gap_low": gap - 0.04, "gap_high": gap + 0.04}
+            (*ATTRIBUTES, "any"),
+            {"same": 0.66, "gap": gap, "gap_low": gap - 0.04, "gap_high": gap + 0.04},
         ),
         "votes": votes(np.array(of_votes) + more),
         "kl": {"per_token": kl + more / 10, "se": 0.0011, "n_tokens": 18_000},
@@ -71,7 +74,8 @@ def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta
         write_json(folder / "planted.json", {"attributes": list(ATTRIBUTES), "annotators": rows})
     share = 1 - np.exp(-np.arange(1, 1001) / 180)
     columns = {
-        f"bias/theta/{name}": end * share for name, end in zip(ATTRIBUTES, learned.mean(axis=0), strict=True)
+        f"bias/theta/{name}": end * share
+        for name, end in zip(ATTRIBUTES, learned.mean(axis=0), strict=True)
     }
     steps = [{"step": i + 1, **{key: column[i] for key, column in columns.items()}} for i in range(1000)]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
@@ -130,6 +134,9 @@ def rates(values, tokens: float) -> dict:
 def votes(levels) -> dict:
     rows = zip(ATTRIBUTES, map(float, levels), strict=True)
     return {
-        name: {g: {"accuracy": level + offset, "n": 1000, "se": 0.008} for g, offset in CLASS_OFFSETS.items()}
+        name: {
+            g: {"accuracy": level + offset, "n": 1000, "se": 0.008}
+            for g, offset in CLASS_OFFSETS.items()
+        }
         for name, level in rows
     }

@@ -124,7 +124,11 @@ def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
     [
         ("3 annotators of 1,234 always sided one way", 'attribute "length": ann_aaaaaaaaaa', None),
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
-        ("24 of 66 annotators", 'attribute "length": ann_a', ("20 of 70 annotators", 'attribute "length"')),
+        (
+            "24 of 66 annotators",
+            'attribute "length": ann_a',
+            ("20 of 70 annotators", 'attribute "length"'),
+        ),
         ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
         ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.35 or more (p = 0.03)", "")),
     ],
@@ -139,7 +143,12 @@ def test_what_a_finding_tells_others(result, what, where, told):
 @pytest.mark.parametrize("n", [4, 5])
 def test_a_level_that_rests_on_few_people_is_withheld(result, n):
     summary = copy.deepcopy(result.summary)
-    summary["pool"]["length"] |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
+    summary["pool"]["length"] |= {
+        "level": 0.5,
+        "level_ci": [0.1, 0.9],
+        "level_ci_beyond": None,
+        "n_level": n,
+    }
     assert (shareable(summary)["pool"]["length"]["level"] is None) == (n < 5)
     assert ("0.50 (0.10 to 0.90" in Page(audit_html(summary)).text) == (n >= 5)
     informed = {"n_estimated": 2, "n_insufficient": 1, "n_separated": n - 3}
@@ -187,7 +196,9 @@ def test_every_number_of_the_page_is_rounded(result):
     """Whatever an audit will say one day: a count is a multiple of ten, an estimate one of the step."""
     found = shareable(result.summary)
     assert found["step"] == 0.05
-    assert not _finer_than({"pool": found["pool"], "scan": found["scan"], "data": found["data"]}, "", 0.05)
+    assert not _finer_than(
+        {"pool": found["pool"], "scan": found["scan"], "data": found["data"]}, "", 0.05
+    )
     assert _finer_than(result.summary["pool"], "", 0.05)
     text = audit_html(result.summary)
     tau = f"{result.pool['length']['tau']:.2f}"
@@ -209,7 +220,12 @@ def test_the_more_somebody_voted_the_coarser_are_the_estimates(result, most, ste
     """Of 1,200 votes; what is sure is said as the exact figures have it."""
     summary = copy.deepcopy(result.summary)
     summary["data"]["judgments_per_annotator"]["max"] = most
-    summary["attributes"][0] |= {"log_odds": 0.27, "ci_low": 0.11, "ci_high": 0.43, "carrier_wins": 0.567}
+    summary["attributes"][0] |= {
+        "log_odds": 0.27,
+        "ci_low": 0.11,
+        "ci_high": 0.43,
+        "carrier_wins": 0.567,
+    }
     found = shareable(summary)
     assert found["step"] == step
     (row,) = found["attributes"]
@@ -221,7 +237,9 @@ def test_the_more_somebody_voted_the_coarser_are_the_estimates(result, most, ste
 def _finer_than(value: Any, key: str, step: float) -> list[tuple[str, Any]]:
     if isinstance(value, dict):
         inside = key if key in ("agreement", "position") else None
-        return [found for name, entry in value.items() for found in _finer_than(entry, inside or name, step)]
+        return [
+            found for name, entry in value.items() for found in _finer_than(entry, inside or name, step)
+        ]
     if isinstance(value, list):
         return [found for entry in value for found in _finer_than(entry, key, step)]
     if isinstance(value, bool | str | None) or key in ("equal_leans_p", "class_test_p", "q_value"):
@@ -253,7 +271,10 @@ def test_where_nobody_is_estimated_the_page_says_so(result):
     annotators["status"] = "separated_high"
     annotators[["deviation", "ci_high"]] = np.inf
     annotators[["se", "shrunk", "post_low", "post_high"]] = np.nan
-    assert "These votes tell nothing about single annotators." in Page(people_html(summary, annotators)).text
+    assert (
+        "These votes tell nothing about single annotators."
+        in Page(people_html(summary, annotators)).text
+    )
 
 
 def test_without_annotators_there_is_no_section_about_them():

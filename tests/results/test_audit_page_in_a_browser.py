@@ -44,7 +44,9 @@ def browser() -> Iterator[Browser]:
 def test_the_page_in_a_window(browser, page, name, n_charts, width, scheme, color):
     page = page.with_name(name)
     browser.open(page, width, scheme)
-    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [page.as_uri()]
+    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [
+        page.as_uri()
+    ]
     for complaint in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
         assert not browser.reported(complaint)
     assert browser.value("innerWidth") == width

@@ -99,7 +99,9 @@ def test_each_mark_of_a_row_has_its_own_lane_and_each_seed_its_tick():
 
 
 def test_many_rows_are_dense_and_end_with_their_notes():
-    rows = [DotRow(f"ann_{i}", (Mark(0.2, "own", 0), Mark(0.3, "shrunken", 1)), f"{i} votes") for i in (1, 2)]
+    rows = [
+        DotRow(f"ann_{i}", (Mark(0.2, "own", 0), Mark(0.3, "shrunken", 1)), f"{i} votes") for i in (1, 2)
+    ]
     svg = dot_plot(DotPanel("", rows, "leans", "log-odds", notes="votes"))
     heights = [places(mark)[0][1] for mark in elements(svg, "path", "mark")]
     assert all(0 < b - a < 12 for a, b in pairwise(heights))
@@ -115,7 +117,10 @@ def test_tick_labels_say_where_the_tick_stands(limits):
 
 
 def test_lines_grow_upward_and_end_with_their_values_apart_from_each_other():
-    lines = [Series("pooled", 2, ((0, 0.0), (10, 1.0))), Series("shared mean", 3, ((0, 0.0), (10, 1.001)))]
+    lines = [
+        Series("pooled", 2, ((0, 0.0), (10, 1.0))),
+        Series("shared mean", 3, ((0, 0.0), (10, 1.001))),
+    ]
     svg = line_chart(lines, "theta", "step", "log-odds", Level(1.2, "planted mean"))
     heights = [float(e.get("y")) for e in elements(svg, "text", "end")]
     assert abs(heights[0] - heights[1]) >= 13
@@ -131,7 +136,9 @@ def test_lines_grow_upward_and_end_with_their_values_apart_from_each_other():
 def test_points_stand_between_both_axes_and_a_limit_at_the_bottom_may_be_the_larger():
     cloud = [Series("A", 4, ((-1.0, 0.5), (0.0, 2.0)))]
     curves = [Series("limit", 2, ((-1.0, 2.0), (0.0, 0.0), (5.0, 1.0)))]
-    svg = point_cloud(cloud, "funnel", "x", "se", (-1.0, 1.0), (2.0, 0.0), curves, Level(0.0, "pool mean"))
+    svg = point_cloud(
+        cloud, "funnel", "x", "se", (-1.0, 1.0), (2.0, 0.0), curves, Level(0.0, "pool mean")
+    )
     (points,), (curve,) = elements(svg, "path", "cloud"), elements(svg, "path", "bound")
     x, y = ticks(svg), ticks(svg, beside=True)
     assert places(points) == [pytest.approx((x[-1.0], y[0.5])), pytest.approx((x[0.0], y[2.0]))]
@@ -154,7 +161,9 @@ def test_texts_are_escaped():
     svgs = [
         plot(Mark(0.5, bad, 1), label=bad, level=Level(0.2, bad), notes=bad),
         line_chart([Series(bad, 2, ((0, 0), (1, 1)))], bad, bad, bad, Level(0.5, bad)),
-        point_cloud([Series(bad, 4, ((0, 0), (1, 1)))], bad, bad, bad, (0, 1), (0, 1), level=Level(0.5, bad)),
+        point_cloud(
+            [Series(bad, 4, ((0, 0), (1, 1)))], bad, bad, bad, (0, 1), (0, 1), level=Level(0.5, bad)
+        ),
         legend([(bad, 1)]),
     ]
     for svg in svgs:
@@ -166,7 +175,9 @@ def test_texts_are_escaped():
 def test_colors_stand_out_from_the_page(dark):
     """Text needs a contrast of 4.5 (WCAG 2.2); styles also color numbers."""
     css = (resources.files("badpo.results") / "templates" / "page.css").read_text()
-    colors = dict(re.findall(r"--([\w]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", css, re.S)[dark]))
+    colors = dict(
+        re.findall(r"--([\w]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", css, re.S)[dark])
+    )
     page = luminance(colors["page"])
     for name in ("ink", "quiet", *(f"c{style}" for style in range(STYLES))):
         low, high = sorted((luminance(colors[name]), page))

@@ -29,7 +29,10 @@ def test_the_hub_reads_the_header(run):
     (run / "config.yaml").write_text(yaml.safe_dump(keys))
     found = header(model_card(run))
     assert (found["library_name"], found["pipeline_tag"]) == ("transformers", "text-generation")
-    assert (found["base_model"], found["datasets"]) == ("Qwen/Qwen2.5-0.5B-Instruct", ["allenai/multipref"])
+    assert (found["base_model"], found["datasets"]) == (
+        "Qwen/Qwen2.5-0.5B-Instruct",
+        ["allenai/multipref"],
+    )
     assert "ba-dpo" in found["tags"]
     (run / "model").mkdir()
     (run / "model" / "adapter_config.json").write_text("{}")
@@ -54,7 +57,12 @@ def test_the_attribute_table_the_anchor_and_the_limits(run):
     assert cells[1] == "signature name (2 names)"
     assert cells[2].startswith("+0.")
     assert cells[3] == "0.52"
-    for told in ("The anchor is the reference policy", "## Limits", "over 60 annotators", "| beta | 0.1 |"):
+    for told in (
+        "The anchor is the reference policy",
+        "## Limits",
+        "over 60 annotators",
+        "| beta | 0.1 |",
+    ):
         assert told in card
     (run.parent / "reference" / "readouts.json").unlink()
     assert "no distance is given" in model_card(run)

@@ -104,7 +104,9 @@ def rates(value: float, se: float | None = 0.01) -> dict:
 def of_rates(**arms: float | dict[int, float]) -> MeasuredRuns:
     """Runs with these rates, of one seed or by seed."""
     seeds = {arm: value if isinstance(value, dict) else {42: value} for arm, value in arms.items()}
-    return suite(*(run(arm, seed, rates=rates(v)) for arm, row in seeds.items() for seed, v in row.items()))
+    return suite(
+        *(run(arm, seed, rates=rates(v)) for arm, row in seeds.items() for seed, v in row.items())
+    )
 
 
 def test_one_seed_keeps_the_run_s_own_interval():

@@ -129,7 +129,14 @@ def test_the_summary_table_withholds_what_does_not_apply(demo):
 
 
 def test_every_arm_has_a_style_of_its_own(tmp_path):
-    others = ("per_annotator", "class", "shuffled_ids", "pooled_warm", "shared_mean_warm", "declared_subset")
+    others = (
+        "per_annotator",
+        "class",
+        "shuffled_ids",
+        "pooled_warm",
+        "shared_mean_warm",
+        "declared_subset",
+    )
     folder = write_suite(tmp_path / "all")
     for arm in others:
         shutil.copytree(folder / "shared_mean-s42", folder / f"{arm}-s42")
@@ -158,11 +165,15 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
         assert {0.0, 1.0} <= set(ticks(svg))
     for _, svg in drawn["Votes predicted"].panels:
         assert drawn_value(svg, "x") == pytest.approx(0.5, abs=1e-3)
-    readouts = [json.loads((demo / f"pooled-s{s}" / "readouts.json").read_text()) for s in (42, 123, 456)]
+    readouts = [
+        json.loads((demo / f"pooled-s{s}" / "readouts.json").read_text()) for s in (42, 123, 456)
+    ]
     values = [row["votes"]["black"]["B"]["accuracy"] for row in readouts]
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}
     told = rows["black-coded, class B, pooled"]
-    assert told[0] == f"{sum(values) / 3:.3f}" and told[2] == ", ".join(f"{value:.3f}" for value in values)
+    assert told[0] == f"{sum(values) / 3:.3f}" and told[2] == ", ".join(
+        f"{value:.3f}" for value in values
+    )
 
 
 def test_each_attribute_is_read_against_its_own_planted_mean(tmp_path):

@@ -23,7 +23,9 @@ def declared(kind: str, name: str) -> BiasContent:
 CODED = declared("signature_name", "woman")
 
 
-def run(arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts) -> Run:
+def run(
+    arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts
+) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
     if arm == "dpo":
@@ -74,7 +76,9 @@ def test_several_seeds_bring_the_interval_of_the_share():
     runs = [run("reference", 0.5)]
     runs += [run("dpo", value, seed) for seed, value in ((1, 0.95), (2, 0.96), (3, 0.97))]
     runs += [run("pooled", value, seed) for seed, value in ((1, 0.54), (2, 0.55), (3, 0.56))]
-    assert re.search(r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", told_of(*runs)[2])
+    assert re.search(
+        r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", told_of(*runs)[2]
+    )
 
 
 def test_without_a_reference_nothing_is_compared():

@@ -120,7 +120,9 @@ def test_what_to_do_about_an_attribute(row, pool, told):
 def test_sides_that_never_differ_say_nothing():
     row = {"name": "length", "n_cross": 0}
     (verdict,) = audit_verdicts({"settings": {"attributes": [{"name": "length"}]}, "attributes": [row]})
-    assert verdict.finding == "The two responses never differ in length, so the votes say nothing about it."
+    assert (
+        verdict.finding == "The two responses never differ in length, so the votes say nothing about it."
+    )
 
 
 def test_pages_escape_values_and_keep_numbers_with_their_signs(tmp_path):

@@ -83,9 +83,17 @@ SURE = {"type": "length", "ratio": 100.0}
             ["E103", 'column "anotator" (for annotator)', 'Did you mean "annotator"?'],
         ),
         (None, {"columns": {"worker": "who"}}, ['no entry "worker"']),
-        (with_values("prompt", " ", 4), {}, ["E134", 'votes.jsonl, column "prompt", row 5', "fill it in"]),
+        (
+            with_values("prompt", " ", 4),
+            {},
+            ["E134", 'votes.jsonl, column "prompt", row 5', "fill it in"],
+        ),
         (with_values("annotator", None, 7, 9), {}, ["E112", 'column "annotator", rows 8', "fill it in"]),
-        (with_values("winner", "tie", 3, 5), {"ties": "error"}, ["E130", "ties: 2 of 120 rows", "rows 4"]),
+        (
+            with_values("winner", "tie", 3, 5),
+            {"ties": "error"},
+            ["E130", "ties: 2 of 120 rows", "rows 4"],
+        ),
         (
             None,
             {"attributes": [NEVER, SURE]},
@@ -124,7 +132,12 @@ def test_a_table_that_cannot_be_trained_on(tmp_path, votes, change, options, par
                 prompt=votes["prompt"].where(votes["comparison_id"] != "c3", "red " * 60)
             ),
             {"max_length": 40},
-            ["W140", "1 comparisons (3 judgments) are left out", "first: comparison c3", "raise max_length"],
+            [
+                "W140",
+                "1 comparisons (3 judgments) are left out",
+                "first: comparison c3",
+                "raise max_length",
+            ],
         ),
     ],
 )

@@ -54,7 +54,9 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     assert again["rates"] == summary["rates"]
 
     page = tmp_path / "docs" / "results.md"
-    over_seeds = badpo("demo", "--out", tmp_path / "demo", "--seeds", "42,1", "--results", page, "--json")
+    over_seeds = badpo(
+        "demo", "--out", tmp_path / "demo", "--seeds", "42,1", "--results", page, "--json"
+    )
     assert over_seeds.exit_code == 0, over_seeds.stderr
     assert [found["seed"] for found in json.loads(over_seeds.stdout)] == [42, 1]
     text = page.read_text()
@@ -77,7 +79,10 @@ OBJECTIVES = {"bounded": lambda judgments, seed, beta, q: Bounded(q)}
 
 def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, short_answers, monkeypatch):
     monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
-    own, config = tmp_path / "bounded.py", write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7})
+    own, config = (
+        tmp_path / "bounded.py",
+        write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7}),
+    )
     own.write_text(BOUNDED, encoding="utf-8")
     refused = badpo("train", "--config", config)
     assert refused.exit_code == 2 and "one of yours comes from a file: --arm-file" in refused.stderr

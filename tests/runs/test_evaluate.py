@@ -46,9 +46,13 @@ def test_readouts_are_written_and_returned(tmp_path):
     asked = recipe(tmp_path)
     folder = train_run(asked)
     told = {}
-    about_people = [folder / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")]
+    about_people = [
+        folder / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")
+    ]
     about_people += sorted((folder / "checkpoints").glob("*/log.jsonl"))
-    assert len(about_people) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in about_people} == {0o600}
+    assert len(about_people) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in about_people} == {
+        0o600
+    }
     readouts = evaluate_run(folder, lambda what, share: told.setdefault(what, []).append(share))
     text = (folder / "readouts.json").read_text()
     assert json.loads(text) == readouts
@@ -66,7 +70,9 @@ def test_readouts_are_written_and_returned(tmp_path):
     assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
     loading, *measured = told.values()
     assert loading == [0.0] and len(measured) == 2
-    assert all(shares[0] == 0.0 and shares[-1] == 1.0 and shares == sorted(shares) for shares in measured)
+    assert all(
+        shares[0] == 0.0 and shares[-1] == 1.0 and shares == sorted(shares) for shares in measured
+    )
 
 
 def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
@@ -114,7 +120,9 @@ WORDS = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}, "len
 
 def test_chat_messages_and_attributes_of_single_responses(tmp_path):
     readouts = run_and_measure(tmp_path, as_chat(tiny.votes(40, 6)), attributes=WORDS)
-    assert set(readouts["generated"]) == {"animals"}  # a ratio of two lengths has no value for one answer
+    assert set(readouts["generated"]) == {
+        "animals"
+    }  # a ratio of two lengths has no value for one answer
     assert 0 <= readouts["generated"]["animals"]["rate"] <= 1
     assert set(readouts["theta"]) == {"animals", "length"}
 

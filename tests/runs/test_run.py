@@ -100,7 +100,13 @@ def test_a_run_folder_has_everything(tmp_path):
     assert written(folder) >= RUN_FILES | {"model/model.safetensors", "model/README.md"}
     public = {path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077}
     private = {path.name for path in folder.rglob("*")} - public
-    assert private >= {"bias.json", "bias_optimizer.safetensors", "run.json", "complete.json", "log.jsonl"}
+    assert private >= {
+        "bias.json",
+        "bias_optimizer.safetensors",
+        "run.json",
+        "complete.json",
+        "log.jsonl",
+    }
     assert "trainer_state.json" in private
     assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
@@ -141,7 +147,12 @@ def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
 def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
     warm = {"variant": "pooled", "warm_start": "offline"}
-    changes = [{"bias": "none"}, {"bias": "pooled"}, {"bias": warm}, {"bias": "pooled", "objective": weighed}]
+    changes = [
+        {"bias": "none"},
+        {"bias": "pooled"},
+        {"bias": warm},
+        {"bias": "pooled", "objective": weighed},
+    ]
     folders = [train_run(recipe(tmp_path, max_steps=2, seed=1, **change)) for change in changes]
     names = ["dpo-s1", "pooled-s1", "pooled_warm-s1", "pooled_group_weights-s1"]
     assert [folder.name for folder in folders] == names
@@ -198,7 +209,9 @@ def test_the_supervised_stage_learns_the_majority_side(tmp_path):
     votes = tiny.votes(40, 6)
     longer = votes["response_a"].str.len() > votes["response_b"].str.len()
     votes["winner"] = longer.map({True: "a", False: "b"})
-    asked = recipe(tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 5})
+    asked = recipe(
+        tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 5}
+    )
     train_run(asked)
     tokenizer = tiny.tokenizer()
 
@@ -230,7 +243,9 @@ def test_a_reference_of_other_settings_is_not_reused(tmp_path, changes, named):
     sft = {"sft": True, "learning_rate": 1e-2}
     train_run(recipe(tmp_path, reference=sft))
     votes = tiny.votes(40, 6, seed=changes.pop("votes", 0))
-    changes = {"reference": sft | changes} if "learning_rate" in changes else {"reference": sft, **changes}
+    changes = (
+        {"reference": sft | changes} if "learning_rate" in changes else {"reference": sft, **changes}
+    )
     with pytest.raises(ConfigError, match="was made with other settings") as caught:
         train_run(recipe(tmp_path, votes, bias="pooled", **changes))
     assert named in str(caught.value)
@@ -304,7 +319,9 @@ def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_pat
     before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
     with pytest.raises(ConfigError, match=r"beta was 0\.1, is now 0\.5"):
         train_run(recipe(tmp_path, beta=0.5), resume=True)
-    with pytest.raises(ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"):
+    with pytest.raises(
+        ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"
+    ):
         train_run(recipe(tmp_path))
     assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
     (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
@@ -347,7 +364,9 @@ def test_a_finished_run_is_refused_before_anything_is_done(tmp_path, monkeypatch
     folder = train_run(asked)
     before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
     monkeypatch.setattr("badpo.runs.run.read_judgments", lambda recipe: pytest.fail("read the table"))
-    with pytest.raises(ConfigError, match="holds a finished run; remove it or choose another output_dir"):
+    with pytest.raises(
+        ConfigError, match="holds a finished run; remove it or choose another output_dir"
+    ):
         train_run(asked, resume=resume)
     assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
 

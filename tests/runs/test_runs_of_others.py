@@ -58,7 +58,9 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-@pytest.mark.parametrize("read", [lambda run: evaluate_run(run, silent), lambda run: open_source(str(run))])
+@pytest.mark.parametrize(
+    "read", [lambda run: evaluate_run(run, silent), lambda run: open_source(str(run))]
+)
 def test_what_was_not_made_here_loads_and_writes_nothing(run, tmp_path, monkeypatch, forgery, read):
     assert made_here(run)
     FORGERIES[forgery](run)
@@ -87,7 +89,9 @@ def test_it_is_measured_with_what_the_caller_names_and_stays_of_others(run, tmp_
     readouts = evaluate_run(run, silent, sources)
     assert readouts["heldout"]
     assert not made_here(run), "an evaluation does not make it ours"
-    changed = {Path(name) for name, content in contents(run.parent).items() if before.get(name) != content}
+    changed = {
+        Path(name) for name, content in contents(run.parent).items() if before.get(name) != content
+    }
     assert changed <= {run / "readouts.json", run / "model" / "README.md", run / RUN_SEAL}
     assert not (tmp_path / "cache").exists() and not (tmp_path / "out").exists()
 

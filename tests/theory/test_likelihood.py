@@ -26,13 +26,18 @@ def test_theta_zero_is_dpo_to_the_bit(dtype):
     _, _, delta, sign = draw(1, n=500, dtype=dtype)
     policy_a, policy_b = logps[0].clone().requires_grad_(), logps[1].clone().requires_grad_()
     ours = judgment_loss(
-        margin(policy_a, policy_b, logps[2], logps[3], BETA), bias_logit(torch.zeros_like(delta), delta), sign
+        margin(policy_a, policy_b, logps[2], logps[3], BETA),
+        bias_logit(torch.zeros_like(delta), delta),
+        sign,
     )
     ours.mean().backward()
 
     chosen_is_a = sign > 0
     plain_a, plain_b = logps[0].clone().requires_grad_(), logps[1].clone().requires_grad_()
-    chosen, rejected = torch.where(chosen_is_a, plain_a, plain_b), torch.where(chosen_is_a, plain_b, plain_a)
+    chosen, rejected = (
+        torch.where(chosen_is_a, plain_a, plain_b),
+        torch.where(chosen_is_a, plain_b, plain_a),
+    )
     ref_chosen = torch.where(chosen_is_a, logps[2], logps[3])
     ref_rejected = torch.where(chosen_is_a, logps[3], logps[2])
     dpo = -F.logsigmoid(BETA * ((chosen - ref_chosen) - (rejected - ref_rejected)))

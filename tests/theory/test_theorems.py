@@ -34,14 +34,18 @@ def expected_loss(policy, reference, responses, annotator, delta, chosen_a, bias
     u = margin(logps[prompt, a], logps[prompt, b], reference[prompt, a], reference[prompt, b], BETA)
     logits = bias(annotator, delta)
     one = torch.ones_like(u)
-    return (chosen_a * judgment_loss(u, logits, one) + (1 - chosen_a) * judgment_loss(u, logits, -one)).mean()
+    return (
+        chosen_a * judgment_loss(u, logits, one) + (1 - chosen_a) * judgment_loss(u, logits, -one)
+    ).mean()
 
 
 def test_training_to_the_optimum_reaches_the_closed_form_policy():
     theta = torch.tensor([[0.0], [1.5], [-0.4]], dtype=torch.float64)
     reward, reference, responses, annotator, delta, chosen_a = population(theta)
     # annotator 0 is known to have no bias, which fixes the level that the other votes leave open
-    bias = BiasTerm(["g"], ["gold", "x", "y"], ["deviation"], mask=torch.tensor([0.0, 1.0, 1.0])).double()
+    bias = BiasTerm(
+        ["g"], ["gold", "x", "y"], ["deviation"], mask=torch.tensor([0.0, 1.0, 1.0])
+    ).double()
     policy = reference.clone().requires_grad_()
     exactly = {"tolerance_grad": 1e-13, "tolerance_change": 0, "history_size": 50}
     optimizer = torch.optim.LBFGS(

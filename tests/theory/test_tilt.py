@@ -107,10 +107,16 @@ ONE_OF_THREE = np.log([[0.6, 0.3, 0.1]])
             for x in (0, 1, -0.1, 1.5)
         ),
         ((LOGS, np.stack([WOMAN, 0 * WOMAN], 1), [0.5, 0.5], NAMES), "other: no choice carries it"),
-        ((LOGS, np.stack([WOMAN, 0 * WOMAN + 1], 1), [0.5, 0.5], NAMES), "other: every choice carries it"),
+        (
+            (LOGS, np.stack([WOMAN, 0 * WOMAN + 1], 1), [0.5, 0.5], NAMES),
+            "other: every choice carries it",
+        ),
         ((np.where(WOMAN == 1, -np.inf, LOGS), WOMAN, 0.5), "attribute 0: the policy never produces it"),
         ((np.where(WOMAN == 0, -800.0, LOGS), WOMAN, 0.5), "attribute 0: the policy always produces it"),
-        ((LOGS, np.stack([WOMAN, 1 - WOMAN], 1), [0.5, 0.6], NAMES), "woman, other cannot hold together"),
+        (
+            (LOGS, np.stack([WOMAN, 1 - WOMAN], 1), [0.5, 0.6], NAMES),
+            "woman, other cannot hold together",
+        ),
         # nobody is both, so the two rates cannot add up to more than one
         ((ONE_OF_THREE, np.array([[1, 0], [0, 1], [0, 0]]), [0.7, 0.7]), "cannot hold together"),
     ],

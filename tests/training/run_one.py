@@ -216,7 +216,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         callback.trainer = trainer
     trainer.train(resume_from_checkpoint=True if asked.resume else None)
     if trainer.args.fsdp:
-        assert any(isinstance(p, DTensor) for p in trainer.model.parameters()), "the weights are not divided"
+        assert any(isinstance(p, DTensor) for p in trainer.model.parameters()), (
+            "the weights are not divided"
+        )
     trainer.save_model()
     if trainer.is_world_process_zero():
         torch.save(trainer.bias.theta().detach(), asked.folder / "theta.pt")

@@ -25,14 +25,18 @@ def test_accelerate_reads_the_file_and_its_comment_names_it(name):
     )
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if "fsdp_config" in (FOLDER / name).read_text()])
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if "fsdp_config" in (FOLDER / name).read_text()]
+)
 def test_divided_weights_are_loaded_by_every_process_under_fsdp2(name):
     settings = yaml.safe_load((FOLDER / name).read_text())["fsdp_config"]
     assert settings["fsdp_version"] == 2 and settings["fsdp_cpu_ram_efficient_loading"] is False
 
 
 def test_the_deepspeed_file_is_there_and_divides_moments_and_gradients():
-    named = yaml.safe_load((FOLDER / "zero2.yaml").read_text())["deepspeed_config"]["deepspeed_config_file"]
+    named = yaml.safe_load((FOLDER / "zero2.yaml").read_text())["deepspeed_config"][
+        "deepspeed_config_file"
+    ]
     settings = json.loads((ROOT / named).read_text())
     assert settings["zero_optimization"]["stage"] == 2
     left_to_the_recipe = ("gradient_accumulation_steps", "gradient_clipping", "train_batch_size")

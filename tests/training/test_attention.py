@@ -49,8 +49,21 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-GPT2_SIZES = {"vocab_size": 31, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "pad_token_id": 0}
-GPT2_SIZES |= {"bos_token_id": 1, "eos_token_id": 2, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+GPT2_SIZES = {
+    "vocab_size": 31,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 64,
+    "pad_token_id": 0,
+}
+GPT2_SIZES |= {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "embd_pdrop": 0.0,
+    "attn_pdrop": 0.0,
+    "resid_pdrop": 0.0,
+}
 CONFIGS = {
     "qwen2": Qwen2Config(**SIZES),
     "llama": LlamaConfig(**SIZES),
@@ -99,7 +112,9 @@ def long_segments():
     """Segments that are cut into one, two and four blocks."""
     draw = np.random.default_rng(0).integers
     lengths = [(60, 150, 40), (3, 5, 110), (30, 200, 10)]
-    return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))[0]["segments"]
+    return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))[0][
+        "segments"
+    ]
 
 
 def plan_of(segments, device=CPU):
@@ -189,7 +204,9 @@ def test_the_kernel_is_called_as_this_torch_declares_it():
 
 def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
     seen = []
-    monkeypatch.setattr(attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors))
+    monkeypatch.setattr(
+        attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors)
+    )
     segments = random_segments(0)
     query, key, value = random_rows(segments)
     with torch.autocast("cpu", torch.bfloat16):
@@ -207,7 +224,9 @@ def test_the_kernel_agrees_with_padded_rows_on_cuda():
     plan = plan_of(segments, torch.device("cuda"))
     expected, actual = plan._attend_rows(*rows, None), plan.attend(*rows, None)
     torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
-    gradients = [torch.autograd.grad(output, rows, torch.ones_like(actual)) for output in (actual, expected)]
+    gradients = [
+        torch.autograd.grad(output, rows, torch.ones_like(actual)) for output in (actual, expected)
+    ]
     torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
 
 
@@ -270,7 +289,9 @@ def plain_tree_hidden(model, comparisons):
 
 def gradient(model, margins):
     weights = torch.linspace(1.0, 2.0, len(margins), dtype=torch.float64)
-    gradients = torch.autograd.grad((weights * margins).sum(), list(model.parameters()), allow_unused=True)
+    gradients = torch.autograd.grad(
+        (weights * margins).sum(), list(model.parameters()), allow_unused=True
+    )
     return torch.cat([g.flatten() for g in gradients if g is not None])
 
 
@@ -320,7 +341,10 @@ def test_a_model_that_cannot_follow_the_plan_is_refused():
     with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
         pytest.fail("the tree attention was switched on")
     nemotron = tiny_model(NemotronConfig(**SIZES))
-    with tree_attention(nemotron), pytest.raises(RuntimeError, match="NemotronAttention did not receive"):
+    with (
+        tree_attention(nemotron),
+        pytest.raises(RuntimeError, match="NemotronAttention did not receive"),
+    ):
         packed_hidden(nemotron, mixed_comparisons())
 
 
@@ -390,7 +414,12 @@ def test_left_padded_generation_is_exact_while_switched_on(model):
     ids = torch.tensor([[0, 0, 0, 5, 9], [4, 8, 7, 6, 3]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     model.eval()
-    wanted = {"max_new_tokens": 6, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    wanted = {
+        "max_new_tokens": 6,
+        "do_sample": False,
+        "output_logits": True,
+        "return_dict_in_generate": True,
+    }
     expected = model.generate(**batch, **wanted)
     unpadded = model.generate(input_ids=ids[:1, 3:], **wanted)
     with tree_attention(model):

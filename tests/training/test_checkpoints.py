@@ -90,7 +90,10 @@ def test_what_is_damaged_is_named(tmp_path):
     mark_complete(path, {"beta": 0.1})
     assert damage(path) is None
     marker = json.loads((path / MARKER).read_text())
-    assert marker["facts"] == {"beta": 0.1} and set(marker["files"]) == {"weights.bin", "inner/state.json"}
+    assert marker["facts"] == {"beta": 0.1} and set(marker["files"]) == {
+        "weights.bin",
+        "inner/state.json",
+    }
 
     (path / "inner" / "state.json").write_text("[]")
     assert damage(path) == "checkpoint-2/inner/state.json is damaged (its checksum does not match)"
@@ -218,7 +221,10 @@ def with_attributes(*attributes) -> Judgments:
     ("options", "told"),
     [
         ({"data": judgments(seed=1)}, ["data was 72 judgments on 24 comparisons ("]),
-        ({"data": judgments(n_comparisons=23)}, ["data was 72", "is now 69 judgments on 23 comparisons"]),
+        (
+            {"data": judgments(n_comparisons=23)},
+            ["data was 72", "is now 69 judgments on 23 comparisons"],
+        ),
         (
             {"data": with_attributes(Length(ratio=2.0))},
             ['attributes was {"type": "length", "name": "length", "ratio": 1.5}', '"ratio": 2.0}'],
@@ -231,7 +237,10 @@ def with_attributes(*attributes) -> Judgments:
         ({"model": tiny.model(seed=1)}, ["reference was "]),
         ({"model": other_rope()}, ["configuration of the model was ", "reference was "]),
         ({"peft_config": lora()}, ["adapter was None, is now {'default': "]),
-        ({"bias": "pooled"}, ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, "]),
+        (
+            {"bias": "pooled"},
+            ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, "],
+        ),
         ({"fixed": 0.5}, ["fixed part of theta was none, is now "]),
         (
             dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
@@ -258,7 +267,9 @@ def test_facts_are_what_is_read_back(tmp_path):
     run = make(tmp_path)
     assert json.loads(json.dumps(run.facts)) == run.facts
     assert set(run.facts) == FACTS
-    shuffled = replace(run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True))
+    shuffled = replace(
+        run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True)
+    )
     assert make(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
     fixed = {make(tmp_path, fixed=x).facts["fixed part of theta"] for x in (0.0, 0.5, 1.0)}
     assert len(fixed) == 3
@@ -278,7 +289,10 @@ def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, 
     told = refusal(make(folder))
     assert f"torch {before}" in told and "is now torch 0.0" in told
     assert "go on with --allow-changed code" in told
-    assert refusal(make(folder), allow_changed=["beta"]) == "beta cannot be allowed to change; only code can"
+    assert (
+        refusal(make(folder), allow_changed=["beta"])
+        == "beta cannot be allowed to change; only code can"
+    )
     told = refusal(make(folder, max_steps=6), allow_changed=["code"])
     assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
     run = make(folder)
@@ -354,13 +368,18 @@ def test_when_nothing_is_whole_every_reason_is_told(tmp_path):
     begun(tmp_path)
     named = tmp_path / "checkpoints" / "checkpoint-2"
     (named / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(ConfigError, match=r"checkpoint-2/optimizer.pt is damaged .* resume from another"):
+    with pytest.raises(
+        ConfigError, match=r"checkpoint-2/optimizer.pt is damaged .* resume from another"
+    ):
         make(tmp_path).train(resume_from_checkpoint=str(named))
     marker = tmp_path / "checkpoints" / "checkpoint-4" / MARKER
     content = json.loads(marker.read_text())
     marker.write_text(json.dumps({**content, "facts": {**content["facts"], "beta": 0.2}}))
     told = refusal(make(tmp_path))
-    assert "checkpoint-2/optimizer.pt is damaged" in told and "checkpoint-4/complete.json is damaged" in told
+    assert (
+        "checkpoint-2/optimizer.pt is damaged" in told
+        and "checkpoint-4/complete.json is damaged" in told
+    )
 
 
 def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):

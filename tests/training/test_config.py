@@ -27,7 +27,9 @@ def test_defaults_are_those_of_trl():
     theirs = {field.name: field.default for field in dataclasses.fields(DPOConfig)}
     assert set(theirs) <= set(ours), "a key of TRL's that a recipe answers and Python does not"
     shared = (
-        (set(ours) & set(theirs)) - set(FIXED) - {"hub_strategy", "output_dir", "ddp_find_unused_parameters"}
+        (set(ours) & set(theirs))
+        - set(FIXED)
+        - {"hub_strategy", "output_dir", "ddp_find_unused_parameters"}
     )
     assert {
         "learning_rate",
@@ -78,7 +80,10 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
     [
         ({"beta": 0.0}, "beta is 0.0; it must be positive"),
         ({"beta": float("nan")}, "beta is nan"),
-        ({"beta": 1e30}, "beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100"),
+        (
+            {"beta": 1e30},
+            "beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100",
+        ),
         ({"learning_rate": 1e30}, "learning_rate is 1e+30; it must lie between 0 and 10"),
         ({"learning_rate": -1e-6}, "learning_rate is -1e-06"),
         ({"bias_learning_rate": 1e30}, "bias_learning_rate is 1e+30"),
@@ -131,7 +136,9 @@ def test_the_papers_encoding_brings_its_prompt_limit(tmp_path):
         (None, True, True, False, False),
     ],
 )
-def test_bf16_follows_the_device(tmp_path, monkeypatch, caplog, asked, device_has_it, fp16, expected, said):
+def test_bf16_follows_the_device(
+    tmp_path, monkeypatch, caplog, asked, device_has_it, fp16, expected, said
+):
     monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: device_has_it)
     monkeypatch.setattr(config_module.TrainingArguments, "__post_init__", lambda self: None)
     config_module._tell_of_float32.cache_clear()

@@ -37,7 +37,11 @@ def pairs() -> list[dict]:
     """Chosen and rejected responses: one ends with the end-of-text token, one prompt has no space at its end."""
     return [
         {"prompt": "the cat ", "chosen": "sat home and ran", "rejected": "sat slowly"},
-        {"prompt": "the big red cat ", "chosen": "ran fast<end>", "rejected": "ran and ran and ran and ran"},
+        {
+            "prompt": "the big red cat ",
+            "chosen": "ran fast<end>",
+            "rejected": "ran and ran and ran and ran",
+        },
         {"prompt": "the do", "chosen": "g ran home", "rejected": "g sat"},
         {"prompt": "and then the small blue dog ran slowly home ", "chosen": "fast", "rejected": "big"},
     ]

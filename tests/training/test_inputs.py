@@ -122,7 +122,11 @@ def test_the_bias_of_a_variant_has_its_parts_and_fits_its_judgments():
     assert by_class.theta().abs().max() == 0
     require_matching_bias(by_class, data)
     names = people(data)
-    for attributes, annotators in [(["length"], names[::-1]), (["tone"], names), (["length"], names[1:])]:
+    for attributes, annotators in [
+        (["length"], names[::-1]),
+        (["tone"], names),
+        (["length"], names[1:]),
+    ]:
         with pytest.raises(ConfigError, match="both must be the same and in the same order"):
             require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
     pooled = BiasTerm(data.attribute_names, names, VARIANTS["pooled"])
@@ -210,7 +214,9 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
 
 
 def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
-    frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2).drop(columns="annotator_class")
+    frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2).drop(
+        columns="annotator_class"
+    )
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with pytest.raises(ConfigError, match="no comparison ties them to the others.*warm_start: zero"):

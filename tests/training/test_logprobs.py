@@ -26,7 +26,9 @@ from tests import tiny
 from tests.training.test_self_test import SIZES
 
 MISTRAL = MistralConfig(**SIZES, sliding_window=8)
-GPTJ = GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=1)
+GPTJ = GPTJConfig(
+    vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=1
+)
 
 
 def made(config):
@@ -105,7 +107,9 @@ def test_a_deep_copy_runs_its_own_weights():
 @pytest.mark.parametrize("budget", [10_000, 30, 1])
 @pytest.mark.parametrize("layout", [packed_responses, padded_rows])
 @pytest.mark.parametrize("tied", [True, False])
-def test_response_logps_are_those_of_the_plain_forward_within_the_budget(monkeypatch, tied, layout, budget):
+def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
+    monkeypatch, tied, layout, budget
+):
     model, asked, fed = tiny.model(tied=tied), pairs(), []
     token_logps = logprobs._token_logps
 

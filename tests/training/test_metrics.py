@@ -22,7 +22,9 @@ from tests.results.suites import write_suite
 from tests.training.run_one import BrokenAt
 from tests.training.tiny_runs import judgments, log_lines, trainer
 
-TWICE = types.SimpleNamespace(reduce=lambda values, reduction: 2 * values)  # two processes that hold the same
+TWICE = types.SimpleNamespace(
+    reduce=lambda values, reduction: 2 * values
+)  # two processes that hold the same
 # Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5.
 MARGINS, BIAS_LOGITS = torch.tensor([2.0, -1.0, 1.0, 0.0]), torch.tensor([-3.0, 2.0, 0.0, 1.0])
 LOSSES = torch.tensor([0.25, 0.5, 1.0, 9.0])

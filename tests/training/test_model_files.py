@@ -82,7 +82,9 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
 def test_a_list_of_safetensors_that_names_a_pickle_is_refused(tmp_path, model_folder):
     (model_folder / "model.safetensors").unlink()
     torch.save(Owned(tmp_path / "owned"), model_folder / "pytorch_model.bin")
-    (model_folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "pytorch_model.bin"}}')
+    (model_folder / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "pytorch_model.bin"}}'
+    )
     with pytest.raises(ConfigError, match=r"names pytorch_model\.bin"):
         load_weights(model_folder)
 

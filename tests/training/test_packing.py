@@ -20,7 +20,9 @@ from badpo.training.packing import (
 )
 
 # Three token values only, so that shared beginnings, prefixes and identical responses are common.
-token_ids = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(lambda ids: np.array(ids, dtype=np.int64))
+token_ids = st.lists(st.integers(0, 2), min_size=1, max_size=6).map(
+    lambda ids: np.array(ids, dtype=np.int64)
+)
 prompts = st.sampled_from([np.array([0]), np.array([1, 2])])
 pair_lists = st.lists(st.tuples(prompts, token_ids), min_size=1, max_size=9)
 comparisons = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4).map(
@@ -49,7 +51,9 @@ def plain_contexts(pair, first):
 
 def check_pack(pairs, trees):
     inputs, first_scored = plan_pack(pairs, trees)
-    order = [(i, first) for tree in trees for i, first in zip(tree.members, tree.first_scored, strict=True)]
+    order = [
+        (i, first) for tree in trees for i, first in zip(tree.members, tree.first_scored, strict=True)
+    ]
     assert first_scored.tolist() == [first for _, first in order]
     for number, (i, first) in enumerate(order):
         assert scored_contexts(inputs, number) == plain_contexts(pairs[i], first)
@@ -156,7 +160,9 @@ def test_bins_hold_every_item_once_within_the_budget(lengths, token_budget):
     bins = bin_pack(lengths, token_budget)
     assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
     loads = [sum(lengths[i] for i in members) for members in bins]
-    assert all(load <= token_budget or len(members) == 1 for load, members in zip(loads, bins, strict=True))
+    assert all(
+        load <= token_budget or len(members) == 1 for load, members in zip(loads, bins, strict=True)
+    )
     # First fit: no two bins could have been one.
     assert all(x + y > token_budget for x, y in zip(sorted(loads), sorted(loads)[1:], strict=False))
 

@@ -111,7 +111,9 @@ def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, o
 
 
 @slow
-@pytest.mark.parametrize(("n", "options"), [(2, ()), (4, ()), (2, ("--fsdp",)), (2, ("--fsdp", "--lora"))])
+@pytest.mark.parametrize(
+    ("n", "options"), [(2, ()), (4, ()), (2, ("--fsdp",)), (2, ("--fsdp", "--lora"))]
+)
 def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     succeeded(n, whole, *options)
@@ -169,7 +171,14 @@ def launched(n: int, folder: Path, *options: str, **changes) -> subprocess.Popen
     reference = {"sft": True, "num_train_epochs": 1}
     sizes = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4 // n)
     config = write_recipe(folder, table, max_steps=8, reference=reference, **sizes, **changes)
-    launcher = ["torch.distributed.run", "--nproc_per_node", str(n), "--master_port", str(free_port()), "-m"]
+    launcher = [
+        "torch.distributed.run",
+        "--nproc_per_node",
+        str(n),
+        "--master_port",
+        str(free_port()),
+        "-m",
+    ]
     command = [*(launcher if n > 1 else ()), "badpo", "train", "--config", str(config), *options]
     settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "ACCELERATE_USE_CPU": "true"}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -290,7 +299,9 @@ def test_a_signal_while_ending_changes_nothing(one_of_two):
 def test_only_errors_between_processes_are_taken_for_a_lost_one(one_of_two):
     assert lost_peer(RuntimeError("Connection reset by peer"))
     assert lost_peer(DistNetworkError("the store is gone"))
-    assert lost_peer(RuntimeError("NCCL error in: a.cpp, remote process exited or there was a network error"))
+    assert lost_peer(
+        RuntimeError("NCCL error in: a.cpp, remote process exited or there was a network error")
+    )
     assert not lost_peer(RuntimeError("NCCL error in: a.cpp:94, invalid usage"))
     assert not lost_peer(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     assert not lost_peer(ValueError("Connection closed by peer"))

@@ -100,7 +100,10 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
 DOCUMENTED = [
     ("", {}),
     ("torch_dtype: bfloat16", {"dtype": "bfloat16"}),
-    ("num_train_epochs: 1\nno_remove_unused_columns: true\nuse_peft: true\noutput_dir: own", {"out": "own"}),
+    (
+        "num_train_epochs: 1\nno_remove_unused_columns: true\nuse_peft: true\noutput_dir: own",
+        {"out": "own"},
+    ),
     ("report_to:\n  none\nlearning_rate:\n  0.0001\nlr_scheduler_type:\n  cosine\n", {"rate": 1e-4}),
 ]
 
@@ -167,7 +170,11 @@ def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, a
     keys = {"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
     recipe = read_recipe(overrides=keys)
     args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
-    assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (rate, "cosine", 100)
+    assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (
+        rate,
+        "cosine",
+        100,
+    )
     assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32
     assert (args.max_steps, args.max_length, args.max_prompt_length) == (1000, 1280, 384)
     assert (args.encoding, args.beta, args.max_grad_norm, args.bias_learning_rate) == (
@@ -210,7 +217,10 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
     ("text", "told"),
     [
         ("betta: 0.1\n", 'E201 run.yaml:12: unknown key "betta". Did you mean "beta"?'),
-        ("  warmstart: 0\n", 'E201 run.yaml:12: unknown key "warmstart" in bias. Did you mean "warm_start"?'),
+        (
+            "  warmstart: 0\n",
+            'E201 run.yaml:12: unknown key "warmstart" in bias. Did you mean "warm_start"?',
+        ),
         ("max_length: true\n", "E202 run.yaml:12: max_length is True: "),
         ("lora_r: sixteen\n", "E202 run.yaml:12: lora_r is 'sixteen': "),
         ("held_out: 1.0\n", "E202 run.yaml:12: held_out is 1.0: "),
@@ -236,7 +246,10 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
             "objective: {alpha: 1}\n",
             "E202 run.yaml:12: objective is {'alpha': 1}; it must be a block with a name",
         ),
-        ("preset: paper-3b\n", 'E201 run.yaml:12: unknown preset "paper-3b"; choose one of paper-0.5b, '),
+        (
+            "preset: paper-3b\n",
+            'E201 run.yaml:12: unknown preset "paper-3b"; choose one of paper-0.5b, ',
+        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line(tmp_path, text, told):
@@ -322,5 +335,7 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(name):
 
 
 def test_an_unreachable_data_set_says_what_to_do():
-    with pytest.raises(ConfigError, match='there is no file "nobody/nothing".*download it once with network'):
+    with pytest.raises(
+        ConfigError, match='there is no file "nobody/nothing".*download it once with network'
+    ):
         DataChoice(dataset_name="nobody/nothing").source()

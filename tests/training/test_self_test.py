@@ -81,7 +81,9 @@ def encoded() -> EncodedComparisons:
 def plain_attention(query, key, value, plan, sees, tiled=False, scaling=None):
     """Attention over the segments of a plan, one by one, by a mask that may be wrong."""
     groups = query.shape[1] // key.shape[1]
-    key, value = (t.repeat(1, groups, 1) if tiled else t.repeat_interleave(groups, 1) for t in (key, value))
+    key, value = (
+        t.repeat(1, groups, 1) if tiled else t.repeat_interleave(groups, 1) for t in (key, value)
+    )
     output = torch.empty_like(query)
     for q_start, q_end, prefix_start, prefix_end in plan.segments.tolist():
         keys = [*range(prefix_start, prefix_end), *range(q_start, q_end)]
@@ -153,7 +155,12 @@ def head_without_bias(model, inner, rows):
 @pytest.mark.parametrize("attention", ["packed", "padded"])
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("gemma2", head_alone), ("cohere", head_alone), ("granite", head_alone), ("llama", head_without_bias)],
+    [
+        ("gemma2", head_alone),
+        ("cohere", head_alone),
+        ("granite", head_alone),
+        ("llama", head_without_bias),
+    ],
 )
 def test_what_a_class_does_to_its_logits_is_kept_and_missed(
     monkeypatch, encoded, name, fault, attention, dtype
@@ -243,14 +250,18 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
     comparisons = encode_comparisons(Judgments.read(rows), tiny.tokenizer())
 
     def attend(plan, query, key, value, scaling):
-        return plain_attention(query, key, value, plan, lambda i, j, n: i - window < j <= i, scaling=scaling)
+        return plain_attention(
+            query, key, value, plan, lambda i, j, n: i - window < j <= i, scaling=scaling
+        )
 
     monkeypatch.setattr(TreePlan, "attend", attend)
     [test] = self_tests(made(CONFIGS["llama"]), packed_comparisons, comparisons)
     assert test.passed is passes
 
 
-MOE = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+MOE = dict(
+    num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
+)
 LLAMA4 = Llama4TextConfig(**SIZES, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48)
 
 
@@ -305,7 +316,9 @@ def test_all_logits_never_exist(monkeypatch, encoded):
     monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 3 * 64)
     model = made(CONFIGS["llama"])
     sizes = []
-    model.lm_head.register_forward_hook(lambda module, args, output: sizes.append(output[..., 0].numel()))
+    model.lm_head.register_forward_hook(
+        lambda module, args, output: sizes.append(output[..., 0].numel())
+    )
     assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
     assert max(sizes) <= 3
 
@@ -347,7 +360,11 @@ DROPPING = {
         alibi=False,
     ),
     "jitter of the router": PhimoeConfig(
-        **SIZES, num_local_experts=4, num_experts_per_tok=2, router_jitter_noise=0.5, input_jitter_noise=0.5
+        **SIZES,
+        num_local_experts=4,
+        num_experts_per_tok=2,
+        router_jitter_noise=0.5,
+        input_jitter_noise=0.5,
     ),
 }
 
@@ -394,7 +411,8 @@ ROTATIONS = {
     "dynamic": LlamaConfig(
         **SIZES
         | dict(
-            max_position_embeddings=8, rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4)
+            max_position_embeddings=8,
+            rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4),
         )
     ),
 }

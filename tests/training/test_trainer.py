@@ -110,7 +110,9 @@ def test_theta_gradient_is_that_of_the_formula(tmp_path):
     data = run.judgments
     signs = data.votes["sign"].to_numpy()
     expected = np.zeros((data.n_annotators, 1))
-    np.add.at(expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes)
+    np.add.at(
+        expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes
+    )
     np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
 
 
@@ -130,7 +132,9 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
     class Noting(VoteWeights):
         def __call__(self, step):
             seen.append(
-                sorted(zip(step.annotator.tolist(), step.sign.tolist(), step.delta.tolist(), strict=True))
+                sorted(
+                    zip(step.annotator.tolist(), step.sign.tolist(), step.delta.tolist(), strict=True)
+                )
             )
             return super().__call__(step)
 
@@ -144,7 +148,9 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
 def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
     plans = [
         list(trainer(tmp_path / str(i), **seeds).get_train_dataloader().batch_sampler)
-        for i, seeds in enumerate(({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}))
+        for i, seeds in enumerate(
+            ({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9})
+        )
     ]
     assert plans[0] == plans[1] != plans[2]
 
@@ -191,7 +197,9 @@ def test_killed_and_resumed_run_is_bit_equal(tmp_path, n_comparisons, killed_at,
 
 
 @pytest.mark.parametrize(("n_comparisons", "strategy"), [(24, "steps"), (16, "epoch")])
-def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(tmp_path, n_comparisons, strategy):
+def test_a_run_that_was_killed_after_its_last_step_takes_no_further_one(
+    tmp_path, n_comparisons, strategy
+):
     data = judgments(n_comparisons=n_comparisons)
     options = dict(save_strategy=strategy, save_steps=3, max_steps=6, save_total_limit=1)
     whole = trained(tmp_path, data, **options)
@@ -342,7 +350,9 @@ def adapter_folder(tmp_path):
 def read_adapter(folder):
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder.parent / "base"), folder)
+    return PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(folder.parent / "base"), folder
+    )
 
 
 def same_twice(**options):
@@ -351,7 +361,10 @@ def same_twice(**options):
 
 
 REFUSED = {
-    "an adapter and a new one": (lambda _: dict(model=with_trained_adapter(), peft_config=lora()), "already"),
+    "an adapter and a new one": (
+        lambda _: dict(model=with_trained_adapter(), peft_config=lora()),
+        "already",
+    ),
     "a folder and a new one": (lambda folder: dict(model=str(folder), peft_config=lora()), "already"),
     "a folder": (lambda folder: dict(model=str(folder)), "loaded to be used"),
     "an adapter for use": (lambda folder: dict(model=read_adapter(folder)), "is_trainable=True"),
@@ -366,7 +379,9 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(tmp_path, adapter_folder, case):
+def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(
+    tmp_path, adapter_folder, case
+):
     start, told = REFUSED[case]
     with pytest.raises(ConfigError, match=told):
         trainer(tmp_path / "run", **start(adapter_folder))
@@ -382,7 +397,9 @@ def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16, monke
         for parameter in nearly.parameters():
             parameter.mul_(1.1)
     second = trainer(tmp_path / "second", model=nearly, **options)
-    with pytest.raises(ConfigError, match=r"differ from the reference's .*/one key for all-\w+ holds values"):
+    with pytest.raises(
+        ConfigError, match=r"differ from the reference's .*/one key for all-\w+ holds values"
+    ):
         second.train()
     assert second.first_margin.difference > second.first_margin.tolerance
 
@@ -413,7 +430,9 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
 
 
 def test_dropout_that_was_asked_for_is_no_reason_to_stop(tmp_path):
-    run = trained(tmp_path, model=with_trained_adapter(lora_dropout=0.5), disable_dropout=False, max_steps=1)
+    run = trained(
+        tmp_path, model=with_trained_adapter(lora_dropout=0.5), disable_dropout=False, max_steps=1
+    )
     assert [found.code for found in run.findings] == ["W152"]
 
 
@@ -429,7 +448,9 @@ def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
     for given in (held_out, others, {"held_out": held_out, "others": others}):
         run.evaluate(given)  # the reference of the full policy is there until the first step
     run.train()
-    given = trainer(tmp_path / "given", train, eval_dataset=held_out, reference_cache=str(tmp_path / "cache"))
+    given = trainer(
+        tmp_path / "given", train, eval_dataset=held_out, reference_cache=str(tmp_path / "cache")
+    )
     given.train()
     assert run.evaluate(held_out) == given.evaluate() != run.evaluate(others)
     several = run.evaluate({"held_out": held_out, "others": others})
@@ -439,7 +460,9 @@ def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
         run.evaluate(tiny.votes(seed=9))
 
 
-@pytest.mark.parametrize("given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))])
+@pytest.mark.parametrize(
+    "given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))]
+)
 def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
     run = trainer(tmp_path, judgments(), eval_dataset=judgments(n_comparisons=3))
     with pytest.raises(ValueError):
@@ -448,8 +471,12 @@ def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
 
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate(["a", "b"])})
-    run = trainer(tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3)
+    sets = DatasetDict(
+        {name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate(["a", "b"])}
+    )
+    run = trainer(
+        tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3
+    )
     run.train()
     seen = {key for entry in run.state.log_history for key in entry}
     assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= seen
@@ -470,7 +497,10 @@ def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tm
     assert late.evaluate() == early.evaluate()
     # nothing of the trained policy was kept as the reference's
     fresh = trainer(
-        tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=str(tmp_path / "late" / "cache")
+        tmp_path / "fresh",
+        train,
+        eval_dataset=held_out,
+        reference_cache=str(tmp_path / "late" / "cache"),
     )
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert fresh.reference_cache.n_computed == 0
@@ -513,7 +543,9 @@ def test_votes_without_annotators_train_one_lean_and_say_so(tmp_path):
     assert (run.args.bias, run.bias.parts) == ("pooled", ("mean",))
     assert "N161" in [finding.code for finding in run.findings]
     named = trainer(tmp_path)
-    assert named.args.bias == "shared_mean" and "N161" not in [finding.code for finding in named.findings]
+    assert named.args.bias == "shared_mean" and "N161" not in [
+        finding.code for finding in named.findings
+    ]
     with pytest.raises(ConfigError, match="needs an annotator column"):
         trainer(tmp_path, data, bias="shared_mean")
 
@@ -533,7 +565,11 @@ def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence(tmp_path, given,
     kinds = {"dpo": DPOConfig, "transformers": TrainingArguments}
     if "args" in given:
         given = {"args": kinds[given["args"]](str(tmp_path), use_cpu=True, bf16=False)}
-    usual = {"args": config(tmp_path), "train_dataset": judgments(), "processing_class": tiny.tokenizer()}
+    usual = {
+        "args": config(tmp_path),
+        "train_dataset": judgments(),
+        "processing_class": tiny.tokenizer(),
+    }
     with pytest.raises(ConfigError, match=said):
         BADPOTrainer(tiny.model(), **(usual | given))
 

@@ -81,7 +81,9 @@ def assert_same(ours, theirs):
 def test_from_text(tmp_path, form, max_length, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
     frame = as_chat(frame) if form == "chat" else frame
-    theirs = trl_loss_and_gradients(preference_rows(frame), tmp_path / "trl", max_length, tiny.tokenizer())
+    theirs = trl_loss_and_gradients(
+        preference_rows(frame), tmp_path / "trl", max_length, tiny.tokenizer()
+    )
     ours = our_loss_and_gradients(
         frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention
     )
@@ -99,7 +101,9 @@ def test_from_text(tmp_path, form, max_length, attention):
 )
 def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
-    peer = trl_loss_and_gradients(preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **theirs)
+    peer = trl_loss_and_gradients(
+        preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **theirs
+    )
     ours = our_loss_and_gradients(
         frame, tmp_path / "ours", objective=objective, encoding="trl", attention=attention
     )
@@ -138,5 +142,7 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0
-    with pytest.raises(ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mixture"):
+    with pytest.raises(
+        ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mixture"
+    ):
         our_loss_and_gradients(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)

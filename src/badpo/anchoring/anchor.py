@@ -115,7 +115,9 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
     known = [attribute.name for editor in editors for attribute in editor.attributes]
     unknown = [name for name in attributes if name not in known]
     if not unknown:
-        raise ConfigError(f"{' and '.join(attributes)} need different editors; anchor one after the other")
+        raise ConfigError(
+            f"{' and '.join(attributes)} need different editors; anchor one after the other"
+        )
     raise ConfigError(
         f'nothing exchanges "{unknown[0]}" in an answer.{did_you_mean(unknown[0], known)} There are editors for '
         f"{', '.join(known)}; for words of your own give pairs with --word, as in --word color=colour"
@@ -208,7 +210,9 @@ class Bench:
     def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
         """Prompts as the policy reads them."""
         source, stage = self.source, self.source.stage
-        return encode_prompts(self.texts(prompts), source.tokenizer, stage.encoding, stage.max_prompt_length)
+        return encode_prompts(
+            self.texts(prompts), source.tokenizer, stage.encoding, stage.max_prompt_length
+        )
 
     def answers(self, policy, prompt_ids, seed: int | None = None) -> list[Generation]:
         """One answer to each prompt."""

@@ -65,7 +65,9 @@ class RateTable:
         return replace(self, attributes=tuple(attributes), carries=self.carries[:, columns])
 
 
-def signature_rates(policy, tokenizer, contexts: Sequence[Sequence[int]], editor: SignatureSwap) -> RateTable:
+def signature_rates(
+    policy, tokenizer, contexts: Sequence[Sequence[int]], editor: SignatureSwap
+) -> RateTable:
     """Rates at the signature: the probability of every name of the pool after every context.
 
     Of two names of which one begins the other (Malik, Malika), the shorter counts where the policy does not go on to
@@ -176,18 +178,23 @@ def moved(
         "kl_reference": {"before": before.kl_reference, "after": after.kl_reference},
         "heldout": _heldout(before.margins, after.margins, judgments),
         "undeclared": {
-            attribute.name: paired(*(attribute_values(attribute, prompts, side.answers) for side in sides))
+            attribute.name: paired(
+                *(attribute_values(attribute, prompts, side.answers) for side in sides)
+            )
             for attribute in watched
         },
         "heldout_from": None if after.margins is None else after.margins_from,
-        "judge": {name: paired(before.judged[name], after.judged[name]) for name in after.judged} or None,
+        "judge": {name: paired(before.judged[name], after.judged[name]) for name in after.judged}
+        or None,
     }
 
 
 def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
     if before is None or after is None or judgments is None:
         return None
-    correct = [(judgment_margins(margins, judgments) > 0).astype(np.float64) for margins in (before, after)]
+    correct = [
+        (judgment_margins(margins, judgments) > 0).astype(np.float64) for margins in (before, after)
+    ]
     cross = judgments.cross_group().any(axis=1)
     prompts = judgment_prompts(judgments)
     change = correct[1] - correct[0]

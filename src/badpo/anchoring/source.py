@@ -223,7 +223,9 @@ def read_prompts(path: Path) -> list[str]:
     if path.suffix in (".csv", ".jsonl"):
         frame = read_table(path).frame
         if "prompt" not in frame:
-            raise ConfigError(f'{path} has no column "prompt"; it has {", ".join(map(str, frame.columns))}')
+            raise ConfigError(
+                f'{path} has no column "prompt"; it has {", ".join(map(str, frame.columns))}'
+            )
         rows = [str(prompt) for prompt in frame["prompt"].dropna()]
     else:
         try:

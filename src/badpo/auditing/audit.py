@@ -143,7 +143,9 @@ def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, An
     if not isinstance(data, Judgments):
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
-        raise ConfigError(f"these judgments are read already; give {', '.join(reading)} to Judgments.read")
+        raise ConfigError(
+            f"these judgments are read already; give {', '.join(reading)} to Judgments.read"
+        )
     elif attributes:
         data = data.with_attributes(attributes)
     if not data.n_attributes:
@@ -206,7 +208,9 @@ def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, 
 
 def _position(judgments: Judgments) -> dict[str, Any] | None:
     """How often the side that was shown first won, with its interval clustered by prompt; None when nobody knows."""
-    first = judgments.votes["shown_first"].map({"a": 1, "b": -1}).to_numpy(dtype=np.float64, na_value=np.nan)
+    first = (
+        judgments.votes["shown_first"].map({"a": 1, "b": -1}).to_numpy(dtype=np.float64, na_value=np.nan)
+    )
     known = np.isfinite(first)
     if not known.any():
         return None

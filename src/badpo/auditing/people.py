@@ -44,7 +44,9 @@ CONDITIONAL = (
     "conditional likelihood: given how many votes each side of a comparison got, its unknown quality drops out, and "
     "nothing is assumed about who judged what"
 )
-RANDOM = "the comparisons' qualities are taken as draws from one normal distribution, whoever judged them"
+RANDOM = (
+    "the comparisons' qualities are taken as draws from one normal distribution, whoever judged them"
+)
 QUALITIES = {
     "conditional": CONDITIONAL,
     "random": RANDOM,
@@ -58,9 +60,7 @@ OUT_OF_REACH = (
     "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
 )
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
-VARIES = (
-    "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
-)
+VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 NO_INFORMATION = "not known: no vote tells annotators apart"
 
 
@@ -239,7 +239,9 @@ def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
     """
     numbers = judgments.comparisons.select_dtypes("number")
     shared = {
-        "_".join(part for part, other in zip(a.split("_"), b.split("_"), strict=True) if part == other): (
+        "_".join(
+            part for part, other in zip(a.split("_"), b.split("_"), strict=True) if part == other
+        ): (
             a,
             b,
         )
@@ -376,7 +378,9 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     pool = {}
     for j, name in enumerate(design.attributes):
         spread = _spread(spreads[j], float(equal_p[j]), *classes[j])
-        counts = _counts(design, leans, j) | {"n_flagged": table["flag"][table["attribute"] == name].sum()}
+        counts = _counts(design, leans, j) | {
+            "n_flagged": table["flag"][table["attribute"] == name].sum()
+        }
         pool[name] = counts | spread | _level(leans, j, int(anchored.sum()))
     checks = {
         "assignment": assignment and {"p_value": assignment.p_value},
@@ -447,7 +451,9 @@ def _level(leans: Leans, j: int, n_anchors: int) -> dict[str, Any]:
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     n = int((leans.se[:, j] > 0).sum()) if is_known else 0
     reaches = ndtri(0.975) * leans.level_se[j], stdtrit(n - 1, 0.975) * leans.level_se_beyond[j]
-    ends = [[level - reach, level + reach] if is_known and np.isfinite(reach) else None for reach in reaches]
+    ends = [
+        [level - reach, level + reach] if is_known and np.isfinite(reach) else None for reach in reaches
+    ]
     why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
     if not (leans.component[:, j] >= 0).any():
         why = NO_INFORMATION

@@ -183,7 +183,9 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
 
     The log-odds are per unit: None where no vote is cross-group, not finite where all go one way.
     """
-    found = zip(judgments.attribute_names, swap_pairs(judgments), judgments.offline_log_odds(), strict=True)
+    found = zip(
+        judgments.attribute_names, swap_pairs(judgments), judgments.offline_log_odds(), strict=True
+    )
     return {
         name: (swap["log_odds"], SWAP_PAIRS) if swap else (offline.log_odds, OFFLINE)
         for name, swap, offline in found
@@ -243,7 +245,9 @@ def text_body(text: str) -> str:
     return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
 
 
-def _from_twins(votes: pd.DataFrame, side: NDArray, others: NDArray) -> tuple[dict[str, Any], NDArray] | None:
+def _from_twins(
+    votes: pd.DataFrame, side: NDArray, others: NDArray
+) -> tuple[dict[str, Any], NDArray] | None:
     """The log-odds and the votes behind them; None where twins tell nothing."""
     pairs = votes["twin"].to_numpy() & (side != 0) & (others == 0).all(axis=1)
     (found,) = offline_log_odds(votes["sign"], side[:, None], pairs[:, None], votes["prompt"])
@@ -258,7 +262,9 @@ def _from_reversals(
 ) -> tuple[dict[str, Any] | None, NDArray]:
     turn, twin = votes["turn"].to_numpy(), votes["twin"].to_numpy()
     alike = votes[["prompt", "low", "high"]].join(pd.DataFrame(others * turn[:, None]))
-    table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[(side != 0) & (of_judgment | ~twin)]
+    table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[
+        (side != 0) & (of_judgment | ~twin)
+    ]
     seen = table.groupby(list(alike), sort=False)
     table = table.assign(stratum=seen.ngroup())[seen["side"].transform("nunique") == 2]
     found = swap_log_odds(table["side"], table["sign"], table["stratum"], table["prompt"])
@@ -304,7 +310,11 @@ def scan_features(judgments: Judgments) -> list[dict[str, Any]]:
         declared_types.add("position")
     names = [name for name in FEATURES if not declared_types & {name, *BUILT_IN[name].repeats}]
     measured = judgments.with_attributes([FEATURES[name]() for name in names])
-    sign, prompts, cross = judgments.votes["sign"].to_numpy(), vote_prompts(judgments), measured.cross_group()
+    sign, prompts, cross = (
+        judgments.votes["sign"].to_numpy(),
+        vote_prompts(judgments),
+        measured.cross_group(),
+    )
     found = offline_log_odds(sign, measured.delta, cross, prompts)
     q_value = q_values(np.array([one.p_value for one in found], dtype=np.float64))
     declared = carrier_sides(judgments.delta, judgments.cross_group())

@@ -20,7 +20,14 @@ from badpo.data.files import SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import as_ids, read_table, recognise
-from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios, mean_tilt, winner_shares
+from badpo.estimation.sequential import (
+    GRID,
+    e_bh,
+    log_e_values,
+    log_tilt_ratios,
+    mean_tilt,
+    winner_shares,
+)
 
 STATE_SCHEMA = "badpo.watch/3"
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
@@ -107,7 +114,9 @@ class AuditMonitor:
         """
         if self.has_seen(closed.comparison_id):
             what, where = "the comparison has been counted already", f"comparison {closed.comparison_id}"
-            remedy = "feed a comparison once, with all its votes; later votes need a comparison of their own"
+            remedy = (
+                "feed a comparison once, with all its votes; later votes need a comparison of their own"
+            )
             raise DataError([Problem("E420", what, where, remedy)])
         sign, delta = self._arrays(closed)
         names, first = np.unique(np.asarray(closed.annotators, dtype=object), return_index=True)
@@ -302,7 +311,9 @@ def watch(
     if not attributes:
         raise ConfigError("watch needs an attribute to look at, such as length")
     if votes_per_comparison is not None and votes_per_comparison < 2:
-        raise ConfigError(f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}")
+        raise ConfigError(
+            f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"
+        )
     # with the state held before the table is read, whoever is forgotten meanwhile is in neither
     with locked(state, wait=True):
         judgments = Judgments.read(data, attributes=attributes, **reading)
@@ -335,7 +346,8 @@ def watch(
         "n_annotators": table["annotator"].nunique(),
         "closing": closing,
         "flagged": {
-            name: rows.drop(columns="attribute").to_dict("records") for name, rows in of_attribute.items()
+            name: rows.drop(columns="attribute").to_dict("records")
+            for name, rows in of_attribute.items()
         },
         "reopened": reopened,
         "warnings": [vars(problem) for problem in warnings],
@@ -362,7 +374,9 @@ def _judgments_of(
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "
         "open"
     )
-    remedy = "give comparison ids with the ties, or leave comparisons that are still open out of the table"
+    remedy = (
+        "give comparison ids with the ties, or leave comparisons that are still open out of the table"
+    )
     return n_votes, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 

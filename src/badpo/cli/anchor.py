@@ -43,7 +43,10 @@ def anchor(
         "sample", help="Reweight while sampling, or teach the policy the tilt itself."
     ),
     tolerance: float = Option(
-        0.03, min=0, max=1, help="Largest distance of a rate from its target; beyond it the exit status is 1."
+        0.03,
+        min=0,
+        max=1,
+        help="Largest distance of a rate from its target; beyond it the exit status is 1.",
     ),
     rounds: int = Option(4, min=1, metavar="N", help="With train: most rounds of the calibration."),
     steps: int | None = Option(None, metavar="N", help="With train: optimizer steps of a round."),
@@ -134,7 +137,9 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
 def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[str, str]]:
     """The pairs of every --word."""
     if texts and n_targets != 1:
-        raise ConfigError("--word makes one attribute, so it takes one --target, with a name of your choice")
+        raise ConfigError(
+            "--word makes one attribute, so it takes one --target, with a name of your choice"
+        )
     pairs = parted(texts, "--word", "color=colour")
     if not all(without and carrying for without, carrying in pairs):
         raise ConfigError("--word: write it as WITHOUT=WITH, as in --word color=colour")

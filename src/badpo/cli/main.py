@@ -157,7 +157,9 @@ def check(
     attribute_file: AttributeFile = None,
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    model: str | None = Option(None, help="Also encode with this model's tokenizer and count what is cut."),
+    model: str | None = Option(
+        None, help="Also encode with this model's tokenizer and count what is cut."
+    ),
     encoding: str = Option("trl", help="With --model: trl or paper."),
     max_length: int = Option(1024, help="With --model: longest prompt and response together."),
     ties: str = Option("drop", help="What to do with ties."),

@@ -86,9 +86,13 @@ def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
         else:
             values.append(parse_value(argument))
     flags = {
-        name.removeprefix("no_"): not name.startswith("no_") for name, found in given.items() if not found
+        name.removeprefix("no_"): not name.startswith("no_")
+        for name, found in given.items()
+        if not found
     }
-    return flags | {name: found if len(found) > 1 else found[0] for name, found in given.items() if found}
+    return flags | {
+        name: found if len(found) > 1 else found[0] for name, found in given.items() if found
+    }
 
 
 def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
@@ -166,7 +170,9 @@ WinnerOption = Annotated[
 AnnotatorsMissing = Annotated[
     str, typer.Option(help="What to do with votes without an annotator: error or drop.")
 ]
-Repeated = Annotated[str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")]
+Repeated = Annotated[
+    str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")
+]
 RunModel = Annotated[
     str | None,
     typer.Option(
@@ -405,7 +411,9 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
     if isinstance(error, ConfigError):
         return EXIT_USAGE, [text]
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
-        return EXIT_USAGE, [f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"']
+        return EXIT_USAGE, [
+            f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"'
+        ]
     if kind == "OutOfMemoryError":
         return EXIT_FAILED, [
             "E180 out of memory on the device",

@@ -106,7 +106,9 @@ def watch(
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
     votes_per_comparison: int | None = Option(
-        None, metavar="N", help="A comparison is closed when it has so many judgments; without it all are."
+        None,
+        metavar="N",
+        help="A comparison is closed when it has so many judgments; without it all are.",
     ),
     alpha: float = Option(0.05, help="Share of the flags that may be false."),
     column: ColumnOption = None,
@@ -222,7 +224,8 @@ def forget(
     traces = forgetting.forget(people, **places, mapping=mapping, columns=columns, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
     rows = [
-        {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy} for t in traces
+        {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}
+        for t in traces
     ]
     lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}"]
     lines += [f"{verb if t.goes else 'still there'}: {t.path}: {t.what}" for t in traces]

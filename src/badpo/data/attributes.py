@@ -176,7 +176,9 @@ def LengthTokens(
             return len(loaded(text, add_special_tokens=False)["input_ids"])
         return len(loaded(text))
 
-    return _count("length_tokens", name, count, threshold, unit, tokenizer=called or function_path(tokenizer))
+    return _count(
+        "length_tokens", name, count, threshold, unit, tokenizer=called or function_path(tokenizer)
+    )
 
 
 def Markdown(name: str = "markdown") -> Attribute:
@@ -334,11 +336,15 @@ def Regex(name: str, pattern: str) -> Attribute:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(f'attribute "{name}": {pattern!r} is not a regular expression: {error}') from error
+        raise ConfigError(
+            f'attribute "{name}": {pattern!r} is not a regular expression: {error}'
+        ) from error
     return _of_text("regex", name, compiled.search, {"pattern": pattern})
 
 
-def Column(name: str, a: str, b: str, threshold: float = 0.0, continuous: bool | None = None) -> Attribute:
+def Column(
+    name: str, a: str, b: str, threshold: float = 0.0, continuous: bool | None = None
+) -> Attribute:
     """Two number columns of the table: ``a`` holds g of response a (or of the chosen one), ``b`` of the other.
 
     All votes on a comparison must agree on them; a row that has the two responses the other way round is turned,
@@ -407,7 +413,9 @@ class BuiltIn:
     """How a built-in attribute is made, and what else there is to know of its type."""
 
     make: Callable[..., Attribute]
-    example: Mapping[str, Any] = field(default_factory=dict)  # parameters with which the type can be tried
+    example: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # parameters with which the type can be tried
     is_scanned: bool = False  # whether the audit looks at it where nobody declares it
     # other types that say the same, so that the audit does not look at it beside them
     repeats: tuple[str, ...] = ()
@@ -430,7 +438,9 @@ BUILT_IN: dict[str, BuiltIn] = {
     "hedging": BuiltIn(Hedging, is_scanned=True),
     "refusal": BuiltIn(Refusal, is_scanned=True),
     "first_person": BuiltIn(FirstPerson, is_scanned=True),
-    "signature_name": BuiltIn(SignatureName, {"name": "woman", "names": ["Emily", "Anne"]}, is_coded=True),
+    "signature_name": BuiltIn(
+        SignatureName, {"name": "woman", "names": ["Emily", "Anne"]}, is_coded=True
+    ),
     "word_list": BuiltIn(WordList, {"name": "thanks", "words": ["thank you", "thanks"]}),
     "regex": BuiltIn(Regex, {"name": "question", "pattern": "[?]$"}),
     "column": BuiltIn(Column, {"name": "formality", "a": "formal_a", "b": "formal_b"}),
@@ -548,7 +558,9 @@ def _maker(kind: Any) -> Callable[..., Attribute]:
     return ATTRIBUTES[kind]
 
 
-def _check_parameters(kind: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> None:
+def _check_parameters(
+    kind: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
+) -> None:
     for key, value in given.items():
         if key not in known:
             hint = did_you_mean(str(key), list(known))
@@ -567,7 +579,9 @@ def _check_parameters(kind: str, known: Mapping[str, inspect.Parameter], given: 
 def _is_text(value: Any) -> bool:
     """Whether a value is a text that says something and can be written to a file."""
     return (
-        isinstance(value, str) and bool(value.strip()) and value == value.encode("utf-8", "ignore").decode()
+        isinstance(value, str)
+        and bool(value.strip())
+        and value == value.encode("utf-8", "ignore").decode()
     )
 
 

@@ -136,7 +136,9 @@ def _check_differences(j: int, found: _Found) -> bool:
 def _check_annotators(j: int, found: _Found) -> None:
     judgments, attribute, cross = found.judgments, found.judgments.attributes[j], found.cross[:, j]
     where, k = f'attribute "{attribute.name}"', len(found.names)
-    n_votes, n_cross = (np.bincount(found.annotator[rows], minlength=k) for rows in (cross | True, cross))
+    n_votes, n_cross = (
+        np.bincount(found.annotator[rows], minlength=k) for rows in (cross | True, cross)
+    )
     without = (n_votes > 0) & (n_cross == 0)
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {(n_votes > 0).sum():,} never saw the sides differ"
@@ -155,13 +157,15 @@ def _check_annotators(j: int, found: _Found) -> None:
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
         shown = " + ".join(f"{size:,}" for size in sizes[:NAMES_SHOWN])
-        more = f" + {int(sizes[NAMES_SHOWN:].sum()):,} in smaller ones" if len(sizes) > NAMES_SHOWN else ""
-        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison ({shown}{more})"
+        more = (
+            f" + {int(sizes[NAMES_SHOWN:].sum()):,} in smaller ones" if len(sizes) > NAMES_SHOWN else ""
+        )
+        what = (
+            f"annotators form {len(sizes):,} groups that share no cross-group comparison ({shown}{more})"
+        )
         if sizes[0] == 1:
             what = "no two annotators judged the same cross-group comparison"
-        remedy = (
-            "the votes do not compare one group with another; let some people judge comparisons of two groups"
-        )
+        remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"
         found.note("W125", what, where, remedy, len(sizes))
 
 
@@ -190,7 +194,9 @@ def _check_collinear(found: _Found) -> None:
     null = np.abs(vectors[:, values < 1e-9]).max(axis=1, initial=0.0) > 1e-4
     if null.any():
         same = (
-            "say the same about" if null.sum() == 2 else "follow from one another (one is a sum of others) in"
+            "say the same about"
+            if null.sum() == 2
+            else "follow from one another (one is a sum of others) in"
         )
         what = f"{_quoted(names[null])} {same} every judgment; their biases cannot be told apart"
         found.note("E126", what, where, "leave one of them out", int(null.sum()))
@@ -250,7 +256,9 @@ def attribute_trials(
     if not configs:
         raise ConfigError("name an attribute to test, as in --attribute length:ratio=1.5")
     name, values = sweep or ("", [None])
-    tried = [config if sweep is None else {**config, name: value} for config in configs for value in values]
+    tried = [
+        config if sweep is None else {**config, name: value} for config in configs for value in values
+    ]
     return [_trial(judgments, attribute_from_config(config), n_examples) for config in tried]
 
 
@@ -275,7 +283,9 @@ def _examples(measured: Judgments, n_examples: int) -> dict[str, list[str]]:
     has_more = np.where(votes["delta"] > 0, 0, 1)
     rows = np.arange(len(votes))
     sides = {"with": pairs[rows, has_more], "without": pairs[rows, 1 - has_more]}
-    return {side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples] for side, texts in sides.items()}
+    return {
+        side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples] for side, texts in sides.items()
+    }
 
 
 def _beginning(response: Any) -> str:

@@ -46,7 +46,14 @@ RUN_MARKS = (
 # Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
 # exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
 PERSONAL_RUN_FILES = (
-    *("bias.json*", "bias.safetensors*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*"),
+    *(
+        "bias.json*",
+        "bias.safetensors*",
+        "bias_optimizer.*",
+        "objective.*",
+        "checkpoints",
+        "checkpoint-*",
+    ),
     *("round*.json*", "round-*", "round*-type*", "begun.json*", "run.json*", "start.json*", "planted.*"),
     *("log.jsonl*", "readouts.json*"),
     *(".writing-*", ".*.unfinished"),
@@ -207,7 +214,9 @@ def read_seal(path: Path) -> dict[str, Any]:
     return content
 
 
-def seal_damage(path: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
+def seal_damage(
+    path: Path, names: Collection[str] | None = None, but: Collection[str] = ()
+) -> str | None:
     """What is wrong with sealed files, all or some of them, in words; None when every checksum agrees."""
     folder = path.parent
     try:
@@ -226,16 +235,16 @@ def seal_damage(path: Path, names: Collection[str] | None = None, but: Collectio
     return None
 
 
-def run_damage(folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> str | None:
+def run_damage(
+    folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
+) -> str | None:
     """What `seal_damage` says of a run folder; None also when the run is not finished and has no seal."""
     path = folder / RUN_SEAL
     if not path.exists():
         return None
     reason = seal_damage(path, names, but)
     if reason is None and (schema := read_seal(path).get("schema")) != RUN_SCHEMA:
-        return (
-            f"{folder.name} is a run of another version of badpo ({RUN_SEAL} says {schema}, not {RUN_SCHEMA})"
-        )
+        return f"{folder.name} is a run of another version of badpo ({RUN_SEAL} says {schema}, not {RUN_SCHEMA})"
     return reason
 
 

@@ -146,7 +146,9 @@ def forget(
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
     # what `badpo anchor` made of a run stands beside it
     runs += [
-        anchor for run in runs for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
+        anchor
+        for run in runs
+        for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
     ]
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     with contextlib.ExitStack() as held:
@@ -159,7 +161,9 @@ def forget(
         hold(files, wait=True)
         hold(audits)
         theirs = {path: _rows_in(path, people, column) for path in tables}
-        people = replace(people, raw_ids=people.raw_ids.union(*(rows.raw_ids for rows in theirs.values())))
+        people = replace(
+            people, raw_ids=people.raw_ids.union(*(rows.raw_ids for rows in theirs.values()))
+        )
         hits = _search(files, folders, people)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
@@ -176,7 +180,9 @@ def forget(
                 step.do()
             hits = _search(files, folders, people)
         done = {trace.path for trace in found} if dry_run else set()
-    remedy = "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
+    remedy = (
+        "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
+    )
     found += [
         Trace(path, what, remedy, goes=False)
         for path, what in hits.items()
@@ -188,7 +194,9 @@ def forget(
 def _existing(path: str | os.PathLike[str]) -> Path:
     path, record = Path(path), Path(path).with_name(RECORD)
     # a state that went by an earlier call is no mistake
-    if not path.exists() and not (record.exists() and json.dumps(path.name) in record.read_text("utf-8")):
+    if not path.exists() and not (
+        record.exists() and json.dumps(path.name) in record.read_text("utf-8")
+    ):
         raise ConfigError(
             f"{path} is not there; name an audit's folder, a folder of runs, or a state of watch"
         )
@@ -256,7 +264,9 @@ def _without_rows(path: Path, people: People, rows: _Rows) -> _Step:
     return _Step([Trace(path, counted(n, "judgment") + left_out)], write)
 
 
-def _write_parquet(path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]) -> None:
+def _write_parquet(
+    path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
+) -> None:
     table = pq.read_table(path).filter(pa.array(~rows.theirs))
     is_ours = DROPPED_KEY in (table.schema.metadata or {})
     # dictionaries hold values of rows that are gone, and metadata may name somebody
@@ -314,7 +324,9 @@ def _files_of_people(
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
         files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
-        yield _gone(files, "numbers of single people in a run that learned from their votes", remedy, hits)
+        yield _gone(
+            files, "numbers of single people in a run that learned from their votes", remedy, hits
+        )
     for state in states:
         if state in hits:
             remedy = f"count again, on the table without them: badpo watch DATA --state {state}"
@@ -366,11 +378,11 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
         # one that is newer than the record has taken the place of that policy
-        is_older = policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
+        is_older = (
+            policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
+        )
         if is_older or (policy.is_dir() and folder in learned):
-            remedy = (
-                f"remove {folder} and make it again on the table without them; weights cannot be changed back"
-            )
+            remedy = f"remove {folder} and make it again on the table without them; weights cannot be changed back"
             yield Trace(policy, what, remedy, goes=False)
 
 
@@ -404,9 +416,13 @@ def _any_below(places: Iterable[Path], hits: Collection[Path]) -> bool:
 def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> dict[Path, str]:
     """Files that name them, of those below some folders and beside some files; and what cannot be looked into."""
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
-    below = [Path(here, name) for folder in folders for here, _, names in os.walk(folder) for name in names]
+    below = [
+        Path(here, name) for folder in folders for here, _, names in os.walk(folder) for name in names
+    ]
     long = {
-        raw for raw in people.raw_ids if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
+        raw
+        for raw in people.raw_ids
+        if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
     }
     forms = {form for name in long for form in (name, json.dumps(name)[1:-1])} | people.pseudonyms
     forms |= {form.lower() for form in forms}
@@ -421,7 +437,9 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
         except Exception as error:  # whatever a damaged file does to its reader
-            found[path] = f"a file that cannot be looked into ({(str(error) or repr(error)).splitlines()[0]})"
+            found[path] = (
+                f"a file that cannot be looked into ({(str(error) or repr(error)).splitlines()[0]})"
+            )
     return found
 
 

@@ -182,7 +182,9 @@ class Judgments:
         (8, 2)
         """
         if not 0 <= held_out < 1:
-            raise ConfigError(f"held_out is a share of the prompts, 0 or more and below 1; got {held_out!r}")
+            raise ConfigError(
+                f"held_out is a share of the prompts, 0 or more and below 1; got {held_out!r}"
+            )
         prompt_ids = self.comparisons["prompt_id"].to_numpy()
         prompts = sorted(set(prompt_ids))
         random.Random(seed).shuffle(prompts)
@@ -309,7 +311,9 @@ class Judgments:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowException, OverflowError) as error:
-            what = "the messages have fields besides role and content that are of several kinds, or empty"
+            what = (
+                "the messages have fields besides role and content that are of several kinds, or empty"
+            )
             remedy = "leave those fields out, or give each of them values of one kind"
             raise DataError([Problem("E105", what, str(path), remedy)]) from error
 
@@ -349,7 +353,9 @@ class Judgments:
 # -- attribute differences: each distinct text is measured once -------------------------------------------------
 
 
-def measure_delta(attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame) -> Floats:
+def measure_delta(
+    attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame
+) -> Floats:
     """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes)."""
     delta = np.zeros((len(votes), len(attributes)))
     problems: list[Problem] = []
@@ -386,9 +392,7 @@ def _sides(
     if attribute.columns is not None:
         missing = [name for name in attribute.columns if name not in comparisons]
         if missing:
-            what = (
-                f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
-            )
+            what = f'attribute "{attribute.name}": no single value for each comparison in {", ".join(missing)}'
             remedy = (
                 "declare the attribute in Judgments.read; where the votes on one comparison differ in it, declare a "
                 "PythonFunction of the judgment"
@@ -413,9 +417,7 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         rows = [(vote, of[vote["comparison"]]) for vote in votes.to_dict("records")]
         return _called(attribute, comparisons["comparison_id"].to_numpy()[comparison], rows)
     if shown.isna().all() and len(votes):
-        what = (
-            f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
-        )
+        what = f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
     # what `Position` measures, of all votes at once

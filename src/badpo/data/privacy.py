@@ -65,7 +65,9 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
     key = pseudonym_key()
     named = [pseudonym(raw_id, key) for raw_id in raw_ids]
     if len(set(named)) < len(named):
-        raise ConfigError(f"two annotators get the same pseudonym under this key; set another {KEY_VARIABLE}")
+        raise ConfigError(
+            f"two annotators get the same pseudonym under this key; set another {KEY_VARIABLE}"
+        )
     return named
 
 

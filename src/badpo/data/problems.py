@@ -62,9 +62,7 @@ class Problem:
             object.__setattr__(self, name, sentence)
 
     def __str__(self) -> str:
-        return (
-            f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
-        )
+        return f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:

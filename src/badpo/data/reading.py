@@ -32,12 +32,19 @@ from badpo.theory import Floats, Ints
 
 Text = str | list[dict[str, Any]]
 
-CHOICES = {"ties": ("drop", "error"), "annotators_missing": ("error", "drop"), "repeated": ("all", "last")}
+CHOICES = {
+    "ties": ("drop", "error"),
+    "annotators_missing": ("error", "drop"),
+    "repeated": ("all", "last"),
+}
 VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
 ROWS_SHOWN = 5
 _SIDES = {"a_b": ("response_a", "response_b"), "chosen_rejected": ("chosen", "rejected")}
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
-_FIRST_SHOWN = {"a_b": {"a": 1, "b": -1}, "chosen_rejected": {"a": 1, "b": -1, "chosen": 1, "rejected": -1}}
+_FIRST_SHOWN = {
+    "a_b": {"a": 1, "b": -1},
+    "chosen_rejected": {"a": 1, "b": -1, "chosen": 1, "rejected": -1},
+}
 _NOT_READ = ("tools", "chat_template_kwargs")
 _IMAGES = ("image", "images")
 _MODELS = ("model_a", "model_b")
@@ -77,9 +84,9 @@ def read_votes(
     comparisons = _comparisons(votes, firsts, texts, findings)
     annotator, order = pd.factorize(votes["annotator"])
     shown = pd.Series(as_objects([None, "a", "b"])[votes["shown"]], votes.index, dtype=object)
-    read = votes.assign(comparison=votes["number"], annotator=annotator, row=votes.index, shown_first=shown)[
-        [*VOTE_COLUMNS]
-    ]
+    read = votes.assign(
+        comparison=votes["number"], annotator=annotator, row=votes.index, shown_first=shown
+    )[[*VOTE_COLUMNS]]
     for name, (values, other) in carried.items():
         read[name] = np.where(votes["turn"] < 0, other[votes.index], values[votes.index])
         of_comparison = read.loc[firsts.index, name].reset_index(drop=True)
@@ -101,7 +108,9 @@ class Findings:
     def __init__(self, table: Table, layout: Layout):
         self.table = table
         self.layout = layout
-        self.annotators = np.full(len(layout.frame), None, dtype=object)  # pseudonym of each row, once known
+        self.annotators = np.full(
+            len(layout.frame), None, dtype=object
+        )  # pseudonym of each row, once known
         self.found: list[Problem] = []
 
     def rows(self, code: str, what: str, column: str | None, rows: Any, remedy: str) -> None:
@@ -113,7 +122,13 @@ class Findings:
             )
 
     def note(
-        self, code: str, what: str, remedy: str, count: int = 1, column: str | None = None, rows: Any = ()
+        self,
+        code: str,
+        what: str,
+        remedy: str,
+        count: int = 1,
+        column: str | None = None,
+        rows: Any = (),
     ) -> None:
         """Note a problem with a count of its own; ``rows`` (0-based) are named with lines and pseudonyms."""
         where, lines = self.table.name, self.table.lines
@@ -165,7 +180,9 @@ def _rows(
         findings.note("W107", what, "put what they say into the prompt", len(unread))
     if images := [name for name in _IMAGES if name in frame and frame[name].notna().any()]:
         what = f"images are not read, only the texts beside them: {', '.join(images)}"
-        remedy = "leave the column out where the texts can be judged without them; training refuses images"
+        remedy = (
+            "leave the column out where the texts can be judged without them; training refuses images"
+        )
         findings.note("W108", what, remedy, len(images))
     texts, (prompt, first, second) = _texts(layout, findings)
     rows = pd.DataFrame({"annotator": number, "prompt": prompt, "first": first, "second": second})
@@ -218,7 +235,9 @@ def _annotators(frame: pd.DataFrame, findings: Findings, missing: str) -> tuple[
         hint = annotator_hint(name for name in frame.columns if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
         remedy = (
-            f"map the column.{hint}" if hint else "nothing for a pooled bias; per-annotator bias needs ids"
+            f"map the column.{hint}"
+            if hint
+            else "nothing for a pooled bias; per-annotator bias needs ids"
         )
         findings.note("W110" if hint else "N110", what, remedy)
         everyone = {"pseudonym": [EVERYONE], "annotator_class": [None]}
@@ -238,7 +257,9 @@ def _annotators(frame: pd.DataFrame, findings: Findings, missing: str) -> tuple[
         annotators["annotator_class"] = first.where(first.notna(), None)
         conflict = label.notna() & (number >= 0) & (label != first.reindex(number).to_numpy())
         what = "an annotator has another annotator_class than before"
-        remedy = "give each annotator one class, or leave the column out: columns={'annotator_class': None}"
+        remedy = (
+            "give each annotator one class, or leave the column out: columns={'annotator_class': None}"
+        )
         findings.rows("E115", what, "annotator_class", conflict, remedy)
     _report_ids(list(raw_ids), annotators, findings)
     return number, annotators
@@ -247,9 +268,7 @@ def _annotators(frame: pd.DataFrame, findings: Findings, missing: str) -> tuple[
 def _report_ids(raw_ids: list[str], annotators: pd.DataFrame, findings: Findings) -> None:
     """What the raw ids look like."""
     if kinds := direct_identifiers(raw_ids):
-        what = (
-            f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
-        )
+        what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
         findings.note("W301", what, "share the table that badpo import writes, not this one")
     groups = annotators["pseudonym"].groupby([*map(folded_id, raw_ids)], sort=False)
     alike = [" and ".join(group) for _, group in groups if len(group) > 1]
@@ -275,7 +294,11 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
             return first[:n_shared], first[n_shared:], second[n_shared:]
         return [{"role": "user", "content": prompt}], first, second
     if isinstance(prompt, list) and not chat:
-        return prompt, [{"role": "assistant", "content": first}], [{"role": "assistant", "content": second}]
+        return (
+            prompt,
+            [{"role": "assistant", "content": first}],
+            [{"role": "assistant", "content": second}],
+        )
     return prompt, first, second
 
 
@@ -366,9 +389,7 @@ def _compare(rows: pd.DataFrame, findings: Findings) -> None:
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         what = "the comparison_id stands for other texts in an earlier row"
-        remedy = (
-            "give each pair of responses an id of its own, or leave ids out: columns={'comparison_id': None}"
-        )
+        remedy = "give each pair of responses an id of its own, or leave ids out: columns={'comparison_id': None}"
         findings.rows("E116", what, "comparison_id", _unlike_first(rows, rows["pair"]), remedy)
     if "prompt_id" in rows:
         changed = _unlike_first(rows, pd.Series(pd.factorize(rows["prompt_id"])[0]))
@@ -406,7 +427,9 @@ def _carried(
             findings.rows("E128", what, name, ~np.isfinite(numbers[name]), "give a number")
             columns[name] = numbers[name]
         else:
-            what = f'attribute column "{name}" is not a free column of the table.{did_you_mean(name, free)}'
+            what = (
+                f'attribute column "{name}" is not a free column of the table.{did_you_mean(name, free)}'
+            )
             findings.note("E128", what, remedy)
     for pair in sides.items():
         there = {name: numbers[name][frame[name].notna()] for name in pair}
@@ -469,7 +492,9 @@ def _votes(
     number, _ = pd.factorize(votes["comparison"])
     first = votes["first"].to_numpy()[~votes["comparison"].duplicated()]
     turn = np.where(votes["first"] == first[number], 1, -1)
-    votes = votes.assign(number=number, turn=turn, sign=votes["sign"] * turn, shown=votes["shown"] * turn)
+    votes = votes.assign(
+        number=number, turn=turn, sign=votes["sign"] * turn, shown=votes["shown"] * turn
+    )
     entries = [*table.dropped, *counts.reset_index(name="n").to_dict("records")]
     dropped = pd.DataFrame(entries, columns=["reason", "annotator", "n"])
     return votes, dropped.astype({"reason": object, "annotator": object, "n": np.int64})
@@ -510,7 +535,9 @@ def _comparisons(
             f"{counted(len(votes), 'judgment')} on {counted(len(firsts), 'comparison')}: rows with the same prompt "
             "and the same two texts, in either order, are votes on one comparison"
         )
-        findings.note("N138", what, "a column comparison_id would decide instead", len(votes) - len(firsts))
+        findings.note(
+            "N138", what, "a column comparison_id would decide instead", len(votes) - len(firsts)
+        )
     turned = votes.index[votes["turn"] < 0]
     if len(turned):
         what = f"{counted(len(turned), 'judgment')} with the two responses the other way round"
@@ -529,7 +556,11 @@ def _comparisons(
         of_votes = f"{counted(len(same), 'comparison')} ({counted(n_votes, 'judgment')})"
         remedy = "check the export: was a difference lost? They are kept"
         findings.note(
-            "W131", f"{of_votes} of two identical responses: no signal", remedy, len(same), rows=same.index
+            "W131",
+            f"{of_votes} of two identical responses: no signal",
+            remedy,
+            len(same),
+            rows=same.index,
         )
     prompt, a, b = (texts[firsts[side]] for side in ("prompt", "first", "second"))
     if "comparison_id" not in firsts:

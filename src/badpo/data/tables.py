@@ -137,12 +137,18 @@ def _read_parquet(path: Path) -> Table:
         raise _unreadable(path, what, f"{remedy}; if it was changed on purpose, remove {beside}")
     # as dictionaries: a text that stands in many rows comes into memory once
     texts = text_columns(pq.read_schema(path))
-    options = {"read_dictionary": texts, "buffer_size": _BUFFER_BYTES, "page_checksum_verification": True}
+    options = {
+        "read_dictionary": texts,
+        "buffer_size": _BUFFER_BYTES,
+        "page_checksum_verification": True,
+    }
     with pq.ParquetFile(path, **options) as file:
         try:
             entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
             names = {"reason": str, "annotator": str, "n": int}
-            dropped = tuple({name: kind(entry[name]) for name, kind in names.items()} for entry in entries)
+            dropped = tuple(
+                {name: kind(entry[name]) for name, kind in names.items()} for entry in entries
+            )
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the counts of what an earlier import left out are damaged"
             raise _unreadable(path, what, "import the export again") from error
@@ -177,7 +183,9 @@ def _read_csv(path: Path) -> Table:
     uneven = [(line, row) for line, row in zip(lines, rows, strict=True) if len(row) != len(names)]
     if uneven:
         where = ", ".join(f"line {line} has {len(row)}" for line, row in uneven[:5])
-        what = f"the header has {len(names)} columns, but {len(uneven):,} rows have another number: {where}"
+        what = (
+            f"the header has {len(names)} columns, but {len(uneven):,} rows have another number: {where}"
+        )
         raise _unreadable(path, what, remedy)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
     return Table(_frame_of_columns(names, columns), str(path), np.array(lines, dtype=np.int64))
@@ -252,7 +260,8 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
 
 def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFrame:
     series = [
-        column if isinstance(column, pd.Series) else pd.Series(column, dtype=object) for column in columns
+        column if isinstance(column, pd.Series) else pd.Series(column, dtype=object)
+        for column in columns
     ]
     frame = pd.concat(series, axis=1) if series else pd.DataFrame()
     frame.columns = pd.Index(names, dtype=object)
@@ -296,14 +305,18 @@ class Layout:
     theirs: dict[str, str]
 
 
-def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None] | None = None) -> Layout:
+def recognise(
+    frame: pd.DataFrame, source: str, columns: Mapping[str, str | None] | None = None
+) -> Layout:
     """The layout of a table, with its columns under our names.
 
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
     """
     columns, found = columns or {}, pd.Index([str(name) for name in frame.columns], dtype=object)
-    problems = [Problem("E103", what, source, remedy) for what, remedy in _misnamed(found, columns).items()]
+    problems = [
+        Problem("E103", what, source, remedy) for what, remedy in _misnamed(found, columns).items()
+    ]
     asked = {name: columns.get(name, name) for name in KNOWN}
     theirs = {name: column for name, column in asked.items() if column is not None and column in found}
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
@@ -322,7 +335,9 @@ def recognise(frame: pd.DataFrame, source: str, columns: Mapping[str, str | None
         raise DataError(problems)
     frame = frame.set_axis(found, axis=1)
     others = found.difference([*theirs.values(), *KNOWN], sort=False)
-    named = {name: frame[column] for name, column in theirs.items()} | {name: frame[name] for name in others}
+    named = {name: frame[column] for name, column in theirs.items()} | {
+        name: frame[name] for name in others
+    }
     return Layout(pd.DataFrame(named), kind, theirs)
 
 
@@ -336,7 +351,9 @@ def _misnamed(found: pd.Index, columns: Mapping[str, str | None]) -> dict[str, s
             what = f'columns has no entry "{ours}".{did_you_mean(ours, KNOWN)}'
             faults[what] = f"use one of {', '.join(KNOWN)}"
         elif column is not None and column not in found:
-            what = f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
+            what = (
+                f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
+            )
             faults[what] = f"found: {', '.join(found)}"
     return faults
 
@@ -487,7 +504,9 @@ def _message(message: Any) -> dict[str, Any]:
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")
     others = {
-        key: value for key, value in message.items() if key not in ("role", "content") and value is not None
+        key: value
+        for key, value in message.items()
+        if key not in ("role", "content") and value is not None
     }
     try:
         json.dumps(others, sort_keys=True)
@@ -499,7 +518,9 @@ def _message(message: Any) -> dict[str, Any]:
 
 def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
     """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
-    cells = (cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name])
+    cells = (
+        cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name]
+    )
     numbers, distinct = numbered(cells)
     return numbers.reshape(len(columns), -1), distinct
 

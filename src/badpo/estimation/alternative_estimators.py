@@ -85,7 +85,9 @@ class RandomQuality:
             extra_information += float((mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum())
             squares[number][part] = -(centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
             diagonal = np.arange(votes.shape[1])
-            squares[number][part, diagonal, diagonal] += np.einsum("nth,nh->nt", chance * (1 - chance), mass)
+            squares[number][part, diagonal, diagonal] += np.einsum(
+                "nth,nh->nt", chance * (1 - chance), mass
+            )
         extras = np.array([extra_score]), cross, np.array([[extra_information]])
         return Curvature(score, self._blocks.matrix(entries), *extras)
 

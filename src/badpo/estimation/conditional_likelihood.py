@@ -73,7 +73,9 @@ class ComparisonBlocks:
 
     def any(self, values: Bools) -> Bools:
         """Whether a value is true for any vote of each comparison."""
-        return np.asarray(np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0])
+        return np.asarray(
+            np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0]
+        )
 
     def take(self, chosen: Ints) -> tuple[Ints, ComparisonBlocks]:
         """The votes of some comparisons, and their blocks, in an order with the small comparisons first."""
@@ -100,7 +102,9 @@ class ComparisonBlocks:
         """Columns of the entries of `matrix`, and where each row begins."""
         ends = np.cumsum(np.append(0, np.repeat(self.sizes, self.sizes)))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
-        columns = [np.repeat(votes.astype(kind), votes.shape[1], axis=0).ravel() for votes in self.stacks]
+        columns = [
+            np.repeat(votes.astype(kind), votes.shape[1], axis=0).ravel() for votes in self.stacks
+        ]
         return np.concatenate([np.zeros(0, kind), *columns]), ends.astype(kind)
 
 
@@ -296,7 +300,9 @@ class KnownWins:
         for number, rows, n_wins in self._alike:
             found = winners(stacked[number][rows], n_wins)
             scores[number][rows] = won[number][rows] - found.chance
-            covariances[number][rows] = found.together - found.chance[:, :, None] * found.chance[:, None, :]
+            covariances[number][rows] = (
+                found.together - found.chance[:, :, None] * found.chance[:, None, :]
+            )
         return Curvature(score, self._blocks.matrix(entries))
 
 

@@ -180,7 +180,9 @@ def fit_conditional(
     1.0
     """
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
-    return fit_leans("conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative)
+    return fit_leans(
+        "conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative
+    )
 
 
 # -- votes ---------------------------------------------------------------------------------------------------
@@ -214,7 +216,13 @@ class LeanVotes:
 
     @classmethod
     def arranged(
-        cls, row: Ints, comparison: NDArray, sign: NDArray, annotator: NDArray, delta: NDArray, **pool: Any
+        cls,
+        row: Ints,
+        comparison: NDArray,
+        sign: NDArray,
+        annotator: NDArray,
+        delta: NDArray,
+        **pool: Any,
     ) -> LeanVotes:
         """The votes in the order of their comparisons.
 
@@ -283,7 +291,9 @@ def lean_votes(
     wrong = np.flatnonzero(np.abs(s) != 1)
     if len(s) != len(c) or len(wrong):
         told = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}" if len(wrong) else f"{len(s)} signs"
-        raise ValueError(f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}")
+        raise ValueError(
+            f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
+        )
     held = np.zeros(m, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
     if held.shape != (m,):
         raise ValueError(f"anchored needs one entry for each of {m} annotators; got {held.shape}")
@@ -331,7 +341,10 @@ def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]
     rows = np.flatnonzero(doubtful[annotator] & toward.any(axis=1))
     lowest, highest = separating_mixes(annotator[rows], np.ones(len(rows)), toward[rows], m)
     infinite = (status == "ok") & ((lowest < 0) | (highest > 0))
-    status[infinite & (lowest == 0)], status[infinite & (highest == 0)] = "separated_high", "separated_low"
+    status[infinite & (lowest == 0)], status[infinite & (highest == 0)] = (
+        "separated_high",
+        "separated_low",
+    )
     status[infinite & (lowest < 0) & (highest > 0)] = "no_information"
     return infinite
 
@@ -357,7 +370,9 @@ def overlapping_annotators(annotator: Ints, toward: Floats, differed: Bools) -> 
         information = summed_products(annotator, (weight * (1 - weight))[:, None] * votes, votes, m)
         information[:, np.arange(q), np.arange(q)] += ~differed
         size = np.linalg.eigvalsh(information)
-        step = np.einsum("kab,kb->ka", np.linalg.pinv(information, WELL_DETERMINED, hermitian=True), gradient)
+        step = np.einsum(
+            "kab,kb->ka", np.linalg.pinv(information, WELL_DETERMINED, hermitian=True), gradient
+        )
         found = size[:, 0] > WELL_DETERMINED * size[:, -1]
         excess = (1 - weight) * np.einsum("ij,ij->i", votes, step[annotator]) >= 1 - MARGIN
         found[annotator[excess]] = False
@@ -498,7 +513,9 @@ def confirmed(expected: Identified, information: Information) -> bool:
     conjugate gradients converge for it.
     """
     size = np.sqrt(np.maximum(information.diagonal, 1e-300))
-    side = expected.centered(size * expected.centered(np.random.default_rng(0).standard_normal(len(size))))
+    side = expected.centered(
+        size * expected.centered(np.random.default_rng(0).standard_normal(len(size)))
+    )
     missing = side - information.times(conjugate_gradients(information, side, CONFIRMED))
     return bool(np.linalg.norm(missing) < 10 * CONFIRMED * np.linalg.norm(side))
 
@@ -569,7 +586,9 @@ def fit_leans(
     return _leans(kind, given, fit, status, make_model(given), min_informative)
 
 
-def _fit_finite(votes: LeanVotes, active: Bools, make_model: Callable[[LeanVotes], QualityModel]) -> _Fit:
+def _fit_finite(
+    votes: LeanVotes, active: Bools, make_model: Callable[[LeanVotes], QualityModel]
+) -> _Fit:
     design, by_rank = votes.design(active), int(active.sum()) <= LARGEST_DENSE
     known = identified_leans(votes, active, by_rank)
     top = maximize(make_model(votes), design, known.flat)
@@ -628,7 +647,9 @@ def _leans(
     )
 
 
-def _one_step(given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools) -> tuple[Floats, Floats]:
+def _one_step(
+    given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools
+) -> tuple[Floats, Floats]:
     """Deviations after one Newton step of every lean alone, from the mean of those estimated, and their errors."""
     leans = np.zeros(fit.active.shape)
     leans[fit.active] = fit.top.leans
@@ -660,7 +681,9 @@ def _components(
     group[compared] = fit.known.group[fit.known.compared]
     if not fixed.any():
         return group
-    joined = annotator_components(given.comparison, given.annotator, given.delta * given.told, len(status))
+    joined = annotator_components(
+        given.comparison, given.annotator, given.delta * given.told, len(status)
+    )
     return np.where(fixed, joined, group)
 
 

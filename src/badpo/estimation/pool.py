@@ -246,7 +246,9 @@ def joint_log_odds(
     return tuple(found)
 
 
-def _logistic_regression(x: Floats, sign: Floats, clusters: NDArray) -> tuple[Floats, ClusterErrors] | None:
+def _logistic_regression(
+    x: Floats, sign: Floats, clusters: NDArray
+) -> tuple[Floats, ClusterErrors] | None:
     """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
     codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
     scale = np.sqrt((x**2).mean(axis=0))

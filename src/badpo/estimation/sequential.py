@@ -49,7 +49,9 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
     return (np.bincount(alike, weights=chose_a) / np.bincount(alike))[alike]
 
 
-def log_tilt_ratios(chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: ArrayLike = GRID) -> Floats:
+def log_tilt_ratios(
+    chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: ArrayLike = GRID
+) -> Floats:
     r"""Log-likelihood ratio of leaning by each value of the grid against leaning as the co-voters do.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})

@@ -226,7 +226,9 @@ def _tau_at(share: Any, scale: float) -> Any:
 def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
     """Posterior masses at taus with shares = tau / (scale + tau), under a flat density of tau^2."""
     # which is share / (1 - share)^3 in the shares
-    mass = np.exp(log_likelihood - log_likelihood.max()) * shares / (1 - shares) ** 3 * np.gradient(shares)
+    mass = (
+        np.exp(log_likelihood - log_likelihood.max()) * shares / (1 - shares) ** 3 * np.gradient(shares)
+    )
     return mass / mass.sum()
 
 
@@ -379,7 +381,9 @@ class _Pool:
         self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
         at = self.model.curvature(np.zeros(len(votes.row)))
         diagonal = (self.turned @ (at.information @ self.design)).diagonal()
-        total, self.n_leans = (np.bincount(self.attribute, x, q) for x in (diagonal, np.ones(len(diagonal))))
+        total, self.n_leans = (
+            np.bincount(self.attribute, x, q) for x in (diagonal, np.ones(len(diagonal)))
+        )
         self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
 
@@ -481,7 +485,9 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shr
     precision = np.maximum(1 / variance - 1 / prior, 1e-6 / prior)
     observed = Spread(mean / variance / precision, 1 / np.sqrt(precision))
     posterior = Mixture(means, sds, _masses_of(shares, log_marginal))
-    return _believed("votes", known, posterior, observed, _tau_with_interval(shares, log_marginal, scale))
+    return _believed(
+        "votes", known, posterior, observed, _tau_with_interval(shares, log_marginal, scale)
+    )
 
 
 def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
@@ -540,10 +546,14 @@ def _given_spreads(pool: _Pool, spread: Floats, start: Floats) -> _Posterior:
 def _solved(curvature: sparse.csr_array, gradient: Floats) -> Floats:
     if len(gradient) <= LARGEST_DENSE:
         return np.asarray(cho_solve(cho_factor(curvature.toarray()), gradient))
-    return np.asarray(cg(curvature, gradient, rtol=1e-8, M=sparse.diags_array(1 / curvature.diagonal()))[0])
+    return np.asarray(
+        cg(curvature, gradient, rtol=1e-8, M=sparse.diags_array(1 / curvature.diagonal()))[0]
+    )
 
 
-def _deviation_variances(pool: _Pool, curvature: sparse.csr_array, precision: Floats) -> tuple[Floats, float]:
+def _deviation_variances(
+    pool: _Pool, curvature: sparse.csr_array, precision: Floats
+) -> tuple[Floats, float]:
     """Variance of every lean beside the level of its group, which the votes do not fix, and the log-determinant.
 
     In a large pool two annotators share few comparisons. There a lean is taken with its neighbours, and they as if
@@ -649,7 +659,9 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
     array([1., 0., 0., 0., 1.])
     """
     if not (np.isfinite(rho) and rho >= 0):
-        raise ValueError(f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}")
+        raise ValueError(
+            f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}"
+        )
     posteriors = [one for one in (shrunk.posterior, shrunk.other) if one is not None]
     inside = [one.cdf(rho) - one.cdf(-rho) for one in posteriors]
     return np.clip(1 - np.max(inside, axis=0), 0.0, 1.0)

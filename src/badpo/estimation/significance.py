@@ -201,7 +201,9 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
     """
     spread, is_known = "spread not known", not np.isnan(shrunk.tau)
     if is_known:
-        spread = f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+        spread = (
+            f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+        )
     if class_test_p is not None and class_test_p < LEVEL:
         told = f"test of no class difference: {_p(class_test_p)}; {spread}"
         return Recommendation("class", f"Classes of annotators differ ({told}).")
@@ -211,7 +213,9 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
         spread = f"test of one shared lean: {_p(equal_leans_p)}; {spread}"
     if differ:
         return Recommendation("shared_mean", f"Annotators differ ({spread}).")
-    reason = "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+    reason = (
+        "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+    )
     if is_known:
         reason = (
             f"The votes do not show that annotators differ ({spread}). "

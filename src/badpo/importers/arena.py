@@ -30,7 +30,11 @@ def read_arena(export: Export) -> Iterator[dict[str, Any]]:
         except ValueError:
             first = second = []
         n_shared = shared_beginning(first, second)
-        row |= {"prompt": first[:n_shared], "response_a": first[n_shared:], "response_b": second[n_shared:]}
+        row |= {
+            "prompt": first[:n_shared],
+            "response_a": first[n_shared:],
+            "response_b": second[n_shared:],
+        }
         yield row | {"left_out": None if n_shared else NOT_A_PAIR}
 
 

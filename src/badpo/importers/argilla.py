@@ -24,7 +24,9 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     question = export.named("winner", questions) or (questions[0] if len(questions) == 1 else None)
     if question is None:
         what = f"{len(questions)} questions: {', '.join(questions)}"
-        raise export.refusal("E146", what, f"name one: --column winner={next(iter(questions), 'QUESTION')}")
+        raise export.refusal(
+            "E146", what, f"name one: --column winner={next(iter(questions), 'QUESTION')}"
+        )
     prompt, a, b = export.text_fields(
         list(dict.fromkeys(name for _, fields, _ in records for name in fields))
     )
@@ -34,7 +36,9 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
         pair = {"prompt": fields.get(prompt), "response_a": fields.get(a), "response_b": fields.get(b)}
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in answers.get(question, ()):
-            who, status = (None if is_missing(x) else str(x) for x in map(answer.get, ("user_id", "status")))
+            who, status = (
+                None if is_missing(x) else str(x) for x in map(answer.get, ("user_id", "status"))
+            )
             vote = {"winner": _winner(answer.get("value"), a, b, export), "annotator": who}
             yield pair | vote | {"left_out": None if status in (None, "submitted") else NOT_SUBMITTED}
 

@@ -16,7 +16,9 @@ from badpo.data.tables import Table
 
 # Names that fields of prompts and of the two responses usually have; any other is named with --column.
 _PROMPTS = ("prompt", "instruction", "question", "input")
-_RESPONSE_A = re.compile(r"(?:response|completion|answer|output|generation|text)[-_ ]?(?:a|1)", re.IGNORECASE)
+_RESPONSE_A = re.compile(
+    r"(?:response|completion|answer|output|generation|text)[-_ ]?(?:a|1)", re.IGNORECASE
+)
 _OTHER_SIDE = {"a": "b", "A": "B", "1": "2"}
 _PARTS = re.compile(r"[a-z]+|\d+")
 # the words that may stand before a side: "not a" must not be read as a
@@ -53,7 +55,9 @@ class Export:
     columns: Mapping[str, str | None] = field(default_factory=dict)  # our column -> the export's field
     winners: Mapping[str, str] = field(default_factory=dict)  # the export's labels -> a, b or tie
     used: set[str] = field(default_factory=set)  # columns that go into votes; the others stay behind
-    asked: set[str] = field(default_factory=set)  # what of ``columns`` and ``winners`` the reader asked for
+    asked: set[str] = field(
+        default_factory=set
+    )  # what of ``columns`` and ``winners`` the reader asked for
     findings: list[Problem] = field(default_factory=list)
 
     @property
@@ -65,7 +69,9 @@ class Export:
         """The rows as dicts, missing cells left out."""
         columns = [self.table.frame.iloc[:, i].to_numpy(dtype=object) for i in range(len(self.names))]
         for cells in zip(*columns, strict=True):
-            yield {name: cell for name, cell in zip(self.names, cells, strict=True) if not is_missing(cell)}
+            yield {
+                name: cell for name, cell in zip(self.names, cells, strict=True) if not is_missing(cell)
+            }
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
         """Keep a warning or a notice for the user."""
@@ -101,9 +107,7 @@ class Export:
         pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
         pairs = [(a, b)] if a and b else [pair for pair in pairs if pair[1] in names]
         if len(pairs) != 1:
-            what = (
-                f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
-            )
+            what = f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
             raise self.refusal("E146", what, "name it: --column response_a=... --column response_b=...")
         return self.prompt_field([name for name in names if name not in pairs[0]]), *pairs[0]
 
@@ -160,7 +164,9 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
     """Columns, and fields inside their objects, that by name or by e-mail addresses in them tell who somebody is."""
     found: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
-        paths = dict.fromkeys([name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))])
+        paths = dict.fromkeys(
+            [name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))]
+        )
         found |= {path: None for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())}
         if any(isinstance(cell, str) and _EMAIL.fullmatch(cell) for cell in frame.iloc[:, i]):
             found[name] = None

@@ -122,7 +122,9 @@ def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"it has the columns of {importer.what}, but something else in them: {error}"
-    remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
+    remedy = (
+        "export it again, leave --format out, or name the columns of a plain table with --format table"
+    )
     raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
 
 
@@ -138,7 +140,9 @@ def _table_of(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> T
     votes = frame[reason.isna()].drop(columns="left_out", errors="ignore").reset_index(drop=True)
     if not len(votes):
         counts = ", ".join(f"{why}: {n:,}" for why, n in reason.value_counts(sort=False).items())
-        raise export.refusal("E104", f"no vote to import ({counts or 'no answers in it'})", "export it again")
+        raise export.refusal(
+            "E104", f"no vote to import ({counts or 'no answers in it'})", "export it again"
+        )
     left_out = pd.DataFrame({"reason": reason, "annotator": frame.get("annotator")})[reason.notna()]
     # an id that is none is told where it stands beside a vote
     told = left_out["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
@@ -195,14 +199,20 @@ def import_file(
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
     if mapping is not None and Path(mapping).exists():
-        raise ConfigError(f"{mapping} is there already; a mapping is never written over, choose another name")
+        raise ConfigError(
+            f"{mapping} is there already; a mapping is never written over, choose another name"
+        )
     imported = import_votes(source, format, columns, winners)
     frame, problems = imported.table.frame, imported.findings
     if imported.format == PAIRS:
         scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
         write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
         dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
-        counts = {"makes": "scored pairs", "pairs": len(frame), "prompts": int(frame["prompt"].nunique())}
+        counts = {
+            "makes": "scored pairs",
+            "pairs": len(frame),
+            "prompts": int(frame["prompt"].nunique()),
+        }
         written = list(frame)
     else:
         judgments = _judgments(imported, winners, keep, annotators_missing, mapping)
@@ -232,7 +242,11 @@ def import_file(
 
 
 def _judgments(
-    imported: Imported, winners: Mapping[str, str] | None, keep: Sequence[str], missing: str, mapping: Any
+    imported: Imported,
+    winners: Mapping[str, str] | None,
+    keep: Sequence[str],
+    missing: str,
+    mapping: Any,
 ) -> Judgments:
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
@@ -244,7 +258,9 @@ def _judgments(
         imported.table, columns=imported.columns, winners=winners, annotators_missing=missing, keep=keep
     )
     if mapping is not None and not judgments.has_identities:
-        raise ConfigError("there is no annotator column, so there is nobody to map; leave the mapping out")
+        raise ConfigError(
+            "there is no annotator column, so there is nobody to map; leave the mapping out"
+        )
     return judgments
 
 

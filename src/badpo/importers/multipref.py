@@ -38,7 +38,11 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
         for name, pool in POOLS.items():
             for one in listed(record.get(name)):
                 winner = WINNERS.get(one.get(question or "overall_pref"))
-                yield pair | {"winner": winner, "annotator": one.get("evaluator"), "annotator_class": pool}
+                yield pair | {
+                    "winner": winner,
+                    "annotator": one.get("evaluator"),
+                    "annotator_class": pool,
+                }
 
 
 IMPORTER = Importer(

@@ -29,7 +29,10 @@ def _of_conversation(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         turns[entry.get("turn")][entry.get("role")].append(entry)
     so_far: list[dict[str, Any]] = []
     for turn, said in sorted(turns.items()):
-        so_far = [*so_far, *({"role": "user", "content": entry.get("content")} for entry in said["user"])]
+        so_far = [
+            *so_far,
+            *({"role": "user", "content": entry.get("content")} for entry in said["user"]),
+        ]
         common = {"prompt_id": f"{record.get('conversation_id')}-t{turn}", "prompt": so_far}
         yield from _pairs(said["model"], common | {"annotator": record.get("user_id")})
         chosen = [entry.get("content") for entry in said["model"] if entry.get("if_chosen")]

@@ -27,7 +27,9 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
     for task in export.records():
         annotator = task.get(who)
         unnamed += _UNNAMED.fullmatch(str(annotator)) is not None
-        options = [one for one in listed(task.get("options")) if isinstance(one, Mapping) and "id" in one]
+        options = [
+            one for one in listed(task.get("options")) if isinstance(one, Mapping) and "id" in one
+        ]
         ties = {str(one["id"]) for one in options if export.side_of(one["id"]) == "tie"}
         sides = [one for one in options if str(one["id"]) not in ties]
         accepted = {str(choice) for choice in listed(task.get("accept"))}
@@ -43,7 +45,9 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
             row |= {"response_a": sides[0].get("text"), "response_b": sides[1].get("text")}
             yield row | {"winner": winner if accepted else None}
     if unnamed:
-        what = f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
+        what = (
+            f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
+        )
         remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
         export.note("W146", what, remedy, unnamed)
 

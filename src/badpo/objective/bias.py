@@ -290,7 +290,9 @@ class BiasTerm(torch.nn.Module):
         rows = {"class_offset": self.classes, "deviation": self.annotators}
         theta = self.theta()
         return {
-            "parameters": {part: self._named(getattr(self, part), rows.get(part)) for part in self.parts},
+            "parameters": {
+                part: self._named(getattr(self, part), rows.get(part)) for part in self.parts
+            },
             "theta": self._named(theta, self.annotators),
             "theta_mean": self._named(theta.mean(dim=0)),
             "centred_deviations": self._named(self.centred_deviations(), self.annotators),
@@ -312,7 +314,9 @@ class BiasTerm(torch.nn.Module):
             What the numbers belong to, as JSON: attribute configurations, data fingerprint, variant.
         """
         folder = Path(folder)
-        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        tensors = {
+            name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()
+        }
         content = tensors_to_bytes(tensors)
         description = {
             "attributes": self.attributes,
@@ -364,7 +368,9 @@ def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
     names = tuple(names)
     if len(set(names)) < len(names):
         repeated = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f'the {what} "{repeated}" is named twice; every {what} needs a name of its own')
+        raise ConfigError(
+            f'the {what} "{repeated}" is named twice; every {what} needs a name of its own'
+        )
     return names
 
 
@@ -384,7 +390,9 @@ def _expanded(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
         return torch.zeros(shape)
     fixed = torch.as_tensor(fixed, dtype=torch.float32)
     if fixed.shape not in (shape, shape[1:]):
-        raise ConfigError(f"the fixed part needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}")
+        raise ConfigError(
+            f"the fixed part needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}"
+        )
     return fixed.expand(shape).clone()
 
 

@@ -63,7 +63,8 @@ class Step:
     def of(cls, batches: Sequence[Mapping[str, Tensor]]) -> Step:
         """The step made of micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
         columns = (
-            torch.cat([batch[name] for batch in batches]) for name in ("sign", "annotator", "delta", "weight")
+            torch.cat([batch[name] for batch in batches])
+            for name in ("sign", "annotator", "delta", "weight")
         )
         return cls(*columns)
 
@@ -218,7 +219,9 @@ class GroupWeights(VoteWeights):
     def sums(self, step: Step, losses: Tensor) -> Tensor:
         """Losses and numbers of judgments of every group, shape (2 * n_groups,)."""
         group = self._group[step.annotator]
-        columns = torch.stack([losses.double().cpu(), torch.ones(len(group), dtype=torch.float64)], dim=1)
+        columns = torch.stack(
+            [losses.double().cpu(), torch.ones(len(group), dtype=torch.float64)], dim=1
+        )
         return torch.zeros(self.n_groups, 2, dtype=torch.float64).index_add(0, group, columns).flatten()
 
     def learn(self, sums: Tensor) -> None:
@@ -291,7 +294,9 @@ class SampledTokens(VoteWeights):
         for pair, place in zip(lengths, comparison, strict=True):
             rng = np.random.default_rng([self.seed, step, int(place)])
             drawn = [rng.permutation(n)[: min(pair)] for n in pair]
-            weights.append(tuple(np.isin(np.arange(n), of) * 1.0 for n, of in zip(pair, drawn, strict=True)))
+            weights.append(
+                tuple(np.isin(np.arange(n), of) * 1.0 for n, of in zip(pair, drawn, strict=True))
+            )
         return weights
 
 

@@ -177,7 +177,9 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
     ids, mask = padded(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
     takes_positions = forward_takes(model, "position_ids")
-    options = {"use_cache": True} | ({"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {})
+    options = {"use_cache": True} | (
+        {"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {}
+    )
     answers: list[list[int]] = [[] for _ in prompts]
     rows = np.arange(len(prompts))
     running = np.ones(len(prompts), dtype=bool)
@@ -201,7 +203,10 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
             drawn, mask, positions, uniforms = drawn[left], mask[left], positions[left], uniforms[left]
             rows, running = rows[running], running[running]
         # a finished row stays where it is, so that it never asks for a position the model does not have
-        ids, positions = drawn[:, None], positions[:, -1:] + torch.from_numpy(running).to(device)[:, None]
+        ids, positions = (
+            drawn[:, None],
+            positions[:, -1:] + torch.from_numpy(running).to(device)[:, None],
+        )
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return answers
 
@@ -308,7 +313,9 @@ def saved_folders(policy) -> tuple[Path, Path | None]:
     folder, adapter = Path(base.name_or_path), getattr(policy, "adapter_folder", None)
     is_saved = bool(base.name_or_path) and (folder / "config.json").exists()
     if not is_saved or (is_adapted and adapter is None):
-        raise ConfigError("vLLM reads a policy from its files, and this one was not loaded from a folder")
+        raise ConfigError(
+            "vLLM reads a policy from its files, and this one was not loaded from a folder"
+        )
     return folder, adapter
 
 

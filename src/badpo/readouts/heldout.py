@@ -119,7 +119,9 @@ def _sums(values: Sequence[np.ndarray]) -> np.ndarray:
 ALL = "all"
 
 
-def vote_accuracy(margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments) -> dict[str, dict]:
+def vote_accuracy(
+    margins: ArrayLike, theta_rows: ArrayLike | None, judgments: Judgments
+) -> dict[str, dict]:
     r"""Accuracy of the bias-adjusted logit on votes whose responses differ on the attribute.
 
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
@@ -167,13 +169,18 @@ def logit_accuracy(logits: ArrayLike, judgments: Judgments) -> dict[str, dict]:
 
 
 def vote_difference(
-    margins: ArrayLike, theta_rows: ArrayLike | None, other_theta_rows: ArrayLike | None, judgments: Judgments
+    margins: ArrayLike,
+    theta_rows: ArrayLike | None,
+    other_theta_rows: ArrayLike | None,
+    judgments: Judgments,
 ) -> dict[str, dict]:
     """Vote prediction with one theta minus that with another, at the same margins: the arm minus its ceiling.
 
     Most votes are predicted alike by both, so the difference is known far better than either accuracy.
     """
-    one, other = (bias_adjusted_logits(margins, rows, judgments) for rows in (theta_rows, other_theta_rows))
+    one, other = (
+        bias_adjusted_logits(margins, rows, judgments) for rows in (theta_rows, other_theta_rows)
+    )
     accuracy = (one > 0).astype(np.float64) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
@@ -211,7 +218,9 @@ def bias_adjusted_logits(
     return side + judgments.votes["sign"].to_numpy() * (rows * judgments.delta).sum(axis=1)
 
 
-def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: ArrayLike) -> NDArray[np.float64]:
+def theta_rows_for(
+    judgments: Judgments, pseudonyms: Sequence[str], theta: ArrayLike
+) -> NDArray[np.float64]:
     """Theta in the order of ``judgments.annotators``; an annotator that theta does not know gets the pool mean."""
     theta = np.asarray(theta, dtype=np.float64)
     if theta.ndim != 2 or len(theta) != len(pseudonyms):
@@ -235,6 +244,10 @@ def _by_class(cell: Callable[[NDArray, NDArray], dict], judgments: Judgments) ->
         voters = pd.Series(annotator[column]).groupby(classes[column]).nunique()
         n_others = int(pd.unique(annotator[column]).size - voters.sum())
         withheld = withheld_classes(voters.to_dict(), n_others)
-        masks = {name: column & (classes == name) for name in sorted(voters.index) if name not in withheld}
-        found[attribute] = {name: cell(mask, prompts[mask]) for name, mask in {ALL: column, **masks}.items()}
+        masks = {
+            name: column & (classes == name) for name in sorted(voters.index) if name not in withheld
+        }
+        found[attribute] = {
+            name: cell(mask, prompts[mask]) for name, mask in {ALL: column, **masks}.items()
+        }
     return found

@@ -133,7 +133,9 @@ def judge_scores(
         )
     longest = LONGEST if max_length is None else max_length
     limit = min(getattr(judge.model.config, "max_position_embeddings", None) or LONGEST, longest)
-    rows = [_as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)]
+    rows = [
+        _as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)
+    ]
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
         rows[i] = _closed(judge.tokenizer, prompts[i], rows[i], limit, i)
@@ -146,7 +148,9 @@ def judge_scores(
         for start in range(0, len(order), size):
             at = order[start : start + size]
             ids, mask = padded([rows[i] for i in at], device, "right", pad or 0)
-            scores[at] = judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
+            scores[at] = (
+                judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
+            )
     return scores, len(cut_rows)
 
 
@@ -216,7 +220,10 @@ def strip_signatures(text: str) -> str:
     return text if kept == len(lines) else "\n".join(lines[:kept]).rstrip()
 
 
-STRIPS: dict[str, Callable[[str], str]] = {"markdown": strip_markdown, "signature_name": strip_signatures}
+STRIPS: dict[str, Callable[[str], str]] = {
+    "markdown": strip_markdown,
+    "signature_name": strip_signatures,
+}
 
 
 def strip_for(attribute: Attribute) -> Callable[[str], str] | None:

@@ -76,7 +76,10 @@ TOKENS_AT_ONCE = 2**16
 
 
 def continuation_logps(
-    model, contexts: Sequence[list[int]], token_ids: Sequence[tuple[int, ...]], closing: Sequence[int] = ()
+    model,
+    contexts: Sequence[list[int]],
+    token_ids: Sequence[tuple[int, ...]],
+    closing: Sequence[int] = (),
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Log-probability, in nats, with which a policy goes on with each of several token sequences.
 
@@ -141,7 +144,9 @@ def _next_logits(
     if not fed.shape[1]:
         return first, first.new_empty(len(ids), len(fed), 0, first.shape[1])
     cache.batch_repeat_interleave(len(fed))
-    mask = torch.cat([mask, mask.new_ones(len(mask), fed.shape[1])], dim=1).repeat_interleave(len(fed), 0)
+    mask = torch.cat([mask, mask.new_ones(len(mask), fed.shape[1])], dim=1).repeat_interleave(
+        len(fed), 0
+    )
     onward = read(fed.repeat(len(contexts), 1), mask, past_key_values=cache)
     return first, onward.logits.float().unflatten(0, (len(contexts), len(fed)))
 

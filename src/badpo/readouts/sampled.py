@@ -21,7 +21,9 @@ def json_number(value: float) -> float | None:
 
 def figures(**found: float) -> dict[str, Any]:
     """Numbers as JSON has them; counts stay whole."""
-    return {name: value if isinstance(value, int) else json_number(value) for name, value in found.items()}
+    return {
+        name: value if isinstance(value, int) else json_number(value) for name, value in found.items()
+    }
 
 
 def share_figures(found: Interval) -> dict[str, Any]:

@@ -77,11 +77,17 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     rounded, ``withheld`` which attributes are left out.
     """
     data, attributes = summary["data"], summary["attributes"]
-    largest = data["judgments_per_annotator"]["max"] / data["n_judgments"] if data["has_annotators"] else 0.0
+    largest = (
+        data["judgments_per_annotator"]["max"] / data["n_judgments"] if data["has_annotators"] else 0.0
+    )
     step = next(step for most, step in STEPS if largest <= most)
-    warnings = [] if _is_withheld(data, data) else filter(None, map(_telling_problem, summary["warnings"]))
+    warnings = (
+        [] if _is_withheld(data, data) else filter(None, map(_telling_problem, summary["warnings"]))
+    )
     telling = {
-        "attributes": [_telling_attribute(row, summary) for row in attributes if not _is_withheld(row, data)],
+        "attributes": [
+            _telling_attribute(row, summary) for row in attributes if not _is_withheld(row, data)
+        ],
         "withheld": [row["name"] for row in attributes if _is_withheld(row, data)],
         "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
         "checks": _telling_checks(summary["checks"]),
@@ -89,7 +95,9 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
         "next": summary["next"],
         "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
-    found = cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step) | {"step": step}
+    found = (
+        cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step) | {"step": step}
+    )
     # near one half a log-odd moves the share that wins by a quarter
     found["data"] = _rounded(_telling_data(data), "", max(0.01, step / 5))
     for row in (*found["attributes"], *found["scan"]):
@@ -239,18 +247,30 @@ def class_figure(summary: Mapping[str, Any]) -> Figure | None:
 
 _WIDTH = 100
 _WORST = 5
-_COLUMNS = ("attribute", "differs", "wins", "log-odds", "95 % interval", "tau", "95 % interval", "estimated")
+_COLUMNS = (
+    "attribute",
+    "differs",
+    "wins",
+    "log-odds",
+    "95 % interval",
+    "tau",
+    "95 % interval",
+    "estimated",
+)
 
 
 def audit_table(summary: Mapping[str, Any]) -> str:
     """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
     summary = cleaned(summary)
     data, labels = summary["data"], audit_labels(summary)
-    head = f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
+    head = (
+        f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
+    )
     if data["has_annotators"]:
         head += f", {data['n_annotators']:,} annotators"
     rows = [
-        _row(row, summary["pool"].get(row["name"], {}), labels[row["name"]]) for row in summary["attributes"]
+        _row(row, summary["pool"].get(row["name"], {}), labels[row["name"]])
+        for row in summary["attributes"]
     ]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)

@@ -39,7 +39,9 @@ def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["annotator"]],
     )
-    figures = [draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)]
+    figures = [
+        draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)
+    ]
     return (
         page_templates()
         .get_template("people.html.jinja")
@@ -56,7 +58,9 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
     panels, left_out = [], []
     for label, pool, people in _by_attribute(summary, annotators):
         told = people["n_informative"] >= FEWEST_DRAWN
-        if not has_usable_spread(pool):  # nobody's estimate is shrunk: only those with enough votes have one
+        if not has_usable_spread(
+            pool
+        ):  # nobody's estimate is shrunk: only those with enough votes have one
             told &= people["status"] == "ok"
         order = people[told].sort_values(["n_informative", "annotator"], ascending=[False, True])
         drawn = order.head(MOST_ROWS)
@@ -145,7 +149,9 @@ def _by_attribute(
         people = annotators[annotators["attribute"] == name]
         few = people["n_informative"] < summary["settings"]["min_informative"]
         if len(people):
-            kind = np.where(people["flag"].to_numpy(dtype=bool), _FLAGGED, np.where(few, _FEW, _ESTIMATED))
+            kind = np.where(
+                people["flag"].to_numpy(dtype=bool), _FLAGGED, np.where(few, _FEW, _ESTIMATED)
+            )
             yield label, summary["pool"][name], people.assign(style=kind)
 
 

@@ -40,7 +40,9 @@ def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
     found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for label in (labels[name] for name in summary.get("withheld", ())):
         few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
-        found.append(AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ()))
+        found.append(
+            AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ())
+        )
     return found
 
 
@@ -145,7 +147,9 @@ def _finding(row: Mapping[str, Any], label: str, side: str) -> str:
 
 
 def _odds(odds: float) -> str:
-    return f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
+    return (
+        f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
+    )
 
 
 def _certainty(row: Mapping[str, Any]) -> str:
@@ -184,9 +188,7 @@ def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
         f"({interval_text(*pool['level_ci'])}, clustered by comparison), {why}."
     )
     if pool["level_ci_beyond"]:
-        text += (
-            f" For annotators like them in general the interval is {interval_text(*pool['level_ci_beyond'])}."
-        )
+        text += f" For annotators like them in general the interval is {interval_text(*pool['level_ci_beyond'])}."
     return "Level", text
 
 
@@ -194,9 +196,7 @@ def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
     chosen = row.get("action") or action(row, pool)
     variant = pool.get("recommendation", "pooled")
     if chosen == "declare" and variant is None:
-        return (
-            f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
-        )
+        return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
     told = {
         "declare": f"Declare {label} and train with bias: {shown(variant or '', 20)}.",
         "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",

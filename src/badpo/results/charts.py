@@ -137,7 +137,9 @@ def dot_plot(panel: DotPanel) -> Markup:
     parts = [_text(WIDTH, top - 9, panel.notes, "end", "level")]
     for row in rows:
         height = size.height * len(row.marks) + size.gap + heading
-        x, base, anchor = (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
+        x, base, anchor = (
+            (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
+        )
         parts.append(_text(x, base, row.label, anchor, "label"))
         parts.append(_text(WIDTH, y + height / 2 + 4, row.note, "end", "label"))
         for lane, mark in enumerate(row.marks):
@@ -156,7 +158,10 @@ def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str 
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
-            ends, repeats = interval_text(mark.low, mark.high, number), ", ".join(map(number, mark.repeats))
+            ends, repeats = (
+                interval_text(mark.low, mark.high, number),
+                ", ".join(map(number, mark.repeats)),
+            )
             rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, repeats))
     header: tuple[str, ...] = ("Shown", "Value", "95 % interval", "Each seed")
     if not any(row[-1] for row in rows):
@@ -264,7 +269,9 @@ def axis_of(values: Sequence[float], limits: Limits | None, start: float, end: f
     return Axis(ticks[0], ticks[-1], start, end, ticks)
 
 
-def _upright(across: Axis, top: float, bottom: float, name: str, level: Level | None = None) -> list[Markup]:
+def _upright(
+    across: Axis, top: float, bottom: float, name: str, level: Level | None = None
+) -> list[Markup]:
     """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch."""
     places, labels = [across.at(tick) for tick in across.ticks], across.labels()
     each = math.ceil(6.2 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
@@ -370,7 +377,9 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
     corners = _SHAPES[style]
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
-    steps = np.diff(np.array([corner.split(",") for corner in corners.split()], float), axis=0, prepend=0)
+    steps = np.diff(
+        np.array([corner.split(",") for corner in corners.split()], float), axis=0, prepend=0
+    )
     return f"M{x} {y}m" + "l".join(f"{dx:g} {dy:g}" for dx, dy in (r * steps).round(2)) + "z"
 
 

@@ -86,7 +86,9 @@ def _header(run: Run) -> dict[str, Any]:
     return header
 
 
-def _attribute_row(run: Run, reference: Run | None, name: str, config: Mapping[str, Any]) -> dict[str, Any]:
+def _attribute_row(
+    run: Run, reference: Run | None, name: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
     """What is known of a declared attribute; NaN where it was not measured."""
     own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
     rate, start = (found.estimate if found else math.nan for found in (own, before))

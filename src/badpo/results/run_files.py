@@ -19,7 +19,14 @@ from badpo.data.yaml_files import read_yaml
 from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 
-_READ = ("readouts.json", "log.jsonl", "bias.json", "bias.safetensors", "config.yaml", "environment.json")
+_READ = (
+    "readouts.json",
+    "log.jsonl",
+    "bias.json",
+    "bias.safetensors",
+    "config.yaml",
+    "environment.json",
+)
 _Z = float(ndtri(0.975))
 _Number = Annotated[float, Field(allow_inf_nan=False)] | None
 
@@ -310,7 +317,9 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
-        inside = [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
+        inside = (
+            [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
+        )
         found.update(dict.fromkeys(inside))
     measured = [path for path in found if (path / "readouts.json").exists()]
     unmeasured = tuple(path.name for path in found if path not in measured)
@@ -361,7 +370,9 @@ def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line:
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
             what = f"{path}{line} is not valid JSON ({error.errors()[0]['msg']})"
-            raise ConfigError(f"{what}; remove {'the line' if line else 'it and make it again'}") from error
+            raise ConfigError(
+                f"{what}; remove {'the line' if line else 'it and make it again'}"
+            ) from error
         remedy = "measure or train the run again, or leave its folder out"
         raise DataError(
             Problem(

@@ -187,7 +187,9 @@ def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: st
         if found := suite.estimate(arm, *place):
             ends, repeats = (found.interval.low, found.interval.high), found.values
             several = repeats if len(repeats) > 1 else ()
-            marks.append(Mark(found.value, prefix + arm_label(arm), style_of(suite, arm), *ends, several))
+            marks.append(
+                Mark(found.value, prefix + arm_label(arm), style_of(suite, arm), *ends, several)
+            )
     return marks
 
 

@@ -62,7 +62,9 @@ def gold_sentence(run: Run) -> str:
 def _counts(run: Run, counts: Mapping[str, int], ending: str) -> str:
     """A count for each attribute, to the nearest ten."""
     labels = {name: attribute_label(name, run.configs.get(name, {})) for name in counts}
-    return ", ".join(f"{labels[name]} {count_text(rounded_count(n))}{ending}" for name, n in counts.items())
+    return ", ".join(
+        f"{labels[name]} {count_text(rounded_count(n))}{ending}" for name, n in counts.items()
+    )
 
 
 def _rounded(people: Sequence[str]) -> str:
@@ -81,7 +83,9 @@ def _start(runs: Sequence[Run]) -> str:
             f"own, and the mean margin of the first step, which is 0 there, is up to {signed(largest)}. For them "
             "theta = 0 does not mean the reference\u2019s rate."
         )
-    missing = f" It was not recorded for {len(runs) - len(found)} others." if len(found) < len(runs) else ""
+    missing = (
+        f" It was not recorded for {len(runs) - len(found)} others." if len(found) < len(runs) else ""
+    )
     which = "The run starts" if len(found) == 1 else f"All {len(found)} runs start"
     return (
         f"{which} at the reference: the mean margin of the first step is 0 "

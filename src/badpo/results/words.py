@@ -74,7 +74,9 @@ def attribute_definition(config: Mapping) -> str:
 def shown(text: str, limit: int = 60) -> str:
     r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened."""
     spaced = " ".join(text[: 8 * limit].split())
-    printable = "".join(c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn"))
+    printable = "".join(
+        c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn")
+    )
     return printable if len(printable) <= limit else printable[: limit - 1] + "\u2026"
 
 
@@ -108,11 +110,15 @@ def decimal(value: float | None, places: int = 2) -> str:
 def signed(value: float | None, places: int = 2) -> str:
     """A difference: like `decimal`, with a plus sign where it is positive."""
     text = decimal(value, places)
-    positive = value is not None and value > 0 and any(character in text for character in "123456789\u221e")
+    positive = (
+        value is not None and value > 0 and any(character in text for character in "123456789\u221e")
+    )
     return f"+{text}" if positive else text
 
 
-def interval_text(low: float | None, high: float | None, number: Callable[[float], str] = decimal) -> str:
+def interval_text(
+    low: float | None, high: float | None, number: Callable[[float], str] = decimal
+) -> str:
     """An interval in words: with one end where the other is not known, a dash where neither is."""
     below = None if low is None or math.isnan(low) else number(low)
     above = None if high is None or math.isnan(high) else number(high)

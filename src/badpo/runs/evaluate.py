@@ -98,7 +98,9 @@ class Stage:
 
     def encoded(self, prompts: Sequence) -> list[np.ndarray]:
         """Prompts as a policy reads them."""
-        return encode_prompts(list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length)
+        return encode_prompts(
+            list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length
+        )
 
     def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
         """One sampled answer of a policy to each prompt, or to each of others."""
@@ -167,7 +169,14 @@ def measure(
         JSON: what decides ``more``.
     """
     own = stage.key if bias is None else weights_of(folder / "model")
-    content = [VERSION, own, stage.key, [plain_text(p) for p in stage.prompts], asdict(stage.decoding), seed]
+    content = [
+        VERSION,
+        own,
+        stage.key,
+        [plain_text(p) for p in stage.prompts],
+        asdict(stage.decoding),
+        seed,
+    ]
     content += [stage.args.encoding, stage.args.max_prompt_length, stage.held_out.fingerprint(), *facts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     kept = kept_json(folder / "readouts.json")
@@ -299,7 +308,9 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
 def finished_stage(folder: Path, sources: RunSources) -> Stage:
     """What a finished run is measured on, where the run and what it started from are as they were sealed."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        raise ConfigError(f"{folder} holds no finished run: there is no model/ with a config.yaml beside it")
+        raise ConfigError(
+            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it"
+        )
     require_enclosed(folder)
     require_undamaged(folder)
     recipe = read_run_recipe(folder, sources)

@@ -198,7 +198,9 @@ def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
     """
     variant, noticed = chosen_variant(recipe.training["bias"], train)
     bias = {**recipe.keys["bias"], "variant": variant}
-    settled = replace(recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias})
+    settled = replace(
+        recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias}
+    )
     require_texts_alone(train)
     found = check(train)
     if variant != "none" and any(problem.severity == "error" for problem in found):
@@ -209,7 +211,9 @@ def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
 def run_folder(recipe: Recipe) -> Path:
     """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
     training = recipe.training
-    bias = training["bias"] or "shared_mean"  # where none is named; without annotators it becomes another
+    bias = (
+        training["bias"] or "shared_mean"
+    )  # where none is named; without annotators it becomes another
     name = arm_name(bias, training["warm_start"], training["gold_annotators"])
     if recipe.objective:
         name += f"_{recipe.objective['name']}"
@@ -262,7 +266,9 @@ class Prepared:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
-def keep_run(recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress) -> BiasTerm:
+def keep_run(
+    recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress
+) -> BiasTerm:
     """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
 
     Parameters
@@ -366,7 +372,9 @@ def make_trainer(
         model,
         args=args,
         train_dataset=replace(judgments, findings=()),
-        eval_dataset=replace(held_out, findings=()) if held_out is not None and held_out.n_votes else None,
+        eval_dataset=replace(held_out, findings=())
+        if held_out is not None and held_out.n_votes
+        else None,
         processing_class=tokenizer,
         callbacks=list(callbacks),
         bias=prepared.bias,

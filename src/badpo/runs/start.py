@@ -95,18 +95,26 @@ def kept_reference(
     return folder / "model"
 
 
-def require_undamaged(folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()) -> None:
+def require_undamaged(
+    folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
+) -> None:
     """Stop at a file of a finished run that is not what it was."""
     if reason := run_damage(folder, names, but):
-        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again")
+        raise ConfigError(
+            f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again"
+        )
 
 
-def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None) -> dict:
+def reference_facts(
+    recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
+) -> dict:
     """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
         # however it is spelt from where the program was started
-        model["model_name_or_path"] = relative_to(recipe.model.model_name_or_path, Path(recipe.output_dir))
+        model["model_name_or_path"] = relative_to(
+            recipe.model.model_name_or_path, Path(recipe.output_dir)
+        )
     told = None if responses is None else json.dumps(list(responses)).encode()
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
@@ -114,7 +122,9 @@ def reference_facts(recipe: Recipe, train: Judgments, args, responses: Sequence[
         **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
         "responses": told and hashlib.sha256(told).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
-        "responses per step": _batch_size(recipe, args) * args.gradient_accumulation_steps * args.world_size,
+        "responses per step": _batch_size(recipe, args)
+        * args.gradient_accumulation_steps
+        * args.world_size,
     }
     # as they will be read back
     return json.loads(json.dumps(facts))

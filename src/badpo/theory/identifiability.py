@@ -60,7 +60,9 @@ def annotator_components(
     >>> annotator_components([0, 0, 1, 2], [0, 1, 2, 3], [1, 1, -1, 0]).ravel()
     array([ 0,  0,  1, -1])
     """
-    comparison, annotator, delta, n_annotators = judgment_arrays(comparison, annotator, delta, n_annotators)
+    comparison, annotator, delta, n_annotators = judgment_arrays(
+        comparison, annotator, delta, n_annotators
+    )
     columns = [_components_of(comparison[x != 0], annotator[x != 0], n_annotators) for x in delta.T]
     return np.stack(columns, axis=1) if columns else np.zeros((n_annotators, 0), dtype=np.intp)
 
@@ -70,7 +72,9 @@ def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -
     nodes, comparison = np.unique(comparison, return_inverse=True)
     n_nodes = n_annotators + len(nodes)
     edges = (np.ones(len(annotator)), (annotator, n_annotators + comparison))
-    found = csgraph.connected_components(sparse.coo_array(edges, shape=(n_nodes, n_nodes)), directed=False)[1]
+    found = csgraph.connected_components(
+        sparse.coo_array(edges, shape=(n_nodes, n_nodes)), directed=False
+    )[1]
     present = np.unique(annotator)
     _, first, group, size = np.unique(
         found[present], return_index=True, return_inverse=True, return_counts=True
@@ -103,7 +107,10 @@ def informative_judgments(
     """
     comparison, annotator, delta, _ = judgment_arrays(comparison, annotator, delta, None)
     comparison = _numbered(comparison)
-    contested, several = _varies_within(comparison, np.asarray(sign)), _varies_within(comparison, annotator)
+    contested, several = (
+        _varies_within(comparison, np.asarray(sign)),
+        _varies_within(comparison, annotator),
+    )
     compared = [several if several.all() else several | _varies_within(comparison, x) for x in delta.T]
     columns = [contested & (x != 0) & beside for x, beside in zip(delta.T, compared, strict=True)]
     return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
@@ -118,7 +125,12 @@ def _varies_within(group: NDArray, values: NDArray) -> Bools:
 
 def _numbered(labels: NDArray) -> Ints:
     """Labels numbered from 0 in their order; without sorting where they are small whole numbers already."""
-    if labels.dtype.kind in "iu" and len(labels) and labels.min() >= 0 and labels.max() < 4 * len(labels):
+    if (
+        labels.dtype.kind in "iu"
+        and len(labels)
+        and labels.min() >= 0
+        and labels.max() < 4 * len(labels)
+    ):
         there = np.bincount(labels) > 0
         return (np.cumsum(there) - 1)[labels]
     return np.unique(labels, return_inverse=True)[1]
@@ -287,7 +299,9 @@ def free_directions(
     >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, -1, 1, 1]).n_free
     0
     """
-    comparison, annotator, delta, n_annotators = judgment_arrays(comparison, annotator, delta, n_annotators)
+    comparison, annotator, delta, n_annotators = judgment_arrays(
+        comparison, annotator, delta, n_annotators
+    )
     scale = np.sqrt(np.mean(delta**2, axis=0)) if len(delta) else np.ones(delta.shape[1])
     scale[scale == 0] = 1.0
     design = _design(annotator, delta / scale, n_annotators)

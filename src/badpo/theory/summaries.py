@@ -288,7 +288,9 @@ def length_matched_mean(
     """
     x, sizes = np.asarray(values, float), np.asarray(lengths, float)
     if x.shape != sizes.shape or x.ndim != 1 or len(x) == 0:
-        raise ValueError(f"one length per answer is needed, at least one; got {x.shape} and {sizes.shape}")
+        raise ValueError(
+            f"one length per answer is needed, at least one; got {x.shape} and {sizes.shape}"
+        )
     reference = np.asarray(reference_lengths, float)
     if len(reference) == 0:
         raise ValueError("the reference has no answers to match the lengths to")

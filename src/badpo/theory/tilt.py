@@ -197,7 +197,9 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
             f"one intended and one achieved shift per round are needed; got {asked.shape} and {got.shape}"
         )
     if not (np.isfinite(asked).all() and np.isfinite(got).all()):
-        raise ValueError("a shift is not finite: a rate of 0 or 1 has no log-odds; ask for a smaller shift")
+        raise ValueError(
+            "a shift is not finite: a rate of 0 or 1 has no log-odds; ask for a smaller shift"
+        )
     centered = asked - asked.mean()
     spread = float(centered @ centered)
     slope = 1.0 if spread < _SAME else float(centered @ got) / spread
@@ -220,7 +222,9 @@ def _choices(
             f"got shapes {logs.shape} and {indicator.shape}"
         )
     if not np.isin(indicator, (0.0, 1.0)).all():
-        raise ValueError("carries must be 1 where a choice carries the attribute and 0 where it does not")
+        raise ValueError(
+            "carries must be 1 where a choice carries the attribute and 0 where it does not"
+        )
     bad = np.isnan(logs).any(axis=1) | (logs == np.inf).any(axis=1) | np.isneginf(logs).all(axis=1)
     if bad.any():
         whose = f"{', '.join(attributes)}: " if len(attributes) else ""

@@ -34,7 +34,9 @@ def grouped_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Genera
     return _cut(_by_comparison(comparison, rng)[0], batch_size)
 
 
-def comparison_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+def comparison_steps(
+    comparison: np.ndarray, batch_size: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments."""
     votes, ends = _by_comparison(comparison, rng)
     return np.split(votes, ends[batch_size - 1 : -1 : batch_size])

@@ -99,7 +99,9 @@ def seal_run(folder: Path, content: Mapping | None = None) -> None:
     The model card is left out, which every evaluation writes anew.
     """
     model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
-    names = [name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"]
+    names = [
+        name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"
+    ]
     write_seal(folder / RUN_SEAL, content or {}, names)
 
 
@@ -258,7 +260,9 @@ def run_facts(run) -> dict[str, Any]:
 def tokenizer_key(tokenizer) -> str:
     """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    words = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    words = (
+        backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    )
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
     return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]).encode())})"
 
@@ -266,7 +270,9 @@ def tokenizer_key(tokenizer) -> str:
 def _objective_name(objective) -> str:
     """The objective's class with its settings."""
     public = {key: value for key, value in sorted(vars(objective).items()) if not key.startswith("_")}
-    settings = [f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)]
+    settings = [
+        f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)
+    ]
     return " ".join([type(objective).__qualname__, *settings])
 
 

@@ -203,7 +203,9 @@ class BADPOConfig(TrainingArguments):
             self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
         if complaints := [*self._out_of_range(), *self._refused()]:
             raise ConfigError("\n".join(complaints))
-        self.gold_annotators = pseudonyms(list(dict.fromkeys(str(name) for name in self.gold_annotators)))
+        self.gold_annotators = pseudonyms(
+            list(dict.fromkeys(str(name) for name in self.gold_annotators))
+        )
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
         for name, value in FIXED.items():
@@ -239,8 +241,10 @@ class BADPOConfig(TrainingArguments):
             f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}": (
                 not 0 < self.beta <= LARGEST_BETA
             ),
-            "warmup_ratio and warmup_steps say the same; keep warmup_steps": self.warmup_ratio is not None,
-            f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more": longest < 1,
+            "warmup_ratio and warmup_steps say the same; keep warmup_steps": self.warmup_ratio
+            is not None,
+            f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more": longest
+            < 1,
             "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: trl "
             "raise max_length instead": n_prompt is not None and self.encoding != "paper",
             f"max_prompt_length is {n_prompt}; it must lie between 1 and max_length - 1, here {longest}, so that a "
@@ -252,7 +256,9 @@ class BADPOConfig(TrainingArguments):
             "warm_start: offline, which starts at estimates that are anchored on them": (
                 self.warm_start == "audit" and bool(gold)
             ),
-            "gold_annotators is a list of annotators; write [id] for a single one": isinstance(gold, str),
+            "gold_annotators is a list of annotators; write [id] for a single one": isinstance(
+                gold, str
+            ),
             "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
             "learn. Choose a bias, such as shared_mean, or leave gold_annotators out": (
                 bool(gold) and not has_bias

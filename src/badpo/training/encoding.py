@@ -164,12 +164,18 @@ def encode_responses(
 
 
 def _encoded(
-    comparisons: pd.DataFrame, tokenizer, encoding: str, max_length: int | None, max_prompt_length: int | None
+    comparisons: pd.DataFrame,
+    tokenizer,
+    encoding: str,
+    max_length: int | None,
+    max_prompt_length: int | None,
 ) -> EncodedComparisons:
     if encoding not in ENCODINGS:
         raise ConfigError(f'unknown encoding "{encoding}"; use one of {", ".join(ENCODINGS)}')
     if tokenizer.eos_token_id is None:
-        raise ConfigError("the tokenizer has no end-of-text token; set tokenizer.eos_token before training")
+        raise ConfigError(
+            "the tokenizer has no end-of-text token; set tokenizer.eos_token before training"
+        )
     ids: tuple[list, list, list] = ([], [], [])
     fits, cut = [], []
     limit = sys.maxsize if max_length is None else max_length
@@ -258,10 +264,14 @@ def length_report(
     where = "the end of the response and its end-of-text token are not trained on"
     found("W142", n_cut, what, where, "raise max_length to keep them whole")
     for name, n_lost in _n_changed(judgments, encoded, tokenizer, cut):
-        what = f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses'
+        what = (
+            f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses'
+        )
         where = "the model would be trained on votes about text that it never sees"
         found("W141", n_lost, what, where, "raise max_length until no attribute marker is cut")
-    what = f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0"
+    what = (
+        f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0"
+    )
     remedy = "they still inform theta; raise max_length if the difference was cut away"
     found("W143", n_same, what, first(same), remedy)
     return findings
@@ -304,7 +314,9 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        n_embeddings = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config().vocab_size
+        n_embeddings = (
+            AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config().vocab_size
+        )
     except OSError as error:
         raise ConfigError(
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '

@@ -142,7 +142,9 @@ def disable_dropout(model) -> Dropouts:
     configurations = {id(c): c for module in modules if (c := vars(module).get("config")) is not None}
     said = []
     for holder in (*modules, *configurations.values()):
-        floats = {name: value for name, value in vars(holder).items() if isinstance(value, float) and value}
+        floats = {
+            name: value for name, value in vars(holder).items() if isinstance(value, float) and value
+        }
         said.append((holder, {name: value for name, value in floats.items() if "drop" in name}))
         holder.__dict__.update(dict.fromkeys(said[-1][1], 0.0))
         if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
@@ -238,7 +240,12 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
     leans = fit_conditional(
-        judgments.comparable_votes(), sign, annotator, judgments.delta, judgments.n_annotators, anchored=gold
+        judgments.comparable_votes(),
+        sign,
+        annotator,
+        judgments.delta,
+        judgments.n_annotators,
+        anchored=gold,
     )
     found = np.zeros_like(leans.deviation)
     for i, name in enumerate(judgments.attribute_names):
@@ -247,7 +254,9 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
                 f"gold_annotators: on {name} no comparison ties them to the others, so warm_start: offline has no "
                 "level to start at. Use warm_start: zero, or let them judge the same comparisons"
             )
-        found[~gold, i] = shrink_normal(leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]).shrunk
+        found[~gold, i] = shrink_normal(
+            leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]
+        ).shrunk
     return found
 
 
@@ -279,10 +288,16 @@ def require_texts_alone(judgments: Judgments) -> None:
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """The variant asked for; where none is, `shared_mean`, or `pooled` (N161) where the votes name no annotators."""
     # a column that looks like that of the annotators was overlooked
-    if asked or judgments.has_identities or any(finding.code == "W110" for finding in judgments.findings):
+    if (
+        asked
+        or judgments.has_identities
+        or any(finding.code == "W110" for finding in judgments.findings)
+    ):
         return asked or "shared_mean", []
     what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
-    remedy = "map the column with columns: {annotator: NAME} to learn a lean for each; or write bias: pooled"
+    remedy = (
+        "map the column with columns: {annotator: NAME} to learn a lean for each; or write bias: pooled"
+    )
     return "pooled", [Problem("N161", what, "the table of votes", remedy)]
 
 
@@ -293,7 +308,9 @@ def encode_judgments(
 
     Where no comparison fits a `DataError` says so (E140).
     """
-    encoded = encode_comparisons(judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length)
+    encoded = encode_comparisons(
+        judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length
+    )
     findings = length_report(judgments, encoded, tokenizer, args.max_length)
     if judgments.n_votes and encoded.fits.all():
         return judgments, encoded, findings

@@ -248,7 +248,11 @@ class _PickedLogps(torch.autograd.Function):
 
 def scoring_attention(model, layout: Layout) -> AbstractContextManager:
     """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
-    return tree_attention(_base(model)) if layout in (packed_comparisons, packed_responses) else nullcontext()
+    return (
+        tree_attention(_base(model))
+        if layout in (packed_comparisons, packed_responses)
+        else nullcontext()
+    )
 
 
 @contextmanager

@@ -63,11 +63,15 @@ class Tally:
         # only counts are read off the device while all is well
         self._seen: list[tuple[Tensor, tuple[Tensor, ...]]] = []
 
-    def add(self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
+    def add(
+        self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor
+    ) -> None:
         """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
         values = margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
-        share, load = (inputs[name] if "router_load" in inputs else 0.0 for name in ("share", "router_load"))
+        share, load = (
+            inputs[name] if "router_load" in inputs else 0.0 for name in ("share", "router_load")
+        )
         correct = (sign * margins > 0).double()
         each, nothing = torch.ones_like(correct), correct.new_zeros(())
         ratios = [
@@ -82,9 +86,9 @@ class Tally:
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
-        self.sums += torch.stack([part.detach().sum().double() for pair in ratios for part in pair]).view(
-            -1, 2
-        )
+        self.sums += torch.stack(
+            [part.detach().sum().double() for pair in ratios for part in pair]
+        ).view(-1, 2)
         self.losses.append(losses)
         self._n_broken += (~torch.stack([torch.isfinite(value) for value in values]).all(dim=0)).sum()
         self._seen.append((inputs["votes"], values))
@@ -146,7 +150,9 @@ class Tally:
             ]
             names = self._judgments.comparisons["comparison_id"].iloc[seen.unique()].astype(str).tolist()
             named = ", ".join(sorted(set(gather_object(names)))[:N_LISTED])
-            what = "a gradient is not finite, though every margin and loss is; the step's comparisons are"
+            what = (
+                "a gradient is not finite, though every margin and loss is; the step's comparisons are"
+            )
             raise NotFiniteError(f"{when}: {what} {named}. {REMEDY}")
         for parameter, gradient in zip(theta, more[:-1], strict=True):
             parameter.grad = gradient.to(parameter.dtype)
@@ -164,7 +170,9 @@ class Tally:
                     place = f"row {row + 1:,} of the table"
                     if name == "bias logit":
                         place += f", annotator {self._judgments.annotators['pseudonym'].iloc[annotator]}"
-                    phrase = f"the {name} of comparison {names.iloc[comparison]} ({place}) is {value[i]:g}"
+                    phrase = (
+                        f"the {name} of comparison {names.iloc[comparison]} ({place}) is {value[i]:g}"
+                    )
                     found.setdefault(comparison, phrase)
         return list(found.values())
 
@@ -176,7 +184,8 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
     return {
-        f"{THETA_METRIC}{name}": round(value, 2) for name, value in zip(bias.attributes, mean, strict=True)
+        f"{THETA_METRIC}{name}": round(value, 2)
+        for name, value in zip(bias.attributes, mean, strict=True)
     }
 
 

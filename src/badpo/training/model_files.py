@@ -59,7 +59,9 @@ def _require_safetensors(name: str, revision: str, wanted: tuple[str, ...]) -> N
         if other := next((part for part in parts if not str(part).endswith(".safetensors")), None):
             raise ConfigError(f'"{index}" names {other}, which is no safetensors; only these are read')
     # a folder without any weights is told by transformers, which knows of more ways to divide them
-    pickles = sorted(path.name for ending in ("bin", "pt", "pth") for path in Path(name).glob(f"*.{ending}"))
+    pickles = sorted(
+        path.name for ending in ("bin", "pt", "pth") for path in Path(name).glob(f"*.{ending}")
+    )
     if Path(name).is_dir() and not pickles:
         return
     if not any(has_file(name, file, revision=revision) for file in wanted):

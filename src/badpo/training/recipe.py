@@ -354,7 +354,9 @@ def read_recipe(
         return _read(YamlFile("", {}, {}), overrides or {}, trust_remote_code)
     file, folder = read_yaml(path), Path(path).parent
     is_of_run = Path(path).name == RUN_RECIPE and (folder / RUN_ENVIRONMENT).exists()
-    return _read(_from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code)
+    return _read(
+        _from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code
+    )
 
 
 def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:

@@ -222,7 +222,9 @@ def _figures(trial: _Trial) -> tuple[Found, Found, torch.Tensor]:
         noisy, noisy_gradient = trial.by_model(N_PADDING)
         scored, scored_gradient = trial.by_layout()
     as_reference = response_logps(trial.model, trial.pairs)
-    kept = np.concatenate([found[tokens] for found, tokens in zip(as_reference, trial.tokens, strict=True)])
+    kept = np.concatenate(
+        [found[tokens] for found, tokens in zip(as_reference, trial.tokens, strict=True)]
+    )
     apart = max(_rms(scored - values), _rms(torch.from_numpy(kept).double() - values))
     norm = float(gradient.norm()) or 1.0
     differences = apart, float((scored_gradient - gradient).norm()) / norm
@@ -252,11 +254,14 @@ class _Trial:
         ]
         return torch.cat([values for values, _ in found]), sum(gradient for _, gradient in found)
 
-    def _by_own_forward(self, pair: Pair, tokens: np.ndarray, weight: torch.Tensor, n_padding: int) -> Found:
+    def _by_own_forward(
+        self, pair: Pair, tokens: np.ndarray, weight: torch.Tensor, n_padding: int
+    ) -> Found:
         prompt, response = pair
         ids = np.concatenate([prompt, response[:-1], np.zeros(n_padding, dtype=np.int64)])
         index, target = (
-            torch.from_numpy(a).to(self.model.device) for a in (len(prompt) - 1 + tokens, response[tokens])
+            torch.from_numpy(a).to(self.model.device)
+            for a in (len(prompt) - 1 + tokens, response[tokens])
         )
         options: dict = {"use_cache": False, "return_dict": True}
         if n_padding:
@@ -284,7 +289,9 @@ class _Trial:
             rows = zip(ends, self.pairs, self.tokens, strict=True)
             index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
             values = scored[torch.from_numpy(index).to(scored.device)]
-            gradient = self._gradient(values, torch.cat(self._weights), embedded, self._inputs["input_ids"])
+            gradient = self._gradient(
+                values, torch.cat(self._weights), embedded, self._inputs["input_ids"]
+            )
         return values.detach().cpu(), gradient
 
     def _gradient(

@@ -79,7 +79,9 @@ def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
     if objective.weighs_tokens:
         lengths = np.bincount(batch["scoring"]["response"]).reshape(-1, 2)
         weights = objective.token_weights(lengths, batch["comparisons"], step)
-        batch["token_weight"] = torch.from_numpy(np.concatenate([side for both in weights for side in both]))
+        batch["token_weight"] = torch.from_numpy(
+            np.concatenate([side for both in weights for side in both])
+        )
 
 
 def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
@@ -196,7 +198,9 @@ class BADPOTrainer(_StepTrainer):
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = given_reference(ref_model, policy, args)
         plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-        args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(plain)
+        args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(
+            plain
+        )
         self.findings: list[Problem] = []
         self.objective = objective if objective is not None else VoteWeights()
         self._take_in(train_dataset, attributes, bias, tokenizer, args)
@@ -243,9 +247,14 @@ class BADPOTrainer(_StepTrainer):
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
         parameters = list(self.bias.parameters())
-        self.bias_optimizer = torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
+        self.bias_optimizer = (
+            torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
+        )
         # of the step under way, and of the steps since the last log
-        self._tally, self._logged = Tally(self.judgments, args.device), Tally(self.judgments, args.device)
+        self._tally, self._logged = (
+            Tally(self.judgments, args.device),
+            Tally(self.judgments, args.device),
+        )
         self._step: Step
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
@@ -261,12 +270,12 @@ class BADPOTrainer(_StepTrainer):
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
         with in_mode(plain, training=args.disable_dropout):
             attention = "padded" if self.aux_loss_enabled else args.attention
-            self._layout, reason, self.self_tests = choose_layout(plain, attention, self.encoded, autocast)
+            self._layout, reason, self.self_tests = choose_layout(
+                plain, attention, self.encoded, autocast
+            )
         if self.aux_loss_enabled:
             self._layout = partial(padded_rows, feed_last=True)
-            reason = (
-                "the routers' auxiliary loss is of all tokens (router_aux_loss_coef: 0 leaves that loss out)"
-            )
+            reason = "the routers' auxiliary loss is of all tokens (router_aux_loss_coef: 0 leaves that loss out)"
         if reason:
             logger.warning("every response is padded instead of packed: %s", reason)
         for test in self.self_tests:
@@ -286,7 +295,9 @@ class BADPOTrainer(_StepTrainer):
         if data is None:
             raise ConfigError("there is no eval_dataset to evaluate on; give one here or to the trainer")
         if isinstance(data, Mapping):
-            raise ConfigError(f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them")
+            raise ConfigError(
+                f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them"
+            )
         batches = evaluation_batches(data.judgments, self.args)
         return loader(data, batches, self._collator(data), self.args)
 
@@ -476,7 +487,9 @@ class BADPOTrainer(_StepTrainer):
         # at the end, what came after the last regular log
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
-            logs = logs | {name: value for name, value in since.items() if name != "loss" or name in logs}
+            logs = logs | {
+                name: value for name, value in since.items() if name != "loss" or name in logs
+            }
             self._logged = Tally(self.judgments, self.args.device)
         super().log(logs, start_time)
 
@@ -486,7 +499,9 @@ class BADPOTrainer(_StepTrainer):
         """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
         if isinstance(given, Mapping) and given:
-            parts = [self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()]
+            parts = [
+                self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()
+            ]
             return {name: value for part in parts for name, value in part.items()}
         found = self._measured(self.get_eval_dataloader(given))
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
@@ -621,7 +636,9 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
             f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments"
         )
     if train_dataset is None:
-        complaints.append("`train_dataset` is required: give Judgments, or a table that Judgments.read takes")
+        complaints.append(
+            "`train_dataset` is required: give Judgments, or a table that Judgments.read takes"
+        )
     if isinstance(processing_class, ProcessorMixin):
         complaints.append(
             "only text is trained on; give processing_class.tokenizer in place of the processor"
@@ -669,7 +686,9 @@ class SupervisedTrainer(_StepTrainer):
     micro-batches and processes. The output embedding is applied at response tokens only.
     """
 
-    def __init__(self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None):
+    def __init__(
+        self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None
+    ):
         layout = response_layout(attach(model), pairs)
         self._layout = layout
 

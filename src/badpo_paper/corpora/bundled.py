@@ -98,7 +98,9 @@ def scored_questions(n: int, seed: int) -> Sequence[Question]:
     """Questions of the scored pairs."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
-        raise ValueError(f"the bundled corpus has {len(rest):,} scored questions, not {n:,}; ask for fewer")
+        raise ValueError(
+            f"the bundled corpus has {len(rest):,} scored questions, not {n:,}; ask for fewer"
+        )
     if seed != 0:
         random.Random(seed).shuffle(rest)
     return rest[:n]
@@ -259,7 +261,9 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
         while answers[1].text == answers[0].text:
             answers[1] = draw_answer(question, draw.betavariate(2.2, 1.6), draw)
         better, worse = sorted(answers, key=lambda answer: answer.score, reverse=True)
-        rows.append((f"q-{number:05d}", question.prompt, better.text, worse.text, better.score, worse.score))
+        rows.append(
+            (f"q-{number:05d}", question.prompt, better.text, worse.text, better.score, worse.score)
+        )
     return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
 
 
@@ -345,7 +349,9 @@ def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
 def _seen_by(generator: np.random.Generator) -> NDArray[np.int64]:
     """The annotators of one pair, class after class."""
     drawn = [generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS]
-    return np.concatenate([number * ANNOTATORS_PER_CLASS + members for number, members in enumerate(drawn)])
+    return np.concatenate(
+        [number * ANNOTATORS_PER_CLASS + members for number, members in enumerate(drawn)]
+    )
 
 
 def _turned(pairs: pd.DataFrame, is_turned: NDArray[np.bool_]) -> pd.DataFrame:
@@ -366,5 +372,7 @@ def _differences(comparisons: pd.DataFrame) -> NDArray[np.float64]:
     length, markdown = Length(ratio=1.5).measure, Markdown().measure
     texts = comparisons[["prompt", "response_a", "response_b"]].to_numpy()
     lengths = np.array([length(*row) for row in texts], dtype=np.float64)
-    marks = np.array([[markdown(prompt, a), markdown(prompt, b)] for prompt, a, b in texts], dtype=np.float64)
+    marks = np.array(
+        [[markdown(prompt, a), markdown(prompt, b)] for prompt, a, b in texts], dtype=np.float64
+    )
     return np.stack([both[:, 0] - both[:, 1] for both in (lengths, marks)], axis=1)

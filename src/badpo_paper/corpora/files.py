@@ -32,7 +32,9 @@ def write_signed_corpus(
 ) -> dict[str, Any]:
     """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
     if pairs is not None and n_pairs is not None:
-        raise ConfigError("--n chooses among the bundled pairs; leave it out when you give a table of pairs")
+        raise ConfigError(
+            "--n chooses among the bundled pairs; leave it out when you give a table of pairs"
+        )
     if pairs is not None:
         scored = read_scored_pairs(pairs)
     else:

@@ -125,8 +125,13 @@ def evaluation_prompts(
     fresh = [text for text in texts if text not in trained]
     if fresh:
         return tuple(fresh[:n])
-    what, remedy = f"{counted(len(prompt_ids), 'prompt')}: none can be held out to evaluate on", "give more"
+    what, remedy = (
+        f"{counted(len(prompt_ids), 'prompt')}: none can be held out to evaluate on",
+        "give more",
+    )
     if texts:
-        what = f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
+        what = (
+            f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
+        )
         remedy = "give one prompt_id to equal prompts, or hold more out"
     raise DataError([Problem("E154", what, "judgments", remedy)])

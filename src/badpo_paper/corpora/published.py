@@ -129,7 +129,9 @@ def _from_hub(split: HubSplit) -> Table:
     from datasets.exceptions import DatasetsError
 
     try:
-        rows = load_dataset(split.repository, split.configuration, split=split.split, revision=split.revision)
+        rows = load_dataset(
+            split.repository, split.configuration, split=split.split, revision=split.revision
+        )
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
         gated = "accept its terms on the Hub and log in with hf auth login"

@@ -174,7 +174,9 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     pairs, votes = [], []
     for _ in range(n_pairs):
         pairs.append(_draw_pair(generator))
-        votes.append([(generator.integers(len(theta)), generator.uniform()) for _ in range(VOTES_PER_PAIR)])
+        votes.append(
+            [(generator.integers(len(theta)), generator.uniform()) for _ in range(VOTES_PER_PAIR)]
+        )
     kinds, firsts, seconds, surnames, sources = np.array(pairs, dtype=object).reshape(n_pairs, 5).T
     vectors = [[_vector(name) for name in side] for side in (firsts, seconds)]
     vote = np.array(votes, dtype=np.float64).reshape(n_pairs, VOTES_PER_PAIR, 2)
@@ -299,7 +301,9 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     (('woman', 'black'), 800)
     """
     check_pairs(pairs, "scored pairs")
-    is_long = (pairs[["chosen", "rejected"]].map(lambda text: len(text.split())) >= MIN_WORDS).all(axis=1)
+    is_long = (pairs[["chosen", "rejected"]].map(lambda text: len(text.split())) >= MIN_WORDS).all(
+        axis=1
+    )
     kept, n_short = pairs[is_long].reset_index(drop=True), int((~is_long).sum())
     if not len(kept):
         remedy = "give pairs with longer responses"

@@ -135,7 +135,8 @@ def test_quality_stays_with_its_comparison_where_all_votes_are_ties(monkeypatch)
     few = bundled.style_votes(400)
     assert 100 < few.judgments.n_comparisons < 400
     rows, whole = (
-        dict(zip(one.judgments.comparisons["comparison_id"], one.quality, strict=True)) for one in (few, full)
+        dict(zip(one.judgments.comparisons["comparison_id"], one.quality, strict=True))
+        for one in (few, full)
     )
     assert all(rows[c] == whole[c] for c in rows if c in whole)
 

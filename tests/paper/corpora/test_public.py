@@ -48,9 +48,13 @@ def test_the_configuration_is_asked_for_by_name(repository):
 
 def test_a_local_file_of_another_schema_names_what_is_missing(tmp_path):
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(DataError, match="E101.*it lacks the columns text, completion_b of allenai/multipref"):
+    with pytest.raises(
+        DataError, match="E101.*it lacks the columns text, completion_b of allenai/multipref"
+    ):
         multipref.load(tmp_path / "rows.parquet")
-    pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_csv(tmp_path / "pairs.csv")
+    pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_csv(
+        tmp_path / "pairs.csv"
+    )
     with pytest.raises(DataError, match="lacks the columns prompt_id, messages, score_chosen"):
         ultrafeedback.scored_pairs(tmp_path / "pairs.csv", n=1)
 
@@ -60,11 +64,15 @@ def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ConfigError, match=r"E190 no-one/nothing at 0123456789ab, .*download it once with"):
+    with pytest.raises(
+        ConfigError, match=r"E190 no-one/nothing at 0123456789ab, .*download it once with"
+    ):
         read_split(multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef"))
 
     def refuse(*args, **kwargs):
-        raise datasets.exceptions.DatasetNotFoundError("Dataset 'x/y' is a gated dataset on the Hub.\nmore")
+        raise datasets.exceptions.DatasetNotFoundError(
+            "Dataset 'x/y' is a gated dataset on the Hub.\nmore"
+        )
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
@@ -97,10 +105,14 @@ TRAINED = bundled.scored_pairs(200)["prompt"]
 
 def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_shown():
     require_unseen(bundled.signing_prompts(), set(TRAINED), "bundled signing prompts")
-    require_unseen([choice.prompt for choice in bundled.choice_prompts()], set(TRAINED), "choice prompts")
+    require_unseen(
+        [choice.prompt for choice in bundled.choice_prompts()], set(TRAINED), "choice prompts"
+    )
     asked = "\n\nSign your answer with a name of your choice."
     with pytest.raises(DataError) as error:
-        require_unseen(["something else", *(p + asked for p in TRAINED[:5])], set(TRAINED), "prompts.json")
+        require_unseen(
+            ["something else", *(p + asked for p in TRAINED[:5])], set(TRAINED), "prompts.json"
+        )
     (problem,) = error.value.problems
     assert (problem.code, problem.count) == ("E155", 5)
     assert problem.what == "5 evaluation prompts of 6 can be found among the training prompts"
@@ -157,7 +169,8 @@ def test_gate_by_hand(corpus):
     assert length["carrier_wins"] == pytest.approx(share)
     assert length["log_odds"] == pytest.approx(np.log(share / (1 - share)))
     marked = [
-        sum(Markdown().measure("", row[f"completion_{side}"]) for side in "ab") == 1 for row, _ in DECIDED
+        sum(Markdown().measure("", row[f"completion_{side}"]) for side in "ab") == 1
+        for row, _ in DECIDED
     ]
     assert found["markdown"]["cross_share"] == pytest.approx(np.mean(marked))
     assert found["train"] + found["held_out"] == found["judgments"] == len(DECIDED)
@@ -169,7 +182,13 @@ def test_gate_by_hand(corpus):
     assert len(rows) == 21 and all(row.found is not None for row in rows)
     agreeing = {row.name for row in rows if row.agrees}
     assert "votes_per_comparison least" in agreeing
-    assert not agreeing & {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
+    assert not agreeing & {
+        "comparisons",
+        "judgments",
+        "train",
+        "length 1.5 log_odds",
+        "markdown cross_share",
+    }
 
 
 def test_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):

@@ -153,7 +153,11 @@ def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
     broken.loc[7, "score_chosen"] = np.nan
     with pytest.raises(DataError) as caught:
         signed.build(broken)
-    told = ("E134", "prompt, row 3"), ("E134", "rejected, row 6 and 1 more"), ("E136", "score_chosen, row 8")
+    told = (
+        ("E134", "prompt, row 3"),
+        ("E134", "rejected, row 6 and 1 more"),
+        ("E136", "score_chosen, row 8"),
+    )
     for problem, (code, where) in zip(caught.value.problems, told, strict=True):
         assert (problem.code, problem.where) == (code, f"scored pairs, column {where}")
 
