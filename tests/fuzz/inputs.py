@@ -133,10 +133,10 @@ def as_file(rows: list[dict[str, Any]], ending: str) -> bytes:
         frame, sink = pd.DataFrame(rows), io.BytesIO()
         frame.columns = [str(name).encode(errors="replace").decode() for name in frame.columns]
         try:
-            pa.Table.from_pandas(frame)
+            frame.to_parquet(sink)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-            frame = frame.map(repr)
-        frame.to_parquet(sink)
+            sink = io.BytesIO()
+            frame.map(repr).to_parquet(sink)
         return sink.getvalue()
     if ending in ("csv", "tsv"):
         text, names = io.StringIO(), dict.fromkeys(name for row in rows for name in row)
