@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import itertools
 import json
+import lzma
 import re
 import shutil
 import stat
@@ -455,14 +457,30 @@ def write_zip(path: Path) -> None:
         archive.writestr("inside.txt", f"{TOM} " * 50)
 
 
+def write_hidden(path: Path) -> None:
+    """A parquet file whose bytes do not show what is in it."""
+    table = pa.table({"x": [["y" * 99, TOM] * 20]}).replace_schema_metadata(None)
+    hidden = {
+        "compression": "gzip",
+        "use_dictionary": False,
+        "write_statistics": False,
+        "store_schema": False,
+    }
+    pq.write_table(table, path, **hidden)
+    assert TOM.encode() not in path.read_bytes()
+
+
 COPIES = {
     "text.bak": lambda path: path.write_text(f"of {TOM}."),
     "in_json": lambda path: path.write_text(json.dumps({"note": f"a\n{TOM}\nb"})),
     "pseudonym.tsv": lambda path: path.write_text(f"n\n{pseudonyms([TOM])[0]}\n"),
     "other_case": lambda path: path.write_text("WORKER-3 "),
+    "unicode.txt": lambda path: path.write_text(f"of {TOM}.", encoding="utf-16"),
+    "copy.bz2": lambda path: path.write_bytes(bz2.compress(TOM.encode())),
+    "copy.xz": lambda path: path.write_bytes(lzma.compress(TOM.encode())),
     "copy.gz": lambda path: path.write_bytes(gzip.compress(TOM.encode() * 1)),
     "copy.xlsx": write_zip,
-    "nested.bin": lambda path: pq.write_table(pa.table({"x": [["y" * 99, TOM]]}), path),
+    "nested.bin": write_hidden,
     "metadata.parquet": lambda path: pq.write_table(
         pa.table({"x": [1]}).replace_schema_metadata({b"pandas": TOM.encode()}), path
     ),
@@ -482,6 +500,22 @@ def test_a_copy_of_any_kind_is_listed(tmp_path, name):
     COPIES[name](copy)
     (trace,) = forget(TOM, data=[table], runs=[tmp_path / "runs"])
     assert trace.path == copy and not trace.goes and copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("Åke_Berg", "Åke_Berg"),
+        ("JOSÉ_Garcia", "josé_garcia"),
+        ("Anna Smith ", "Anna Smith,"),
+        ("Tom&Jerry", "Tom&amp;Jerry"),
+    ],
+)
+def test_an_id_is_found_as_people_write_it(tmp_path, name, written):
+    table = tmp_path / "votes.csv"
+    table.write_text(HEADER + f"p,b,c,b,{name}\n")
+    (tmp_path / "notes.txt").write_text(f"from {written} here")
+    assert "notes.txt" in [trace.path.name for trace in forget(name, data=[table])]
 
 
 def test_a_short_id_is_looked_for_where_people_stand(tmp_path):

@@ -113,6 +113,7 @@ def test_rows_with_thousands_of_names_are_refused(tmp_path):
         ("v.csv", 'a,b\n"x\ny",1\nz,2\n', [2, 4]),
         ("v.csv", "a,b\n1,2\n\n3,4\n", [2, 4]),
         ("v.jsonl", '{"a": 1}\n\n{"a": 2}\n', [1, 3]),
+        ("v.jsonl", '{"a": 1}\r\n{"a":\r2}\n', [1, 2]),
     ],
 )
 def test_rows_know_their_lines(tmp_path, name, content, lines):

@@ -17,6 +17,7 @@ from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import DiscountedTail
 from badpo.training import checkpoints as module
 from badpo.training.checkpoints import (
     MARKER,
@@ -137,6 +138,18 @@ def test_the_newest_whole_checkpoints_are_kept(tmp_path, whole, torn, best, left
     assert steps(tmp_path) == left
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_no_limit_keeps_every_checkpoint(tmp_path, limit):
+    begun(tmp_path, max_steps=2, save_steps=1, save_total_limit=limit)
+    assert steps(tmp_path / "checkpoints") == [2, 1]
+
+
+def test_another_dropout_of_an_adapter_is_another_run(tmp_path):
+    begun(tmp_path, max_steps=2, disable_dropout=False, peft_config=lora(lora_dropout=0.05))
+    other = make(tmp_path, max_steps=2, disable_dropout=False, peft_config=lora(lora_dropout=0.3))
+    assert "dropout of the adapter was {'default': 0.05}, is now {'default': 0.3}" in refusal(other)
+
+
 def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypatch):
     for step in (2, 4):
         checkpoint(tmp_path, step)
@@ -156,7 +169,7 @@ def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypat
 SAVED = dict(save_strategy="steps", save_steps=2, max_steps=4)
 OF_CONTENT = """data, annotators, pseudonym key, attributes, attribute values, parts of theta, fixed part of theta,
 gold_annotators, tokenizer, reference, precision, adapter, configuration of the model, objective, code,
-judgments per step"""
+judgments per step, dropout of the adapter"""
 ARGUMENTS = """attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
 router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
 weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed"""
@@ -169,7 +182,16 @@ def begun(folder, data=None, **options) -> BADPOTrainer:
     return run
 
 
-def make(folder, data=None, model=None, tokenizer=None, peft_config=None, fixed=None, **options):
+def make(
+    folder,
+    data=None,
+    model=None,
+    tokenizer=None,
+    peft_config=None,
+    fixed=None,
+    objective=None,
+    **options,
+):
     people = judgments().annotators["pseudonym"].tolist()
     own = {"parts": ["mean", "deviation"], "fixed": torch.tensor([fixed or 0.0])}
     return BADPOTrainer(
@@ -178,6 +200,7 @@ def make(folder, data=None, model=None, tokenizer=None, peft_config=None, fixed=
         train_dataset=data if data is not None else judgments(),
         processing_class=tokenizer or tiny.tokenizer(),
         peft_config=peft_config,
+        objective=objective,
         bias=None if fixed is None else BiasTerm(["length"], people, **own),
     )
 
@@ -242,6 +265,11 @@ def with_attributes(*attributes) -> Judgments:
             ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, "],
         ),
         ({"fixed": 0.5}, ["fixed part of theta was none, is now "]),
+        (
+            {"objective": DiscountedTail(0.5)},
+            ["objective was VoteWeights, is now DiscountedTail alpha=0.5"],
+        ),
+        ({"bf16": True}, ["precision was "]),
         (
             dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
             [

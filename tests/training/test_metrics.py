@@ -7,6 +7,7 @@ import math
 import types
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -16,7 +17,7 @@ from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_suite
 from badpo.results.verdicts import anchor_sentences
-from badpo.training.metrics import NotFiniteError, Tally, publishable
+from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
 from tests.results.suites import write_suite
 from tests.training.run_one import BrokenAt
@@ -160,18 +161,29 @@ def test_the_comparison_and_the_row_are_the_right_ones(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["the reference", "training", "evaluation"])
-def test_broken_weights_stop_the_first_step_and_an_evaluation(tmp_path, when):
+def test_broken_weights_stop_the_reference_the_first_step_and_an_evaluation(tmp_path, when):
     run = trainer(tmp_path, eval_dataset=judgments())
     if when != "the reference":
         run.compute_references()
     with torch.no_grad():
         next(run.model.parameters()).fill_(math.nan)
-    said = "evaluation at step 0" if when == "evaluation" else "step 1"
-    with pytest.raises(
-        NotFiniteError, match=f"^{said}: the margin of comparison c.* is nan; .* comparisons more"
-    ):
+    margin = "the margin of comparison c.* is nan; .* comparisons more"
+    said = {
+        "the reference": "^the reference gives 24 comparisons of 24 a log-probability that is not finite",
+        "training": f"^step 1: {margin}",
+        "evaluation": f"^evaluation at step 0: {margin}",
+    }
+    with pytest.raises(NotFiniteError, match=said[when]):
         run.evaluate() if when == "evaluation" else run.train()
     assert not log_lines(tmp_path) if (tmp_path / "log.jsonl").exists() else True
+
+
+def test_a_reference_that_is_not_finite_is_refused_and_its_comparison_named():
+    values = [np.zeros(2, dtype=np.float32)] * 48
+    require_finite_reference(values, judgments())
+    values[11] = np.array([0.0, np.nan])
+    with pytest.raises(NotFiniteError, match=r"1 comparison of 24 .*\(first: c5\)"):
+        require_finite_reference(values, judgments())
 
 
 def one_sided(annotators: set[str]) -> Judgments:

@@ -58,10 +58,14 @@ def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
 
 def _parameter(text: str) -> Any:
     """A number, true or false, or the text itself: words such as no and on stay words."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        try:
+            return number(text)
+        except ValueError:
+            continue
+    return text
 
 
 def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
@@ -433,4 +437,6 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
         is_full = error.errno == errno.ENOSPC
         remedy = ["free some space and try again; train continues with --resume"] if is_full else []
         return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
+    if os.strerror(errno.ENOSPC) in text:  # of a library that tells no error number
+        return EXIT_FAILED, [text, "free some space and try again; train continues with --resume"]
     return EXIT_FAILED, [f"{kind}: {text}", "run the command again with --debug to see where"]

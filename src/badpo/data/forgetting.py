@@ -6,12 +6,15 @@ sum beside it, the rest of such a file would tell the missing value. Then every 
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import datetime
 import glob
 import gzip
+import html
 import io
 import json
+import lzma
 import mmap
 import os
 import re
@@ -47,6 +50,7 @@ from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
+_COMPRESSED: dict[bytes, Callable] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
 _LARGE = (
     2**28
 )  # bytes, such as weights: these are not copied, so that ids are found as they are written alone
@@ -270,10 +274,21 @@ def _write_parquet(
     table = pq.read_table(path).filter(pa.array(~rows.theirs))
     is_ours = DROPPED_KEY in (table.schema.metadata or {})
     # dictionaries hold values of rows that are gone, and metadata may name somebody
-    kinds = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in table.schema.types]
+    kinds = map(_plain_type, table.schema.types)
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if is_ours else None
     table = table.cast(pa.schema(zip(table.schema.names, kinds, strict=True), metadata))
     pq.write_table(table, unfinished, write_page_checksum=True)
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    """A type without dictionaries."""
+    if pa.types.is_dictionary(kind):
+        return kind.value_type
+    if pa.types.is_list(kind):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _plain_type(field.type)) for field in kind])
+    return kind
 
 
 def _lines_without(path: Path, rows: _Rows) -> bytes:
@@ -424,10 +439,13 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
         for raw in people.raw_ids
         if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
     }
-    forms = {form for name in long for form in (name, json.dumps(name)[1:-1])} | people.pseudonyms
+    written = {form for name in long for form in (name, json.dumps(name)[1:-1], html.escape(name))}
+    texts = {form.strip() for text in written | people.pseudonyms for form in (text, text.lower())}
+    forms = {text.encode(kind) for text in texts for kind in ("utf-8", "utf-16-le", "utf-16-be")}
+    # contents are lowered as bytes: letters of ASCII alone
     forms |= {form.lower() for form in forms}
     # an id that begins like theirs is not theirs
-    patterns = [re.compile(re.escape(form.encode()) + rb"(?![0-9A-Za-z])") for form in forms]
+    patterns = [re.compile(re.escape(form) + rb"(?![0-9A-Za-z])") for form in forms]
     found = {}
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
@@ -451,13 +469,15 @@ def _contents(path: Path) -> Iterator[bytes | mmap.mmap]:
             return
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             yield content
-            head = content[:4]
-    if head.startswith(b"\x1f\x8b"):
-        yield gzip.decompress(path.read_bytes())
+            head = content[:6]
+    for start, opened in _COMPRESSED.items():
+        if head.startswith(start):
+            with opened(path) as unpacked:
+                yield unpacked.read()
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
             yield from map(archive.read, archive.namelist())
-    if head == b"PAR1":
+    if head.startswith(b"PAR1"):
         with pq.ParquetFile(path) as table:
             yield str(table.schema_arrow.metadata).encode()
             for batch in table.iter_batches():

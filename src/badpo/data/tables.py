@@ -193,7 +193,8 @@ def _read_csv(path: Path) -> Table:
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+    # at line feeds alone, as forgetting counts lines
+    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -242,7 +243,7 @@ def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
     chunks = column.unify_dictionaries().chunks
     # each text is one object, in however many rows it stands
     values = np.array([*chunks[0].dictionary.to_pylist(), None], dtype=object)
-    numbers = [chunk.indices.fill_null(-1).to_numpy() for chunk in chunks]
+    numbers = [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks]
     return values[np.concatenate(numbers)]
 
 

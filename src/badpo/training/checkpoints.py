@@ -246,6 +246,7 @@ def run_facts(run) -> dict[str, Any]:
         "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
         "adapter": computed_with["adapter"] or None,
+        "dropout of the adapter": None if args.disable_dropout else _adapter_dropout(run.model),
         "configuration of the model": _digest(
             json.dumps({**computed_with, "adapter": None}, sort_keys=True, default=str).encode()
         ),
@@ -274,6 +275,11 @@ def _objective_name(objective) -> str:
         f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)
     ]
     return " ".join([type(objective).__qualname__, *settings])
+
+
+def _adapter_dropout(model) -> dict[str, float] | None:
+    adapters = getattr(model, "peft_config", None) or {}
+    return {name: getattr(adapter, "lora_dropout", 0.0) for name, adapter in adapters.items()} or None
 
 
 def _of_people(content: bytes) -> str:
@@ -513,7 +519,8 @@ class RunCallback(TrainerCallback):
             # it repeats figures of the log, which may be about one person
             (folder / TRAINER_STATE_NAME).chmod(0o600)
             mark_complete(folder, self._trainer.facts)
-            if self._keep is not None:
+            # as in transformers, 0 keeps all
+            if self._keep is not None and self._keep > 0:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))
         self._trainer.accelerator.wait_for_everyone()
         if self.go_on:

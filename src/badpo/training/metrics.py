@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -30,6 +31,17 @@ REMEDY = (
 
 class NotFiniteError(FloatingPointError):
     """A margin, a loss, theta or a gradient is NaN or infinite; the run cannot go on."""
+
+
+def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
+    """Refuse a reference whose value of a response is not finite: a later step would stop, and again when resumed."""
+    broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
+    if broken:
+        names = judgments.comparisons["comparison_id"].iloc[broken[:N_NAMED]]
+        raise NotFiniteError(
+            f"the reference gives {counted(len(broken), 'comparison')} of {len(logps) // 2:,} a log-probability that "
+            f"is not finite (first: {', '.join(map(str, names))}). Look at their texts, or load it in bf16 or float32"
+        )
 
 
 class Tally:

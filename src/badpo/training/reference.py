@@ -75,8 +75,13 @@ def configuration(model) -> dict[str, Any]:
     return {
         "attention": model.config._attn_implementation,
         "model": _computed_with(model.config.to_dict()),
-        "adapter": {name: _computed_with(adapter.to_dict()) for name, adapter in adapters.items()},
+        "adapter": {name: _set(_computed_with(adapter.to_dict())) for name, adapter in adapters.items()},
     }
+
+
+def _set(settings: dict[str, Any]) -> dict[str, Any]:
+    """What is set of an adapter: a later peft has optional settings that change nothing."""
+    return {name: value for name, value in settings.items() if value not in (None, False, {}, [])}
 
 
 def _computed_with(settings: Any) -> Any:

@@ -56,7 +56,7 @@ from badpo.training.inputs import (
     training_judgments,
 )
 from badpo.training.logprobs import attach, in_mode, on_device, response_layout, scoring_attention
-from badpo.training.metrics import Tally, publishable, theta_metrics
+from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
 from badpo.training.reference import (
@@ -361,6 +361,7 @@ class BADPOTrainer(_StepTrainer):
             with self._reference() as reference:
                 pairs = data.encoded.pairs
                 data.reference = divided_logps(self.reference_cache, reference, pairs, self.accelerator)
+            require_finite_reference(data.reference, data.judgments)
         return data.reference
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
