@@ -21,6 +21,7 @@ from transformers import (
     MistralConfig,
     NemotronConfig,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen2VLConfig,
     T5Config,
 )
@@ -377,6 +378,16 @@ def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
         attention_call(qwen2, **keywords)
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "n_query", "n_key"), [(2, 3, 3), (1, 4, 3), (1, 3, 5)], ids=["rows", "queries", "cache"]
+)
+def test_a_plan_for_other_tokens_is_refused(qwen2, n_rows, n_query, n_key):
+    layer, plan = qwen2.get_decoder().layers[0].self_attn, TreePlan(np.array([[0, 3, 0, 0]]), 3, CPU)
+    query, key = torch.ones(n_rows, 4, n_query, 8), torch.ones(n_rows, 2, n_key, 8)
+    with pytest.raises(ValueError, match="the plan is for one row of 3 tokens"):
+        tree_attention_forward(layer, query, key, key, None, tree_plan=plan)
+
+
 def test_keywords_that_ask_for_nothing_pass(qwen2):
     nothing = {"softcap": None, "sliding_window": 3, "output_attentions": False, "is_causal": True}
     output, weights = attention_call(qwen2, **nothing, position_ids=torch.arange(3))
@@ -408,6 +419,16 @@ UNKNOWN_WINDOW = Qwen2Config(**SIZES, layer_types=["sliding_attention", "full_at
 def test_unsupported_attention_is_named(config, reason):
     found = unsupported_reason(config)
     assert found is None if reason is None else reason in found
+
+
+def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refused():
+    experts = dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
+    slides = dict(use_sliding_window=True, sliding_window=20, layer_types=["sliding_attention"] * 2)
+    moe = tiny_model(Qwen2MoeConfig(**SIZES, **experts, **slides, shared_expert_intermediate_size=16))
+    with tree_attention(moe):
+        packed_hidden(moe, mixed_comparisons()[:4])
+        with pytest.raises(ValueError, match="a sliding window of 20 tokens; use the padded forward"):
+            packed_hidden(moe, mixed_comparisons())
 
 
 def test_left_padded_generation_is_exact_while_switched_on(model):

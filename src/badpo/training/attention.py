@@ -250,13 +250,20 @@ def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tenso
     """
     input_ids = pack["input_ids"]
     segments = torch.as_tensor(pack["segments"]).cpu().numpy()
+    plan = TreePlan(segments, len(input_ids), input_ids.device)
+    # not every model that slides says so to its attention function
+    reason = unsupported_reason(decoder.config, plan.longest)
+    if reason:
+        raise ValueError(
+            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
+        )
     output = decoder(
         input_ids=input_ids[None],
         position_ids=pack["position_ids"][None],
         # An empty four-dimensional mask is passed on as it is, and every attention that does not know the plan
         # fails on it instead of attending wrongly.
         attention_mask=torch.zeros(1, 1, 0, 0, dtype=torch.bool, device=input_ids.device),
-        tree_plan=TreePlan(segments, len(input_ids), input_ids.device),
+        tree_plan=plan,
         use_cache=False,
         return_dict=True,
     )
@@ -314,6 +321,11 @@ def tree_attention_forward(
             **options,
         )
     _refuse(module, tree_plan, dropout, is_causal, options)
+    if query.shape[0] != 1 or query.shape[2] != tree_plan.n_tokens or key.shape[2] != tree_plan.n_tokens:
+        raise ValueError(
+            f"the plan is for one row of {tree_plan.n_tokens} tokens; got queries {tuple(query.shape)} and "
+            f"keys {tuple(key.shape)}. A key-value cache cannot be used with a pack"
+        )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return tree_plan.attend(query, key, value, scaling)[None], None
 
