@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import threading
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -267,9 +271,26 @@ def with_template(template: str) -> PreTrainedTokenizerFast:
 
 def test_a_template_without_an_end_is_left(monkeypatch):
     monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.05)
-    long = "{% for i in range(9999) %}{% for j in range(300) %}{% endfor %}{% endfor %}"
+    # a machine that is busy for longer would end the tests; the test below this one asks for that end
+    monkeypatch.setattr(encoding_module.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    before = set(threading.enumerate())
     with pytest.raises(ConfigError, match="does not end within 0.05 seconds"):
         rendered_chats(with_template(long), [as_user("Why?")])
+    for worker in set(threading.enumerate()) - before:
+        worker.join(60)
+        assert not worker.is_alive()  # it was told to end
+
+
+def test_a_step_that_nothing_can_interrupt_ends_the_process():
+    program = (
+        "from badpo.training import encoding\nfrom tests import tiny\nencoding._MOST_SECONDS = 0.5\n"
+        # minutes of one step that lets no other thread run
+        "t = tiny.tokenizer()\nt.chat_template = '{{ (3 ** 1000000000) % 7 }}'\n"
+        f"encoding.rendered_chats(t, [{as_user('Why?')!r}])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and "encoding.py" in done.stderr and "Timeout" in done.stderr
 
 
 @pytest.mark.parametrize(

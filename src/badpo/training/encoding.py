@@ -7,6 +7,8 @@ by the chat template and cut from the left, the response followed by the end-of-
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import os.path
 import sys
 import threading
@@ -34,22 +36,29 @@ _MOST_SECONDS = 60.0
 def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **options: Any) -> list[str]:
     """Conversations as the texts that the tokenizer's chat template makes of them.
 
-    A template is a program of somebody else. It runs in a thread of its own, which is left alone when it does not end.
+    A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
     """
     rendered: list[str] = []
-    failed: list[Exception] = []
+    failed: list[BaseException] = []
 
     def render() -> None:
         try:
             for messages in conversations:
                 rendered.append(tokenizer.apply_chat_template(messages, tokenize=False, **options))
-        except Exception as error:  # whatever a program can raise
+        except BaseException as error:  # whatever a program can raise, and what tells it to end
             failed.append(error)
 
     worker = threading.Thread(target=render, daemon=True)
-    worker.start()
-    worker.join(_MOST_SECONDS)
+    # a single long step, such as the power of a long number, lets no other thread run: the process ends then
+    faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
+    try:
+        worker.start()
+        worker.join(_MOST_SECONDS)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
     if worker.is_alive():
+        ident = ctypes.c_ulong(worker.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
         reason = f"does not end within {_MOST_SECONDS:g} seconds"
     elif failed:
         reason = f"ends with {type(failed[0]).__name__}: {failed[0]}"
