@@ -23,6 +23,7 @@ from badpo.training.inputs import (
     disable_dropout,
     encode_judgments,
     evaluation_judgments,
+    given_reference,
     gold_annotators,
     gold_cross_votes,
     leans_above_gold,
@@ -285,6 +286,19 @@ def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, 
     tiny.model().to(torch.bfloat16).save_pretrained(tmp_path)
     loaded = load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
     assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_compiled_model_or_reference_is_refused(in_place):
+    compiled = tiny.model()
+    if in_place:
+        compiled.compile()
+    else:
+        compiled = torch.compile(compiled)
+    with pytest.raises(ConfigError, match="^model is compiled by torch.compile"):
+        load_model(compiled, arguments())
+    with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
+        given_reference(compiled, tiny.model(), arguments())
 
 
 def test_dropout_is_set_to_zero_everywhere():

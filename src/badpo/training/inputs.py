@@ -32,7 +32,7 @@ from badpo.training.trl_keys import ALIASES
 Dropouts = list[tuple[Any, dict[str, float]]]
 
 
-def load_model(model, args: BADPOConfig):
+def load_model(model, args: BADPOConfig, which: str = "model"):
     """``model`` itself, or the one of that name, loaded with ``args.model_init_kwargs``; able to score.
 
     Without a ``dtype`` there the weights are float32: at preference rates a bfloat16 weight rounds its updates away.
@@ -43,6 +43,11 @@ def load_model(model, args: BADPOConfig):
         options = {ALIASES.get(key, key): value for key, value in options.items()}
         options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
         model = load_weights(model, **options)
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
+        raise ConfigError(
+            f"{which} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
+            "the model as it was before"
+        )
     return attach(model)
 
 
@@ -61,7 +66,7 @@ def given_reference(ref_model, policy, args: BADPOConfig):
     if ref_model is None:
         return None
     trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
-    reference = load_model(ref_model, args)
+    reference = load_model(ref_model, args, "ref_model")
     if any(id(parameter) in trained for parameter in reference.parameters()):
         raise ConfigError(
             "model and ref_model cannot be the same object, or have weights in common that are trained: the reference "
