@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import badpo
 from badpo.cli.main import app
+from badpo.cli.options import parsed_attribute
 from badpo.data.problems import ConfigError, DataError, Problem
 from tests.public_face import commands
 
@@ -232,3 +233,9 @@ def test_check_with_a_model_counts_what_is_cut(tmp_path):
     asked = ("--model", tmp_path / "model", "--max-length", "8", "--json")
     problems = json.loads(run("check", tmp_path / "votes.csv", *asked).stdout)["problems"]
     assert any("max_length=8" in problem["what"] for problem in problems)
+
+
+def test_values_of_an_attribute_are_numbers_true_or_false_and_else_texts():
+    found = parsed_attribute('regex:pattern="a",one=.5,two=null,three=true,four=[5],five=1;2')
+    texts = {"pattern": '"a"', "two": "null", "four": "[5]"}
+    assert found == {"type": "regex", "one": 0.5, "three": True, "five": [1, 2], **texts}

@@ -409,7 +409,7 @@ def shrink_votes(
 
     by Laplace's approximation around the penalised fit, times for every lean the ratio of its own integral to
     Laplace's, of a logistic likelihood with the same first four derivatives there. The posterior is averaged over tau
-    under the density of `Spread.posterior`. By simulation (`docs/audit_statistics.md`) the
+    under the density of `Spread.posterior`. By simulation (`docs/results/audit_statistics.md`) the
     intervals keep their promise from about ten informative votes each, where estimates with normal errors do not.
 
     Parameters
@@ -645,7 +645,7 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
 
     under a normal prior or under a free one, whichever is smaller. Just beyond rho the two differ most: where a few
     annotators stand far from a tight crowd a normal prior takes the crowd for wider than it is, and one flag in eight
-    was wrong at a target of one in ten (`docs/audit_statistics.md`).
+    was wrong at a target of one in ten (`docs/results/audit_statistics.md`).
 
     Returns
     -------

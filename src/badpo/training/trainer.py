@@ -547,7 +547,7 @@ class BADPOTrainer(_StepTrainer):
         ----------
         resume_from_checkpoint : bool or str or None
         allow_changed : sequence of str
-            What may differ from the checkpoint: names in `badpo.training.checkpoints.ALLOWED_CHANGES`.
+            What may differ from the checkpoint: ``"code"``, the versions of packages.
 
         Raises
         ------
