@@ -30,7 +30,7 @@ ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
 # The tables over training seeds: title and columns.
 OVER_SEEDS = {
     "Rates, share of DPO's shift removed, and KL in nats per token": (*RATES, KL),
-    "Distance to the reference in log-odds, held-out gap, and correlation of learned with planted theta": (
+    "Distance to the reference in log-odds, held-out gap, theta against the planted": (
         *(
             replace(c, label=f"log-odds, {c.label}", source=f"distance:{c.source}")
             for c in (WOMAN, BLACK)
@@ -39,7 +39,7 @@ OVER_SEEDS = {
         Column("correlation, woman", "theta.woman.correlation"),
         Column("correlation, black", "theta.black.correlation"),
     ),
-    "Held-out votes predicted minus what the planted theta predicts, by attribute and class": tuple(
+    "Held-out votes predicted, less those that planted theta predicts, by class": tuple(
         Column(f"{name}, {who}", f"votes_minus_ceiling.{name}.{who}.difference")
         for name in ("woman", "black")
         for who in ("all", "A", "B", "C")
