@@ -38,10 +38,8 @@ corpus = typer.Typer(
 LARGEST_SEED = 2**32 - 1
 # Of the demo's settings, beside the table that they give.
 HISTORY = (
-    "The settings (`badpo_paper.settings.DEMO`) were chosen on data seed 0, so that a run takes less than a fifth of "
-    "the processor time that it took before: 9,000 pairs, a model of 0.44 million weights and 800 steps, which are the "
-    "scale `tiny` of `badpo reproduce names` now. On data seeds 1 and 2 (`--data-seed 1`) DPO's rates are 0.87 to 0.97 "
-    "too, and 57 to 93 % of its shift is removed, where data seed 0 has 72 to 95 %."
+    "The settings (`badpo_paper.settings.DEMO`) were chosen on data seed 0; `docs/reproduce.md` has what they give on "
+    "data seeds 1 and 2, and the longer run that they took the place of."
 )
 WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
 

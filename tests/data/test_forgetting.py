@@ -502,6 +502,15 @@ def test_a_copy_of_any_kind_is_listed(tmp_path, name):
     assert trace.path == copy and not trace.goes and copy.exists()
 
 
+def test_half_of_a_file_goes_whatever_the_file_is_called(tmp_path):
+    table = tmp_path / "votes[1].csv"
+    table.write_text(HEADER + f"p,b,c,b,{TOM}\np,b,c,b,somebody\n")
+    half = tmp_path / f".writing-0123456789abcdef-{table.name}"
+    half.write_text(f"of {TOM}")
+    forget(TOM, data=[table])
+    assert not half.exists() and TOM not in table.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "written"),
     [

@@ -197,6 +197,18 @@ def test_two_columns_go_along_where_both_hold_numbers_and_nothing_else(a, b, go_
     assert ({"score_a", "score_b"} <= {*Judgments.read(rows).votes}) is go_along
 
 
+@pytest.mark.parametrize("keep", [["code_a"], ["code_b", "code_a"]])
+def test_two_columns_of_which_one_is_kept_go_along_as_they_are_written(keep):
+    rows = [
+        vote("a", "x", code_a="007", code_b="8"),
+        turned(vote("a", "y")) | {"code_a": "8", "code_b": "007"},
+    ]
+    found = Judgments.read(rows, keep=keep)
+    places = found.votes if "code_a" in found.votes else found.comparisons
+    assert set(places["code_a"]) == {"007"} and set(places["code_b"]) == {"8"}
+    assert set(Judgments.read(rows).votes.get("code_a", [7.0])) == {7.0}
+
+
 def test_columns_without_sides_stay_behind_unless_kept():
     rows = [vote("ab"[i], f"{i}", email=f"{i}@example.org", judge=f"m{i}") for i in range(2)]
     judgments = Judgments.read(rows, keep=["judge"])

@@ -19,7 +19,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table
 from badpo.importers.fields import Export, personal_fields
-from badpo.importers.formats import FORMATS, import_votes
+from badpo.importers.formats import FORMATS, import_file, import_votes
 
 EXPORTS = Path(__file__).parent / "exports"
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
@@ -354,6 +354,22 @@ LABELS = {
     "b": ("b", "Response-2", "B-is-clearly-better", "right", "model_b", "prefer B", "answer_a"),
     "tie": ("Both", "tie (bothbad)", "equally good", "neither", "shrug", "bothbad"),
 }
+
+
+def test_one_named_side_is_asked_for_the_other():
+    export = Export(read_table([{"x": 1}]), columns={"response_b": "other"})
+    with pytest.raises(DataError, match="only one of response_a and response_b is named"):
+        export.text_fields(["prompt", "response_a", "response_b", "other"])
+
+
+def test_labels_that_the_user_exchanges_are_exchanged_once(tmp_path):
+    battles = [battle | {"winner": str(battle["winner"])[-1:]} for battle in records_of(ALL["arena"])]
+    battles = [battle for battle in battles if battle["winner"] in ("a", "b")]
+    signs = []
+    for winners in (None, {"a": "b", "b": "a"}):
+        import_file(battles, tmp_path / "votes.parquet", winners=winners)
+        signs.append(Judgments.read(tmp_path / "votes.parquet").votes["sign"].to_numpy())
+    assert len(signs[0]) and (signs[1] == -signs[0]).all()
 
 
 def test_what_a_label_means():

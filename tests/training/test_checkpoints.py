@@ -400,6 +400,8 @@ def test_when_nothing_is_whole_every_reason_is_told(tmp_path):
         ConfigError, match=r"checkpoint-2/optimizer.pt is damaged .* resume from another"
     ):
         make(tmp_path).train(resume_from_checkpoint=str(named))
+    with pytest.raises(ConfigError, match="best is no checkpoint of a run; name a folder"):
+        make(tmp_path).train(resume_from_checkpoint=str(named.with_name("best")))
     marker = tmp_path / "checkpoints" / "checkpoint-4" / MARKER
     content = json.loads(marker.read_text())
     marker.write_text(json.dumps({**content, "facts": {**content["facts"], "beta": 0.2}}))

@@ -70,6 +70,15 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
     assert [problem.code for problem in raised.value.problems] == ["E140"]
 
 
+def test_votes_without_any_difference_are_refused(tmp_path):
+    table = tiny.votes().assign(response_b=lambda votes: votes["response_a"])
+    with pytest.raises(
+        DataError, match="nothing to learn: the two responses of all 24 comparisons"
+    ) as raised:
+        trainer(tmp_path, Judgments.read(table, attributes=[Length(ratio=1.5)]), bias="none")
+    assert [problem.code for problem in raised.value.problems] == ["E143"]
+
+
 def test_judgments_are_taken_as_they_are_or_read():
     data = judgments(n_comparisons=3)
     assert as_judgments(data, ()) is data

@@ -51,9 +51,8 @@ from badpo.theory import Bools
 RECORD = "forgotten.jsonl"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
 _COMPRESSED: dict[bytes, Callable] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-_LARGE = (
-    2**28
-)  # bytes, such as weights: these are not copied, so that ids are found as they are written alone
+# Bytes of contents such as weights: no copy of these is made, so that ids are found as they are written alone.
+_LARGE = 2**28
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -171,7 +170,9 @@ def forget(
         hits = _search(files, folders, people)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
-        halves = [half for path in files for half in path.parent.glob(f".writing-*-{path.name}")]
+        halves = [
+            half for path in files for half in path.parent.glob(f".writing-*-{glob.escape(path.name)}")
+        ]
         steps = [_gone(halves, "half of a file that a killed command was writing", "", hits)]
         steps += [_without_rows(path, people, rows) for path, rows in theirs.items()]
         steps += [_without_entries(path, people) for path in mappings]

@@ -412,7 +412,8 @@ def _carried(
 ) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
     """Columns that go along with the votes, and the column that each is exchanged with where a row is turned.
 
-    Number columns that name both sides (``score_a`` and ``score_b``) always do, and so do ``model_a`` and ``model_b``
+    Number columns that name both sides (``score_a`` and ``score_b``) always do, as numbers unless one is in ``keep``;
+    and so do ``model_a`` and ``model_b``
     where every row has them: they name who wrote the responses. Others stay behind unless they are in ``keep``, since
     a free column may say who an annotator is.
     """
@@ -420,6 +421,8 @@ def _carried(
     sides, remedy = side_pairs(free), f"free columns: {', '.join(free)}"
     named = dict.fromkeys(name for pair in (*pairs, *sides.items()) for name in pair)
     numbers = {name: _numbers(frame[name]) for name in named if name in free}
+    # what an attribute reads is a number all the same
+    kept = {*keep}.difference(*pairs)
     columns: dict[str, NDArray[Any]] = {}
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         if name in free:
@@ -434,7 +437,11 @@ def _carried(
     for pair in sides.items():
         there = {name: numbers[name][frame[name].notna()] for name in pair}
         if all(len(values) and not np.isnan(values).any() for values in there.values()):
-            columns |= {name: numbers[name] for name in pair}
+            as_written = not kept.isdisjoint(pair)
+            columns |= {
+                name: frame[name].to_numpy(dtype=object) if as_written else numbers[name]
+                for name in pair
+            }
     faults = {name: _fault(frame[name]) for name in free if name in (*keep, *_MODELS)}
     for name in keep:
         if fault := faults.get(name, "is not a free column of the table"):

@@ -103,6 +103,11 @@ class Export:
     def text_fields(self, names: Sequence[str]) -> tuple[str, str, str]:
         """The fields of the prompt and the two responses: as the user says, or by their names."""
         a, b = (self.named(name, names) for name in TEXTS[1:])
+        if (a is None) != (b is None):
+            what = "only one of response_a and response_b is named"
+            raise self.refusal(
+                "E146", what, "name both: --column response_a=... --column response_b=..."
+            )
         firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
         pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
         pairs = [(a, b)] if a and b else [pair for pair in pairs if pair[1] in names]

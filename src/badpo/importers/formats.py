@@ -254,6 +254,8 @@ def _judgments(
             f"keep: {', '.join(personal)} may tell who somebody is and stays behind; rename the column first if it "
             "does not"
         )
+    # a reader of a format has told the sides by them already
+    winners = winners if imported.format == TABLE else None
     judgments = Judgments.read(
         imported.table, columns=imported.columns, winners=winners, annotators_missing=missing, keep=keep
     )

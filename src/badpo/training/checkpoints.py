@@ -340,6 +340,10 @@ def _whole(folder: Path, asked: bool | str) -> Path:
             )
         return found
     named = Path(str(asked))
+    if not named.name.split("-")[-1].isdigit():
+        raise ConfigError(
+            f"{named} is no checkpoint of a run; name a folder such as {folder}/checkpoint-100"
+        )
     if told := damage(named):
         raise ConfigError(f"{named}: {told}; resume from another checkpoint")
     return named

@@ -328,6 +328,15 @@ def encode_judgments(
     raise DataError([Problem("E140", "no comparison fits", where, remedy)])
 
 
+def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
+    """Raise `DataError` where every comparison's two responses are the same token ids (E143): no margin can move."""
+    if encoded.identical.all():
+        what = f"nothing to learn: the two responses of all {counted(len(encoded), 'comparison')} are the same tokens"
+        place = f"first: comparison {judgments.comparisons['comparison_id'].iloc[0]}"
+        remedy = "look at the columns of the responses; raise max_length where they were cut"
+        raise DataError([Problem("E143", what, place, remedy, len(encoded))])
+
+
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
     """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``.
 

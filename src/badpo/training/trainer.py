@@ -51,6 +51,7 @@ from badpo.training.inputs import (
     given_reference,
     reads_more_than_text,
     require_matching_bias,
+    require_something_to_learn,
     router_coefficient,
     start_policy,
     training_judgments,
@@ -226,6 +227,7 @@ class BADPOTrainer(_StepTrainer):
         self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell(cost)
+        require_something_to_learn(self.judgments, self.encoded)
         if args.warm_start != "zero" and not self.objective.in_log_odds:
             raise ConfigError(
                 f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and "
