@@ -41,9 +41,15 @@ NOTHING = "(nothing)"
 # -- what is no public name: the places where it stands and stood; a move adds a place --------------------------------
 PLACES = {
     "ARMS": ("badpo_paper.arms:ARMS", "badpo.experiments.arms:ARMS"),
-    "arm_judgments": ("badpo_paper.methods:arm_judgments", "badpo.experiments.arm_setup:arm_judgments"),
-    "arm_objective": ("badpo_paper.methods:arm_objective", "badpo.experiments.arm_setup:arm_objective"),
-    "arm_bias": ("badpo_paper.methods:arm_bias", "badpo.experiments.arm_setup:arm_bias"),
+    "arm_judgments": (
+        "badpo_paper.arm_setup:arm_judgments",
+        "badpo.experiments.arm_setup:arm_judgments",
+    ),
+    "arm_objective": (
+        "badpo_paper.arm_setup:arm_objective",
+        "badpo.experiments.arm_setup:arm_objective",
+    ),
+    "arm_bias": ("badpo_paper.arm_setup:arm_bias", "badpo.experiments.arm_setup:arm_bias"),
     "honoured": ("badpo.training.trl_keys:HONOURED",),
     "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
     "refused": ("badpo.training.trl_keys:REFUSED",),
@@ -58,7 +64,7 @@ PLACES = {
     ),
     "pairs": ("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"),
     "settings": ("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"),
-    "demo pairs": ("badpo_paper.materials:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"),
+    "demo pairs": ("badpo_paper.datasets:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"),
     "demo settings": ("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"),
     "demo shape": ("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"),
     "scales": ("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"),

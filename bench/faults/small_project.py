@@ -89,13 +89,13 @@ def make_smaller() -> None:
     from badpo.anchoring import anchor, source
     from badpo.runs import evaluate
     from badpo.training import reference
-    from badpo_paper import demo, materials, settings
+    from badpo_paper import datasets, demo, settings
 
     reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
     evaluate.MAX_NEW_TOKENS = 6
     source.MAX_NEW_TOKENS = 24
     anchor.ANSWERS_EACH, anchor.FEWEST_ANSWERS = 1, 4
-    materials.N_DEMO_PAIRS, materials.N_DEMO_PROMPTS = 60, 4
+    datasets.N_DEMO_PAIRS, datasets.N_DEMO_PROMPTS = 60, 4
     steps = {"max_steps": 4, "per_device_train_batch_size": 8}
     settings.DEMO |= steps | {"max_steps": 8, "reference": settings.DEMO["reference"] | steps}
     short = replace(settings.SCALES["demo"], decoding=evaluate.Decoding(max_new_tokens=6))

@@ -57,7 +57,7 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
-    from badpo_paper.materials import demo_votes, lean_lines
+    from badpo_paper.datasets import demo_votes, lean_lines
 
     if not as_json:
         # nothing that trains is loaded yet

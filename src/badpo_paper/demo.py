@@ -20,7 +20,7 @@ from badpo.results.words import REFERENCE, arm_label, decimal, write_whole
 from badpo.runs.run import Progress, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed
 from badpo.training.checkpoints import write_json
-from badpo_paper.materials import Material
+from badpo_paper.datasets import Dataset
 from badpo_paper.schedule import Reproduction, execute
 from badpo_paper.settings import SCALES, Scale
 from badpo_paper.suites import BLACK, KL, RATES, WOMAN, Column, Condition, Corpus, Panel, Row, Suite
@@ -110,8 +110,8 @@ def demo_scale(model: str | None) -> Scale:
     return replace(scale, name=f"demo on {model}", keys=partial(_keys_of, model), made=None)
 
 
-def _keys_of(model: str, corpus: Corpus, material: Material) -> dict[str, Any]:
-    return {**SCALES["demo"].keys(corpus, material), "model_name_or_path": model}
+def _keys_of(model: str, corpus: Corpus, dataset: Dataset) -> dict[str, Any]:
+    return {**SCALES["demo"].keys(corpus, dataset), "model_name_or_path": model}
 
 
 # -- the figures of a seed --------------------------------------------------------------------------------------------

@@ -44,11 +44,11 @@ from badpo.runs.run import (
 from badpo.training.checkpoints import write_json
 from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
+from badpo_paper.arm_setup import agreements, with_checkpoints
 from badpo_paper.arms import Arm
-from badpo_paper.measure import measure_run, write_planted
-from badpo_paper.methods import agreements, with_checkpoints
+from badpo_paper.reference import CorpusStage
+from badpo_paper.run_readouts import measure_run, write_planted
 from badpo_paper.settings import Scale
-from badpo_paper.stages import CorpusStage
 
 RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
 SMALLEST_PROBABILITY = 1e-6  # so that no type is lost for good

@@ -16,7 +16,7 @@ from badpo.readouts.sampled import figures, json_number, sampled_rates
 from badpo.runs.evaluate import PolicyReading
 from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
-from badpo_paper.stages import CorpusStage
+from badpo_paper.reference import CorpusStage
 
 ATTRIBUTES = ("woman", "black")
 INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)

@@ -130,7 +130,7 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
         return (out / corpus.folder / "reference" / "readouts.json").exists()
 
     of_votes = [
-        votes_table(p, asked.material(p.corpus).judgments) for p in suite.votes if measured(p.corpus)
+        votes_table(p, asked.dataset(p.corpus).judgments) for p in suite.votes if measured(p.corpus)
     ]
     panels = [
         panel_table(panel, found_runs(suite, panel.corpus, asked))

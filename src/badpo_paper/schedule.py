@@ -21,13 +21,13 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run
 from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
+from badpo_paper.arm_setup import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.arms import ARMS
+from badpo_paper.datasets import N_EVALUATION, Dataset, gate_lines
 from badpo_paper.em_dpo import train_types
-from badpo_paper.materials import N_EVALUATION, Material, gate_lines
-from badpo_paper.measure import measure_run
-from badpo_paper.methods import adjusted_arm, method_facts, prepared, run_recipe
+from badpo_paper.reference import CorpusStage, open_stage, unopened_stage
+from badpo_paper.run_readouts import measure_run
 from badpo_paper.settings import Scale
-from badpo_paper.stages import CorpusStage, open_stage, unopened_stage
 from badpo_paper.suites import Condition, Corpus, Offset, Suite
 
 logger = logging.getLogger(__name__)
@@ -112,9 +112,9 @@ class Reproduction:
         asked = (one.kind for suite in self.suites for one in suite.corpora())
         return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
 
-    def material(self, corpus: Corpus) -> Material:
+    def dataset(self, corpus: Corpus) -> Dataset:
         """Votes and prompts of a corpus."""
-        return self.scale.material(corpus, self.file_of(corpus))
+        return self.scale.dataset(corpus, self.file_of(corpus))
 
     def unopened(self, corpus: Corpus) -> CorpusStage:
         """The stage of a corpus, as it is before anything is trained."""
@@ -290,17 +290,17 @@ def plan(asked: Reproduction) -> dict[str, Any]:
 
     A corpus that is out of reach is named.
     """
-    materials, unread = [], {}
+    datasets, unread = [], {}
     for corpus in asked.corpora:
         # the Hub is asked once for each kind
         if corpus.kind in unread:
             continue
         try:
-            materials.append(asked.material(corpus))
+            datasets.append(asked.dataset(corpus))
         except ConfigError as error:
             unread[corpus.kind] = f"the votes of {corpus.folder} are not read: {error}"
     states = {run.place: state_of(asked.out / run.place) for run in asked.runs}
-    return {"states": states, "about": [*unread.values(), *gate_lines(materials)]}
+    return {"states": states, "about": [*unread.values(), *gate_lines(datasets)]}
 
 
 def state_of(folder: Path) -> str:
@@ -329,7 +329,7 @@ def require_needs(asked: Reproduction) -> None:
     stages = [asked.unopened(corpus) for corpus in asked.corpora]
     for stage in stages:
         stage.kept_reference()
-    for line in gate_lines(stage.material for stage in stages):
+    for line in gate_lines(stage.dataset for stage in stages):
         logger.info("%s", line)
 
 

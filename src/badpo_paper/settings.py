@@ -23,9 +23,9 @@ from transformers import (
 
 from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
-from badpo_paper import materials
+from badpo_paper import datasets
 from badpo_paper.corpora import multipref
-from badpo_paper.materials import Material
+from badpo_paper.datasets import Dataset
 from badpo_paper.suites import Corpus, Row
 
 OTHER_VOCABULARY = 1024
@@ -174,10 +174,10 @@ class Scale:
     Attributes
     ----------
     name : str
-    material : function of (Corpus, a local file of its rows or None) giving `Material`
-    keys : function of (Corpus, Material) giving keys of a recipe
+    dataset : function of (Corpus, a local file of its rows or None) giving `Dataset`
+    keys : function of (Corpus, Dataset) giving keys of a recipe
         Without places, votes and arm; the model by its name, unless it is made.
-    made : function of (Corpus, Material) giving a start model and its tokenizer, or None
+    made : function of (Corpus, Dataset) giving a start model and its tokenizer, or None
         Where the start model is made and not named by the keys.
     models, kinds : tuple of str
         The models and the kinds of corpora that the scale has.
@@ -207,9 +207,9 @@ class Scale:
     """
 
     name: str
-    material: Callable[[Corpus, Path | None], Material]
-    keys: Callable[[Corpus, Material], Mapping[str, Any]]
-    made: Callable[[Corpus, Material], tuple[Any, Any]] | None
+    dataset: Callable[[Corpus, Path | None], Dataset]
+    keys: Callable[[Corpus, Dataset], Mapping[str, Any]]
+    made: Callable[[Corpus, Dataset], tuple[Any, Any]] | None
     models: tuple[str, ...] = ("small", "large", "other")
     kinds: tuple[str, ...] = ("signed", "style")
     decoding: Decoding = field(default_factory=Decoding)
@@ -235,55 +235,55 @@ class Scale:
         return tuple(seeds[:1] if is_single else seeds)
 
 
-def tiny_material(corpus: Corpus, data: Path | None) -> Material:
+def tiny_dataset(corpus: Corpus, data: Path | None) -> Dataset:
     """The bundled votes of a kind."""
     if corpus.kind == "signed":
-        return materials.bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-    return materials.bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+        return datasets.bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
+    return datasets.bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
 
 
-def tiny_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+def tiny_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
     """The same for every corpus."""
     return TINY
 
 
-def tiny_model(corpus: Corpus, material: Material) -> tuple[Any, Any]:
+def tiny_model(corpus: Corpus, dataset: Dataset) -> tuple[Any, Any]:
     """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
     if corpus.model == "other":
-        tokenizer = build_tokenizer(material.texts, vocab_size=OTHER_VOCABULARY)
+        tokenizer = build_tokenizer(dataset.texts, vocab_size=OTHER_VOCABULARY)
         return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
-    tokenizer = build_tokenizer(material.texts)
+    tokenizer = build_tokenizer(dataset.texts)
     return build_model(tokenizer, seed=0), tokenizer
 
 
-def demo_material(corpus: Corpus, data: Path | None) -> Material:
+def demo_dataset(corpus: Corpus, data: Path | None) -> Dataset:
     """The demo's votes."""
-    return materials.demo_votes(corpus.data_seed)
+    return datasets.demo_votes(corpus.data_seed)
 
 
-def demo_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+def demo_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
     """Those of the demo."""
     return DEMO
 
 
-def demo_model(corpus: Corpus, material: Material) -> tuple[Any, Any]:
+def demo_model(corpus: Corpus, dataset: Dataset) -> tuple[Any, Any]:
     """The demo's smaller Llama, and its tokenizer."""
-    tokenizer = build_tokenizer(material.texts)
+    tokenizer = build_tokenizer(dataset.texts)
     return build_model(tokenizer, seed=0, **DEMO_SHAPE), tokenizer
 
 
-def paper_material(corpus: Corpus, data: Path | None) -> Material:
+def paper_dataset(corpus: Corpus, data: Path | None) -> Dataset:
     """The public corpora, from the Hub or from a local file of the same schema."""
     if corpus.kind == "signed":
-        return materials.public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
-    return materials.public_style(data, PAPER_HELD_OUT)
+        return datasets.public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
+    return datasets.public_style(data, PAPER_HELD_OUT)
 
 
-def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
+def paper_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
     """The paper's settings (Table `tab:hyperparams`), from the preset of the model; one supervised pass."""
     preset = PRESETS[PRESET_OF[corpus.model]]
     batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
-    train, _ = material.split()
+    train, _ = dataset.split()
     one_pass = {"max_steps": train.n_comparisons // batch}
     return {
         **preset,
@@ -295,7 +295,7 @@ def paper_keys(corpus: Corpus, material: Material) -> Mapping[str, Any]:
 
 _TINY = Scale(
     "tiny",
-    tiny_material,
+    tiny_dataset,
     tiny_keys,
     tiny_model,
     models=("small", "other"),
@@ -303,13 +303,13 @@ _TINY = Scale(
     single_seed_arms=("em_dpo",),
     control_seeds="all",
     scales_penalty=True,
-    fresh_prompts=materials.bundled_fresh,
+    fresh_prompts=datasets.bundled_fresh,
     stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
     "trained from scratch on the texts of these votes: compare orders, not numbers.",
 )
 _DEMO = Scale(
     "demo",
-    demo_material,
+    demo_dataset,
     demo_keys,
     demo_model,
     models=("small", "demo"),
@@ -320,12 +320,12 @@ _DEMO = Scale(
 )
 _PAPER = Scale(
     "paper",
-    paper_material,
+    paper_dataset,
     paper_keys,
     None,
     judge=JUDGE,
     preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
-    fresh_prompts=materials.public_fresh,
+    fresh_prompts=datasets.public_fresh,
     lora_dtype="bfloat16",
 )
 SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (_TINY, _DEMO, _PAPER)})

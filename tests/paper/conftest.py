@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
-from badpo_paper import demo, materials, schedule, settings
+from badpo_paper import datasets, demo, schedule, settings
 from badpo_paper.settings import build_tokenizer
 
 # What `build_model` and `build_tokenizer` are called with here.
@@ -32,8 +32,8 @@ def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
     scale = settings.SCALES["demo"]
     decoding = replace(scale.decoding, max_new_tokens=12, temperature=temperature)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(materials, "N_DEMO_PAIRS", 120)
-        patch.setattr(materials, "N_DEMO_PROMPTS", 8)
+        patch.setattr(datasets, "N_DEMO_PAIRS", 120)
+        patch.setattr(datasets, "N_DEMO_PROMPTS", 8)
         patch.setattr(settings, "build_tokenizer", partial(build_tokenizer, vocab_size=SMALL_VOCABULARY))
         patch.setattr(settings, "DEMO_SHAPE", SMALL_MODEL)
         patch.setattr(settings, "DEMO", {**SMALL_KEYS, **changes})

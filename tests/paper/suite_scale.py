@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from badpo.readouts.generation import Decoding
-from badpo_paper.materials import Material, bundled_signed, bundled_style
+from badpo_paper.datasets import Dataset, bundled_signed, bundled_style
 from badpo_paper.schedule import Reproduction
 from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
@@ -25,7 +25,7 @@ HELD_OUT = 0.25
 SIGNED, STYLE = Corpus("signed"), Corpus("style")
 
 
-def material(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT) -> Material:
+def dataset(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT) -> Dataset:
     if corpus.kind == "signed":
         found = bundled_signed(120, corpus.data_seed, held_out)
     else:
@@ -33,18 +33,18 @@ def material(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OU
     return replace(found, prompts=found.prompts[:8])
 
 
-def model(corpus: Corpus, found: Material):
+def model(corpus: Corpus, found: Dataset):
     tokenizer = build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
     return build_model(tokenizer, seed=0, **SMALL_MODEL), tokenizer
 
 
-def keys(corpus: Corpus, found: Material) -> dict:
+def keys(corpus: Corpus, found: Dataset) -> dict:
     return KEYS
 
 
 SMALL = Scale(
     "small",
-    material,
+    dataset,
     keys,
     model,
     models=("small",),

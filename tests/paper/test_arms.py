@@ -24,10 +24,8 @@ from badpo.readouts.generation import sample
 from badpo.readouts.heldout import vote_accuracy
 from badpo.runs import evaluate
 from badpo.runs.evaluate import theta_rows, with_own_attributes
-from badpo_paper import methods, schedule
-from badpo_paper.arms import ARMS, Arm
-from badpo_paper.corpora import bundled, signed
-from badpo_paper.methods import (
+from badpo_paper import arm_setup, schedule
+from badpo_paper.arm_setup import (
     adjusted_arm,
     agreements,
     arm_bias,
@@ -36,14 +34,16 @@ from badpo_paper.methods import (
     method_facts,
     spectral_labels,
 )
+from badpo_paper.arms import ARMS, Arm
+from badpo_paper.corpora import bundled, signed
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import LORA, Condition
 from tests import tiny
-from tests.paper.suite_scale import DECODING, SMALL, STYLE, material, silent, small, suite
+from tests.paper.suite_scale import DECODING, SMALL, STYLE, dataset, silent, small, suite
 
-arm_judgments = partial(methods.arm_judgments, max_length=192, max_prompt_length=96)
+arm_judgments = partial(arm_setup.arm_judgments, max_length=192, max_prompt_length=96)
 
 
 @cache
@@ -126,7 +126,7 @@ def test_rdpo_adds_alpha_times_the_winners_extra_length(name):
 
 def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
     whole = arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
-    cut = methods.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
+    cut = arm_setup.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
     assert np.abs(cut.delta).max() < np.abs(whole.delta).max()
     judgments = arm_judgments(ARMS["length_pooled"], short(), 1, tiny.tokenizer())
     np.testing.assert_allclose(judgments.delta[:, 0], lengths(judgments) / 100)
@@ -138,7 +138,7 @@ def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
     [("rdpo", 0.02, 1), ("rdpo_strong", 0.08, 1), ("rdpo_words", 0.02, 1), ("length_pooled", 0, 25)],
 )
 def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, unit):
-    monkeypatch.setattr(methods, "penalty_factor", lambda stage: 4.0)
+    monkeypatch.setattr(arm_setup, "penalty_factor", lambda stage: 4.0)
     arm = adjusted_arm(ARMS[name], None, SMALL)
     assert (arm.fixed, arm.length_unit) == (pytest.approx(fixed), unit)
     assert adjusted_arm(ARMS[name], None, SCALES["paper"]) is ARMS[name]
@@ -241,7 +241,7 @@ def bias_on_words(held_out, parts, level: float = 0.0) -> BiasTerm:
 
 
 def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
-    _, held_out = material(STYLE).split()
+    _, held_out = dataset(STYLE).split()
     bias = bias_on_words(held_out, VARIANTS["pooled"], level=0.7)
     judged = with_own_attributes(held_out, bias)
     assert judged.attribute_names == (*held_out.attribute_names, "length_words")
@@ -256,7 +256,7 @@ def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
 
 
 def test_theta_stands_in_the_column_of_its_attribute():
-    _, held_out = material(STYLE).split()
+    _, held_out = dataset(STYLE).split()
     names = held_out.attribute_names[::-1]
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
     bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))

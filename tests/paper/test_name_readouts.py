@@ -9,7 +9,6 @@ import pytest
 
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, name_of
 from badpo_paper.corpora import bundled
-from badpo_paper.measure import theta_agreement
 from badpo_paper.name_readouts import (
     recommendations,
     recommended,
@@ -17,6 +16,7 @@ from badpo_paper.name_readouts import (
     signature_shift,
     token_balance,
 )
+from badpo_paper.run_readouts import theta_agreement
 from badpo_paper.settings import build_tokenizer
 
 BLACK = np.array([name.black for name in NAMES])

@@ -32,12 +32,13 @@ from badpo.training import config as config_module
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
 from badpo.training.trainer import BADPOTrainer, supervised_arguments
-from badpo_paper import materials, schedule
+from badpo_paper import datasets, schedule
+from badpo_paper.arm_setup import run_recipe
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback
-from badpo_paper.materials import Material, public_fresh, public_signed, public_style
-from badpo_paper.methods import run_recipe
+from badpo_paper.datasets import Dataset, public_fresh, public_signed, public_style
 from badpo_paper.name_readouts import FIRST_NAMES
+from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import (
@@ -46,14 +47,13 @@ from badpo_paper.settings import (
     PRESETS,
     SCALES,
     build_tokenizer,
+    paper_dataset,
     paper_keys,
-    paper_material,
 )
-from badpo_paper.stages import unopened_stage
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
-from tests.paper.suite_scale import SIGNED, STYLE, material, silent, suite
+from tests.paper.suite_scale import SIGNED, STYLE, dataset, silent, suite
 from tests.paper.test_schedule import SigningBench
 
 SHAPE = {
@@ -85,11 +85,11 @@ def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
 
 
 def tokenizer_of(family: str):
-    texts = material(SIGNED).texts
+    texts = dataset(SIGNED).texts
     return of_family(build_tokenizer(texts, vocab_size=600), family)
 
 
-def short_keys(corpus: Corpus, found: Material) -> dict:
+def short_keys(corpus: Corpus, found: Dataset) -> dict:
     """The paper's, of which four steps of four judgments are taken."""
     keys = paper_keys(corpus, found)
     reference = keys["reference"] | {"max_steps": 2}
@@ -107,7 +107,7 @@ def stand_ins(tmp_path, monkeypatch):
     judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
     return replace(
         SCALES["paper"],
-        material=partial(material, held_out=PAPER_HELD_OUT),
+        dataset=partial(dataset, held_out=PAPER_HELD_OUT),
         keys=short_keys,
         preset_of={model: str(tmp_path / model) for model in MODELS},
         decoding=Decoding(max_new_tokens=8),
@@ -115,7 +115,7 @@ def stand_ins(tmp_path, monkeypatch):
     )
 
 
-PAPER = replace(SCALES["paper"], material=partial(material, held_out=PAPER_HELD_OUT))
+PAPER = replace(SCALES["paper"], dataset=partial(dataset, held_out=PAPER_HELD_OUT))
 
 
 @pytest.mark.parametrize("model", list(MODELS))
@@ -196,7 +196,7 @@ def test_a_model_without_a_file_is_told_before_anything_is_trained(
     stand_ins, tmp_path, model, removed, told
 ):
     (tmp_path / model / removed).unlink()
-    runs = asked(stand_ins, tmp_path / "out", suite(DPO), material=no_votes)
+    runs = asked(stand_ins, tmp_path / "out", suite(DPO), dataset=no_votes)
     with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
         run_suites(runs, silent)
     assert not (tmp_path / "out").exists()
@@ -222,7 +222,7 @@ def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
 def no_public_corpora():
     """Forget what was read before and after a test."""
     for _ in range(2):
-        for function in (public_signed, public_style, public_fresh, materials._drawn_pairs):
+        for function in (public_signed, public_style, public_fresh, datasets._drawn_pairs):
             function.cache_clear()
         if not _:
             yield
@@ -237,13 +237,13 @@ def ultrafeedback_file(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_corpora, tmp_path):
-    found = paper_material(SIGNED, ultrafeedback_file)
+    found = paper_dataset(SIGNED, ultrafeedback_file)
     trained = set(found.judgments.comparisons["prompt"])
     fresh = SCALES["paper"].fresh_prompts(ultrafeedback_file)
     signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
-    other = paper_material(Corpus("signed", data_seed=1), ultrafeedback_file)
+    other = paper_dataset(Corpus("signed", data_seed=1), ultrafeedback_file)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
     runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file)
     told = plan(runs)["about"]
@@ -260,7 +260,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     gap = suite(DPO, corpus=STYLE, columns=(Column("gap", "heldout.length.gap"),))
     with caplog.at_level("INFO", logger="badpo_paper"):
         (result,) = run_suites(
-            asked(stand_ins, tmp_path / "out", gap, data=path, material=paper_material), silent
+            asked(stand_ins, tmp_path / "out", gap, data=path, dataset=paper_dataset), silent
         )
     assert result.tables[0].missing == ()
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
@@ -328,7 +328,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
     assert set(plan(runs)["states"].values()) == {"done"}
 
 
-def two_steps(corpus: Corpus, found: Material) -> dict:
+def two_steps(corpus: Corpus, found: Dataset) -> dict:
     return {**short_keys(corpus, found), "max_steps": 2}
 
 

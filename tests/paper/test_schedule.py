@@ -28,13 +28,13 @@ from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.training.inputs import build_bias
 from badpo.training.recipe import read_recipe
 from badpo_paper import schedule
+from badpo_paper.arm_setup import PAPER_TOKENS, penalty_factor
 from badpo_paper.corpora import bundled
 from badpo_paper.corpora.published import require_unseen
-from badpo_paper.methods import PAPER_TOKENS, penalty_factor
+from badpo_paper.reference import open_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
-from badpo_paper.stages import open_stage
 from badpo_paper.suites import LORA, Column, Condition, Offset, Panel, Row, Suite
 from tests.paper.conftest import count_training
 from tests.paper.suite_scale import (
@@ -44,7 +44,7 @@ from tests.paper.suite_scale import (
     SIGNED,
     SMALL,
     STYLE,
-    material,
+    dataset,
     silent,
     small,
     suite,
@@ -118,17 +118,17 @@ def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished,
 
 def test_a_reference_of_other_votes_is_refused(finished):
     def fewer(corpus, data):
-        found = material(corpus, data)
+        found = dataset(corpus, data)
         votes = found.judgments.take(np.arange(found.judgments.n_votes - 1))
         return replace(found, judgments=votes)
 
     with pytest.raises(ConfigError, match="reference was made with other settings: votes was"):
-        run_suites(small(finished, suite(DPO, corpus=STYLE), name="fewer", material=fewer), silent)
+        run_suites(small(finished, suite(DPO, corpus=STYLE), name="fewer", dataset=fewer), silent)
 
 
 def leaking(corpus, data):
-    """The material of the small scale with a training prompt among the evaluation prompts of the signed corpus."""
-    found = material(corpus, data)
+    """The dataset of the small scale with a training prompt among the evaluation prompts of the signed corpus."""
+    found = dataset(corpus, data)
     if corpus.kind == "style":
         return found
     train, _ = found.split()
@@ -149,7 +149,7 @@ def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_t
     # the corpus that comes first is sound, and is not trained either
     suites = suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class"))
     for out in (tmp_path / "new", finished):
-        leaky = small(out, *suites, name="leaky", material=leaking)
+        leaky = small(out, *suites, name="leaky", dataset=leaking)
         with pytest.raises(
             DataError, match="E155.*1 evaluation prompt of 8 can be found among the training"
         ):
@@ -164,7 +164,7 @@ def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_t
 )
 @pytest.mark.parametrize("corpus", [SIGNED, STYLE], ids=lambda corpus: corpus.kind)
 def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, corpus, tmp_path):
-    found = scale.material(corpus, None)
+    found = scale.dataset(corpus, None)
     train, _ = found.split()
     require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
     # whatever the settings say
@@ -189,7 +189,7 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
 def test_theta_that_is_held_stays_where_the_audit_started_it(finished):
     held = (("bias.learning_rate", 0.0), ("bias.warm_start", "audit"))
     execute(small(finished, suite(Condition("pooled", variant="held", overrides=held))), silent)
-    train, _ = material(SIGNED).split()
+    train, _ = dataset(SIGNED).split()
     theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta()
     assert (theta == build_bias(train, "pooled", "audit").theta()).all() and theta.abs().min() > 0
 
@@ -209,10 +209,10 @@ def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
 @pytest.mark.slow
 def test_real_votes_have_no_ceiling(tmp_path):
     def unplanted(corpus, data):
-        return replace(material(corpus, data), planted=None)
+        return replace(dataset(corpus, data), planted=None)
 
     (result,) = run_suites(
-        small(tmp_path, suite(DPO, corpus=STYLE), name="real", material=unplanted), silent
+        small(tmp_path, suite(DPO, corpus=STYLE), name="real", dataset=unplanted), silent
     )
     dpo = readouts(tmp_path / "style/dpo-s42")
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}

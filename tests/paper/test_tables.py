@@ -26,7 +26,7 @@ from badpo_paper.tables import (
     votes_table,
     written_table,
 )
-from tests.paper.suite_scale import SIGNED, SMALL, STYLE, material, small
+from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset, small
 
 SEEDS = (42, 123, 456)
 QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
@@ -297,7 +297,7 @@ VOTES = SUITES["attributes"].votes[0]
 
 
 def test_the_votes_before_training_are_the_audits(style):
-    judgments = material(STYLE).judgments
+    judgments = dataset(STYLE).judgments
     table = votes_table(VOTES, judgments)
     audited = {row["name"]: row for row in pool_attributes(judgments)}
     for row in table.rows:
@@ -316,7 +316,7 @@ def test_the_votes_before_training_are_the_audits(style):
 
 
 def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
-    judgments = material(STYLE).judgments
+    judgments = dataset(STYLE).judgments
     toward = np.where(judgments.delta[:, 0] != 0, judgments.delta[:, 0], judgments.votes["sign"])
     table = votes_table(VOTES, replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int))))
     cells = table.rows[0].cells

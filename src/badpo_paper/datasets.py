@@ -23,7 +23,7 @@ N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
 
 
 @dataclass(frozen=True)
-class Material:
+class Dataset:
     """Votes and prompts, before any model.
 
     Attributes
@@ -51,7 +51,7 @@ class Material:
         """The judgments to train on, and those held out."""
         return self.judgments.split(self.held_out, seed=0)
 
-    def require_unseen(self) -> Material:
+    def require_unseen(self) -> Dataset:
         """Itself, none of whose evaluation prompts is trained on; else `DataError`."""
         train, _ = self.split()
         require_unseen(
@@ -60,9 +60,9 @@ class Material:
         return self
 
 
-def gate_lines(materials: Iterable[Material]) -> list[str]:
+def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
     """The statistics of public corpora beside the published ones, each table once, and how they agree."""
-    gates = dict.fromkeys(material.gate for material in materials if material.gate)
+    gates = dict.fromkeys(dataset.gate for dataset in datasets if dataset.gate)
     return [
         line
         for gate in gates
@@ -94,7 +94,7 @@ def lean_lines(judgments: Judgments) -> list[str]:
 @cache
 def bundled_signed(
     n_pairs: int, data_seed: int, held_out: float, n_prompts: int | None = None
-) -> Material:
+) -> Dataset:
     """The bundled answers, signed, with planted annotators; prompts that ask to sign.
 
     The tokenizer sees the corpus, the prompts and every name, signed.
@@ -104,16 +104,16 @@ def bundled_signed(
     names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
     columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
     texts = (*columns[0], *columns[1], *columns[2], *prompts, *names)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
+    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
 
 
-def demo_votes(data_seed: int) -> Material:
+def demo_votes(data_seed: int) -> Dataset:
     """The demo's part of the bundled answers."""
     return bundled_signed(N_DEMO_PAIRS, data_seed, 0.25, N_DEMO_PROMPTS)
 
 
 @cache
-def public_signed(path: Path | None, data_seed: int, held_out: float) -> Material:
+def public_signed(path: Path | None, data_seed: int, held_out: float) -> Dataset:
     """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
 
     With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
@@ -124,7 +124,7 @@ def public_signed(path: Path | None, data_seed: int, held_out: float) -> Materia
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
     # what is published is of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    return Material(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
+    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
 
 
 @cache
@@ -150,7 +150,7 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 
 
 @cache
-def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
+def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Dataset:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     frame = corpus.judgments.comparisons
@@ -158,13 +158,13 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Material:
         plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]
     ]
     prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
-    return Material(corpus.judgments, corpus.planted_theta, prompts, tuple(texts), held_out)
+    return Dataset(corpus.judgments, corpus.planted_theta, prompts, tuple(texts), held_out)
 
 
 @cache
-def public_style(path: Path | None, held_out: float) -> Material:
+def public_style(path: Path | None, held_out: float) -> Dataset:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
     prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
     gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
-    return Material(corpus.judgments, None, prompts, (), held_out, gate)
+    return Dataset(corpus.judgments, None, prompts, (), held_out, gate)

@@ -21,8 +21,8 @@ from badpo.runs.start import majority_responses
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Recipe, read_recipe
 from badpo_paper.arms import Arm
+from badpo_paper.reference import CorpusStage, declared
 from badpo_paper.settings import Scale
-from badpo_paper.stages import CorpusStage, declared
 from badpo_paper.suites import Condition
 
 # Of the rank-one fit of the agreements.

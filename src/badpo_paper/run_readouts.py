@@ -20,8 +20,8 @@ from badpo.runs.evaluate import PolicyReading, measure
 from badpo.runs.run import Progress, kept_json
 from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import name_readouts, token_balance
+from badpo_paper.reference import CorpusStage
 from badpo_paper.settings import Scale
-from badpo_paper.stages import CorpusStage
 
 JUDGE_TOKENS = (
     2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
@@ -80,7 +80,7 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     judged, theta, margins, how = found.judged, found.theta, found.margins, stage.decoding
     assert judged is not None and theta is not None and margins is not None
     published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
-    attributes, planted = judged.attribute_names, stage.material.planted
+    attributes, planted = judged.attribute_names, stage.dataset.planted
     if planted is None:
         level = {
             name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)
@@ -127,7 +127,7 @@ def theta_agreement(
 
 def write_planted(folder: Path, stage: CorpusStage) -> None:
     """Write the planted theta by pseudonym, for the report's scatter; nothing where none was planted."""
-    planted = stage.material.planted
+    planted = stage.dataset.planted
     if planted is None:
         return
     annotators = stage.train.annotators[["pseudonym", "annotator_class"]].assign(theta=planted.tolist())

@@ -16,7 +16,7 @@ from badpo.runs.run import Progress, Ticker
 from badpo.runs.start import kept_reference, load_policy, majority_responses
 from badpo.training.checkpoints import whole_folder
 from badpo.training.recipe import Recipe, read_recipe
-from badpo_paper.materials import Material
+from badpo_paper.datasets import Dataset
 from badpo_paper.settings import Scale
 from badpo_paper.suites import Corpus
 
@@ -31,7 +31,7 @@ class CorpusStage(Stage):
     folder : Path
     keys : mapping
         Keys of a run's recipe, which starts from the reference.
-    material : Material
+    dataset : Dataset
     reference : Recipe
         That of the reference itself.
     """
@@ -39,7 +39,7 @@ class CorpusStage(Stage):
     corpus: Corpus = field(kw_only=True)
     folder: Path = field(kw_only=True)
     keys: Mapping[str, Any] = field(kw_only=True)
-    material: Material = field(kw_only=True)
+    dataset: Dataset = field(kw_only=True)
     reference: Recipe = field(kw_only=True)
 
     @cached_property
@@ -63,16 +63,16 @@ class CorpusStage(Stage):
 
 def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
     """The stage of a corpus, whose reference may not be there yet; nothing is written."""
-    material = scale.material(corpus, data).require_unseen()
-    train, held_out = material.split()
+    dataset = scale.dataset(corpus, data).require_unseen()
+    train, held_out = dataset.split()
     shared = {
         "model_name_or_path": str(folder / "start"),
-        **scale.keys(corpus, material),
+        **scale.keys(corpus, dataset),
         "dataset_name": str(folder / "votes.parquet"),
         "output_dir": str(folder),
         "reference_cache": str(folder / "reference" / "cache"),
-        "attributes": [dict(attribute.config) for attribute in material.judgments.attributes],
-        "held_out": material.held_out,
+        "attributes": [dict(attribute.config) for attribute in dataset.judgments.attributes],
+        "held_out": dataset.held_out,
     }
     start = str(folder / "reference" / "model")
     keys = {name: value for name, value in shared.items() if name != "reference"}
@@ -82,12 +82,12 @@ def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path
         train,
         held_out,
         start,
-        material.prompts,
+        dataset.prompts,
         scale.decoding,
         corpus=corpus,
         folder=folder,
         keys=keys,
-        material=material,
+        dataset=dataset,
         reference=read_recipe(overrides=shared),
     )
 
@@ -101,13 +101,13 @@ def open_stage(
     if not is_kept:
         if scale.made is not None:
             with whole_folder(folder / "start") as unfinished:
-                for part in scale.made(corpus, stage.material):
+                for part in scale.made(corpus, stage.dataset):
                     part.save_pretrained(unfinished)
         args, told = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, told)
     # after the reference, so that a model that cannot be loaded leaves nothing
     if not (is_kept and (folder / "votes.parquet").exists()):
-        stage.material.judgments.to_parquet(folder / "votes.parquet")
+        stage.dataset.judgments.to_parquet(folder / "votes.parquet")
     return stage
 
 
