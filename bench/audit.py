@@ -24,10 +24,7 @@ from numpy.typing import NDArray
 
 from bench import timing
 
-PLAN = {
-    "S": ("conditional", "statsmodels", "sklearn"),
-    "L": ("conditional", "sklearn"),
-}
+PLAN = {"S": ("conditional", "statsmodels", "sklearn"), "L": ("conditional", "sklearn")}
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
 
 # -- votes of large pools with known leans ----------------------------------------------------------------------
@@ -44,11 +41,7 @@ class Size(NamedTuple):
     votes_each: int = 4
 
 
-SIZES = {
-    "tiny": Size(300, 12, 2),
-    "S": Size(7_177, 60, 2),
-    "L": Size(1_000_000, 10_000, 3),
-}
+SIZES = {"tiny": Size(300, 12, 2), "S": Size(7_177, 60, 2), "L": Size(1_000_000, 10_000, 3)}
 
 
 class Votes(NamedTuple):

@@ -144,9 +144,7 @@ FLAG_POOLS = {
     "sd 0.5": Pool(4000, n_annotators=100),
     "sd 0.5, five times the votes": Pool(20_000, n_annotators=100),
     "sd 0.3 and 10 planted": Pool(4000, n_annotators=100, spread=0.3, n_planted=10),
-    "sd 0.3 and 10 planted, five times the votes": Pool(
-        20_000, n_annotators=100, spread=0.3, n_planted=10
-    ),
+    "sd 0.3 and 10 planted, five times the votes": Pool(20_000, 100, spread=0.3, n_planted=10),
 }
 
 
@@ -177,9 +175,7 @@ STREAMS = {
 }
 
 
-def evidence_over_time(
-    votes: DrawnVotes,
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.intp]]:
+def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray]:
     """Log e-values, z of the score test, and informative votes so far, of shape (n_comparisons, n_annotators)."""
     n, m = len(votes.quality), votes.n_annotators
     chose_a, delta = votes.sign > 0, votes.delta[:, 0]
@@ -204,17 +200,14 @@ def alarms(pool: Pool, random: np.random.Generator) -> Measured:
     others = np.arange(pool.n_planted, pool.n_annotators)
     flagged = np.max([e_bh(now, ALPHA) for now in log_e[::20]], axis=0)
     found = {
-        "e_process": float(ever[others].mean()),
-        "peeking": float(peeked[others].mean()),
-        "e_bh": float(flagged[others].any()),
+        "e_process": ever[others].mean(),
+        "peeking": peeked[others].mean(),
+        "e_bh": flagged[others].any(),
     }
     if pool.n_planted:
-        first = int((log_e[:, 0] >= needed).argmax())
-        found |= {
-            "power": float(ever[0]),
-            "votes_to_flag": float(so_far[first, 0]) if ever[0] else np.nan,
-        }
-    return found
+        first = (log_e[:, 0] >= needed).argmax()
+        found |= {"power": ever[0], "votes_to_flag": so_far[first, 0] if ever[0] else np.nan}
+    return {name: float(value) for name, value in found.items()}
 
 
 def stream_cases() -> Iterator[Case]:
@@ -323,11 +316,9 @@ def _cell(name: str, value: Any) -> str:
 def main() -> None:
     """Draw, estimate, compare; write the page or print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--replicates", type=int, default=100, help="pools for each row of a table")
     parser.add_argument(
-        "--replicates", type=int, default=100, help="pools drawn for each row of a table"
-    )
-    parser.add_argument(
-        "--table", choices=list(TABLES), action="append", help="only these; the page is not written"
+        "--table", choices=list(TABLES), action="append", help="these alone, and no page"
     )
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
@@ -336,9 +327,7 @@ def main() -> None:
     tables = {name: [measured(case, asked.replicates) for case in TABLES[name][2]()] for name in names}
     seconds = time.perf_counter() - start
     if asked.json:
-        print(
-            json.dumps({"replicates": asked.replicates, "seconds": round(seconds, 1), "tables": tables})
-        )
+        print(json.dumps({"replicates": asked.replicates, "seconds": seconds, "tables": tables}))
         return
     page = statistics_page(tables, asked.replicates, seconds)
     if asked.table is None:

@@ -77,10 +77,8 @@ def smaller_settings(old: Any) -> Any:
     """The settings of the suites at the scale of a test: keys of a recipe today, a class of their own before."""
     if not isinstance(old, dict):
         return replace(old, **TINY_SUITE, max_new_tokens=8)
-    reference = old["reference"] | {"max_steps": 40, "per_device_train_batch_size": 8}
-    return old | {
-        "max_steps": 40, "batching": "random", "per_device_train_batch_size": 8, "reference": reference
-    }  # fmt: skip
+    steps = {"max_steps": 40, "per_device_train_batch_size": 8}
+    return old | steps | {"batching": "random", "reference": old["reference"] | steps}
 
 
 def smaller_scales(old: Any) -> Any:
@@ -133,9 +131,7 @@ def place_of(what: str) -> tuple[Any, str]:
             continue
         if hasattr(found_module, name):
             return found_module, name
-    raise LookupError(
-        f"this side has none of {PLACES[what]}: add where it stands to the tables of {__file__}"
-    )
+    raise LookupError(f"this side has none of {PLACES[what]}: add where it stands to {__file__}")
 
 
 def found(what: str) -> Any:
@@ -145,9 +141,7 @@ def found(what: str) -> Any:
 
 def badpo(command: str, smaller: bool = False) -> None:
     """``badpo`` in a process of its own; its status, its JSON, and the codes and places of what is wrong are kept."""
-    done = subprocess.run(
-        _command(f"{command} --json", smaller), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(_command(f"{command} --json", smaller), capture_output=True, text=True)
     try:
         printed = json.loads(done.stdout)
     except ValueError:
@@ -269,16 +263,11 @@ def bad_tables() -> None:
 def importers() -> None:
     """Every importer's fixture to rows."""
     inputs = Path(os.environ[INPUTS])
-    exports = sorted((inputs / "tests" / "data" / "importers" / "exports").iterdir())
-    for export in [
-        *exports,
-        inputs / "examples" / "label_studio.json",
-        inputs / "examples" / "votes.csv",
-    ]:
+    examples = [inputs / "examples" / name for name in ("label_studio.json", "votes.csv")]
+    for export in [*sorted((inputs / "tests" / "data" / "importers" / "exports").iterdir()), *examples]:
         shutil.copy(export, export.name)
-        badpo(
-            f"import {export.name} --out {export.stem}.parquet --write-mapping {export.stem}.mapping.json"
-        )
+        into = f"--out {export.stem}.parquet --write-mapping {export.stem}.mapping.json"
+        badpo(f"import {export.name} {into}")
     pairs = planted(n_comparisons=20).rename(columns={"response_a": "chosen", "response_b": "rejected"})
     write(pairs[["prompt", "chosen", "rejected", "annotator"]], "pairs.jsonl")
     badpo("import pairs.jsonl --out pairs.parquet")
@@ -302,9 +291,7 @@ def loaded() -> None:
     )
 
     def printed(*command: str) -> str:
-        return subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, check=True
-        ).stdout
+        return subprocess.check_output([sys.executable, *command], text=True)
 
     names = sorted(re.findall(r"^  ([a-z]+)  ", printed("-m", "badpo", "--help"), re.MULTILINE))
     kept = {}
@@ -338,17 +325,13 @@ def arm(name: str, folder: str, lora: bool = False, batching: str = "random") ->
     set_seed(42)
     chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
     args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
-    BADPOTrainer(
-        "model",
-        args=args,
-        train_dataset=seen,
-        processing_class=tokenizer,
-        bias=found("arm_bias")(one, seen),
-        objective=found("arm_objective")(one, seen, 42, args.beta),
-        peft_config=LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-        if lora
-        else None,
-    ).train()
+    made = {
+        "bias": found("arm_bias")(one, seen),
+        "objective": found("arm_objective")(one, seen, 42, args.beta),
+    }
+    if lora:
+        made["peft_config"] = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+    BADPOTrainer("model", args=args, train_dataset=seen, processing_class=tokenizer, **made).train()
 
 
 def arms(from_an_estimate: bool) -> None:
@@ -522,7 +505,7 @@ def _values(value: Any, place: str = "") -> Iterator[tuple[str, Any]]:
         yield place, value.double().numpy() if hasattr(value, "detach") else value
 
 
-def compare(base: dict[str, Any], here: dict[str, Any], tolerance: float) -> list[tuple[str, str, str]]:
+def compare(base: dict[str, Any], here: dict[str, Any], tolerance: float) -> list[tuple]:
     """Place, what the base has and what is here, of everything that differs by more than the tolerance."""
     rows = []
     for place in dict.fromkeys([*base, *here]):
@@ -549,10 +532,8 @@ def _shown(a: Any, b: Any) -> list[str]:
     elif isinstance(a, str) and isinstance(b, str):
         start = max(len(os.path.commonprefix([a, b])) - 12, 0)
         a, b = a[start:], b[start:]
-    texts = [
-        f"array of shape {one.shape}" if isinstance(one, np.ndarray) else str(one) for one in (a, b)
-    ]
-    return [text if len(text) <= 60 else f"{text[:57]}..." for text in texts]
+    whole = (f"array of shape {x.shape}" if isinstance(x, np.ndarray) else str(x) for x in (a, b))
+    return [text if len(text) <= 60 else f"{text[:57]}..." for text in whole]
 
 
 # -- both sides -------------------------------------------------------------------------------------------------------
@@ -560,8 +541,7 @@ def _shown(a: Any, b: Any) -> list[str]:
 
 def git(*arguments: str) -> str:
     """What git prints in this checkout."""
-    command = ["git", "-C", str(ROOT), *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    return subprocess.check_output(["git", "-C", str(ROOT), *arguments], text=True).strip()
 
 
 def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Popen:
@@ -578,9 +558,7 @@ def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Pop
         return subprocess.Popen(command, cwd=folder, env=os.environ | fixed, stdout=told, stderr=told)
 
 
-def compared(
-    name: str, checkout: Path, source: Path, folders: dict[str, Path]
-) -> list[tuple[str, str, str]]:
+def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) -> list[tuple]:
     """The differences of one case; a side that fails is one. What the base's side left before is taken as it is."""
     sources = {"base": checkout / "src", "here": source}
     places = {side: folder / name for side, folder in folders.items()}
@@ -588,16 +566,15 @@ def compared(
     asked = [side for side in sources if side == "here" or not done.exists()]
     processes = {side: start(name, sources[side], places[side], checkout) for side in asked}
     status = {side: process.wait() for side, process in processes.items()}
-    if failed := {
-        side: places[side].with_suffix(".output").read_text() for side in asked if status[side]
-    }:
+    told = {side: places[side].with_suffix(".output").read_text() for side in asked if status[side]}
+    if told:
         print(f"{name:<36} failed, ", end="")
-        return [("failed", *(failed.get(side, "(no failure)")[-1500:] for side in sources))]
+        return [("failed", *(told.get(side, "(no failure)")[-1500:] for side in sources))]
     done.touch()
     base, here = (contents(folder) for folder in places.values())
     # commands that fail alike on both sides are told too
     ended = Counter(
-        here[where] for where in here if re.fullmatch(r"commands\.jsonl: \[\d+\]\.status", where)
+        value for where, value in here.items() if re.fullmatch(r"commands.*\]\.status", where)
     )
     statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items(), key=str))
     print(f"{name:<36} {len(here):6} values, commands: {statuses or 'none'}; ", end="")
@@ -605,12 +582,9 @@ def compared(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--base", metavar="COMMIT", default="HEAD", help="what the present code is compared with"
-    )
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--base", metavar="COMMIT", default="HEAD", help="the commit to compare with")
     parser.add_argument("--source", type=Path, default=ROOT / "src", help="the present code; src here")
     parser.add_argument(
         "--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone"
@@ -623,7 +597,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.child:
         return run_child(asked.child)
-    differences: dict[str, list[tuple[str, str, str]]] = {}
+    differences: dict[str, list[tuple]] = {}
     with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary:
         folders = {side: Path(temporary) / side for side in ("base", "here")}
         if asked.keep:

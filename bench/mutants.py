@@ -192,11 +192,8 @@ def covering(folder: Path, place: Place) -> tuple[list[str], float, int]:
     """The tests that run a place, as far as there is time; the seconds they take; and how many there are."""
     import coverage
 
-    seconds, contexts, of_file = (
-        json.loads((folder / "times.json").read_text()),
-        set[str](),
-        Counter[str](),
-    )
+    seconds = json.loads((folder / "times.json").read_text())
+    contexts, of_file = set[str](), Counter[str]()
     for file in folder.glob("coverage.*.*"):
         data = coverage.CoverageData(str(file))
         data.read()
@@ -224,9 +221,8 @@ def outcome(tree: Path, place: Place, new: str, tests: list[str], seconds: float
     place.file.write_text(sound[: place.start] + new + sound[place.stop :])
     try:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        done = subprocess.run(
-            run, cwd=tree, env=_environment(tree), timeout=GRACE + PATIENCE * seconds, **quiet
-        )
+        limit = GRACE + PATIENCE * seconds
+        done = subprocess.run(run, cwd=tree, env=_environment(tree), timeout=limit, **quiet)
         return "killed" if done.returncode else "survived"
     except subprocess.TimeoutExpired:
         return "hangs"
@@ -242,17 +238,14 @@ def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
         (place,) = find(mutant, known)
         tests, seconds, n_tests = covering(folder, place)
         told = {"file": str(place.file.relative_to(tree)), "run": len(tests), "of": n_tests}
-        found[str(mutant)] = (
-            mutant | told | {"outcome": outcome(tree, place, mutant["new"], tests, seconds)}
-        )
+        told["outcome"] = outcome(tree, place, mutant["new"], tests, seconds)
+        found[str(mutant)] = mutant | told
         kept.write_text(json.dumps(found, indent=1))
-        print(f"{found[str(mutant)]['outcome']:9} {mutant['function']}: {mutant['new']}", flush=True)
+        print(f"{told['outcome']:9} {mutant['function']}: {mutant['new']}", flush=True)
     return [found[str(mutant)] for mutant in mutants]
 
 
-def page(
-    found: list[dict[str, Any]], mutants: list[dict[str, str]], lost: list[dict[str, str]], commit: str
-) -> str:
+def page(found: list[dict], mutants: list[dict], lost: list[dict], commit: str) -> str:
     """How many are noticed, which are not, and whose code went."""
     survived = [one for one in found if one["outcome"] == "survived"]
     parts = [
@@ -270,15 +263,10 @@ def page(
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree in which they are planted")
-    parser.add_argument(
-        "--folder", type=Path, default=ROOT / "runs" / "mutants", help="remove it to begin anew"
-    )
-    parser.add_argument(
-        "--draw", type=int, help="print so many mutants of the tree, drawn anew, and end"
-    )
-    parser.add_argument(
-        "--find", action="store_true", help="print those whose code is not found, and end"
-    )
+    runs = ROOT / "runs" / "mutants"
+    parser.add_argument("--folder", type=Path, default=runs, help="remove it to begin anew")
+    parser.add_argument("--draw", type=int, help="print so many mutants of the tree, drawn anew")
+    parser.add_argument("--find", action="store_true", help="print those whose code is not found")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
     if asked.draw:

@@ -164,13 +164,7 @@ class TRL(Steps):
     Its micro-batches have ``micro_batch`` judgments.
     """
 
-    def __init__(
-        self,
-        ours: Ours,
-        models: Sequence,
-        folder: Path,
-        micro_batch: int,
-    ):
+    def __init__(self, ours: Ours, models: Sequence, folder: Path, micro_batch: int):
         from datasets import Dataset
         from trl import DPOConfig, DPOTrainer
 

@@ -68,7 +68,7 @@ def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentP
 
 def report(
     title: str,
-    rows: Sequence[Mapping[str, Any]],
+    rows: Sequence[Mapping],
     options: argparse.Namespace,
     notes: Sequence[str] = (),
     where: Mapping[str, str] | None = None,
@@ -82,9 +82,7 @@ def report(
     print(json.dumps({"machine": where, "rows": list(rows)}, indent=2) if options.json else text)
 
 
-def as_markdown(
-    title: str, rows: Sequence[Mapping[str, Any]], where: Mapping[str, str], notes: Sequence[str] = ()
-) -> str:
+def as_markdown(title: str, rows: Sequence[Mapping], where: Mapping, notes: Sequence[str] = ()) -> str:
     """A section with a table of the rows: their keys in the order of appearance, without those that nothing fills."""
     table = pd.DataFrame(list(rows), dtype=object).dropna(axis=1, how="all").map(_cell)
     foot = "; ".join(f"{name} {value}" for name, value in where.items())

@@ -157,13 +157,8 @@ def word_tokenizer(n_vocabulary: int):
     table = {word: i for i, word in enumerate(_vocabulary(n_vocabulary))}
     core = Tokenizer(models.WordLevel(table, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<end>",
-        unk_token="<unk>",
-        model_max_length=10**6,
-    )
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, **special, model_max_length=10**6)
 
 
 @dataclass(frozen=True)

@@ -38,13 +38,9 @@ def main() -> None:
     """Run the kinds that were asked for, one after the other, and write the page of all that are there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", metavar="KINDS", default=",".join(KINDS), help="separated by commas")
-    parser.add_argument(
-        "--budget-minutes", type=float, metavar="N", default=MINUTES, help="for all kinds"
-    )
+    parser.add_argument("--budget-minutes", type=float, default=MINUTES, help="for all kinds")
     parser.add_argument("--out", type=Path, metavar="FILE", default=PAGE, help="the page to write")
-    parser.add_argument(
-        "--here", type=Path, metavar="FILE", help="one kind in this process; writes its rows"
-    )
+    parser.add_argument("--here", type=Path, help="one kind in this process; writes its rows")
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := [name for name in names if name not in KINDS]:
@@ -54,11 +50,8 @@ def main() -> None:
         return
     for name in names:
         print(section(name, run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
-    kinds = {
-        name: json.loads(path.read_text())
-        for name in KINDS
-        if (path := FOLDER / f"{name}.json").exists()
-    }
+    there = {name: FOLDER / f"{name}.json" for name in KINDS}
+    kinds = {name: json.loads(path.read_text()) for name, path in there.items() if path.exists()}
     options.out.write_text(page(kinds))
     print(f"\n{options.out}: {totals(kinds)}")
     if wrong := [name for name, kind in kinds.items() if has_failed(kind)]:

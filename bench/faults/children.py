@@ -20,6 +20,9 @@ WRITING_EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "o
 HUNG_SECONDS = 300.0
 
 
+Work = Callable[[], None]
+
+
 class Kill(NamedTuple):
     """When a child is killed: before its first, second, ... change of a file, or after some seconds; or never.
 
@@ -51,12 +54,7 @@ class Ended(NamedTuple):
         return self.status == -signal.SIGKILL
 
 
-def run_child(
-    work: Callable[[], None],
-    folder: Path,
-    kill: Kill = NEVER,
-    prepare: Callable[[], None] = lambda: None,
-) -> Ended:
+def run_child(work: Work, folder: Path, kill: Kill = NEVER, prepare: Work = lambda: None) -> Ended:
     """Fork, go to ``folder``, do ``work`` and wait for its end; only changes of files in the folder count.
 
     ``work`` ends by returning or with `SystemExit`; ``prepare`` is done before anything is counted.

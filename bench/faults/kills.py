@@ -59,25 +59,18 @@ def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
             problem = still_named(project)
         if problem:
             lost.update(set(moments))
-            print(
-                f"{stage.name}, killed {', then '.join(moments)}: {problem}", file=sys.stderr, flush=True
-            )
-    return [
-        Row(f"SIGKILL {moment}", stage.name, n, OUTCOME, lost[moment]) for moment, n in injected.items()
-    ]
+            told = f"{stage.name}, killed {', then '.join(moments)}: {problem}"
+            print(told, file=sys.stderr, flush=True)
+    return [Row(f"SIGKILL {how}", stage.name, n, OUTCOME, lost[how]) for how, n in injected.items()]
 
 
-def kill_and_go_on(
-    stage: Stage, project: Path, kill: Kill, whole, draw: random.Random
-) -> tuple[list[str], str]:
+def kill_and_go_on(stage: Stage, project: Path, kill: Kill, whole, draw) -> tuple[list[str], str]:
     """Kill a project, and sometimes what goes on with it, until it ends: the moments, and how the end failed."""
     moments: list[str] = []
     while (ended := run_child(stage.command, project, kill, small_project.make_smaller)).was_killed:
         moments.append(moment_of(ended.writes))
-        kills = [
-            Kill(before_write=draw.randint(1, len(whole.writes))),
-            Kill(after_seconds=draw.uniform(0, whole.seconds)),
-        ]
+        at_write = Kill(before_write=draw.randint(1, len(whole.writes)))
+        kills = [at_write, Kill(after_seconds=draw.uniform(0, whole.seconds))]
         again = draw.random() < 0.4 and len(moments) < MOST_IN_A_ROW
         kill = draw.choice(kills) if again else Kill()
     return moments, f"status {ended.status}: {ended.output[-1500:]}" if ended.status else ""
@@ -85,9 +78,8 @@ def kill_and_go_on(
 
 def still_named(project: Path) -> str:
     """Files that still name the person who was to be forgotten, the source of the votes apart."""
-    names = [
-        name.encode() for name in (*pseudonyms([small_project.PERSON]), f'"{small_project.PERSON}"')
-    ]
+    person = small_project.PERSON
+    names = [name.encode() for name in (*pseudonyms([person]), f'"{person}"')]
     files = [path for path in project.rglob("*") if path.is_file() and path.name != "export.jsonl"]
     held = [path.name for path in files if any(name in path.read_bytes() for name in names)]
     return f"still named in {', '.join(held)}" if held else ""

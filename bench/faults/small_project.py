@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import os
 import pkgutil
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,16 +21,7 @@ from bench.faults.children import Ended, run_child
 RUN = Path("runs/shared_mean-s42")
 SHARD_RESPONSES = 8
 # What may differ between two runs that are the same: times, and what names them.
-TIMED = frozenset(
-    {
-        "trainer_state.json",
-        "training_args.bin",
-        "summary.json",
-        "report.html",
-        "forgotten.jsonl",
-        "complete.json",
-    }
-)
+TIMED = re.compile("trainer_state|training_args|summary|report[.]html|forgotten|complete[.]json")
 RECIPE = yaml.safe_load(
     "{model_name_or_path: model, dataset_name: votes.parquet, output_dir: runs, reference_cache: cache, "
     "attributes: [length], held_out: 0.2, per_device_train_batch_size: 8, max_steps: 6, save_steps: 2, "
@@ -168,7 +160,7 @@ def contents(folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*")):
         place = path.relative_to(folder)
         unfinished = any(part.startswith(".") for part in place.parts)
-        if path.is_file() and not unfinished and path.name not in TIMED:
+        if path.is_file() and not unfinished and not TIMED.match(path.name):
             found[str(place)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 

@@ -80,9 +80,7 @@ def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
         n, refused, lost = n + 1, refused + n_refused, lost + bool(problem)
         if problem:
             print(f"{pair.name}, {delay:.3f} s apart: {problem}", file=sys.stderr, flush=True)
-    outcome = (
-        f"one waited, or said who works there and changed nothing ({refused} times; then given again)"
-    )
+    outcome = f"one waited, or said who works there and changed nothing ({refused} times; given again)"
     return Row("two commands at once", pair.name, n, outcome, lost)
 
 
@@ -94,10 +92,8 @@ def one_round(pair: Pair, folder: Path, delay: float) -> tuple[int, str]:
     def ended(child: int) -> int:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    children = [
-        start(*one, folder, max(0.0, wait))
-        for *one, wait in zip(commands, told, (-delay, delay), strict=True)
-    ]
+    waits = [max(0.0, -delay), max(0.0, delay)]
+    children = [start(commands[i], told[i], folder, waits[i]) for i in (0, 1)]
     status = [ended(child) for child in children]
     refused = [i for i in (0, 1) if status[i] == REFUSED and "works on it" in told[i].read_text()]
     for i in refused:
@@ -160,9 +156,8 @@ def without(votes: Sequence[tuple], *people: str) -> list[tuple]:
 def names_them(folder: Path) -> list[str]:
     """Files of a folder that name the person who was forgotten."""
     (name,) = pseudonyms([small_project.PERSON])
-    return [
-        str(path) for path in folder.rglob("*") if path.is_file() and name.encode() in path.read_bytes()
-    ]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return [str(path) for path in files if name.encode() in path.read_bytes()]
 
 
 def both_counted(folder: Path, output: Sequence[str]) -> str:

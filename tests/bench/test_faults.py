@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from bench.faults import GENERATED, Row
 from bench.faults import __main__ as faults
 from bench.faults.children import Kill, run_child
-from bench.faults.kills import moment_of
-from bench.faults.torn_files import TEARS
 
 ROOT = Path(__file__).parents[2]
 
@@ -53,24 +50,6 @@ def test_a_kind_that_fails_is_told(monkeypatch):
     monkeypatch.setattr("bench.faults.kills.rows", lambda seconds: [])
     assert faults.run_here("kills", 1.0)["problem"] == "it gave no row"
     assert sum(faults.seconds_for(name, 10) for name in faults.KINDS) == pytest.approx(600)
-
-
-@pytest.mark.parametrize(
-    ("write", "moment"),
-    [
-        ("os.rename runs/a/checkpoints/.writing-2/complete.json", "before complete.json is named"),
-        ("open runs/a/checkpoints/checkpoint-2/x", "before a file or folder is opened"),
-    ],
-)
-def test_moments_have_names(write, moment):
-    assert moment_of((write,)) == moment
-
-
-def test_tears_change_a_file():
-    content, draw = bytes(range(50)), random.Random(0)
-    cut, flipped, emptied = (tear(content, draw) for tear in TEARS.values())
-    assert content.startswith(cut) and emptied == b""
-    assert sum(a != b for a, b in zip(flipped, content, strict=True)) == 1
 
 
 def test_a_child_is_killed_or_finds_the_disk_full_at_the_change_that_is_asked_for(tmp_path):
