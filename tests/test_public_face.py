@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 METHODS = {
-    "AuditMonitor": ("update", "has_seen", "is_reopened", "table", "save", "load"),
+    "AuditMonitor": ("update", "has_seen", "table", "save", "load"),
     "AuditResult": ("to_json", "to_html", "people_to_html", "write"),
     "BADPOTrainer": ("train", "evaluate", "save_model", "push_to_hub"),
     "BiasTerm": ("forward", "theta", "warm_start", "summary", "save", "load"),

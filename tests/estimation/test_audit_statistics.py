@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from badpo.auditing.watch import AuditMonitor, ClosedComparison
+from badpo.auditing.watch import AuditMonitor
 from bench import audit_statistics
 from bench.audit_statistics import (
     Case,
@@ -56,7 +56,7 @@ def test_the_stream_is_the_monitor_s():
     for c in range(120):
         rows = np.flatnonzero(votes.comparison == c)
         names = [str(k) for k in votes.annotator[rows]]
-        monitor.update(ClosedComparison(f"c{c}", names, votes.sign[rows], votes.delta[rows]))
+        monitor.update(f"c{c}", names, votes.sign[rows], votes.delta[rows])
     table = monitor.table().set_index("annotator")
     of = table.index.astype(int)
     np.testing.assert_allclose(table["e_value"], np.exp(log_e[-1, of]))

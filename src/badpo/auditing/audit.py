@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse.linalg import eigsh
 from scipy.special import expit, ndtri
 
@@ -18,14 +18,15 @@ from badpo import __version__
 from badpo.auditing.people import AuditedPeople, AuditOptions, Design, people_of
 from badpo.auditing.pool import plain, pool_attributes, scan_features, vote_prompts, voters
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
-from badpo.data.attributes import Attribute
+from badpo.data.attributes import Attribute, Position
 from badpo.data.checks import check
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
 from badpo.estimation.fit import Leans
-from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement, self_contradictions
 from badpo.results.audit_verdicts import audit_verdicts
+from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
 HALF_WIDTHS = (0.5, 0.25)
@@ -71,16 +72,10 @@ def audit(
     **reading
         Options of `Judgments.read`.
 
-    Returns
-    -------
-    AuditResult
-
     Raises
     ------
-    DataError
-        The table is wrong, or an attribute cannot be estimated from it at all.
-    ConfigError
-        An option, an anchor or a column that is not there.
+    DataError, ConfigError
+        The table is wrong, or an attribute cannot be estimated from it at all; an option is.
 
     References
     ----------
@@ -93,53 +88,33 @@ def audit(
     >>> texts = {"response_a": "It just is so, always.", "response_b": "So."}
     >>> rows = [{"prompt": str(p), "annotator": who, "winner": "a" if (p + len(who)) % 3 else "b", **texts}
     ...     for p in range(30) for who in ("1", "22", "333")]
-    >>> result = audit(rows, [Length()])
-    >>> result.checks["estimator"]["quality"], len(result.annotators)
-    ('conditional', 3)
+    >>> len(audit(rows, [Length()]).annotators)
+    3
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
     judgments = _judgments(data, attributes, reading)
     problems = check(judgments)
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise DataError(errors)
-    design = Design(judgments)
+    if any(problem.severity == "error" for problem in problems):
+        raise DataError(problem for problem in problems if problem.severity == "error")
     progress("annotators", 0.2)
+    design = Design(judgments)
     people = people_of(judgments, design, options)
+    problems += audit_findings(judgments, design, options, people)
     progress("pool", 0.7)
-    rows = pool_attributes(judgments)
+    parts = {
+        "data": data_health(judgments, design, source or _named(data)),
+        "attributes": pool_attributes(judgments),
+        "pool": people.pool,
+        "checks": people.checks,
+        "next": {"votes_needed": next_votes(design, people.leans)},
+        "warnings": _as_rows(problems, data),
+    }
     progress("undeclared features", 0.8)
-    if source is None:  # the file's name without its folder, which may say whose computer it was
-        source = Path(data).name if isinstance(data, str | os.PathLike) else type(data).__name__
-    asked = {"quality": quality, "rho": rho, "fdr": fdr, "min_informative": min_informative}
-    summary = plain(
-        {
-            "schema": SCHEMA,
-            "version": __version__,
-            "about_single_people": True,
-            "data": data_health(judgments, design, source),
-            "settings": {
-                "attributes": [{**found.config, "name": found.name} for found in judgments.attributes],
-                **asked,
-            },
-            "attributes": rows,
-            "pool": people.pool,
-            "checks": people.checks,
-            "scan": scan_features(judgments),
-            "next": {"votes_needed": next_votes(design, people.leans)},
-            "warnings": _as_rows([*problems, *audit_findings(judgments, design, options, people)], data),
-            "annotators_file": ANNOTATORS_FILE,
-        }
-    )
-    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
-        row["verdict"] = verdict.finding
-    voted = people.table["n_judgments"] > 0
-    annotators = people.table[voted & judgments.has_identities].reset_index(drop=True)
-    annotators.attrs["about_single_people"] = True
-    return AuditResult(summary, annotators)
+    return _result(judgments, options, people.table, parts | {"scan": scan_features(judgments)})
 
 
-def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, Any]) -> Judgments:
+def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Judgments:
     if not isinstance(data, Judgments):
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
@@ -155,30 +130,56 @@ def _judgments(data: Any, attributes: Sequence[Attribute], reading: dict[str, An
     return data
 
 
-def _as_rows(problems: Sequence[Problem], data: Any) -> list[dict[str, Any]]:
+def _named(data: Any) -> str:
+    """The file's name without its folder, which may say whose computer it was."""
+    return Path(data).name if isinstance(data, str | os.PathLike) else type(data).__name__
+
+
+def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     """Problems as rows, errors first; a path is shown by its file's name alone."""
     rows = [asdict(problem) for problem in worst_first(problems)]
     if isinstance(data, str | os.PathLike):
-        path, name = str(data), Path(data).name
         for row in rows:
-            row |= {key: row[key].replace(path, name) for key in ("where", "what")}
+            row |= {key: row[key].replace(str(data), _named(data)) for key in ("where", "what")}
     return rows
+
+
+def _result(
+    judgments: Judgments, options: AuditOptions, people: pd.DataFrame, parts: Json
+) -> AuditResult:
+    """The parts of audit.json with what was asked for and a verdict on each attribute, and those who voted."""
+    declared = [{**found.config, "name": found.name} for found in judgments.attributes]
+    asked = {name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")}
+    summary = plain(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            "about_single_people": True,
+            "settings": {"attributes": declared, **asked},
+            **parts,
+            "annotators_file": ANNOTATORS_FILE,
+        }
+    )
+    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
+        row["verdict"] = verdict.finding
+    voted = (people["n_judgments"] > 0) & judgments.has_identities
+    annotators = people[voted].reset_index(drop=True)
+    annotators.attrs["about_single_people"] = True
+    return AuditResult(summary, annotators)
 
 
 # -- the data ----------------------------------------------------------------------------------------------------
 
 
-def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, Any]:
+def data_health(judgments: Judgments, design: Design, source: str) -> Json:
     """The part ``data`` of audit.json."""
     n_votes = design.n_votes[design.n_votes > 0]
     wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
-    several = wins["size"] > 1
-    sizes, n_comparisons = np.unique(wins["size"], return_counts=True)
-    dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(["sum", "size"])
+    dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     votes = design.comparison, design.sign, design.annotator
     agreement = asdict(pool_agreement(*votes, vote_prompts(judgments)))
     repeats = self_contradictions(*votes)
-    contradicted = repeats[repeats["contradicted"]]
+    contradicted = repeats["annotator"][repeats["contradicted"]]
     return {
         "source": source,
         "fingerprint": judgments.fingerprint(),
@@ -188,40 +189,33 @@ def data_health(judgments: Judgments, design: Design, source: str) -> dict[str, 
         "n_annotators": len(n_votes) if judgments.has_identities else 0,
         "has_annotators": judgments.has_identities,
         "n_dropped": judgments.dropped["n"].sum(),
-        "dropped": [
-            {"reason": str(reason), "n": n, "n_annotators": people}
-            for reason, n, people in dropped.itertuples()
-        ],
-        "votes_per_comparison": dict(zip(sizes.tolist(), n_comparisons, strict=True)),
+        "dropped": dropped.reset_index().to_dict("records"),
+        "votes_per_comparison": wins["size"].value_counts().sort_index().to_dict(),
         "judgments_per_annotator": {"median": np.median(n_votes), "max": n_votes.max(initial=0)},
-        "unanimous_share": wins["mean"][several].isin([0.0, 1.0]).mean(),
+        "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
         "position": _position(judgments),
         "agreement": {"ci_low": agreement.pop("low"), "ci_high": agreement.pop("high"), **agreement},
         "self_contradictions": {
             "n_repeated": len(repeats),
             "n_contradicted": len(contradicted),
-            "n_annotators": contradicted["annotator"].nunique(),
+            "n_annotators": contradicted.nunique(),
             "share": repeats["contradicted"].mean(),
         },
     }
 
 
-def _position(judgments: Judgments) -> dict[str, Any] | None:
+def _position(judgments: Judgments) -> Json | None:
     """How often the side that was shown first won, with its interval clustered by prompt; None when nobody knows."""
-    first = (
-        judgments.votes["shown_first"].map({"a": 1, "b": -1}).to_numpy(dtype=np.float64, na_value=np.nan)
-    )
-    known = np.isfinite(first)
-    if not known.any():
+    if judgments.votes["shown_first"].isna().all():
         return None
-    cross, prompts = np.ones((known.sum(), 1), dtype=bool), vote_prompts(judgments)[known]
-    (found,) = offline_log_odds(judgments.votes["sign"][known], first[known, None], cross, prompts)
+    position = judgments.with_attributes([Position()])
+    (found,) = position.offline_log_odds()
     ends: tuple[Any, ...] = found.interval()
     if ends != (None, None):
         # where every vote went one way the interval has one end, and the share itself is the other
         ends = tuple(found.carrier_wins if end is None else expit(end) for end in ends)
     return {
-        "n_annotators": voters(judgments, known),
+        "n_annotators": voters(judgments, position.cross_group()[:, 0]),
         "n_known": found.n_cross,
         "first_wins": found.carrier_wins,
         "ci_low": ends[0],
@@ -232,7 +226,7 @@ def _position(judgments: Judgments) -> dict[str, Any] | None:
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_votes(design: Design, leans: Leans) -> list[dict[str, Any]]:
+def next_votes(design: Design, leans: Leans) -> list[Json]:
     """For each attribute and half-width how many votes the median annotator needs in all."""
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     rows = []
@@ -245,7 +239,7 @@ def next_votes(design: Design, leans: Leans) -> list[dict[str, Any]]:
     return rows
 
 
-def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> NDArray[np.float64]:
+def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
     r"""Informative votes until the median annotator's 95 % interval is as narrow as asked for, for each attribute.
 
     The information of votes adds up, so with v = n se^2 the variance of one informative vote
@@ -297,7 +291,7 @@ FINDINGS = {
         "their estimate is infinite; read the shrunken value",
     ),
     "W406": (
-        "annotators form {:,} groups that the informative votes do not compare ({}{})",
+        "annotators form {:,} groups that the informative votes do not compare ({})",
         "let people of each group judge the same comparisons; the column component of annotators.parquet says "
         "who is in which",
     ),
@@ -344,60 +338,59 @@ FINDINGS = {
 }
 
 
-# Code, whether it is found and how often, and what its sentence is told.
-Found = tuple[str, Any, tuple[Any, ...]]
+# A code of `FINDINGS`, whether it is found and how often, and what its sentence is told.
+Found = tuple[Any, ...]
 
 
 def audit_findings(
     judgments: Judgments, design: Design, options: AuditOptions, people: AuditedPeople
-) -> Iterator[Problem]:
+) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
-    yield from _problems("column weight", [("W401", weighted, (counted(weighted, "judgment"),))])
     n_prompts = judgments.comparisons["prompt_id"].nunique()
     are_several = judgments.has_identities and judgments.n_comparisons >= 2 * n_prompts
-    yield from _problems("column prompt_id", [("W413", are_several, ())])
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
-    code = "N403" if quality == "conditional" else "W403"
-    yield from _problems("checks.assignment", [(code, p_value < NOT_RANDOM, (p_value, quality))])
+    unlike_chance = "N403" if quality == "conditional" else "W403"
+    rows: list[Found] = [
+        ("column weight", "W401", weighted, counted(weighted, "judgment")),
+        ("column prompt_id", "W413", are_several),
+        ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
+    ]
     for j, name in enumerate(design.attributes):
-        rows = _of_attribute(j, design, options, people) if design.has_identities else []
-        yield from _problems(f'attribute "{name}"', [*rows, *_of_unit(judgments, j)])
+        found = _of_people(j, design, options, people) if design.has_identities else []
+        found += _of_unit(judgments, j)
+        rows += [(f'attribute "{name}"', *row) for row in found]
+    return [
+        Problem(code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1], int(is_found))
+        for where, code, is_found, *told in rows
+        if is_found
+    ]
 
 
-def _problems(where: str, rows: Sequence[Found]) -> Iterator[Problem]:
-    for code, found, told in rows:
-        if found:
-            what, remedy = FINDINGS[code]
-            yield Problem(code, what.format(*told), where, remedy, int(found))
-
-
-def _of_attribute(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:
+def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:
     name, least = design.attributes[j], options.min_informative
     pool, anchors = people.pool[name], people.checks["anchors"]
     graph = people.checks["components"]["informative"][name]
     anchors_p = anchors["equal_leans_p"][name] if anchors else np.nan
     informative = people.leans.n_informative[design.n_votes > 0, j]
     n_voted, n_few = len(informative), (informative < least).sum()
-    sizes = " + ".join(f"{n:,}" for n in graph["sizes"])
-    smaller = n_voted - graph["outside"] - sum(graph["sizes"])
-    smaller_sizes = f" + {smaller:,} in smaller ones" if smaller else ""
+    sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
-    classes_differ = pool["class_test_p"] is not None and pool["class_test_p"] < NOT_RANDOM
+    class_p = np.nan if pool["class_test_p"] is None else pool["class_test_p"]
     smallest = min((row["n"] for row in pool["classes"] if row["n"]), default=0)
     told_apart = int(design.informative[:, j].sum())
     return [
-        ("W407", anchors_p < UNLIKE, (anchors_p,)),
-        ("W408", anchors and not pool["absolute"], ()),
-        ("W404", n_few, (n_few, counted(n_voted, "annotator"), n_few / n_voted, least)),
-        ("W405", pool["n_separated"], (counted(int(pool["n_separated"]), "annotator"),)),
-        ("W406", are_groups and graph["n"], (graph["n"], sizes, smaller_sizes)),
-        ("W411", _is_joined_by_few(people.leans, j), ()),
-        ("W410", pool["n_flagged"] > 0, ()),
-        ("W412", classes_differ and smallest < FEW_ANNOTATORS, ()),
-        ("N415", n_voted < FEW_ANNOTATORS, ()),
-        ("W409", np.isnan(pool["tau"]) and told_apart, (counted(told_apart, "informative vote"),)),
+        ("W407", anchors_p < UNLIKE, anchors_p),
+        ("W408", anchors and not pool["absolute"]),
+        ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
+        ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
+        ("W406", are_groups and graph["n"], graph["n"], " + ".join(sizes)),
+        ("W411", _is_joined_by_few(people.leans, j)),
+        ("W410", pool["n_flagged"] > 0),
+        ("W412", class_p < NOT_RANDOM and smallest < FEW_ANNOTATORS),
+        ("N415", n_voted < FEW_ANNOTATORS),
+        ("W409", np.isnan(pool["tau"]) and told_apart, counted(told_apart, "informative vote")),
     ]
 
 
@@ -409,7 +402,7 @@ def _of_unit(judgments: Judgments, j: int) -> list[Found]:
     typical, largest, outlying = np.median(differences), differences.max(initial=0.0), ""
     if largest > OUTLYING * typical:
         outlying = f", and by up to {largest:#.3g}: the few judgments with such differences decide"
-    return [("W414", True, (typical, outlying))]
+    return [("W414", True, typical, outlying)]
 
 
 def _is_joined_by_few(leans: Leans, j: int) -> bool:

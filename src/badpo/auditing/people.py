@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
@@ -32,6 +33,7 @@ from badpo.estimation.significance import (
     equal_leans_test,
     recommend,
 )
+from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 
 # exp(5) is odds of 148 to 1: no distance between people
@@ -137,13 +139,13 @@ class Design:
         # what every estimator takes first
         self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(self.annotators))
 
-    def per_annotator(self, chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    def per_annotator(self, chosen: Bools) -> NDArray[np.int64]:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
         counts = np.zeros((len(self.annotators), chosen.shape[1]), dtype=np.int64)
         np.add.at(counts, self.annotator, chosen)
         return counts
 
-    def raw_rate(self) -> NDArray[np.float64]:
+    def raw_rate(self) -> Floats:
         """How often each annotator chose the side with more of an attribute, among their cross-group judgments.
 
         Shape (n_annotators, n_attributes); NaN without such a judgment.
@@ -153,7 +155,7 @@ class Design:
         return np.divide(chose_more, n_cross, out=np.full(n_cross.shape, np.nan), where=n_cross > 0)
 
 
-def anchored_annotators(design: Design, options: AuditOptions) -> NDArray[np.bool_]:
+def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
     """Who is known to lean nowhere, of shape (n_annotators,): those named one by one, or everyone of a class."""
     label = options.anchor_class
     if label is None:
@@ -166,7 +168,7 @@ def anchored_annotators(design: Design, options: AuditOptions) -> NDArray[np.boo
     return design.classes == label
 
 
-def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> NDArray[np.bool_]:
+def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
     """Who of the annotators is named, by id or pseudonym, in a list that was given under ``key``.
 
     Raises `ConfigError` for a name that is not among the annotators; the message shows pseudonyms only.
@@ -232,7 +234,7 @@ def fit(
     return estimator(*votes, anchored=anchored, min_informative=least)
 
 
-def quality_of(judgments: Judgments, column: str) -> NDArray[np.float64]:
+def quality_of(judgments: Judgments, column: str) -> Floats:
     """Quality of response a minus that of b, of shape (n_comparisons,), from two columns of the table.
 
     ``column`` is the name that the two share: ``score`` for ``score_a`` and ``score_b``.
@@ -286,7 +288,7 @@ def shrunken(design: Design, leans: Leans) -> list[Shrunk]:
     return found
 
 
-def _own(leans: Leans, values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _own(leans: Leans, values: Floats) -> Floats:
     """Estimates or their errors, NaN for those that are none.
 
     The lean of an anchored annotator is given; that of who is compared with nobody is 0 from themselves by definition.
@@ -359,8 +361,8 @@ class AuditedPeople:
 
     leans: Leans
     table: pd.DataFrame
-    pool: dict[str, dict[str, Any]]
-    checks: dict[str, Any]
+    pool: dict[str, Json]
+    checks: Json
 
 
 def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> AuditedPeople:
@@ -391,11 +393,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     return AuditedPeople(leans, table, pool, checks)
 
 
-def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> dict[str, Any]:
+def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> Json:
     return dict(zip(design.attributes, values, strict=True))
 
 
-def _classes(design: Design) -> list[tuple[list[dict[str, Any]], float | None]]:
+def _classes(design: Design) -> list[tuple[list[Json], float | None]]:
     """Of each attribute the classes' offsets and the p-value of no difference; nothing with fewer than two classes."""
     if len(design.labels) < 2:
         return [([], None)] * len(design.attributes)
@@ -414,9 +416,7 @@ def _classes(design: Design) -> list[tuple[list[dict[str, Any]], float | None]]:
     ]
 
 
-def _spread(
-    spread: Shrunk, equal_p: float, classes: list[dict[str, Any]], class_p: float | None
-) -> dict[str, Any]:
+def _spread(spread: Shrunk, equal_p: float, classes: list[Json], class_p: float | None) -> Json:
     """How far annotators and classes differ, and the variant of training that follows."""
     advice = recommend(spread, equal_p, class_p)
     return {
@@ -431,7 +431,7 @@ def _spread(
     }
 
 
-def _counts(design: Design, leans: Leans, j: int) -> dict[str, Any]:
+def _counts(design: Design, leans: Leans, j: int) -> Json:
     """How many annotators have which status."""
     status = pd.Series(leans.status[design.n_votes > 0, j], dtype=object)
     n_cross, n_groups = design.cross[:, j].sum(), len(set(leans.component[:, j]) - {-1})
@@ -446,7 +446,7 @@ def _counts(design: Design, leans: Leans, j: int) -> dict[str, Any]:
     }
 
 
-def _level(leans: Leans, j: int, n_anchors: int) -> dict[str, Any]:
+def _level(leans: Leans, j: int, n_anchors: int) -> Json:
     """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     n = int((leans.se[:, j] > 0).sum()) if is_known else 0
@@ -464,7 +464,7 @@ def _level(leans: Leans, j: int, n_anchors: int) -> dict[str, Any]:
     return shown | {"n_level": n, "absolute": is_known, "absolute_why": why}
 
 
-def _graph(design: Design, labels: NDArray[np.intp]) -> dict[str, Any]:
+def _graph(design: Design, labels: Ints) -> Json:
     """Number and sizes of each attribute's components, from the largest down, and who stands outside of all."""
     graph = {}
     for name, label in zip(design.attributes, labels[design.n_votes > 0].T, strict=True):
@@ -473,7 +473,7 @@ def _graph(design: Design, labels: NDArray[np.intp]) -> dict[str, Any]:
     return graph
 
 
-def _anchors(design: Design, anchored: NDArray[np.bool_], options: AuditOptions) -> dict[str, Any]:
+def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
     """How many cross-group judgments anchors cast, and whether anchors differ: who leans nowhere leans alike."""
     cast = anchored[design.annotator]
     stratum, sign, annotator, delta = (each[cast] for each in design.votes[:4])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import logit
 
 from badpo.data.attributes import BUILT_IN, LengthWords, markedly_longer
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import split_signature
 from badpo.data.tables import numbered_texts
@@ -27,6 +27,7 @@ from badpo.estimation.pool import (
     swap_log_odds,
 )
 from badpo.estimation.shrinkage import q_values
+from badpo.theory import Ints
 from badpo.theory.summaries import Interval
 
 # Below this many prompts the interval is widened noticeably by its small-cluster form, and the table says so.
@@ -38,7 +39,7 @@ LENGTH_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0)
 # -- declared attributes -----------------------------------------------------------------------------------------
 
 
-def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
+def pool_attributes(judgments: Judgments) -> list[Json]:
     """What the pool leans toward, before any model is trained.
 
     All log-odds are those of the side that carries the attribute (or has more of it) winning; above 0 the pool
@@ -94,7 +95,7 @@ def pool_attributes(judgments: Judgments) -> list[dict[str, Any]]:
     return plain(rows)
 
 
-def vote_prompts(judgments: Judgments) -> NDArray[np.intp]:
+def vote_prompts(judgments: Judgments) -> Ints:
     """Number of the prompt that each vote stands on, of shape (n_votes,)."""
     return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
 
@@ -104,7 +105,7 @@ def voters(judgments: Judgments, rows: NDArray) -> int:
     return len(np.unique(judgments.votes["annotator"].to_numpy()[rows]))
 
 
-def log_odds_row(found: LogOdds, n_votes: int) -> dict[str, Any]:
+def log_odds_row(found: LogOdds, n_votes: int) -> Json:
     """The part of an attribute's row that comes from its own cross-group votes alone."""
     low, high = found.interval()
     naive_low, naive_high = found.interval(naive=True)
@@ -131,7 +132,7 @@ def interval_row(interval: Interval | None) -> dict[str, float | None]:
     return dict(zip(("log_odds", "ci_low", "ci_high"), ends, strict=True))
 
 
-def _sweep(judgments: Judgments, prompts: NDArray) -> list[dict[str, Any]]:
+def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
     """The lean at other length ratios."""
     words = measure_sides(LengthWords(threshold=0), judgments.comparisons)
     a, b = words[judgments.votes["comparison"].to_numpy()].T
@@ -192,7 +193,7 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
     }
 
 
-def swap_pairs(judgments: Judgments) -> list[dict[str, Any] | None]:
+def swap_pairs(judgments: Judgments) -> list[Json | None]:
     """The lean toward each attribute as swap pairs show it, whose quality cancels; None without such pairs.
 
     Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column
@@ -208,7 +209,7 @@ def swap_pairs(judgments: Judgments) -> list[dict[str, Any] | None]:
     """
     side = carrier_sides(judgments.delta, judgments.cross_group())
     votes = _votes_on_bodies(judgments)
-    rows: list[dict[str, Any] | None] = []
+    rows: list[Json | None] = []
     for j, attribute in enumerate(judgments.attributes):
         of_judgment = attribute.scope == "judgment"
         others = np.delete(side, j, axis=1)
@@ -245,9 +246,7 @@ def text_body(text: str) -> str:
     return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
 
 
-def _from_twins(
-    votes: pd.DataFrame, side: NDArray, others: NDArray
-) -> tuple[dict[str, Any], NDArray] | None:
+def _from_twins(votes: pd.DataFrame, side: NDArray, others: NDArray) -> tuple[Json, NDArray] | None:
     """The log-odds and the votes behind them; None where twins tell nothing."""
     pairs = votes["twin"].to_numpy() & (side != 0) & (others == 0).all(axis=1)
     (found,) = offline_log_odds(votes["sign"], side[:, None], pairs[:, None], votes["prompt"])
@@ -259,7 +258,7 @@ def _from_twins(
 
 def _from_reversals(
     votes: pd.DataFrame, side: NDArray, others: NDArray, of_judgment: bool
-) -> tuple[dict[str, Any] | None, NDArray]:
+) -> tuple[Json | None, NDArray]:
     turn, twin = votes["turn"].to_numpy(), votes["twin"].to_numpy()
     alike = votes[["prompt", "low", "high"]].join(pd.DataFrame(others * turn[:, None]))
     table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[
@@ -287,7 +286,7 @@ RULE = (
 )
 
 
-def scan_features(judgments: Judgments) -> list[dict[str, Any]]:
+def scan_features(judgments: Judgments) -> list[Json]:
     """How the undeclared surface features fare in the votes, and which are worth declaring.
 
     The features are those of ``FEATURES``, without the declared ones and, where no vote says which side was shown
@@ -341,7 +340,7 @@ def scan_features(judgments: Judgments) -> list[dict[str, Any]]:
     return plain(rows)
 
 
-def _advice(alone: Mapping[str, Any], is_sure: bool, beyond: Interval | None) -> str:
+def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
     """What ``RULE`` says of a feature that no declared attribute repeats."""
     is_common = alone["cross_share"] >= COMMON_SHARE
     is_large = alone["n_cross"] > 0 and abs(logit(alone["carrier_wins"])) >= LARGE_LOG_ODDS

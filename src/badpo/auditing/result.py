@@ -8,11 +8,10 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
-from badpo.data.files import appearing, locked
+from badpo.data.files import Json, appearing, locked
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -43,7 +42,7 @@ class AuditResult:
     [2.5]
     """
 
-    summary: dict[str, Any]
+    summary: Json
     annotators: pd.DataFrame
 
     @property
@@ -53,17 +52,17 @@ class AuditResult:
         return table[[name for name in table if not table[name].map(type).isin([dict, list]).any()]]
 
     @property
-    def pool(self) -> dict[str, Any]:
+    def pool(self) -> Json:
         """What is known of the spread of the annotators' leans, by attribute."""
         return self.summary["pool"]
 
     @property
-    def checks(self) -> dict[str, Any]:
+    def checks(self) -> Json:
         """The estimator used and why, the assignment of comparisons to annotators, components, anchors."""
         return self.summary["checks"]
 
     @property
-    def warnings(self) -> list[dict[str, Any]]:
+    def warnings(self) -> list[Json]:
         """Problems and notices, each with code, what, where, remedy, severity and count."""
         return self.summary["warnings"]
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from badpo.data.attributes import Attribute
-from badpo.data.files import SealError, locked, read_seal, write_seal
+from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import as_ids, read_table, recognise
@@ -28,32 +28,15 @@ from badpo.estimation.sequential import (
     mean_tilt,
     winner_shares,
 )
+from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/3"
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
+_WHEN_TO_CLOSE = (
+    "close a comparison when it has all its votes; give votes that come later a comparison of their own"
+)
 
 # -- the monitor -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class ClosedComparison:
-    """A comparison that will get no further vote.
-
-    Attributes
-    ----------
-    comparison_id : str
-    annotators : sequence of str
-        Pseudonym of each vote's annotator. Of repeated votes the first counts.
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes) or (n_attributes,)
-        g(a) - g(b).
-    """
-
-    comparison_id: str
-    annotators: Sequence[str]
-    sign: ArrayLike
-    delta: ArrayLike
 
 
 class AuditMonitor:
@@ -77,7 +60,7 @@ class AuditMonitor:
     --------
     >>> monitor = AuditMonitor(["length"])
     >>> for i in range(30):
-    ...     monitor.update(ClosedComparison(f"c{i}", ["ann", "bob", "eve"], [1, -1, -1], [1.0]))
+    ...     monitor.update(f"c{i}", ["ann", "bob", "eve"], [1, -1, -1], [1.0])
     >>> monitor.table()[["annotator", "toward", "flag"]].values.tolist()
     [['ann', 'more', True], ['bob', 'less', True], ['eve', 'less', True]]
     """
@@ -87,7 +70,7 @@ class AuditMonitor:
         attributes: Sequence[str],
         alpha: float = 0.05,
         units: Sequence[float] | None = None,
-        definitions: Sequence[Mapping[str, Any]] | None = None,
+        definitions: Sequence[Json] | None = None,
     ):
         self.attributes, self.alpha = tuple(attributes), float(alpha)
         self.units = tuple(units or [1.0] * len(self.attributes))
@@ -99,46 +82,59 @@ class AuditMonitor:
         if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
         # of each annotator, a row for each attribute: log-likelihood ratios of the tilts of the grid, informative votes
-        self._evidence: dict[str, NDArray[np.float64]] = {}
+        self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
-    def update(self, closed: ClosedComparison) -> None:
-        """Count the votes of a closed comparison.
+    def update(
+        self, comparison_id: str, annotators: Sequence[str], sign: ArrayLike, delta: ArrayLike
+    ) -> None:
+        """Count the votes of a comparison that will get no further vote; the same votes again change nothing.
+
+        Parameters
+        ----------
+        comparison_id : str
+        annotators : sequence of str
+            Pseudonym of each vote's annotator. Of repeated votes the first counts.
+        sign : array of shape (n_votes,)
+            +1 chose a, -1 chose b.
+        delta : array of shape (n_votes, n_attributes) or (n_attributes,)
+            g(a) - g(b).
 
         Raises
         ------
         DataError
-            E420, when a comparison with this id was fed before; nothing is changed.
+            E420, when the comparison was counted with other votes; nothing is changed.
         ValueError
             When the shapes do not fit together.
         """
-        if self.has_seen(closed.comparison_id):
-            what, where = "the comparison has been counted already", f"comparison {closed.comparison_id}"
-            remedy = (
-                "feed a comparison once, with all its votes; later votes need a comparison of their own"
-            )
-            raise DataError([Problem("E420", what, where, remedy)])
-        sign, delta = self._arrays(closed)
-        names, first = np.unique(np.asarray(closed.annotators, dtype=object), return_index=True)
-        self._seen[_id_digest(closed.comparison_id)] = _votes_digest(closed)
-        sign, delta = sign[first], delta[first]
+        sign, delta = np.asarray(sign, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+        shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
+        if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
+            raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
+        if delta.shape not in (shape, shape[1:]) or not np.isfinite(delta).all():
+            needed = f"needed are finite numbers of shape {shape} or {shape[1:]}"
+            raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
+        key, votes = _digest(comparison_id, 8), _votes_digest(annotators, sign)
+        if self._seen.get(key, votes) != votes:
+            what = "the comparison was counted with other votes"
+            raise DataError([Problem("E420", what, where, _WHEN_TO_CLOSE)])
+        if key in self._seen:
+            return
+        self._seen[key] = votes
+        names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
+        sign, delta = sign[first], (np.broadcast_to(delta, shape) / self.units)[first]
         ratios = log_tilt_ratios(sign[:, None] > 0, winner_shares(sign, delta)[:, None], delta)
         evidence = np.concatenate([ratios, ratios.any(axis=-1, keepdims=True)], axis=-1)
         for name, added in zip(names, evidence, strict=True):
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
     def has_seen(self, comparison_id: str) -> bool:
-        """Whether a comparison was fed."""
-        return _id_digest(comparison_id) in self._seen
-
-    def is_reopened(self, closed: ClosedComparison) -> bool:
-        """Whether a comparison was fed with other votes than it has here."""
-        votes = self._seen.get(_id_digest(closed.comparison_id))
-        return votes is not None and votes != _votes_digest(closed)
+        """Whether a comparison was counted."""
+        return _digest(comparison_id, 8) in self._seen
 
     @property
     def n_comparisons(self) -> int:
-        """Comparisons that were fed."""
+        """Comparisons that were counted."""
         return len(self._seen)
 
     def table(self) -> pd.DataFrame:
@@ -204,28 +200,15 @@ class AuditMonitor:
         monitor._seen = {packed[i : i + 16]: packed[i + 16 : i + 24] for i in range(0, len(packed), 24)}
         return monitor
 
-    def _arrays(self, closed: ClosedComparison) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        sign, n = np.asarray(closed.sign, dtype=np.float64), len(closed.annotators)
-        delta = np.asarray(closed.delta, dtype=np.float64)
-        shape = (n, len(self.attributes))
-        where = f"comparison {closed.comparison_id}"
-        if sign.shape != (n,) or n == 0 or not (np.abs(sign) == 1).all():
-            raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
-        if delta.shape not in (shape, shape[1:]) or not np.isfinite(delta).all():
-            needed = f"needed are finite numbers of shape {shape} or {shape[1:]}"
-            raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
-        return sign, np.broadcast_to(delta, shape) / self.units
+
+def _digest(text: str, size: int) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
-def _id_digest(comparison_id: str) -> str:
-    return hashlib.blake2b(comparison_id.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
-
-
-def _votes_digest(closed: ClosedComparison) -> str:
+def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
     """The same for the same votes in another order, or with the two responses exchanged."""
-    votes = sorted(zip(closed.annotators, (np.asarray(closed.sign) > 0).tolist(), strict=True))
-    text = json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes])
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+    votes = sorted(zip(annotators, (sign > 0).tolist(), strict=True))
+    return _digest(json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes]), 4)
 
 
 # -- the command -------------------------------------------------------------------------------------------------
@@ -249,7 +232,7 @@ class WatchResult:
     ``table`` has everyone's e-values, by pseudonym, as `badpo.auditing.watch.AuditMonitor.table` gives them.
     """
 
-    summary: dict[str, Any]
+    summary: Json
     table: pd.DataFrame
 
     def __str__(self) -> str:
@@ -320,36 +303,36 @@ def watch(
         if not judgments.has_identities:
             what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
             raise DataError([Problem("E421", what, "column annotator", remedy)])
-        closing = "All comparisons in the table were taken as closed."
-        is_closed, warnings = np.ones(judgments.n_comparisons, dtype=bool), list[Problem]()
-        if votes_per_comparison is not None:
-            closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
-            n_judged, warnings = _judgments_of(judgments, data, reading.get("columns"))
-            is_closed = n_judged >= votes_per_comparison
+        needed = votes_per_comparison
+        is_closed, warnings = _closed(judgments, needed, data, reading.get("columns"))
         monitor = _monitor(Path(state), judgments, alpha)
         n_before, reopened = monitor.n_comparisons, _feed(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
             monitor.save(state)
-    if reopened:
+    closing = "All comparisons in the table were taken as closed."
+    if votes_per_comparison is not None:
+        closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
+    counts = {"n_new": monitor.n_comparisons - n_before, "n_open": int((~is_closed).sum())}
+    return _found(monitor, counts | {"closing": closing, "reopened": reopened}, warnings)
+
+
+def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
+    """What a look found, with the state that it left."""
+    if reopened := look["reopened"]:
         named = ", ".join(reopened[:_NAMED])
         what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
-        remedy = "close a comparison when it has all its votes; give votes that come later a comparison of their own"
-        warnings = [Problem("W420", what, "comparison_id", remedy, len(reopened)), *warnings]
+        again = Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, len(reopened))
+        warnings = [again, *warnings]
     table = monitor.table()
     shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
-    of_attribute = {name: shown[shown["attribute"] == name] for name in monitor.attributes}
-    summary = {
+    flagged = shown.set_index("attribute")
+    summary = look | {
         "alpha": monitor.alpha,
-        "n_new": monitor.n_comparisons - n_before,
         "n_counted": monitor.n_comparisons,
-        "n_open": int((~is_closed).sum()),
         "n_annotators": table["annotator"].nunique(),
-        "closing": closing,
         "flagged": {
-            name: rows.drop(columns="attribute").to_dict("records")
-            for name, rows in of_attribute.items()
+            name: flagged[flagged.index == name].to_dict("records") for name in monitor.attributes
         },
-        "reopened": reopened,
         "warnings": [vars(problem) for problem in warnings],
         "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
         "guarantee": GUARANTEE,
@@ -357,19 +340,19 @@ def watch(
     return WatchResult(summary, table)
 
 
-def _judgments_of(
-    judgments: Judgments, data: Any, columns: Mapping[str, str | None] | None
-) -> tuple[NDArray[np.int64], list[Problem]]:
-    """How often each comparison was judged, and a warning where ties could not be counted."""
+def _closed(
+    judgments: Judgments, needed: int | None, data: Any, columns: Mapping[str, str | None] | None
+) -> tuple[Bools, list[Problem]]:
+    """Which comparisons have all their votes, and a warning where ties could not be counted."""
     n_votes = np.bincount(judgments.votes["comparison"], minlength=judgments.n_comparisons)
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
-    if not n_ties:
-        return n_votes, []
+    if needed is None or not n_ties:
+        return n_votes >= (needed or 0), []
     table = read_table(data)
     layout = recognise(table.frame, table.name, columns)
     if not table.dropped and "comparison_id" in layout.frame:
         counts = pd.Series(as_ids(layout.frame["comparison_id"])).value_counts()
-        return counts.loc[judgments.comparisons["comparison_id"]].to_numpy(dtype=np.int64), []
+        return counts.loc[judgments.comparisons["comparison_id"]].to_numpy() >= needed, []
     what = (
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "
         "open"
@@ -377,50 +360,46 @@ def _judgments_of(
     remedy = (
         "give comparison ids with the ties, or leave comparisons that are still open out of the table"
     )
-    return n_votes, [Problem("W421", what, "column winner", remedy, n_ties)]
+    return n_votes >= needed, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 
 def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
     """The monitor of an earlier call, or a new one."""
     definitions = [dict(attribute.config) for attribute in judgments.attributes]
+    now: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
     if not state.exists():
+        # of a continuous attribute the root mean square of the differences that there are
         units = [
-            _typical_difference(delta) if attribute.continuous else 1.0
+            float(np.sqrt(np.mean(delta[delta != 0] ** 2)))
+            if attribute.continuous and delta.any()
+            else 1.0
             for attribute, delta in zip(judgments.attributes, judgments.delta.T, strict=True)
         ]
-        return AuditMonitor(judgments.attribute_names, alpha, units, definitions)
+        return AuditMonitor(**now, alpha=alpha, units=units)
     monitor = AuditMonitor.load(state)
-    was = json.dumps([monitor.attributes, monitor.definitions], sort_keys=True)
-    now = json.dumps([judgments.attribute_names, definitions], sort_keys=True)
-    if was != now:
-        raise ConfigError(
-            f"{state} was made with other attributes: {was}, now {now}. Declare those, or name another state file"
-        )
-    if monitor.alpha != alpha:
-        raise ConfigError(
-            f"{state} was made with alpha {monitor.alpha}, now {alpha}: a level chosen after looking is none. Keep it, "
-            "or name another state file"
-        )
+    was = {"attributes": list(monitor.attributes), "definitions": monitor.definitions}
+    asked = {"attributes": (was, now), "alpha": (monitor.alpha, alpha)}
+    for name, pair in asked.items():
+        before, after = (json.dumps(each, sort_keys=True) for each in pair)
+        if before != after:
+            raise ConfigError(
+                f"{state} was made with other {name}: {before}, now {after}; what is chosen after looking holds no "
+                "level. Keep it, or name another state file"
+            )
     return monitor
 
 
-def _typical_difference(delta: NDArray[np.float64]) -> float:
-    """Root mean square of the differences that there are."""
-    differs = delta[delta != 0]
-    return float(np.sqrt(np.mean(differs**2))) if len(differs) else 1.0
-
-
-def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: NDArray[np.bool_]) -> list[str]:
-    """Feed what is closed and new, in the order of last votes; ids of comparisons that were fed with other votes."""
+def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
+    """Count what is closed, in the order of last votes; ids of comparisons that were counted with other votes."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
     rows_of = votes.groupby("comparison").indices
     for c in sorted(rows_of, key=lambda c: votes["row"].iat[rows_of[c][-1]]):
         rows = rows_of[c]
-        comparison = ClosedComparison(ids[c], names[rows].tolist(), sign[rows], judgments.delta[rows])
-        if monitor.has_seen(ids[c]):
-            reopened += [ids[c]] if monitor.is_reopened(comparison) else []
-        elif is_closed[c]:
-            monitor.update(comparison)
+        if is_closed[c] or monitor.has_seen(ids[c]):
+            try:
+                monitor.update(ids[c], names[rows].tolist(), sign[rows], judgments.delta[rows])
+            except DataError:
+                reopened.append(ids[c])
     return reopened

@@ -24,6 +24,8 @@ from typing import Any
 from badpo.data.privacy import keyed_digest, known_key
 from badpo.data.problems import ConfigError
 
+Json = dict[str, Any]  # an object of a JSON file, or a part of one
+
 # -- names of the files that commands write --------------------------------------------------------------------
 
 RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"

@@ -14,6 +14,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count, withheld_classes
 from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, is_sure
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
@@ -47,7 +48,7 @@ _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 
 
-def audit_html(summary: Mapping[str, Any]) -> str:
+def audit_html(summary: Json) -> str:
     """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
     found = shareable(summary)
     return (
@@ -68,7 +69,7 @@ def audit_html(summary: Mapping[str, Any]) -> str:
 # -- what may be passed on ---------------------------------------------------------------------------------------
 
 
-def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
+def shareable(summary: Json) -> Json:
     """The summary of an audit as others may see it.
 
     Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 or 0.25 where
@@ -107,12 +108,12 @@ def shareable(summary: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_withheld(row: Mapping[str, Any] | None, data: Mapping[str, Any]) -> bool:
+def _is_withheld(row: Json | None, data: Json) -> bool:
     """Whether an estimate rests on so few annotators that it is about single ones."""
     return row is not None and data["has_annotators"] and row["n_annotators"] < FEWEST_ANNOTATORS
 
 
-def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
+def _telling_data(data: Json) -> Json:
     few = _is_withheld(data, data)
     sizes = {k: n for k, n in data["votes_per_comparison"].items() if rounded_count(n) is not None}
     return {name: value for name, value in data.items() if name != "fingerprint"} | {
@@ -125,7 +126,7 @@ def _telling_data(data: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _telling_attribute(row: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+def _telling_attribute(row: Json, summary: Json) -> Json:
     adjusted = row["quality_adjusted"]
     # what is sure, and what to do, is said as the exact figures have it
     told = {
@@ -143,7 +144,7 @@ def _telling_attribute(row: Mapping[str, Any], summary: Mapping[str, Any]) -> di
     return told
 
 
-def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
+def _telling_pool(pool: Json, summary: Json) -> Json:
     withheld = withheld_classes({row["class"]: row["n"] for row in pool["classes"]})
     told = {**pool, "classes": [row for row in pool["classes"] if row["class"] not in withheld]}
     no_advice = {"recommendation": None, "recommendation_reason": ""}
@@ -161,7 +162,7 @@ def _telling_pool(pool: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[s
     return told
 
 
-def _telling_checks(checks: Mapping[str, Any]) -> dict[str, Any]:
+def _telling_checks(checks: Json) -> Json:
     # one group, or more: how many more is known from the warning
     groups = {
         name: {
@@ -179,7 +180,7 @@ def _telling_checks(checks: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _telling_problem(row: Mapping[str, Any]) -> dict[str, Any] | None:
+def _telling_problem(row: Json) -> Json | None:
     """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
     numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
     few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
@@ -220,7 +221,7 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
     return f"{value:.1g}" if value < 0.1 else f"{round(value / step) * step:.2f}"
 
 
-def class_figure(summary: Mapping[str, Any]) -> Figure | None:
+def class_figure(summary: Json) -> Figure | None:
     """How far the classes of annotators lie from the pool mean; None without classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
@@ -259,7 +260,7 @@ _COLUMNS = (
 )
 
 
-def audit_table(summary: Mapping[str, Any]) -> str:
+def audit_table(summary: Json) -> str:
     """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
     summary = cleaned(summary)
     data, labels = summary["data"], audit_labels(summary)
@@ -288,7 +289,7 @@ def audit_table(summary: Mapping[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def _row(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> tuple[str, ...]:
+def _row(row: Json, pool: Json, label: str) -> tuple[str, ...]:
     known = (
         percent(row["cross_share"]),
         percent(row["carrier_wins"]),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 
+from badpo.data.files import Json
 from badpo.results.audit_verdicts import audit_labels, has_usable_spread
 from badpo.results.charts import (
     OWN,
@@ -32,7 +32,7 @@ _FUNNEL_LIMITS = ((95, 1.959964, 2), (99.8, 3.090232, 3))
 _SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
 
 
-def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
+def people_html(summary: Json, annotators: pd.DataFrame) -> str:
     """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on."""
     summary = cleaned(summary)
     annotators = annotators.assign(
@@ -53,7 +53,7 @@ def people_html(summary: Mapping[str, Any], annotators: pd.DataFrame) -> str:
     )
 
 
-def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's own and shrunken estimate, most informative votes first; None where nobody has any."""
     panels, left_out = [], []
     for label, pool, people in _by_attribute(summary, annotators):
@@ -82,7 +82,7 @@ def caterpillar_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> 
     return dot_figure("Single annotators", panels, caption, _LEGEND)
 
 
-def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+def funnel_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Own estimates against their standard errors, with the limits that the spread of the pool leads one to expect."""
     panels, notes = [], []
     for label, pool, people in _by_attribute(summary, annotators):
@@ -117,7 +117,7 @@ def funnel_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figur
     return Figure(title, panels, caption, legend=_LEGEND) if panels else None
 
 
-def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Figure | None:
+def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Shrunken estimates against agreement with co-voters; None where either is missing for everyone."""
     panels = []
     for label, pool, people in _by_attribute(summary, annotators):
@@ -141,9 +141,7 @@ def agreement_figure(summary: Mapping[str, Any], annotators: pd.DataFrame) -> Fi
     return Figure("Lean against agreement", panels, caption, legend=_LEGEND) if panels else None
 
 
-def _by_attribute(
-    summary: Mapping[str, Any], annotators: pd.DataFrame
-) -> Iterator[tuple[str, Mapping[str, Any], pd.DataFrame]]:
+def _by_attribute(summary: Json, annotators: pd.DataFrame) -> Iterator[tuple[str, Json, pd.DataFrame]]:
     """The label, the pool and the rows of every attribute; ``style`` is added, of the kind of estimate."""
     for name, label in audit_labels(summary).items():
         people = annotators[annotators["attribute"] == name]
@@ -155,7 +153,7 @@ def _by_attribute(
             yield label, summary["pool"][name], people.assign(style=kind)
 
 
-def _leans(row: Mapping[str, Any]) -> DotRow:
+def _leans(row: Json) -> DotRow:
     name = row["annotator"]
     own = Mark(row["deviation"], f"{name}, own estimate", OWN, row["ci_low"], row["ci_high"])
     shrunken = Mark(row["shrunk"], f"{name}, shrunken", row["style"], row["post_low"], row["post_high"])
@@ -171,7 +169,7 @@ def _reach(people: pd.DataFrame) -> tuple[float, float]:
     return -reach, reach
 
 
-def _middle(pool: Mapping[str, Any]) -> Level:
+def _middle(pool: Json) -> Level:
     return Level(0.0, "no lean" if pool["absolute"] else "pool mean")
 
 
@@ -182,7 +180,7 @@ def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Series]:
     return [Series(_KINDS[kind], kind, points.get_group(kind).to_numpy().tolist()) for kind in kinds]
 
 
-def _funnel_curves(pool: Mapping[str, Any], most: float) -> list[Series]:
+def _funnel_curves(pool: Json, most: float) -> list[Series]:
     """Within how many standard deviations of the middle estimates with some standard error are expected."""
     se = np.linspace(0.0, most, 41)
     middle = pool["level"] if pool["absolute"] and pool["level"] is not None else 0.0

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
+from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.words import (
     attribute_label,
@@ -34,7 +33,7 @@ class AuditVerdict:
     sentences: tuple[tuple[str, str], ...]
 
 
-def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
+def audit_verdicts(summary: Json) -> list[AuditVerdict]:
     """One verdict for each attribute of an audit, those that are withheld from a page last."""
     labels = audit_labels(summary)
     found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
@@ -46,20 +45,20 @@ def audit_verdicts(summary: Mapping[str, Any]) -> list[AuditVerdict]:
     return found
 
 
-def audit_labels(summary: Mapping[str, Any]) -> dict[str, str]:
+def audit_labels(summary: Json) -> dict[str, str]:
     """Every attribute of an audit with its name for people."""
     configs = summary["settings"]["attributes"]
     return {config["name"]: attribute_label(config["name"], config) for config in configs}
 
 
-def has_usable_spread(pool: Mapping[str, Any]) -> bool:
+def has_usable_spread(pool: Json) -> bool:
     """Whether the votes say how far annotators differ: a size that people can have, with an upper end."""
     if pool.get("tau") is None:
         return False
     return pool["tau"] <= LARGEST_TAU and pool["tau_ci"][1] is not None
 
 
-def is_sure(row: Mapping[str, Any]) -> bool:
+def is_sure(row: Json) -> bool:
     """Whether an interval keeps zero outside."""
     if "is_sure" in row:  # said of a row whose interval is rounded
         return row["is_sure"]
@@ -67,7 +66,7 @@ def is_sure(row: Mapping[str, Any]) -> bool:
     return (low is not None and low > 0) or (high is not None and high < 0)
 
 
-def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
+def action(row: Json, pool: Json) -> str:
     """What to do about an attribute: "declare", "watch" or "nothing".
 
     Declare it when annotators differ, or the pool surely leans beside the other attributes too; watch it when the lean
@@ -82,13 +81,13 @@ def action(row: Mapping[str, Any], pool: Mapping[str, Any]) -> str:
     return "watch" if carried or large else "nothing"
 
 
-def _is_carried(row: Mapping[str, Any]) -> bool:
+def _is_carried(row: Json) -> bool:
     """Whether a lean that is sure by itself is not sure beside the other declared attributes."""
     joint = row.get("joint") or {}
     return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
 
 
-def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
+def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
     if pool.get("tau") is None:
         return "The votes cannot tell annotators apart."
@@ -112,7 +111,7 @@ def spread_sentence(pool: Mapping[str, Any], rho: float, fdr: float) -> str:
     return f"{text} Flagged for {beyond}: {count_text(pool.get('n_flagged', 0))}."
 
 
-def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> AuditVerdict:
+def _verdict(summary: Json, row: Json, label: str) -> AuditVerdict:
     if not row["n_cross"]:
         ever = "hardly ever" if row["n_cross"] is None else "never"
         finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
@@ -134,7 +133,7 @@ def _verdict(summary: Mapping[str, Any], row: Mapping[str, Any], label: str) -> 
     return AuditVerdict(label, _finding(row, toward or label, side), tuple(sentences))
 
 
-def _finding(row: Mapping[str, Any], label: str, side: str) -> str:
+def _finding(row: Json, label: str, side: str) -> str:
     """``side`` is what the log-odds count as winning."""
     among = f"of the {count_text(row['n_cross'])} judgments whose sides differ ({percent(row['cross_share'])} of all)"
     if row["log_odds"] is None:
@@ -152,7 +151,7 @@ def _odds(odds: float) -> str:
     )
 
 
-def _certainty(row: Mapping[str, Any]) -> str:
+def _certainty(row: Json) -> str:
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
         if row["n_prompts"] == 1:
@@ -179,7 +178,7 @@ def _certainty(row: Mapping[str, Any]) -> str:
     return text
 
 
-def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
+def _level(pool: Json) -> tuple[str, str]:
     why = shown(pool["absolute_why"], _REASONS)
     if pool["level"] is None:
         return "Not known", f"The level that all annotators share is {why}."
@@ -192,7 +191,7 @@ def _level(pool: Mapping[str, Any]) -> tuple[str, str]:
     return "Level", text
 
 
-def _advice(row: Mapping[str, Any], pool: Mapping[str, Any], label: str) -> str:
+def _advice(row: Json, pool: Json, label: str) -> str:
     chosen = row.get("action") or action(row, pool)
     variant = pool.get("recommendation", "pooled")
     if chosen == "declare" and variant is None:

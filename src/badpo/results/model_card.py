@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 
 from badpo import __version__
+from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_single_people, rounded_count
 from badpo.data.problems import ConfigError
 from badpo.results.run_files import Run, is_continuous, read_run
@@ -71,10 +70,10 @@ def model_card(run_folder: Path) -> str:
     )
 
 
-def _header(run: Run) -> dict[str, Any]:
+def _header(run: Run) -> Json:
     """The YAML header that the Hub reads. A local folder or file is not named: its path is nobody's business."""
     is_adapter = (run.folder / "model" / "adapter_config.json").exists()
-    header: dict[str, Any] = {
+    header: Json = {
         "library_name": "peft" if is_adapter else "transformers",
         "pipeline_tag": "text-generation",
         "tags": ["ba-dpo", "badpo", "dpo", "preference-optimization"],
@@ -86,9 +85,7 @@ def _header(run: Run) -> dict[str, Any]:
     return header
 
 
-def _attribute_row(
-    run: Run, reference: Run | None, name: str, config: Mapping[str, Any]
-) -> dict[str, Any]:
+def _attribute_row(run: Run, reference: Run | None, name: str, config: Json) -> Json:
     """What is known of a declared attribute; NaN where it was not measured."""
     own, before = (one.reading("best_rates", name) if one else None for one in (run, reference))
     rate, start = (found.estimate if found else math.nan for found in (own, before))
@@ -116,7 +113,7 @@ def _lean(run: Run, name: str) -> str:
     return signed(np.mean(rows, axis=0)[run.bias.attributes.index(name)].item())
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: Run) -> Json:
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
     found = {**run.config, "bias": bias["variant"], "bias_learning_rate": bias.get("learning_rate")}
     told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}

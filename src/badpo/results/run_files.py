@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import require_enclosed, run_damage
+from badpo.data.files import Json, require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
 from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
+from badpo.theory import Floats
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 
 _READ = (
@@ -88,7 +88,7 @@ class FirstMargin(_Content):
 class BiasExtra(_Content):
     """What ``bias.json`` says of the run that the bias term comes from."""
 
-    attributes: list[dict[str, Any]] = []
+    attributes: list[Json] = []
     gold_votes: dict[str, int] = {}
     separated: dict[str, int] = {}
     first_margin: FirstMargin | None = None
@@ -130,16 +130,16 @@ class Run:
     arm: str
     seed: int
     readouts: Readouts
-    steps: tuple[Mapping[str, Any], ...] = ()
+    steps: tuple[Json, ...] = ()
     bias: BiasContent = BiasContent()
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Json = field(default_factory=dict)
     environment: Environment = Environment()
 
     @property
-    def recipe_bias(self) -> Mapping[str, Any]:
+    def recipe_bias(self) -> Json:
         """The recipe's block ``bias``, which may name the variant alone."""
         block = self.config.get("bias")
-        return block if isinstance(block, Mapping) else {}
+        return block if isinstance(block, dict) else {}
 
     @property
     def title(self) -> str:
@@ -149,7 +149,7 @@ class Run:
         return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
 
     @property
-    def configs(self) -> dict[str, Mapping[str, Any]]:
+    def configs(self) -> dict[str, Json]:
         """The attributes that the bias term declares, by name in its order, each with its JSON identity."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
@@ -159,7 +159,7 @@ class Run:
         """Whose theta was learned: everyone but the gold annotators, whose theta is zero by declaration."""
         return set(self.bias.annotators) - set(self.bias.gold_annotators)
 
-    def theta(self) -> NDArray[np.float64] | None:
+    def theta(self) -> Floats | None:
         """Theta of every annotator, in log-odds; None for a run without a bias term."""
         if not self.bias.attributes or not (self.folder / "bias.safetensors").exists():
             return None
@@ -238,7 +238,7 @@ class MeasuredRuns:
         return tuple(sorted({run.seed for run in self.runs if run.arm != REFERENCE}))
 
     @property
-    def configs(self) -> dict[str, Mapping[str, Any]]:
+    def configs(self) -> dict[str, Json]:
         """The JSON identity of every attribute that some run declares, then of those that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
@@ -301,7 +301,7 @@ def _over_seeds(values: Mapping[int, float]) -> Estimate:
     return Estimate(t_interval(list(values.values())), values)
 
 
-def is_continuous(config: Mapping[str, Any]) -> bool:
+def is_continuous(config: Json) -> bool:
     """Whether an attribute is an amount, so that its mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
@@ -385,17 +385,17 @@ def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line:
         ) from error
 
 
-def _yaml(path: Path) -> dict[str, Any]:
+def _yaml(path: Path) -> Json:
     try:
         return read_yaml(path).values if path.exists() else {}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
 
 
-def _steps(path: Path) -> list[dict[str, Any]]:
+def _steps(path: Path) -> list[Json]:
     """The lines of a step log; a last line that was cut off while it was written does not count."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    steps: list[dict[str, Any]] = []
+    steps: list[Json] = []
     for number, line in enumerate(lines, start=1):
         try:
             steps.append(_parsed(line, _STEP, path, f", line {number}"))

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from badpo.data.attributes import BUILT_IN, BuiltIn
-from badpo.data.files import appearing
+from badpo.data.files import Json, appearing
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
 REFERENCE, DPO = "reference", "dpo"
@@ -46,12 +46,12 @@ def arm_order(arm: str) -> tuple[int, str]:
     return (known.index(arm), arm) if arm in known else (len(known), arm)
 
 
-def built_in_of(config: Mapping[str, Any]) -> BuiltIn:
+def built_in_of(config: Json) -> BuiltIn:
     """What is known of an attribute's type, from the attribute's JSON identity."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
-def attribute_label(attribute: str, config: Mapping[str, Any]) -> str:
+def attribute_label(attribute: str, config: Json) -> str:
     """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person."""
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
@@ -144,7 +144,7 @@ def p_value(value: float | None) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {decimal(value, 3)}"
 
 
-def lean_text(found: Mapping[str, Any] | None) -> str:
+def lean_text(found: Json | None) -> str:
     """A log-odds with its interval; a dash where there is none."""
     if not found or found["log_odds"] is None:
         return DASH

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, locked, made_here, require_enclosed, resealed
+from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -139,7 +139,7 @@ class PolicyReading:
 
 
 # What is read besides: (what was measured) -> JSON.
-More = Callable[[PolicyReading], dict[str, Any]]
+More = Callable[[PolicyReading], Json]
 
 
 def measure(
@@ -150,7 +150,7 @@ def measure(
     more: More,
     progress: Progress,
     facts: Sequence[Any] = (),
-) -> dict[str, Any]:
+) -> Json:
     """Every readout of the policy in ``folder/model``, from ``readouts.json`` where that is of the same policy.
 
     Parameters
@@ -212,7 +212,7 @@ def measure(
     return readouts
 
 
-def write_readouts(folder: Path, readouts: dict[str, Any]) -> None:
+def write_readouts(folder: Path, readouts: Json) -> None:
     """Write ``readouts.json``, and the model card with what stands in it."""
     with resealed(folder, ["readouts.json"]):
         write_json(folder / "readouts.json", readouts)
@@ -278,7 +278,7 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
     return measure(folder, stage, stage.args.seed, bias, _generated, progress)
 
 
-def _generated(found: PolicyReading) -> dict[str, Any]:
+def _generated(found: PolicyReading) -> Json:
     """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds.
 
     An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.

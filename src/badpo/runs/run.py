@@ -7,10 +7,9 @@ import logging
 import math
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import yaml
 from transformers import PrinterCallback, TrainerCallback
@@ -22,6 +21,7 @@ from badpo.data.files import (
     RUN_ENVIRONMENT,
     RUN_RECIPE,
     RUN_SEAL,
+    Json,
     file_checksum,
     write_atomically,
 )
@@ -263,7 +263,7 @@ class Prepared:
     judgments: Judgments
     bias: BiasTerm | None = None
     objective: Objective | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Json = field(default_factory=dict)
 
 
 def keep_run(
@@ -297,16 +297,16 @@ def keep_run(
     return BiasTerm.load(folder)
 
 
-def run_facts(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
+def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
     """What decides the figures of a run: its settings, its votes, the model it starts from, and its method."""
     start = weights_of(Path(recipe.model.model_name_or_path))
     facts = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
     return {**settings_facts(recipe), **_plain(facts)}
 
 
-def settings_facts(recipe: Recipe) -> dict[str, Any]:
+def settings_facts(recipe: Recipe) -> Json:
     """A recipe without its places, block by block, and the name of the key that pseudonyms are made with."""
-    facts: dict[str, Any] = {"pseudonym key": key_name()}
+    facts: Json = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
         if isinstance(value, dict):
             facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
@@ -320,7 +320,7 @@ def weights_of(model_folder: Path) -> str:
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
-def kept_json(path: Path) -> dict[str, Any]:
+def kept_json(path: Path) -> Json:
     """The content of a JSON file of a run; empty where there is none that can be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -329,7 +329,7 @@ def kept_json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def kept_facts(folder: Path) -> dict[str, Any]:
+def kept_facts(folder: Path) -> Json:
     """What decided the run in a folder, finished or begun; empty where that cannot be read."""
     for name in (RUN_SEAL, BEGUN):
         facts = kept_json(folder / name).get("facts")
@@ -338,7 +338,7 @@ def kept_facts(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def is_there(folder: Path, facts: Mapping[str, Any]) -> bool:
+def is_there(folder: Path, facts: Json) -> bool:
     """Whether a folder holds the finished run of these facts, undamaged."""
     require_undamaged(folder, but=MEASURED_FILES)
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
@@ -392,7 +392,7 @@ def _train_into(
     command: str,
     resume: bool,
     allow_changed: Sequence[str] = (),
-    facts: Mapping[str, Any] | None = None,
+    facts: Json | None = None,
     go_on: str = "",
 ) -> None:
     """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
@@ -422,7 +422,7 @@ def _train_into(
         trainer.push_to_hub()
 
 
-def finish_run(folder: Path, recipe: Recipe, command: str, facts: Mapping[str, Any]) -> None:
+def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
     """Write what a run of several policies was made with, and its seal last of all."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
