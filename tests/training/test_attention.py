@@ -35,6 +35,7 @@ from badpo.training.attention import (
     tree_hidden_states,
     unsupported_reason,
 )
+from badpo.training.logprobs import on_device
 from badpo.training.packing import packed_comparisons, shared_length
 from tests import tiny
 
@@ -119,7 +120,7 @@ def long_segments():
 
 
 def plan_of(segments, device=CPU):
-    return TreePlan(segments, int(segments[-1, 1]), device)
+    return TreePlan(segments, device)
 
 
 def random_rows(segments, width=8, **options):
@@ -188,7 +189,7 @@ def kernel_stand_in(query, key, value, ends_q, ends_k, max_q, max_k, *, scale, w
 
 @pytest.mark.parametrize("scaling", [None, 0.3])
 def test_the_kernel_gets_every_segment_with_its_prefix(monkeypatch, scaling):
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel_stand_in)
+    monkeypatch.setattr(attention, "varlen_attn", kernel_stand_in)
     segments = random_segments(0)
     rows, plan = random_rows(segments), plan_of(segments)
     expected = plan._attend_rows(*rows, scaling)
@@ -255,7 +256,7 @@ def mixed_comparisons():
 def packed_hidden(model, comparisons):
     """The pack, and its hidden states through the tree."""
     inputs, _ = packed_comparisons(as_pairs(comparisons))
-    pack = {name: torch.from_numpy(value) for name, value in inputs.items()}
+    pack = on_device(inputs, CPU)
     return pack, tree_hidden_states(model.get_decoder(), pack)
 
 
@@ -357,7 +358,7 @@ def test_a_pack_outside_of_the_tree_attention_fails_aloud(attention):
 
 def attention_call(model, n_tokens=3, **keywords):
     layer = model.get_decoder().layers[0].self_attn
-    plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), n_tokens, CPU)
+    plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), CPU)
     query, key = torch.ones(1, 4, n_tokens, 8), torch.ones(1, 2, n_tokens, 8)
     return tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
 
@@ -382,7 +383,7 @@ def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
     ("n_rows", "n_query", "n_key"), [(2, 3, 3), (1, 4, 3), (1, 3, 5)], ids=["rows", "queries", "cache"]
 )
 def test_a_plan_for_other_tokens_is_refused(qwen2, n_rows, n_query, n_key):
-    layer, plan = qwen2.get_decoder().layers[0].self_attn, TreePlan(np.array([[0, 3, 0, 0]]), 3, CPU)
+    layer, plan = qwen2.get_decoder().layers[0].self_attn, TreePlan(np.array([[0, 3, 0, 0]]), CPU)
     query, key = torch.ones(n_rows, 4, n_query, 8), torch.ones(n_rows, 2, n_key, 8)
     with pytest.raises(ValueError, match="the plan is for one row of 3 tokens"):
         tree_attention_forward(layer, query, key, key, None, tree_plan=plan)

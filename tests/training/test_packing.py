@@ -51,11 +51,9 @@ def plain_contexts(pair, first):
 
 def check_pack(pairs, trees):
     inputs, first_scored = plan_pack(pairs, trees)
-    order = [
-        (i, first) for tree in trees for i, first in zip(tree.members, tree.first_scored, strict=True)
-    ]
-    assert first_scored.tolist() == [first for _, first in order]
-    for number, (i, first) in enumerate(order):
+    order = [branch for tree in trees for branch in tree]
+    assert first_scored.tolist() == [branch.first_scored for branch in order]
+    for number, (i, _, first) in enumerate(order):
         assert scored_contexts(inputs, number) == plain_contexts(pairs[i], first)
     segments = inputs["segments"]
     assert len(inputs["input_ids"]) == sum(n_fed(pairs, tree) for tree in trees) == segments[-1, 1]
@@ -70,8 +68,8 @@ def test_comparisons_share_their_beginning(pairs, scored_tokens):
     check_pack(pairs, trees)
     for number, tree in enumerate(trees):
         n_shared = shared_length(pairs[2 * number][1], pairs[2 * number + 1][1])
-        assert tree.n_shared == [0, n_shared]
-        assert tree.first_scored == ([n_shared] * 2 if scored_tokens == "unshared" else [0, 0])
+        first = n_shared if scored_tokens == "unshared" else 0
+        assert tree == [(2 * number, 0, first), (2 * number + 1, n_shared, first)]
 
 
 @deterministic
@@ -79,17 +77,17 @@ def test_comparisons_share_their_beginning(pairs, scored_tokens):
 def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
     trees = response_trees(pairs, budget)
     check_pack(pairs, trees)
-    assert sorted(i for tree in trees for i in tree.members) == list(range(len(pairs)))
+    assert sorted(i for tree in trees for i, *_ in tree) == list(range(len(pairs)))
     for tree in trees:
-        assert len({pairs[i][0].tobytes() for i in tree.members}) == 1
-        assert n_fed(pairs, tree) <= budget or len(tree.members) == 1
-        assert tree.first_scored == tree.n_shared and tree.n_shared[0] == 0
+        assert len({pairs[i][0].tobytes() for i, *_ in tree}) == 1
+        assert n_fed(pairs, tree) <= budget or len(tree) == 1
+        assert tree[0].n_shared == 0
+        assert all(branch.first_scored == branch.n_shared for branch in tree)
 
 
 def test_responses_to_a_prompt_are_one_tree_where_they_fit():
     pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
-    assert [tree.members for tree in response_trees(pairs, 100)] == [[2, 0, 1]]
-    assert response_trees(pairs, 100)[0].n_shared == [0, 2, 0]
+    assert response_trees(pairs, 100) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
 
 
 @deterministic

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
@@ -35,6 +36,8 @@ _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
 # Compute capability of the first cards (Ampere) that the variable-length kernel runs on.
 _FIRST_WITH_VARLEN = (8, 0)
+# Older ones want as many heads of keys as of queries.
+_VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
@@ -51,14 +54,18 @@ class TreePlan:
     """Which tokens of a flat row see which, in the forms that the attention kernels take."""
 
     segments: np.ndarray
-    n_tokens: int
     device: torch.device
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of the row."""
+        return int(self.segments[-1, 1])
 
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence in the pack, as the model sees it."""
         q_start, q_end, prefix_start, prefix_end = self.segments.T
-        return int((q_end - q_start + prefix_end - prefix_start).max(initial=0))
+        return int((q_end - q_start + prefix_end - prefix_start).max())
 
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
@@ -72,9 +79,8 @@ class TreePlan:
             # rotary embeddings leave queries and keys in float32, which the variable-length kernel does not take
             dtype = torch.get_autocast_dtype(device_type)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        if _varlen_serves(query, value):
-            return self._attend_varlen(query, key, value, scaling)
-        return self._attend_rows(query, key, value, scaling)
+        attend = self._attend_varlen if _varlen_serves(query, value) else self._attend_rows
+        return attend(query, key, value, scaling)
 
     def _attend_rows(self, query, key, value, scaling) -> torch.Tensor:
         """Segments gathered into a few padded batches; exact on every device and in every precision."""
@@ -82,17 +88,16 @@ class TreePlan:
         # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
         n_keys = [g.n_rows * g.n_key for g in groups]
-        keys = key.index_select(0, key_index).split(n_keys)
-        values = value.index_select(0, key_index).split(n_keys)
+        keys, values = (t.index_select(0, key_index).split(n_keys) for t in (key, value))
         outputs = []
-        for group, q, k, v in zip(groups, queries, keys, values, strict=True):
-            n_rows, n_query, n_key, mask = group
+        for group, *parts in zip(groups, queries, keys, values, strict=True):
+            q, k, v = (part.unflatten(0, (group.n_rows, -1)).transpose(1, 2) for part in parts)
             output = scaled_dot_product_attention(
-                q.unflatten(0, (n_rows, n_query)).transpose(1, 2),
-                k.unflatten(0, (n_rows, n_key)).transpose(1, 2),
-                v.unflatten(0, (n_rows, n_key)).transpose(1, 2),
-                attn_mask=mask,
-                is_causal=mask is None,
+                q,
+                k,
+                v,
+                attn_mask=group.mask,
+                is_causal=group.mask is None,
                 scale=scaling,
                 enable_gqa=query.shape[1] != key.shape[1],
             )
@@ -104,8 +109,6 @@ class TreePlan:
 
         The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
         """
-        from torch.nn.attention.varlen import varlen_attn
-
         key_index, *places = self._varlen
         return varlen_attn(
             query.contiguous(),
@@ -119,51 +122,38 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[RowGroup]]:
+        """Which tokens are gathered as queries and as keys, where each token's output then lies, and the calls."""
         query_parts, key_parts, groups = [], [], []
-        output_index = np.empty(self.n_tokens, dtype=np.int64)
-        n_gathered = 0
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
-            part = blocks[members]
-            queries, keys = _padded_indices(part)
+            queries, keys = _padded_indices(blocks[members])
             (n_rows, n_query), n_key = queries.shape, keys.shape[1]
-            real = np.arange(n_query) < (part[:, 1] - part[:, 0])[:, None]
-            output_index[queries[real]] = n_gathered + np.flatnonzero(real)
-            n_gathered += queries.size
+            n_before = blocks[members, 2]
+            mask = None
+            if n_before.any():
+                # the place of a query among its keys; padded keys lie behind every real query
+                place = n_before[:, None] + np.arange(n_query)
+                mask = self._to_device(place[:, None, :, None] >= np.arange(n_key))
             query_parts.append(queries.ravel())
             key_parts.append(keys.ravel())
-            groups.append(RowGroup(n_rows, n_query, n_key, self._mask(part, n_query, n_key)))
-        to_device = self._to_device
-        return (
-            to_device(np.concatenate(query_parts)),
-            to_device(np.concatenate(key_parts)),
-            to_device(output_index),
-            groups,
-        )
-
-    def _mask(self, part: np.ndarray, n_query: int, n_key: int) -> torch.Tensor | None:
-        n_before = _n_before(part)
-        if not n_before.any():
-            return None
-        # The place of a query among its keys; padded keys lie behind every real query.
-        place = n_before[:, None] + np.arange(n_query)
-        return self._to_device(place[:, None, :, None] >= np.arange(n_key))
+            groups.append(RowGroup(n_rows, n_query, n_key, mask))
+        query_index = np.concatenate(query_parts)
+        output_index = np.empty(self.n_tokens, dtype=np.int64)
+        # of equal ones the first is assigned last: the others are padding
+        output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
+        indices = (query_index, np.concatenate(key_parts), output_index)
+        return *map(self._to_device, indices), groups
 
     @cached_property
     def _varlen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
+        """Which tokens are gathered as keys, where each segment's queries and keys end, and the most of either."""
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
-        n_key = n_query + _n_before(whole)
+        n_key = n_query + whole[:, 2]
         _, keys = _padded_indices(whole)
         key_index = keys[np.arange(keys.shape[1]) < n_key[:, None]]
-        ends = [np.concatenate([[0], np.cumsum(n)]).astype(np.int32) for n in (n_query, n_key)]
-        return (
-            self._to_device(key_index),
-            self._to_device(ends[0]),
-            self._to_device(ends[1]),
-            int(n_query.max()),
-            int(n_key.max()),
-        )
+        ends = (np.append(0, np.cumsum(n)).astype(np.int32) for n in (n_query, n_key))
+        return *map(self._to_device, (key_index, *ends)), int(n_query.max()), int(n_key.max())
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
@@ -172,85 +162,68 @@ class TreePlan:
 def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
         return False
-    if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN:
-        return False
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
+    if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN or not _VARLEN_SHARES_HEADS:
         return False
     width = query.shape[-1]
-    if query.dtype != value.dtype or width != value.shape[-1] or width > 256 or width % 8:
-        return False
-    return {"window_size", "enable_gqa"} <= inspect.signature(varlen_attn).parameters.keys()
+    return width == value.shape[-1] and width <= 256 and width % 8 == 0
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
     """Segments cut into at most ``most`` blocks of queries, int64 of shape (n_blocks, 5).
 
-    Columns begin, end, q_start, prefix_start, prefix_end. The queries [begin, end) see the prefix, and the segment's
-    own tokens from q_start up to their own place.
+    Columns begin, end, n_before, prefix_start, n_prefix. The queries [begin, end) see n_before tokens before the first
+    of them, of which n_prefix are the prefix and the others their own segment's, and themselves up to their own place.
     """
     q_start, q_end, prefix_start, prefix_end = segments.T
-    n_query = q_end - q_start
+    n_query, n_prefix = q_end - q_start, prefix_end - prefix_start
     n_blocks = np.clip(n_query // _QUERIES_PER_BLOCK, 1, most)
     of = np.repeat(np.arange(len(segments)), n_blocks)
     number = np.arange(len(of)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
-    begin, end = (q_start[of] + n_query[of] * i // n_blocks[of] for i in (number, number + 1))
-    return np.stack([begin, end, q_start[of], prefix_start[of], prefix_end[of]], axis=1)
-
-
-def _n_before(blocks: np.ndarray) -> np.ndarray:
-    """How many keys every block sees before its own first token."""
-    begin, _, q_start, prefix_start, prefix_end = blocks.T
-    return begin - q_start + prefix_end - prefix_start
+    first, last = (n_query[of] * i // n_blocks[of] for i in (number, number + 1))
+    start, n_prefix = q_start[of], n_prefix[of]
+    return np.stack([start + first, start + last, n_prefix + first, prefix_start[of], n_prefix], axis=1)
 
 
 def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
     """Positions of blocks that are worth one padded attention call together."""
-    n_query = blocks[:, 1] - blocks[:, 0]
-    n_before = _n_before(blocks)
+    begin, end, n_before, *_ = blocks.T
+    n_query, n_key = end - begin, end - begin + n_before
+    by_size = np.lexsort((n_query, n_key))[::-1]
     for alike in (n_before == 0, n_before > 0):
-        members: list[int] = []
-        needed = longest_query = longest_key = 0
-        positions = np.flatnonzero(alike)
-        by_size = np.lexsort((n_query[positions], (n_query + n_before)[positions]))[::-1]
-        for i in positions[by_size]:
-            query, key = int(n_query[i]), int(n_query[i] + n_before[i])
-            padded = (len(members) + 1) * max(longest_query, query) * max(longest_key, key)
-            if members and padded > _PADDING_FACTOR * (needed + query * key) + _SCORES_PER_CALL:
-                yield np.array(members)
-                members, needed, longest_query, longest_key = [], 0, 0, 0
-            members.append(int(i))
-            needed += query * key
-            longest_query, longest_key = max(longest_query, query), max(longest_key, key)
-        if members:
-            yield np.array(members)
+        rest = by_size[alike[by_size]]
+        while len(rest):
+            queries, keys = n_query[rest], n_key[rest]
+            padded = np.arange(1, len(rest) + 1) * np.maximum.accumulate(queries) * keys[0]
+            too_much = padded > _PADDING_FACTOR * np.cumsum(queries * keys) + _SCORES_PER_CALL
+            too_much[0] = False
+            n = int(too_much.argmax()) or len(rest)
+            yield rest[:n]
+            rest = rest[n:]
 
 
-def _padded_indices(part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Token indices of the queries and of the keys (prefix, then own) of blocks, padded with the last own token."""
-    begin, end, q_start, prefix_start, prefix_end = part[:, :, None].transpose(1, 0, 2)
-    n_prefix = prefix_end - prefix_start
+    begin, end, n_before, prefix_start, n_prefix = blocks[:, :, None].transpose(1, 0, 2)
     queries = np.minimum(begin + np.arange((end - begin).max()), end - 1)
-    column = np.arange((n_prefix + end - q_start).max())
-    own = np.minimum(q_start + column - n_prefix, end - 1)
+    column = np.arange((end - begin + n_before).max())
+    own = np.minimum(begin - n_before + column, end - 1)
     return queries, np.where(column < n_prefix, prefix_start + column, own)
 
 
 TREE_ATTENTION = "badpo_tree"
 
-# Keywords that models hand to every attention function and that a plan already settles.
-_SETTLED_BY_THE_PLAN = frozenset({"position_ids", "cache_position", "use_cache"})
+# Keywords of attention functions that a plan already settles, and those that are looked at by name.
+_SETTLED = {"position_ids", "cache_position", "use_cache", "scaling"}
+_SETTLED |= {"sliding_window", "dropout", "is_causal"}
 
 
-def tree_hidden_states(decoder, pack: Mapping[str, torch.Tensor]) -> torch.Tensor:
+def tree_hidden_states(decoder, pack: Mapping[str, Any]) -> torch.Tensor:
     """Last hidden state of every token of a pack, equal to those of the plain forward of each sequence.
 
     To be called inside `tree_attention`.
     """
     input_ids = pack["input_ids"]
-    segments = torch.as_tensor(pack["segments"]).cpu().numpy()
-    plan = TreePlan(segments, len(input_ids), input_ids.device)
+    plan = TreePlan(pack["segments"], input_ids.device)
     # not every model that slides says so to its attention function
     reason = unsupported_reason(decoder.config, plan.longest)
     if reason:
@@ -296,9 +269,6 @@ def tree_attention_forward(
     key: torch.Tensor,
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    is_causal: bool | None = None,
     tree_plan: TreePlan | None = None,
     **options,
 ) -> tuple[torch.Tensor, None]:
@@ -308,48 +278,58 @@ def tree_attention_forward(
             raise RuntimeError(
                 f"{type(module).__name__} did not receive the tree plan; use the padded forward"
             )
-        ordinary = AttentionInterface()["sdpa"]
-        return ordinary(
-            module,
-            query,
-            key,
-            value,
-            attention_mask,
-            dropout=dropout,
-            scaling=scaling,
-            is_causal=is_causal,
-            **options,
-        )
-    _refuse(module, tree_plan, dropout, is_causal, options)
-    if query.shape[0] != 1 or query.shape[2] != tree_plan.n_tokens or key.shape[2] != tree_plan.n_tokens:
+        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **options)
+    _refuse(module, tree_plan, options)
+    n_tokens = tree_plan.n_tokens
+    if query.shape[0] != 1 or query.shape[2] != n_tokens or key.shape[2] != n_tokens:
         raise ValueError(
-            f"the plan is for one row of {tree_plan.n_tokens} tokens; got queries {tuple(query.shape)} and "
+            f"the plan is for one row of {n_tokens} tokens; got queries {tuple(query.shape)} and "
             f"keys {tuple(key.shape)}. A key-value cache cannot be used with a pack"
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return tree_plan.attend(query, key, value, scaling)[None], None
+    return tree_plan.attend(query, key, value, options.get("scaling"))[None], None
+
+
+def _refuse(module, plan: TreePlan, options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` where an attention layer is asked for what a plan does not settle."""
+    asked = {name: value for name, value in options.items() if value is not None and value is not False}
+    problems = sorted(asked.keys() - _SETTLED)
+    window, dropout = asked.get("sliding_window"), asked.get("dropout")
+    if window and plan.longest > window:
+        problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest}")
+    if dropout:
+        problems.append(f"attention dropout of {dropout:g}, which would be shared by both responses")
+    if options.get("is_causal") is False or getattr(module, "is_causal", True) is False:
+        problems.append("attention that is not causal")
+    if problems:
+        raise ValueError(
+            f"{type(module).__name__} asks for what the tree attention does not do: {'; '.join(problems)}. "
+            "Turn it off, or use the padded forward"
+        )
 
 
 def unsupported_reason(config, longest: int | None = None) -> str | None:
     """Why a model's attention cannot be run over token trees, as a noun phrase; None where it can."""
     text = config.get_text_config()
-    if getattr(text, "is_encoder_decoder", False):
+
+    def setting(name: str) -> Any:
+        return getattr(text, name, None)
+
+    if setting("is_encoder_decoder"):
         return "an encoder"
-    if getattr(text, "num_attention_heads", None) is None:
+    if setting("num_attention_heads") is None:
         return "no attention heads, or recurrent layers instead of them"
-    if _mentions_mrope(getattr(text, "rope_parameters", None) or getattr(text, "rope_scaling", None)):
+    if any("mrope_section" in rope or "mrope" in rope.values() for rope in _rotations(text)):
         return "rotary positions in several dimensions (M-RoPE)"
-    if getattr(text, "alibi", False) or text.model_type in ("bloom", "mpt"):
+    if setting("alibi") or text.model_type in ("bloom", "mpt"):
         return "attention biases by distance (ALiBi)"
-    if getattr(text, "attn_logit_softcapping", None) is not None:
+    if setting("attn_logit_softcapping") is not None:
         return f"attention scores capped at {text.attn_logit_softcapping:g} (soft-capping)"
-    layer_types = set(getattr(text, "layer_types", None) or ()) | set(
-        getattr(text, "attention_layers", None) or ()
-    )
+    layer_types = {*(setting("layer_types") or ()), *(setting("attention_layers") or ())}
     other = layer_types - {"full_attention", "sliding_attention", "global"}
     if other:
         return f"layers of type {', '.join(sorted(other))}"
-    window = getattr(text, "sliding_window", None)
+    window = setting("sliding_window")
     if "sliding_attention" in layer_types and window is None:
         return "sliding-window layers of unknown length"
     # some models write a window of 0 where there is none, and some a window that none of their layers has
@@ -366,15 +346,13 @@ def require_fixed_positions(config, longest: int) -> None:
     longer than the original length; dynamic scaling keeps them for later ones.
     """
     text = config.get_text_config()
-    rope = getattr(text, "rope_parameters", None) or {}
-    for part in (rope, *(value for value in rope.values() if isinstance(value, dict))):
-        kind = part.get("rope_type") or ""
+    for rope in _rotations(text):
+        kind, original = rope.get("rope_type") or "", None
         if kind == "longrope":
-            original = part.get("original_max_position_embeddings") or text.max_position_embeddings
-        elif "dynamic" in kind:
-            original = text.max_position_embeddings
-        else:
+            original = rope.get("original_max_position_embeddings")
+        elif "dynamic" not in kind:
             continue
+        original = original or text.max_position_embeddings
         if longest > original:
             raise ConfigError(
                 f'this model\'s rotary positions ("{kind}") change for everything in a forward where one sequence is '
@@ -383,28 +361,7 @@ def require_fixed_positions(config, longest: int) -> None:
             )
 
 
-def _refuse(module, plan: TreePlan, dropout: float, is_causal: bool | None, options: dict) -> None:
-    window = options.pop("sliding_window", None)
-    asked = {name for name, value in options.items() if value is not None and value is not False}
-    problems = sorted(asked - _SETTLED_BY_THE_PLAN)
-    if window and plan.longest > window:
-        problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest}")
-    if dropout:
-        problems.append(f"attention dropout of {dropout:g}, which would be shared by both responses")
-    if is_causal is False or getattr(module, "is_causal", True) is False:
-        problems.append("attention that is not causal")
-    if problems:
-        raise ValueError(
-            f"{type(module).__name__} asks for what the tree attention does not do: {'; '.join(problems)}. "
-            "Turn it off, or use the padded forward"
-        )
-
-
-def _mentions_mrope(rope) -> bool:
-    if not isinstance(rope, dict):
-        return False
-    return (
-        "mrope_section" in rope
-        or "mrope" in rope.values()
-        or any(_mentions_mrope(part) for part in rope.values())
-    )
+def _rotations(text) -> list[dict[str, Any]]:
+    """The settings of a model's rotary positions: of all layers, and of each type of layer."""
+    rope = getattr(text, "rope_parameters", None) or {}
+    return [rope, *(part for part in rope.values() if isinstance(part, dict))]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -42,7 +41,7 @@ def comparison_steps(
     return np.split(votes, ends[batch_size - 1 : -1 : batch_size])
 
 
-BATCHING: dict[str, Callable[[np.ndarray, int, np.random.Generator], list[np.ndarray]]] = {
+BATCHING: dict[str, Callable[..., list[np.ndarray]]] = {
     "random": random_steps,
     "grouped": grouped_steps,
     "comparisons": comparison_steps,
@@ -116,25 +115,25 @@ class StepSampler(torch.utils.data.Sampler):
     def __init__(self, data: EncodedJudgments, args):
         pairs = data.encoded.pairs
         self._comparison = data.comparison
-        self._n_fed = np.array([n_fed(pairs, tree) for tree in comparison_trees(pairs)], dtype=np.int64)
-        self._steps = partial(BATCHING[args.batching], self._comparison, args.step_size)
+        self._n_fed = np.array([n_fed(pairs, tree) for tree in comparison_trees(pairs)])
+        self._args = args
         self._seed = args.data_seed if args.data_seed is not None else args.seed
-        self._micro_batches = args.gradient_accumulation_steps
-        self._of_process = slice(args.process_index, None, args.world_size)
-        self._n_parts = self._micro_batches * args.world_size
         self.epoch = 0
         self._n_steps = len(self._plan())
 
     def __len__(self) -> int:
-        return self._n_steps * self._micro_batches
+        return self._n_steps * self._args.gradient_accumulation_steps
 
     def __iter__(self) -> Iterator[list[int]]:
+        rank, world = self._args.process_index, self._args.world_size
+        n_parts = self._args.gradient_accumulation_steps * world
         for votes in self._plan():
-            parts = split_step(votes, self._comparison, self._n_fed, self._n_parts)
-            yield from (part.tolist() for part in parts[self._of_process])
+            parts = split_step(votes, self._comparison, self._n_fed, n_parts)
+            yield from (part.tolist() for part in parts[rank::world])
 
     def _plan(self) -> list[np.ndarray]:
-        return self._steps(np.random.default_rng([self._seed, self.epoch]))
+        rng = np.random.default_rng([self._seed, self.epoch])
+        return BATCHING[self._args.batching](self._comparison, self._args.step_size, rng)
 
 
 class ComparisonCollator:
@@ -147,13 +146,13 @@ class ComparisonCollator:
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
-        votes = data.judgments.votes
         self._comparison = data.comparison
         self._columns = {
-            "sign": votes["sign"].to_numpy(dtype=np.float32),
-            "annotator": votes["annotator"].to_numpy(dtype=np.int64),
-            "weight": votes["weight"].to_numpy(dtype=np.float32),
+            "sign": data.judgments.votes["sign"].to_numpy(dtype=np.float32),
+            "annotator": data.judgments.votes["annotator"].to_numpy(dtype=np.int64),
+            "weight": data.judgments.votes["weight"].to_numpy(dtype=np.float32),
             "delta": data.judgments.delta.astype(np.float32),
+            "votes": np.arange(len(data)),
         }
         self._pairs = data.encoded.pairs
         self._reference = reference
@@ -172,8 +171,7 @@ class ComparisonCollator:
             "scoring": on_device(inputs, torch.device("cpu")),
             "reference_logps": torch.from_numpy(np.concatenate(reference)),
             "comparisons": comparisons,
-            "votes": torch.from_numpy(votes),
-            "comparison": torch.from_numpy(position.reshape(-1)),
+            "comparison": torch.from_numpy(position),
             **{name: torch.from_numpy(column[votes]) for name, column in self._columns.items()},
         }
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from badpo.training.attention import (
     unsupported_reason,
 )
 from badpo.training.packing import (
+    Branch,
     Inputs,
     Layout,
     Pair,
@@ -76,32 +78,23 @@ def _base(model):
 
 def _token_logps(model, scoring: dict) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     inner = _inner_models(model)
-    load = None
+    weighs_rows = "row_weight" in scoring
     if "attention_mask" in scoring:
-        asked = {"output_router_logits": True} if "row_weight" in scoring else {}
-        found = inner[-1](
-            input_ids=scoring["input_ids"],
-            attention_mask=scoring["attention_mask"],
-            use_cache=False,
-            return_dict=True,
-            **asked,
-        )
+        asked = {"output_router_logits": True} if weighs_rows else {}
+        rows = {name: scoring[name] for name in ("input_ids", "attention_mask")}
+        found = inner[-1](**rows, use_cache=False, return_dict=True, **asked)
         hidden = found.last_hidden_state.flatten(0, 1)
-        if asked:
-            load = _router_load(model, found, scoring["attention_mask"] * scoring["row_weight"][:, None])
     else:
         hidden = tree_hidden_states(inner[-1], scoring)
-
-    def logits_of(rows: torch.Tensor) -> torch.Tensor:
-        return _own_logits(model, inner, rows)
-
     logps = target_logps(
-        logits_of,
+        partial(_own_logits, model, inner),
         hidden.index_select(0, scoring["head_index"]),
         scoring["target"],
         model.config.get_text_config().vocab_size,
     )
-    return logps if load is None else (logps, load)
+    if not weighs_rows:
+        return logps
+    return logps, _router_load(model, found, scoring["attention_mask"] * scoring["row_weight"][:, None])
 
 
 def _router_load(model, found, weight: torch.Tensor) -> torch.Tensor:
@@ -119,12 +112,11 @@ def _router_load(model, found, weight: torch.Tensor) -> torch.Tensor:
 def _inner_models(model) -> list[PreTrainedModel]:
     """The models inside a language model that end in hidden states, outermost first: the last one is the decoder."""
     embeddings = model.get_input_embeddings()
-    inner, outer = [], model
-    while outer is not None:
-        parts = (part for part in outer.children() if isinstance(part, PreTrainedModel))
-        outer = next((part for part in parts if part.get_input_embeddings() is embeddings), None)
-        if outer is not None and outer.get_output_embeddings() is None:
-            inner.append(outer)
+    inner, outers = [], [model]
+    while outers:
+        parts = (part for part in outers[0].children() if isinstance(part, PreTrainedModel))
+        outers = [part for part in parts if part.get_input_embeddings() is embeddings]
+        inner += [part for part in outers[:1] if part.get_output_embeddings() is None]
     if not inner:
         raise ConfigError(
             f"{type(model).__name__} keeps its decoder where badpo cannot find it, so that it cannot be trained here"
@@ -289,9 +281,9 @@ def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> l
         for trees, inputs in _forwards(pairs, token_budget, layout):
             values = model(scoring=on_device(inputs, device)).float().cpu().numpy()
             parts = iter(np.split(values, np.flatnonzero(np.diff(inputs["response"])) + 1))
-            for members, n_shared, _ in trees:
-                for i, n in zip(members, n_shared, strict=True):
-                    found[i] = np.concatenate([found[members[0]][:n], next(parts)])
+            for tree in trees:
+                for i, n_shared, _ in tree:
+                    found[i] = np.concatenate([found[tree[0].position][:n_shared], next(parts)])
     return found
 
 
@@ -318,7 +310,7 @@ def _forwards(
     while len(order):
         n_rows = max(1, token_budget // lengths[order[0]])
         rows, order = order[:n_rows].tolist(), order[n_rows:]
-        yield [Tree([i], [0], [0]) for i in rows], padded_rows([pairs[i] for i in rows])[0]
+        yield [[Branch(i, 0, 0)] for i in rows], padded_rows([pairs[i] for i in rows])[0]
 
 
 def response_layout(model, pairs: Sequence[Pair] = ()) -> Layout:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -23,22 +23,26 @@ Inputs = dict[str, np.ndarray]
 Layout = Callable[[Sequence[Pair]], tuple[Inputs, np.ndarray]]
 
 
-class Tree(NamedTuple):
-    """Responses to one prompt that share its tokens.
+class Branch(NamedTuple):
+    """A response in a tree.
 
     Attributes
     ----------
-    members : list of int
-        Positions in a list of pairs. The first is laid out in full.
-    n_shared : list of int
-        How many leading tokens of each response are those of the first one; 0 for the first itself.
-    first_scored : list of int
-        How many leading tokens of each response are not scored.
+    position : int
+        In a list of pairs.
+    n_shared : int
+        How many leading tokens are those of the tree's first response, which is laid out in full; 0 for that one.
+    first_scored : int
+        How many leading tokens are not scored.
     """
 
-    members: list[int]
-    n_shared: list[int]
-    first_scored: list[int]
+    position: int
+    n_shared: int
+    first_scored: int
+
+
+# Responses to one prompt that share its tokens.
+Tree = list[Branch]
 
 
 def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
@@ -54,7 +58,7 @@ def comparison_trees(pairs: Sequence[Pair], scored_tokens: ScoredTokens = "unsha
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
         first = n_shared if scored_tokens == "unshared" else 0
-        trees.append(Tree([i, i + 1], [0, n_shared], [first, first]))
+        trees.append([Branch(i, 0, first), Branch(i + 1, n_shared, first)])
     return trees
 
 
@@ -75,16 +79,15 @@ def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
             used += len(response) - n_shared - 1
             if used > token_budget:
                 first, n_shared, used = response, 0, len(prompt) + len(response) - 1
-                trees.append(Tree([], [], []))
-            for column, value in zip(trees[-1], (i, n_shared, n_shared), strict=True):
-                column.append(value)
+                trees.append([])
+            trees[-1].append(Branch(i, n_shared, n_shared))
     return trees
 
 
 def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
     """Tokens of a tree that go through the model: a response's last token is predicted but never fed."""
-    own = (len(pairs[i][1]) - n - 1 for i, n in zip(tree.members, tree.n_shared, strict=True))
-    return len(pairs[tree.members[0]][0]) + sum(own)
+    own = sum(len(pairs[i][1]) - n_shared - 1 for i, n_shared, _ in tree)
+    return len(pairs[tree[0].position][0]) + own
 
 
 def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.ndarray]:
@@ -101,41 +104,38 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.
         and the number of its response in the order of the trees. Ascending, and in token order within a response.
     first_scored : int64 array of shape (n_responses,)
     """
-    fed, positions, segments, heads, targets, n_scored = [], [], [], [], [], []
+    fed, positions, segments, heads, targets, first_scored = [], [], [], [], [], []
     end = 0
     for tree in trees:
         start = end
-        for i, n_shared, first in zip(*tree, strict=True):
+        for i, n_shared, first in tree:
             prompt, response = pairs[i]
             if not len(prompt) or not len(response):
                 raise ValueError(
                     "a prompt or a response has no tokens, so that there is nothing to predict from or to; leave it "
                     "out, or raise the length limit"
                 )
-            own = response[n_shared:-1]
-            root, fork = start + len(prompt) - 1, start + len(prompt) + n_shared
-            is_first = end == start
-            prefix_end = start if is_first else fork
-            begin, end = end, end + len(own) + (len(prompt) if is_first else 0)
-            fed += [prompt, own] if is_first else [own]
-            positions.append(np.arange(begin, end) - begin + prefix_end - start)
-            if end > begin:
-                segments.append((begin, end, start, prefix_end))
-            path = np.arange(root, end)
-            if not is_first:
-                path = np.concatenate([np.arange(root, fork), np.arange(begin, end)])
-            heads.append(path[first:])
+            n_prompt, n_before = len(prompt), len(prompt) + n_shared if end > start else 0
+            own = np.concatenate([prompt, response])[n_before:-1]
+            begin, end = end, end + len(own)
+            fed.append(own)
+            positions.append(np.arange(n_before, n_before + len(own)))
+            if len(own):
+                segments.append((begin, end, start, start + n_before))
+            # where the tokens of the sequence lie in the row
+            path = np.concatenate([np.arange(start, start + n_before), np.arange(begin, end)])
+            heads.append(path[n_prompt - 1 + first :])
             targets.append(response[first:])
-            n_scored.append(len(response) - first)
+            first_scored.append(first)
     inputs = {
-        "input_ids": _flat(fed),
-        "position_ids": _flat(positions),
-        "segments": np.array(segments, dtype=np.int64).reshape(-1, 4),
-        "head_index": _flat(heads),
-        "target": _flat(targets),
-        "response": np.repeat(np.arange(len(n_scored)), n_scored),
+        "input_ids": np.concatenate(fed, dtype=np.int64),
+        "position_ids": np.concatenate(positions, dtype=np.int64),
+        "segments": np.array(segments, dtype=np.int64),
+        "head_index": np.concatenate(heads, dtype=np.int64),
+        "target": np.concatenate(targets, dtype=np.int64),
+        "response": np.repeat(np.arange(len(targets)), [len(scored) for scored in targets]),
     }
-    return inputs, _flat([tree.first_scored for tree in trees])
+    return inputs, np.array(first_scored, dtype=np.int64)
 
 
 def packed_comparisons(
@@ -173,7 +173,7 @@ def packed_comparisons(
 
 def packed_responses(pairs: Sequence[Pair]) -> tuple[Inputs, np.ndarray]:
     """The layout of single responses, each a tree of its own, every response token scored."""
-    return plan_pack(pairs, [Tree([i], [0], [0]) for i in range(len(pairs))])
+    return plan_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))])
 
 
 def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> tuple[Inputs, np.ndarray]:
@@ -181,44 +181,39 @@ def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> tuple[Inputs,
 
     The last token of a row is fed only where it is asked for: nothing after it is predicted.
     """
-    whole = [np.concatenate(pair) for pair in pairs]
-    lengths = np.array([len(row) - (not feed_last) for row in whole])
-    n_scored = [len(response) for _, response in pairs]
-    width = int(lengths.max())
-    input_ids = np.zeros((len(pairs), width), dtype=np.int64)
-    for row, tokens, length in zip(input_ids, whole, lengths, strict=True):
-        row[:length] = tokens[:length]
-    starts = [i * width + len(prompt) - 1 for i, (prompt, _) in enumerate(pairs)]
+    n_prompt, n_response = np.array([[len(part) for part in pair] for pair in pairs]).T[:, :, None]
+    lengths = n_prompt + n_response - (not feed_last)
+    column = np.arange(lengths.max())
+    is_fed = column < lengths
+    input_ids = np.zeros(is_fed.shape, dtype=np.int64)
+    whole = [np.concatenate(pair)[:n] for pair, n in zip(pairs, lengths[:, 0], strict=True)]
+    input_ids[is_fed] = np.concatenate(whole)
+    is_head = (column >= n_prompt - 1) & (column < n_prompt + n_response - 1)
     inputs = {
         "input_ids": input_ids,
-        "attention_mask": (np.arange(width) < lengths[:, None]).astype(np.int64),
-        "head_index": _flat([start + np.arange(n) for start, n in zip(starts, n_scored, strict=True)]),
-        "target": _flat([response for _, response in pairs]),
-        "response": np.repeat(np.arange(len(pairs)), n_scored),
+        "attention_mask": is_fed.astype(np.int64),
+        "head_index": np.flatnonzero(is_head),
+        "target": np.concatenate([response for _, response in pairs], dtype=np.int64),
+        "response": np.nonzero(is_head)[0],
     }
     return inputs, np.zeros(len(pairs), dtype=np.int64)
 
 
 def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int = 0
-) -> list[np.ndarray]:
+) -> list[list[int]]:
     """Items shared out, longest first: over bins within a budget, or over ``n_bins`` of about equal loads."""
-    lengths = np.asarray(lengths, dtype=np.int64)
     bins: list[list[int]] = [[] for _ in range(n_bins)]
     loads = [0] * n_bins
-    for item in np.argsort(-lengths, kind="stable"):
+    for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():
         if token_budget is None:
-            chosen = min(range(n_bins), key=loads.__getitem__)
+            chosen = loads.index(min(loads))
         else:
             room = token_budget - lengths[item]
             chosen = next((i for i, load in enumerate(loads) if load <= room), len(bins))
         if chosen == len(bins):
             bins.append([])
             loads.append(0)
-        bins[chosen].append(int(item))
+        bins[chosen].append(item)
         loads[chosen] += int(lengths[item])
-    return [np.array(sorted(members), dtype=np.int64) for members in bins]
-
-
-def _flat(parts: Sequence[Any]) -> np.ndarray:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64, copy=False)
+    return [sorted(members) for members in bins]
