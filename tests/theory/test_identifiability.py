@@ -118,7 +118,7 @@ def test_joint_separation_agrees_with_a_search_over_directions():
     for k in range(60):
         along = (sign[annotator == k, None] * delta[annotator == k]) @ directions
         expected.append(bool(((along >= -1e-12).all(axis=0) & (along > 1e-12).any(axis=0)).any()))
-    lowest, highest = separating_mixes(annotator, sign, delta)
+    lowest, highest = separating_mixes(annotator, sign[:, None] * delta, 60)
     # a direction and its opposite: these votes do not tell the attributes apart
     found = ((lowest < 0) | (highest > 0)).any(axis=1)
     one_way = np.array([(-lowest[k] == highest[k]).all() for k in range(60)])

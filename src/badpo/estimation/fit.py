@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import orth
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
 from badpo.estimation.newton import (
@@ -39,10 +39,6 @@ from badpo.theory.identifiability import (
 )
 
 Z = float(ndtri(0.975))
-# Newton steps of every annotator alone before a linear program decides whether their votes are separated.
-ROUNDS = 8
-WELL_DETERMINED = 1e-8
-MARGIN = 1e-9
 # Changes of logits along a direction of recession that differ by less are the same.
 SAME = 1e-4
 CONFIRMED = 1e-5
@@ -337,9 +333,7 @@ def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]
     status[side > 0], status[side < 0] = "separated_high", "separated_low"
     if side.any() or q < 2:
         return side != 0
-    doubtful = ~overlapping_annotators(annotator, toward, status == "ok")
-    rows = np.flatnonzero(doubtful[annotator] & toward.any(axis=1))
-    lowest, highest = separating_mixes(annotator[rows], np.ones(len(rows)), toward[rows], m)
+    lowest, highest = separating_mixes(annotator, toward, m)
     infinite = (status == "ok") & ((lowest < 0) | (highest > 0))
     status[infinite & (lowest == 0)], status[infinite & (highest == 0)] = (
         "separated_high",
@@ -347,41 +341,6 @@ def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]
     )
     status[infinite & (lowest < 0) & (highest > 0)] = "no_information"
     return infinite
-
-
-def overlapping_annotators(annotator: Ints, toward: Floats, differed: Bools) -> Bools:
-    r"""Annotators whose votes no mix of attributes explains without exception, and tell attributes apart.
-
-    With :math:`a_j = s_j d_j` a mix v explains votes fully when :math:`a_j \cdot v \ge 0` for all of them and
-    > 0 for one; positive weights with :math:`\sum_j w_j a_j = 0` exclude it. The gradient of the annotator's logistic
-    likelihood (quality zero) has weights :math:`w_j = \sigma(-a_j \cdot \theta)`, and the Newton step h from there
-    changes them to weights that do sum to zero, :math:`w_j (1 - (1 - w_j) a_j \cdot h)`. They are positive near the
-    likelihood's top, mostly after the first step. Where that holds for some of the votes it holds for all of them.
-
-    True is certain; False is not (`badpo.theory.identifiability.separating_mixes` decides there).
-    """
-    m, q = differed.shape
-    scale = np.abs(toward).max(axis=0, initial=0.0)
-    votes = toward / np.where(scale > 0, scale, 1.0)
-    overlap, lean = np.zeros(m, dtype=bool), np.zeros((m, q))
-    for _ in range(ROUNDS):
-        weight = expit(-np.einsum("ij,ij->i", votes, lean[annotator]))
-        gradient = np.stack([np.bincount(annotator, weight * column, m) for column in votes.T], axis=1)
-        information = summed_products(annotator, (weight * (1 - weight))[:, None] * votes, votes, m)
-        information[:, np.arange(q), np.arange(q)] += ~differed
-        size = np.linalg.eigvalsh(information)
-        step = np.einsum(
-            "kab,kb->ka", np.linalg.pinv(information, WELL_DETERMINED, hermitian=True), gradient
-        )
-        found = size[:, 0] > WELL_DETERMINED * size[:, -1]
-        excess = (1 - weight) * np.einsum("ij,ij->i", votes, step[annotator]) >= 1 - MARGIN
-        found[annotator[excess]] = False
-        overlap |= found
-        left = np.flatnonzero(~overlap[annotator])
-        if not len(left):
-            break
-        annotator, votes, lean = annotator[left], votes[left], lean + step
-    return overlap
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:

@@ -12,19 +12,19 @@ side was shown first), attributes of the pair (the length ratio, where responses
 attributes that copy each other break it, in either direction. `free_directions` therefore solves the system that is
 there, all attributes at once.
 
-Judgments are arrays of equal length; ``delta`` is of shape (n_judgments, n_attributes) or (n_judgments,), a minus b.
-Without ``n_annotators`` there are as many as the largest index says.
+Judgments are arrays of equal length, their comparisons and annotators numbered from 0; ``delta`` is of shape
+(n_judgments, n_attributes) or (n_judgments,), a minus b. Without ``n_annotators`` there are as many as the largest
+index says.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.linalg import cho_solve, lapack
+from scipy.linalg import eigh
 from scipy.optimize import linprog
 from scipy.sparse import csgraph
 
@@ -32,6 +32,8 @@ from badpo.theory import Bools, Floats, Ints
 
 # Relative size below which a coefficient is rounding and not data.
 NEGLIGIBLE = 1e-10
+# Votes of an annotator that mostly show whether their theta is finite.
+FIRST_VOTES = 40
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
 
@@ -63,23 +65,19 @@ def annotator_components(
     comparison, annotator, delta, n_annotators = judgment_arrays(
         comparison, annotator, delta, n_annotators
     )
-    columns = [_components_of(comparison[x != 0], annotator[x != 0], n_annotators) for x in delta.T]
-    return np.stack(columns, axis=1) if columns else np.zeros((n_annotators, 0), dtype=np.intp)
-
-
-def _components_of(comparison: NDArray, annotator: NDArray, n_annotators: int) -> Ints:
-    labels = np.full(n_annotators, -1, dtype=np.intp)
-    nodes, comparison = np.unique(comparison, return_inverse=True)
-    n_nodes = n_annotators + len(nodes)
-    edges = (np.ones(len(annotator)), (annotator, n_annotators + comparison))
-    found = csgraph.connected_components(
-        sparse.coo_array(edges, shape=(n_nodes, n_nodes)), directed=False
-    )[1]
-    present = np.unique(annotator)
-    _, first, group, size = np.unique(
-        found[present], return_index=True, return_inverse=True, return_counts=True
-    )
-    labels[present] = np.argsort(np.lexsort((first, -size)))[group]
+    labels = np.full((n_annotators, delta.shape[1]), -1, dtype=np.intp)
+    n_nodes = n_annotators + comparison.max(initial=-1) + 1
+    for j, seen in enumerate(delta.T != 0):
+        edges = np.ones(seen.sum()), (annotator[seen], n_annotators + comparison[seen])
+        graph = sparse.coo_array(edges, shape=(n_nodes, n_nodes))
+        present = np.unique(annotator[seen])
+        _, first, group, size = np.unique(
+            csgraph.connected_components(graph, directed=False)[1][present],
+            return_index=True,
+            return_inverse=True,
+            return_counts=True,
+        )
+        labels[present, j] = np.argsort(np.lexsort((first, -size)))[group]
     return labels
 
 
@@ -106,14 +104,11 @@ def informative_judgments(
     array([False, False,  True,  True, False, False])
     """
     comparison, annotator, delta, _ = judgment_arrays(comparison, annotator, delta, None)
-    comparison = _numbered(comparison)
-    contested, several = (
-        _varies_within(comparison, np.asarray(sign)),
-        _varies_within(comparison, annotator),
-    )
-    compared = [several if several.all() else several | _varies_within(comparison, x) for x in delta.T]
-    columns = [contested & (x != 0) & beside for x, beside in zip(delta.T, compared, strict=True)]
-    return np.stack(columns, axis=1) if columns else np.zeros((len(comparison), 0), dtype=bool)
+    apart = _varies_within(comparison, annotator)
+    beside = np.zeros(delta.shape, dtype=bool)
+    for j, difference in enumerate(delta.T):
+        beside[:, j] = apart | _varies_within(comparison, difference)
+    return _varies_within(comparison, np.asarray(sign))[:, None] & (delta != 0) & beside
 
 
 def _varies_within(group: NDArray, values: NDArray) -> Bools:
@@ -121,19 +116,6 @@ def _varies_within(group: NDArray, values: NDArray) -> Bools:
     one[group] = values
     differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
     return differs[group]
-
-
-def _numbered(labels: NDArray) -> Ints:
-    """Labels numbered from 0 in their order; without sorting where they are small whole numbers already."""
-    if (
-        labels.dtype.kind in "iu"
-        and len(labels)
-        and labels.min() >= 0
-        and labels.max() < 4 * len(labels)
-    ):
-        there = np.bincount(labels) > 0
-        return (np.cumsum(there) - 1)[labels]
-    return np.unique(labels, return_inverse=True)[1]
 
 
 # -- separation ----------------------------------------------------------------------------------------------
@@ -162,10 +144,7 @@ def separated_annotators(
     >>> separated_annotators([0, 0, 1, 1, 2], [1, -1, 1, 1, 1], [1, -1, 1, -1, 0]).ravel()
     array([1, 0, 0], dtype=int8)
     """
-    annotator = np.asarray(annotator)
-    _, annotator, delta, n_annotators = judgment_arrays(
-        np.zeros_like(annotator), annotator, delta, n_annotators
-    )
+    _, annotator, delta, n_annotators = judgment_arrays(annotator, annotator, delta, n_annotators)
     toward = np.asarray(sign)[:, None] * delta
     chose, refused = np.zeros((2, n_annotators, delta.shape[1]), dtype=bool)
     for j, votes in enumerate(toward.T):
@@ -173,14 +152,12 @@ def separated_annotators(
     return (chose & ~refused).astype(np.int8) - (refused & ~chose).astype(np.int8)
 
 
-def separating_mixes(
-    annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> tuple[Floats, Floats]:
+def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
     r"""How far each attribute goes, in the mixes of attributes that contradict none of an annotator's votes.
 
     A mix v with :math:`s_j\, d_j \cdot v \ge 0` for all votes, of entries between -1 and 1, is a direction in which the
     likelihood of the votes never falls: the maximum likelihood theta diverges along it, or the votes do not tell the
-    attributes in it apart.
+    attributes in it apart. ``toward`` has :math:`s_j\, d_j` in its rows.
 
     Returns
     -------
@@ -196,28 +173,30 @@ def separating_mixes(
     --------
     Mixed votes on either attribute alone, none on their difference:
 
-    >>> lowest, highest = separating_mixes([0] * 4, [1, 1, 1, 1], [[1, 0], [0, -1], [2, 1], [-1, -2]])
+    >>> toward = np.array([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]])
+    >>> lowest, highest = separating_mixes(np.zeros(4, dtype=int), toward, 1)
     >>> lowest.tolist(), highest.tolist()
     ([[0.0, -1.0]], [[1.0, 0.0]])
     """
-    annotator = np.asarray(annotator)
-    _, annotator, delta, n_annotators = judgment_arrays(
-        np.zeros_like(annotator), annotator, delta, n_annotators
-    )
-    q = delta.shape[1]
-    size = np.abs(delta).max(axis=1, initial=0.0)
-    votes = np.asarray(sign)[:, None] * delta / np.maximum(size, 1e-300)[:, None]
-    distinct = np.unique(np.column_stack([annotator, votes])[size > 0], axis=0)
-    people, number = np.unique(distinct[:, 0].astype(np.intp), return_inverse=True)
-    found = np.zeros((2, n_annotators, q))
-    if len(people):
-        against = -_design(number, distinct[:, 1:], len(people))
-        for way, j in product((0, 1), range(q)):
-            aim = np.tile((1 - 2 * way) * np.eye(q)[j], len(people))
-            mixes = linprog(aim, A_ub=against, b_ub=np.zeros(len(distinct)), bounds=(-1, 1)).x
-            found[way, people, j] = mixes.reshape(-1, q)[:, j]
-    found[np.abs(found) < 1e-7] = 0.0
-    return found[0], found[1]
+    lowest, highest = np.zeros((2, n_annotators, toward.shape[1]))
+    is_open = np.ones(n_annotators, dtype=bool)
+    shuffled = np.random.default_rng(0).permutation(np.flatnonzero(toward.any(axis=1)))
+    # where some of the votes leave no mix, all of them leave none
+    for rows in (shuffled[: FIRST_VOTES * n_annotators], shuffled):
+        mine = rows[is_open[annotator[rows]]]
+        people, number = np.unique(annotator[mine], return_inverse=True)
+        votes = toward[mine] / np.abs(toward[mine]).max(axis=1, keepdims=True, initial=0.0)
+        distinct = np.unique(np.column_stack([number, votes]), axis=0)
+        against = -_design(distinct[:, 0].astype(np.intp), distinct[:, 1:], len(people))
+        for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
+            for j, aim in enumerate(way * np.eye(toward.shape[1])):
+                found = linprog(
+                    np.tile(aim, len(people)), A_ub=against, b_ub=0.0 * distinct[:, 0], bounds=(-1, 1)
+                )
+                entries = found.x.reshape(len(people), -1)[:, j]
+                ends[people, j] = np.where(np.abs(entries) < 1e-7, 0.0, entries)
+        is_open[people] = (lowest < highest)[people].any(axis=1)
+    return lowest, highest
 
 
 # -- the rank of the design that is there --------------------------------------------------------------------
@@ -352,8 +331,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
     Notes
     -----
-    Unknowns that no equation links are solved apart, each block by a pivoted Cholesky factorization of its Gram matrix,
-    whose cost is cubic in its unknowns.
+    Unknowns that no equation links are solved apart, each block by the eigenvectors of its Gram matrix, whose cost is
+    cubic in its unknowns.
 
     Examples
     --------
@@ -367,51 +346,30 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     known.eliminate_zeros()
     n = known.shape[1]
     linked = np.diff(known.indptr) > 0
-    free = np.flatnonzero(~linked)
     block = csgraph.connected_components(abs(known).T @ abs(known), directed=False)[1]
-    order = np.flatnonzero(linked)[np.argsort(block[linked], kind="stable")]
-    entries = [(free, np.arange(len(free)), np.ones(len(free)))]
-    nullity = len(free)
-    for unknowns in np.split(order, np.flatnonzero(np.diff(block[order])) + 1) if len(order) else ():
+    found = [sparse.eye_array(n, format="csc")[:, ~linked]]
+    for label in np.unique(block[linked]):
+        unknowns = np.flatnonzero(block == label)
         among = known[:, unknowns]
-        rows, number = np.unique(among.indices, return_inverse=True)
-        shape = (len(rows), len(unknowns))
-        basis = _dense_null_basis(sparse.csc_array((among.data, number, among.indptr), shape=shape))
-        basis[np.abs(basis) < NEGLIGIBLE] = 0.0
-        row, column = np.nonzero(basis)
-        entries.append((unknowns[row], nullity + column, basis[row, column]))
-        nullity += basis.shape[1]
-    row, column, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-    return sparse.csr_array((value, (row, column)), shape=(n, nullity))
+        basis = _dense_null_basis(sparse.csr_array(among)[np.unique(among.indices)])
+        row, column = np.nonzero(np.abs(basis) > NEGLIGIBLE)
+        entries = basis[row, column], (unknowns[row], column)
+        found.append(sparse.csc_array(entries, shape=(n, basis.shape[1])))
+    return sparse.csr_array(sparse.hstack(found))
 
 
-def _dense_null_basis(equations: sparse.csc_array) -> Floats:
+def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     """Solutions of equations in which every unknown occurs, scaled to a largest entry of 1."""
-    n = equations.shape[1]
-    gram = (equations.T @ equations).toarray()
-    scale = np.sqrt(np.diag(gram))
-    factor, pivot, rank, _ = lapack.dpstrf(gram / scale[:, None] / scale, tol=1e-9)
-    solved, free = pivot[:rank] - 1, pivot[rank:] - 1
-    scaled = sparse.csc_array(equations @ sparse.diags_array(1.0 / scale))
-    basis = np.zeros((n, len(free)))
-    basis[free] = np.eye(len(free))
+    scale = np.sqrt(equations.power(2).sum(axis=0))
+    scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
+    values, vectors = eigh((scaled.T @ scaled).toarray())
+    is_flat = values < 1e-9
+    basis, others = vectors[:, is_flat], vectors[:, ~is_flat] / np.sqrt(values[~is_flat])
     # the second pass corrects the first: a Gram matrix holds squares, and with them half of the digits
     for _ in range(2):
-        basis[solved] -= cho_solve((factor[:rank, :rank], False), scaled[:, solved].T @ (scaled @ basis))
-    basis = basis / scale[:, None] * scale[free]
-    basis = _without_spurious(equations, basis / np.abs(basis).max(axis=0, initial=0.0))
+        basis = basis - others @ (others.T @ (scaled.T @ (scaled @ basis)))
+    # what the Gram matrix takes for zero can be far above rounding in the equations: only mixes without a residual stay
+    _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
+    size = np.pad(size, (0, len(mixes) - len(size)))
+    basis = basis @ mixes[size <= NEGLIGIBLE].T / scale[:, None]
     return basis / np.abs(basis).max(axis=0, initial=0.0)
-
-
-def _without_spurious(equations: sparse.csc_array, basis: Floats) -> Floats:
-    """The part of a basis that the equations themselves confirm.
-
-    What the Gram matrix cannot tell from zero can be far above rounding in the equations. All solutions are among the
-    columns; columns that leave a residual are kept only in combinations that leave none.
-    """
-    spurious = np.abs(equations @ basis).max(axis=0, initial=0.0) > NEGLIGIBLE
-    if not spurious.any():
-        return basis
-    _, size, directions = np.linalg.svd(equations @ basis[:, spurious])
-    size = np.pad(size, (0, len(directions) - len(size)))
-    return np.hstack([basis[:, ~spurious], basis[:, spurious] @ directions[size <= NEGLIGIBLE].T])
