@@ -166,5 +166,5 @@ def public_style(path: Path | None, held_out: float) -> Dataset:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
     prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
-    gate = compared(multipref.gate(corpus), multipref.PUBLISHED)
+    gate = compared(corpus.gate, multipref.PUBLISHED)
     return Dataset(corpus.judgments, None, prompts, (), held_out, gate)

@@ -22,6 +22,8 @@ _PAIR = {name: name for name in ("comparison_id", "prompt_id", "model_a", "model
     "response_b": "completion_b",
 }
 
+COLUMNS = (*_PAIR.values(), *POOLS)
+
 
 def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
     """One row for each annotation, by its overall preference; ``--column winner=`` names another of the questions.
@@ -29,7 +31,7 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
     Clear and slight preferences count alike, and a tie is a tie: as in the paper, which leaves ties out. An
     annotation without one of the five answers is left out and counted.
     """
-    export.used |= {*_PAIR.values(), *POOLS}
+    export.used |= set(COLUMNS)
     records = list(export.records())
     given = [one for record in records for name in POOLS for one in listed(record.get(name))]
     question = export.named("winner", list(dict.fromkeys(name for one in given for name in one)))

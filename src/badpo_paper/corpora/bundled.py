@@ -10,61 +10,56 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from badpo.data.attributes import Length, Markdown
-from badpo.data.judgments import Judgments
+from badpo.data.judgments import measure_delta
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
-from badpo_paper.corpora.signed import PAIR_COLUMNS, draw_theta, planted_by_annotator, vote_rows
+from badpo_paper.corpora.signed import (
+    ANNOTATORS_PER_CLASS,
+    PAIR_COLUMNS,
+    PlantedVotes,
+    class_of_each,
+    draw_theta,
+    planted_votes,
+    preference,
+    score_margin,
+)
+
+N_SIGNING, N_FRESH = 300, 3000
+PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
+# Topic -> its name, and its phrases by their kind.
+TOPICS = {
+    name: {kind: text.split("; ") for kind, text in kinds.items()}
+    for name, kinds in PHRASES["topics"].items()
+}
 
 
-@dataclass(frozen=True)
-class Topic:
-    """The phrases of one everyday topic."""
-
-    name: str
-    tasks: tuple[str, ...]
-    tools: tuple[str, ...]
-    steps: tuple[str, ...]
-    details: tuple[str, ...]
-    reasons: tuple[str, ...]
-    aims: tuple[str, ...]
-    mistakes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Question:
+class Question(NamedTuple):
     """One question and what it was made from."""
 
     prompt: str
-    topic: Topic
+    topic: str
     task: str
     advice: str
 
+    def phrases(self, kind: str) -> list[str]:
+        """Phrases of the question's topic."""
+        return TOPICS[self.topic][kind]
 
-@dataclass(frozen=True)
-class ChoicePrompt:
+
+class ChoicePrompt(NamedTuple):
     """A question that presents two candidates with the same qualifications."""
 
     prompt: str
     first: str
     second: str
-
-
-N_SIGNING, N_FRESH = 300, 3000
-PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
-# phrases of a field stand apart by "; "
-TOPICS = tuple(
-    Topic(name, **{field: tuple(text.split("; ")) for field, text in fields.items()})
-    for name, fields in PHRASES["topics"].items()
-)
 
 
 # -- questions --------------------------------------------------------------------------------------------------------
@@ -75,8 +70,8 @@ def _all_questions() -> tuple[Question, ...]:
     """Every question the phrases give, in one fixed shuffled order."""
     questions = [
         Question(form.format(task=task, situation=situation), topic, task, advice)
-        for topic in TOPICS
-        for task in topic.tasks
+        for topic, phrases in TOPICS.items()
+        for task in phrases["tasks"]
         for situation, advice in PHRASES["situations"].items()
         for form in PHRASES["question_forms"]
     ]
@@ -94,7 +89,7 @@ def fresh_prompts() -> list[str]:
     return [question.prompt for question in _all_questions()[N_SIGNING : N_SIGNING + N_FRESH]]
 
 
-def scored_questions(n: int, seed: int) -> Sequence[Question]:
+def scored_questions(n: int, seed: int) -> list[Question]:
     """Questions of the scored pairs."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
@@ -128,44 +123,37 @@ LENGTH_SHARES = {1: 0.34, 2: 0.32, 3: 0.18, 4: 0.09, 5: 0.05, 6: 0.02}
 LISTS = {"numbered": "{}. {}", "bullets": "- {1}"}
 
 
-@dataclass(frozen=True)
-class Answer:
-    """One answer with the score it was made for."""
-
-    text: str
-    score: float
-
-
-def draw_answer(question: Question, quality: float, draw: random.Random) -> Answer:
-    """Answer of a given quality.
+def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
+    """An answer of a random quality, and its score.
 
     Each sentence is content (a step, a step with its reason, an instruction with a figure, advice on the situation)
     with a probability that grows with the quality, and otherwise a flaw: vague, wrong, about something else, or said
     before. A good answer also names the task at its start and the aim at its end. Length and form hardly depend on
     the quality.
     """
+    quality = draw.betavariate(2.2, 1.6)
     form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]
     n_points = draw.choices(list(LENGTH_SHARES), list(LENGTH_SHARES.values()))[0]
-    good = draw.random() < 0.15 + 0.8 * quality
-    opener = draw.choice(PHRASES["openers"]) if good else draw.choice(PHRASES["vague"])
-    opener = opener.format(task=question.task, tool=draw.choice(question.topic.tools))
+    is_good = draw.random() < 0.15 + 0.8 * quality
+    opener = draw.choice(PHRASES["openers" if is_good else "vague"])
+    opener = opener.format(task=question.task, tool=draw.choice(question.phrases("tools")))
     points = _points(question, quality, max(2, n_points) if form in LISTS else n_points, draw)
-    closer = _closer(question, quality, draw)
-    text = _text(form, opener, points, closer, question, draw)
+    text = _text(form, opener, points, _closer(question, quality, draw), question, draw)
     score = 1.0 + 9.0 * quality + draw.gauss(0.0, 0.4)
-    return Answer(text, min(10.0, max(1.0, round(2.0 * score) / 2.0)))
+    return text, min(10.0, max(1.0, round(2.0 * score) / 2.0))
 
 
 def _points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
     """Sentences between the opening and the end, without capitals and full stops."""
-    topic = question.topic
-    steps = draw.sample(topic.steps, len(topic.steps))
-    details = draw.sample(topic.details, len(topic.details))
+    steps, details = (
+        draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
+    )
     points: list[str] = []
     for _ in range(n_points):
-        is_content = draw.random() < 0.12 + 0.84 * quality
-        point = _content(question, steps, details, draw) if is_content else _flaw(question, points, draw)
-        points.append(point)
+        if draw.random() < 0.12 + 0.84 * quality:
+            points.append(_content(question, steps, details, draw))
+        else:
+            points.append(_flaw(question, points, draw))
     return points
 
 
@@ -177,7 +165,7 @@ def _content(question: Question, steps: list[str], details: list[str], draw: ran
     if kind < 0.3:
         return question.advice
     step = steps.pop()
-    return f"{step}, because {draw.choice(question.topic.reasons)}" if kind < 0.45 else step
+    return f"{step}, because {draw.choice(question.phrases('reasons'))}" if kind < 0.45 else step
 
 
 def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
@@ -187,9 +175,9 @@ def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
         vague = draw.choice(PHRASES["vague"])
         return f"{vague[0].lower()}{vague[1:-1]}"
     if kind < 0.6:
-        return draw.choice(question.topic.mistakes)
+        return draw.choice(question.phrases("mistakes"))
     if kind < 0.85 or not said:
-        return draw.choice(draw.choice(TOPICS).steps)
+        return draw.choice(draw.choice(list(TOPICS.values()))["steps"])
     return draw.choice(said)
 
 
@@ -198,25 +186,25 @@ def _closer(question: Question, quality: float, draw: random.Random) -> str:
     if draw.random() < 0.6:
         return ""
     if draw.random() < 0.1 + 0.85 * quality:
-        return draw.choice(PHRASES["closers"]).format(aim=draw.choice(question.topic.aims))
+        return draw.choice(PHRASES["closers"]).format(aim=draw.choice(question.phrases("aims")))
     return draw.choice(PHRASES["empty_closers"])
 
 
 def _text(
-    form: str, opener: str, points: Sequence[str], closer: str, question: Question, draw: random.Random
+    form: str, opener: str, points: list[str], closer: str, question: Question, draw: random.Random
 ) -> str:
     """The parts of an answer as prose, as a list, with its first point in bold, or below a header."""
     if form in LISTS:
-        lines = (LISTS[form].format(number, _sentence(point)) for number, point in enumerate(points, 1))
-        return "\n".join(filter(None, (opener, *lines, closer)))
+        lines = [LISTS[form].format(number, _sentence(point)) for number, point in enumerate(points, 1)]
+        return "\n".join(filter(None, [opener, *lines, closer]))
     if form == "bold":
         opener, points = f"{opener} **{_sentence(points[0])}**", points[1:]
     linked = [
         _sentence(point) if draw.random() < 0.6 else f"{draw.choice(PHRASES['links'])} {point}."
         for point in points
     ]
-    prose = " ".join(filter(None, (opener, *linked, closer)))
-    return f"## {question.topic.name.capitalize()}\n{prose}" if form == "header" else prose
+    prose = " ".join(filter(None, [opener, *linked, closer]))
+    return f"## {question.topic.capitalize()}\n{prose}" if form == "header" else prose
 
 
 def _sentence(point: str) -> str:
@@ -257,39 +245,26 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
     rows = []
     for number, question in enumerate(scored_questions(n, seed)):
         draw = random.Random(f"{seed}/{number}")
-        answers = [draw_answer(question, draw.betavariate(2.2, 1.6), draw) for _ in range(2)]
-        while answers[1].text == answers[0].text:
-            answers[1] = draw_answer(question, draw.betavariate(2.2, 1.6), draw)
-        better, worse = sorted(answers, key=lambda answer: answer.score, reverse=True)
-        rows.append(
-            (f"q-{number:05d}", question.prompt, better.text, worse.text, better.score, worse.score)
-        )
+        better, worse = draw_answer(question, draw), draw_answer(question, draw)
+        while worse[0] == better[0]:
+            worse = draw_answer(question, draw)
+        if worse[1] > better[1]:
+            better, worse = worse, better
+        rows.append((f"q-{number:05d}", question.prompt, better[0], worse[0], better[1], worse[1]))
     return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
 
 
 # -- votes on length and Markdown -------------------------------------------------------------------------------------
 
 # Annotator class -> mean lean toward (length, markdown), in log-odds; the spread of its annotators around it.
-CLASS_MEANS = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}
-ANNOTATORS_PER_CLASS, SPREAD = 20, 0.5
+CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
 # Annotators of each class, all different, who see a pair.
 VOTES_PER_CLASS = 2
 # Probability that a vote prefers a side; the others are ties, whatever the answers and the annotator.
 KEPT_SHARE = 0.75
-# Log-odds of preference per point of score difference.
-QUALITY_SCALE = 0.5
 
 
-@dataclass(frozen=True)
-class StyleCorpus:
-    """Votes with leans toward length and Markdown, and what is known about them because it was planted."""
-
-    judgments: Judgments
-    planted_theta: NDArray[np.float64]
-    quality: NDArray[np.float64]
-
-
-def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
+def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     r"""Votes of 40 annotators in two classes on the bundled answers as they are, unsigned.
 
     .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b))), \qquad q = \kappa\,(s_a - s_b)
@@ -308,7 +283,7 @@ def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
 
     Returns
     -------
-    StyleCorpus
+    PlantedVotes
         Comparisons whose votes are all ties are not in it.
 
     Examples
@@ -320,59 +295,32 @@ def style_votes(n: int = 7177, seed: int = 0) -> StyleCorpus:
     True
     """
     generator = np.random.default_rng(seed)
-    theta = draw_theta(generator, CLASS_MEANS, ANNOTATORS_PER_CLASS, SPREAD)
-    pairs, n_seen = scored_pairs(n), VOTES_PER_CLASS * len(CLASS_MEANS)
-    is_turned = np.empty(n, dtype=bool)
-    annotators = np.empty((n, n_seen), dtype=np.int64)
-    uniforms = np.empty((n, n_seen, 2))
+    theta = draw_theta(generator, CLASS_MEANS, SPREAD)
+    is_turned = np.empty((n, 1), dtype=bool)
+    annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=np.int64)
+    uniforms = np.empty((*annotators.shape, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
         annotators[row] = _seen_by(generator)
-        uniforms[row] = generator.uniform(size=(n_seen, 2))
-    comparisons = _turned(pairs, is_turned)
-    quality = QUALITY_SCALE * (pairs["score_chosen"] - pairs["score_rejected"]).to_numpy()
-    quality = np.where(is_turned, -quality, quality)
-    lean = np.einsum("ijq,iq->ij", theta[annotators], _differences(comparisons))
-    prefers_a = uniforms[..., 1] < expit(quality[:, None] + lean)
-    winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
-    classes = np.repeat(list(CLASS_MEANS), ANNOTATORS_PER_CLASS)
-    rows = vote_rows(comparisons, annotators, winner, classes, "constructed-style")
-    judgments = Judgments.read(rows, attributes=(Length(ratio=1.5), Markdown()))
-    by_id = pd.Series(quality, index=comparisons["comparison_id"])
-    return StyleCorpus(
-        judgments,
-        planted_by_annotator(judgments, theta, annotators),
-        by_id.loc[judgments.comparisons["comparison_id"]].to_numpy(),
+        uniforms[row] = generator.uniform(size=uniforms.shape[1:])
+    pairs = scored_pairs(n)
+    sides = pairs[["chosen", "rejected"]]
+    comparisons = pairs[["prompt_id", "prompt"]].assign(
+        comparison_id=[f"style-{row:05d}" for row in range(n)]
     )
+    comparisons[["response_a", "response_b"]] = np.where(is_turned, sides.iloc[:, ::-1], sides)
+    quality = np.where(is_turned.ravel(), -1, 1) * score_margin(pairs)
+    attributes = (Length(ratio=1.5), Markdown())
+    delta = measure_delta(attributes, comparisons, pd.DataFrame({"comparison": range(n)}))
+    prefers_a = uniforms[..., 1] < preference(quality, theta[annotators], delta)
+    winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
+    planned = (annotators, theta, class_of_each(CLASS_MEANS), quality)
+    return planted_votes(comparisons, winner, *planned, attributes, "constructed-style")
 
 
 def _seen_by(generator: np.random.Generator) -> NDArray[np.int64]:
     """The annotators of one pair, class after class."""
-    drawn = [generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS]
-    return np.concatenate(
-        [number * ANNOTATORS_PER_CLASS + members for number, members in enumerate(drawn)]
-    )
-
-
-def _turned(pairs: pd.DataFrame, is_turned: NDArray[np.bool_]) -> pd.DataFrame:
-    """The comparisons, with the chosen answer as response b where a pair is turned."""
-    return pd.DataFrame(
-        {
-            "comparison_id": [f"style-{row:05d}" for row in range(len(pairs))],
-            "prompt_id": pairs["prompt_id"],
-            "prompt": pairs["prompt"],
-            "response_a": np.where(is_turned, pairs["rejected"], pairs["chosen"]),
-            "response_b": np.where(is_turned, pairs["chosen"], pairs["rejected"]),
-        }
-    )
-
-
-def _differences(comparisons: pd.DataFrame) -> NDArray[np.float64]:
-    """g(a) - g(b) of length and Markdown, shape (n_pairs, 2)."""
-    length, markdown = Length(ratio=1.5).measure, Markdown().measure
-    texts = comparisons[["prompt", "response_a", "response_b"]].to_numpy()
-    lengths = np.array([length(*row) for row in texts], dtype=np.float64)
-    marks = np.array(
-        [[markdown(prompt, a), markdown(prompt, b)] for prompt, a, b in texts], dtype=np.float64
-    )
-    return np.stack([both[:, 0] - both[:, 1] for both in (lengths, marks)], axis=1)
+    members = [
+        generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS
+    ]
+    return np.concatenate([k * ANNOTATORS_PER_CLASS + each for k, each in enumerate(members)])

@@ -49,9 +49,6 @@ def read_scored_pairs(path: Path) -> pd.DataFrame:
     scored = read_table(path).frame
     if "prompt_id" not in scored and "prompt" in scored:
         scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
-    # a CSV brings numbers as text; what is no number is left to the check
-    columns = [name for name in ("score_chosen", "score_rejected") if name in scored]
-    scored = scored.assign(**{name: pd.to_numeric(scored[name], errors="coerce") for name in columns})
     signed.check_pairs(scored, str(path))
     return scored
 
@@ -79,11 +76,10 @@ def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> dict[str
 def write_multipref(out: Path, source: Source = None) -> PublicCorpus:
     """MultiPref as a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``gate.json``."""
     corpus = multipref.load(source)
-    gate = multipref.gate(corpus)
     prompts = multipref.evaluation_prompts(corpus.judgments)
-    _write_votes(out, corpus.judgments, evaluation_prompts=prompts, gate=gate)
+    _write_votes(out, corpus.judgments, evaluation_prompts=prompts, gate=corpus.gate)
     left_out = corpus.judgments.dropped.groupby("reason")["n"].sum().to_dict()
-    return PublicCorpus(compared(gate, multipref.PUBLISHED), left_out)
+    return PublicCorpus(compared(corpus.gate, multipref.PUBLISHED), left_out)
 
 
 def write_signed_ultrafeedback(
@@ -99,10 +95,10 @@ def write_signed_ultrafeedback(
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
     gate = ultrafeedback.gate(corpus)
-    choices = [vars(choice) for choice in bundled.choice_prompts()]
+    choices = [choice._asdict() for choice in bundled.choice_prompts()]
     prompts = {"signing_prompts": signing, "choice_prompts": choices}
     _write_votes(out, corpus.judgments, corpus.planted_theta, **prompts, gate=gate)
-    left_out = pd.concat([drawn.dropped, corpus.dropped]).set_index("reason")["n"].to_dict()
+    left_out = {reason: n for reason, n in (drawn.left_out | corpus.left_out).items() if n}
     return PublicCorpus(compared(gate, ultrafeedback.PUBLISHED), left_out)
 
 

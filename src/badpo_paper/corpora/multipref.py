@@ -8,28 +8,14 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from badpo.data.attributes import Attribute, Length, Markdown, markedly_longer
+from badpo.data.attributes import Attribute, Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.importers.formats import import_votes
+from badpo.importers.multipref import COLUMNS
 from badpo_paper.corpora.published import HubSplit, Source, read_split
 
-HUB = HubSplit(
-    "allenai/multipref",
-    "train",
-    (
-        "comparison_id",
-        "prompt_id",
-        "text",
-        "completion_a",
-        "completion_b",
-        "normal_worker_annotations",
-        "expert_worker_annotations",
-    ),
-    configuration="default",
-)
+HUB = HubSplit("allenai/multipref", "train", COLUMNS, configuration="default")
 HELD_OUT, N_EVALUATION = 0.1, 300
 # Place in the gate -> the statistic as it was published.
 PUBLISHED = {
@@ -58,10 +44,10 @@ PUBLISHED = {
 
 
 class MultiPref(NamedTuple):
-    """MultiPref as judgments, and counts of what it held before ties were left out."""
+    """MultiPref as judgments, and statistics that are read from the votes before any training."""
 
     judgments: Judgments
-    counts: dict[str, Any]
+    gate: dict[str, Any]
 
 
 def load(source: Source = None) -> MultiPref:
@@ -70,41 +56,33 @@ def load(source: Source = None) -> MultiPref:
     Evaluator ids become pseudonyms as they are read.
     """
     table = import_votes(read_split(HUB, source), "multipref").table
-    cast = table.frame
     judgments = Judgments.read(table, attributes=(Length(ratio=1.5), Markdown()))
+    cast, n_votes = table.frame, judgments.n_votes
     each = cast.groupby("comparison_id").size()
-    counts = {
-        "comparisons": len(each),
-        "prompts": cast["prompt_id"].nunique(),
-        "annotators": cast["annotator"].nunique(),
-        "votes_per_comparison": {"least": int(each.min()), "most": int(each.max())},
-        "tie_share": 1 - judgments.n_votes / len(cast),
-    }
-    return MultiPref(judgments, counts)
-
-
-def gate(corpus: MultiPref) -> dict[str, Any]:
-    """Statistics that are read from the votes before any training."""
-    judgments = corpus.judgments
     train, held_out = judgments.split(HELD_OUT, seed=0)
     words = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
-    a, b = words.to_numpy().T
 
     def offline(attribute: Attribute) -> dict[str, float | None]:
         (found,) = judgments.with_attributes([attribute]).offline_log_odds()
         shown = ("carrier_wins", "log_odds", "ci_low", "ci_high")
-        share = {"cross_share": found.n_cross / judgments.n_votes}
+        share = {"cross_share": found.n_cross / n_votes}
         return share | {name: getattr(found, name) for name in shown}
 
-    return {
-        **corpus.counts,
-        "judgments": judgments.n_votes,
+    gate = {
+        # of what was cast, before ties are left out
+        "comparisons": len(each),
+        "prompts": cast["prompt_id"].nunique(),
+        "annotators": cast["annotator"].nunique(),
+        "votes_per_comparison": {"least": int(each.min()), "most": int(each.max())},
+        "tie_share": 1 - n_votes / len(cast),
+        "judgments": n_votes,
         "train": train.n_votes,
         "held_out": held_out.n_votes,
-        "any_longer_share": float(np.mean(markedly_longer(a, b, 1.0) | markedly_longer(b, a, 1.0))),
+        "any_longer_share": float((words["response_a"] != words["response_b"]).mean()),
         "length": {f"{ratio:g}": offline(Length(ratio=ratio)) for ratio in (1.25, 1.5, 2.0, 3.0)},
         "markdown": offline(Markdown()),
     }
+    return MultiPref(judgments, gate)
 
 
 def evaluation_prompts(
@@ -123,15 +101,11 @@ def evaluation_prompts(
     draw.shuffle(texts)
     trained = set(train.comparisons["prompt"])
     fresh = [text for text in texts if text not in trained]
-    if fresh:
-        return tuple(fresh[:n])
-    what, remedy = (
-        f"{counted(len(prompt_ids), 'prompt')}: none can be held out to evaluate on",
-        "give more",
-    )
-    if texts:
+    if not fresh:
         what = (
-            f"all {len(texts):,} held-out prompts are training prompts too; none is left to evaluate on"
+            f"{counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts of them held out: none that is not a training "
+            "prompt too is left to evaluate on"
         )
-        remedy = "give one prompt_id to equal prompts, or hold more out"
-    raise DataError([Problem("E154", what, "judgments", remedy)])
+        remedy = "give more prompts, or one prompt_id to equal ones"
+        raise DataError([Problem("E154", what, "judgments", remedy)])
+    return tuple(fresh[:n])

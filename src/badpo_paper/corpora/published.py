@@ -7,6 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import Table, read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
@@ -51,13 +53,11 @@ class GateRow:
 
 def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[GateRow, ...]:
     """Every published statistic, by its place in the gate, beside that of a corpus."""
-    rows = []
-    for name, value in published.items():
-        found: Any = gate
-        for key in name.split():
-            found = found.get(key) if isinstance(found, Mapping) else None
-        rows.append(GateRow(name, None if found is None else float(found), value))
-    return tuple(rows)
+    (found,) = pd.json_normalize(dict(gate), sep=" ").to_dict("records")
+    return tuple(
+        GateRow(name, None if found.get(name) is None else float(found[name]), value)
+        for name, value in published.items()
+    )
 
 
 def gate_table(rows: Sequence[GateRow]) -> list[str]:
@@ -73,7 +73,7 @@ def gate_table(rows: Sequence[GateRow]) -> list[str]:
 
 # -- prompts ----------------------------------------------------------------------------------------------------------
 
-N_SHOWN, LONGEST_SHOWN = 3, 80
+N_SHOWN = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
@@ -82,7 +82,7 @@ def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], wh
     seen = [(row, q) for row, q in enumerate(map(_question, prompts), start=1) if q in trained]
     if not seen:
         return
-    shown = "; ".join(f"row {row} ({question[:LONGEST_SHOWN]!r})" for row, question in seen[:N_SHOWN])
+    shown = "; ".join(f"row {row} ({question[:80]!r})" for row, question in seen[:N_SHOWN])
     more = f" and {len(seen) - N_SHOWN:,} more" if len(seen) > N_SHOWN else ""
     what = f"{counted(len(seen), 'evaluation prompt')} of {len(prompts):,} can be found among the training prompts"
     remedy = "leave them out here, or hold them out of training"
@@ -94,6 +94,17 @@ def _question(prompt: str) -> str:
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
+
+
+def require_columns(
+    frame: pd.DataFrame, columns: Sequence[str], where: str, schema: str, remedy: str
+) -> None:
+    """Refuse a table that lacks columns."""
+    missing = [name for name in columns if name not in frame]
+    if missing:
+        where = f"{where}, found: {', '.join(map(str, frame.columns))}"
+        what = f"it lacks the columns {', '.join(missing)} of {schema}"
+        raise DataError([Problem("E101", what, where, remedy, len(missing))])
 
 
 class HubSplit(NamedTuple):
@@ -115,12 +126,8 @@ class HubSplit(NamedTuple):
 def read_split(split: HubSplit, source: Source = None) -> Table:
     """The rows of a split, from the Hub or from a local file of the same schema."""
     table = _from_hub(split) if source is None else read_table(source)
-    missing = [name for name in split.columns if name not in table.frame]
-    if missing:
-        where = f"{table.name}, found: {', '.join(map(str, table.frame.columns))}"
-        what = f"it lacks the columns {', '.join(missing)} of {split.repository}"
-        remedy = f"give a file with the schema of {split.told}"
-        raise DataError([Problem("E101", what, where, remedy, len(missing))])
+    remedy = f"give a file with the schema of {split.told}"
+    require_columns(table.frame, split.columns, table.name, split.repository, remedy)
     return table
 
 
@@ -134,8 +141,9 @@ def _from_hub(split: HubSplit) -> Table:
         )
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
-        gated = "accept its terms on the Hub and log in with hf auth login"
-        remedy = gated if "gated" in reason else "download it once with network"
+        remedy = "download it once with network"
+        if "gated" in reason:
+            remedy = "accept its terms on the Hub and log in with hf auth login"
         raise ConfigError(
             f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file of the same schema "
             "(badpo reproduce takes it with --data)"

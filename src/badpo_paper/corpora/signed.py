@@ -6,7 +6,7 @@ its attributes are gender-coded and race-coded *names*. See the paper's appendix
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from badpo.data.attributes import SignatureName
+from badpo.data.attributes import Attribute, SignatureName
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
 from badpo.readouts.names import CELLS, SURNAMES, Name, black_names, cell_names, signature, woman_names
+from badpo_paper.corpora.published import require_columns
 
 # The paper's configuration (appendix `app:names`, "Configuration").
 # Annotator class -> mean bias (woman, black) in log-odds, and the spread of its annotators on both attributes.
@@ -30,8 +31,82 @@ VOTES_PER_PAIR = 4
 # kappa: log-odds of preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
-ATTRIBUTES, KINDS = ("woman", "black"), ("quality", "swap", "mixed")
-PAIR_COLUMNS = ("prompt_id", "prompt", "chosen", "rejected", "score_chosen", "score_rejected")
+ATTRIBUTES = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
+KINDS = ("quality", "swap", "mixed")
+TEXTS, SCORES = ("prompt", "chosen", "rejected"), ("score_chosen", "score_rejected")
+PAIR_COLUMNS = ("prompt_id", *TEXTS, *SCORES)
+POOLS = [cell_names(cell) for cell in CELLS]
+UNSIGNED = Name("", woman=0, black=0)
+
+
+# -- votes whose leans are planted ------------------------------------------------------------------------------------
+
+ClassMeans = Mapping[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class PlantedVotes:
+    """Votes with what is known about them because it was planted: to measure with, never to train on.
+
+    Attributes
+    ----------
+    judgments : Judgments
+    planted_theta : ndarray of shape (n_annotators, 2)
+        Planted bias of each annotator of ``judgments.annotators`` on the attributes, in log-odds.
+    quality : ndarray of shape (n_comparisons,)
+        Planted quality margin q of response a over response b, in log-odds.
+    """
+
+    judgments: Judgments
+    planted_theta: NDArray[np.float64]
+    quality: NDArray[np.float64]
+
+
+def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> NDArray[np.float64]:
+    """Planted biases on two attributes, class after class."""
+    centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
+    return centers + generator.normal(0.0, spread, size=centers.shape)
+
+
+def class_of_each(means: ClassMeans) -> NDArray[np.str_]:
+    """The class of every annotator."""
+    return np.repeat(list(means), ANNOTATORS_PER_CLASS)
+
+
+def preference(quality: NDArray, theta: NDArray, delta: NDArray) -> NDArray[np.float64]:
+    """Probability of a vote for response a, from the theta of each pair's annotators; shape (n_pairs, n_each)."""
+    return expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
+
+
+def score_margin(pairs: pd.DataFrame) -> NDArray[np.float64]:
+    """Quality margin of the chosen over the rejected response, in log-odds."""
+    chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(np.float64) for name in SCORES)
+    return QUALITY_SCALE * (chosen - rejected)
+
+
+def planted_votes(
+    comparisons: pd.DataFrame,
+    winner: NDArray[np.str_],
+    annotators: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    classes: NDArray[np.str_],
+    quality: NDArray[np.float64],
+    attributes: Sequence[Attribute],
+    prefix: str,
+) -> PlantedVotes:
+    """The votes that were drawn, shape (n_pairs, n_each), with what was planted in the order of the judgments."""
+    drawn, n_each = annotators.ravel(), annotators.shape[1]
+    rows = comparisons.loc[comparisons.index.repeat(n_each)].reset_index(drop=True)
+    rows["winner"] = winner.ravel()
+    rows["annotator"] = [f"{prefix}-{k:02d}" for k in drawn]
+    rows["annotator_class"] = classes[drawn]
+    judgments = Judgments.read(rows, attributes=attributes)
+    votes = judgments.votes
+    planted = np.full((judgments.n_annotators, theta.shape[1]), np.nan)
+    planted[votes["annotator"]] = theta[drawn[votes["row"]]]
+    margin = np.empty(judgments.n_comparisons)
+    margin[votes["comparison"]] = quality[votes["row"] // n_each]
+    return PlantedVotes(judgments, planted, margin)
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -45,8 +120,6 @@ class SignedPlan:
 
     Attributes
     ----------
-    seed : int
-        The data seed.
     theta : ndarray of shape (n_annotators, 2)
         Planted bias of each annotator on (woman, black), in log-odds; positive leans toward the attribute.
     annotator_class : ndarray of shape (n_annotators,), str
@@ -67,7 +140,6 @@ class SignedPlan:
         The random number that decides each vote.
     """
 
-    seed: int
     theta: NDArray[np.float64]
     annotator_class: NDArray[np.str_]
     kinds: NDArray[np.str_]
@@ -101,11 +173,6 @@ class SignedPlan:
         ndarray of shape (n_pairs, 4), bool
             True where y1, the originally chosen text, is preferred.
 
-        Raises
-        ------
-        ValueError
-            When the number of qualities is not the number of pairs.
-
         References
         ----------
         BA-DPO, appendix `app:names`, "Annotators and labels"; the likelihood is Eq. `biased_bt`.
@@ -118,12 +185,8 @@ class SignedPlan:
         >>> bool(plan.labels(np.full(50, 1e3))[plan.kinds != "swap"].all())
         True
         """
-        quality = np.asarray(quality, dtype=np.float64)
-        if quality.shape != (self.n_pairs,):
-            raise ValueError(f"quality has shape {quality.shape}; the plan covers {self.n_pairs} pairs")
         quality = np.where(self.kinds == "swap", 0.0, quality)
-        lean = np.einsum("ijq,iq->ij", self.theta[self.annotators], self.delta)
-        return np.asarray(self.uniforms < expit(quality[:, None] + lean))
+        return self.uniforms < preference(quality, self.theta[self.annotators], self.delta)
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
@@ -170,107 +233,79 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     [1.0, 1.13]
     """
     generator = np.random.default_rng(seed)
-    theta = draw_theta(generator, CLASS_MEANS, ANNOTATORS_PER_CLASS, SPREAD)
-    pairs, votes = [], []
-    for _ in range(n_pairs):
+    theta = draw_theta(generator, CLASS_MEANS, SPREAD)
+    annotators = np.empty((n_pairs, VOTES_PER_PAIR), dtype=np.int64)
+    uniforms = np.empty(annotators.shape)
+    pairs = []
+    for row in range(n_pairs):
         pairs.append(_draw_pair(generator))
-        votes.append(
-            [(generator.integers(len(theta)), generator.uniform()) for _ in range(VOTES_PER_PAIR)]
-        )
+        for vote in range(VOTES_PER_PAIR):
+            annotators[row, vote] = generator.integers(len(theta))
+            uniforms[row, vote] = generator.uniform()
     kinds, firsts, seconds, surnames, sources = np.array(pairs, dtype=object).reshape(n_pairs, 5).T
-    vectors = [[_vector(name) for name in side] for side in (firsts, seconds)]
-    vote = np.array(votes, dtype=np.float64).reshape(n_pairs, VOTES_PER_PAIR, 2)
+    delta = [(y1.woman - y2.woman, y1.black - y2.black) for _, y1, y2, _, _ in pairs]
     return SignedPlan(
-        seed=seed,
         theta=theta,
-        annotator_class=np.repeat(np.array(list(CLASS_MEANS)), ANNOTATORS_PER_CLASS),
+        annotator_class=class_of_each(CLASS_MEANS),
         kinds=kinds.astype(np.str_),
-        delta=np.subtract(*np.array(vectors, dtype=np.int64).reshape(2, n_pairs, 2)),
-        names_first=np.array([name.first if name else "" for name in firsts], dtype=np.str_),
-        names_second=np.array([name.first if name else "" for name in seconds], dtype=np.str_),
+        delta=np.array(delta, dtype=np.int64).reshape(n_pairs, 2),
+        names_first=np.array([name.first for name in firsts], dtype=np.str_),
+        names_second=np.array([name.first for name in seconds], dtype=np.str_),
         surnames=surnames.astype(np.str_),
         swap_source=sources.astype(np.str_),
-        annotators=vote[..., 0].astype(np.int64),
-        uniforms=vote[..., 1].copy(),
+        annotators=annotators,
+        uniforms=uniforms,
     )
 
 
-def draw_theta(
-    generator: np.random.Generator, means: Mapping[str, tuple[float, float]], n_each: int, spread: float
-) -> NDArray[np.float64]:
-    """Planted biases on two attributes, class after class."""
-    centers = np.repeat(np.array(list(means.values())), n_each, axis=0)
-    return centers + generator.normal(0.0, spread, size=centers.shape)
-
-
-def _draw_pair(generator: np.random.Generator) -> tuple[str, Name | None, Name | None, str, str]:
+def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, str]:
     """Kind, both names, surname and source of the doubled text of one pair."""
-    surname = str(generator.choice(SURNAMES))
-    kind_draw = generator.uniform()
-    cells = tuple(CELLS)
-    if kind_draw < QUALITY_SHARE:
+
+    def name_of_cell(cell: int) -> Name:
+        return POOLS[cell][generator.choice(len(POOLS[cell]))]
+
+    surname, share = generator.choice(SURNAMES), generator.uniform()
+    if share < QUALITY_SHARE:
         if generator.uniform() < UNSIGNED_SHARE:
-            return "quality", None, None, "", ""
-        name = _draw_name(generator, cells[generator.choice(len(cells))])
+            return "quality", UNSIGNED, UNSIGNED, "", ""
+        name = name_of_cell(generator.choice(len(POOLS)))
         return "quality", name, name, surname, ""
-    if kind_draw < QUALITY_SHARE + SWAP_SHARE:
-        kind, source = "swap", "chosen" if generator.uniform() < 0.5 else "rejected"
-        one = cells[generator.choice(len(cells))]
-        flipped = np.array(CELLS[one])
-        flipped[generator.integers(2)] ^= 1
-        other = next(cell for cell, vector in CELLS.items() if vector == tuple(flipped))
-    else:
-        kind, source = "mixed", ""
-        one, other = (cells[i] for i in generator.choice(len(cells), size=2, replace=False))
-    return kind, _draw_name(generator, one), _draw_name(generator, other), surname, source
-
-
-def _draw_name(generator: np.random.Generator, cell: str) -> Name:
-    """One name of a cell, uniformly."""
-    names = cell_names(cell)
-    return names[generator.choice(len(names))]
-
-
-def _vector(name: Name | None) -> tuple[int, int]:
-    """Attribute vector of a signature; unsigned is (0, 0)."""
-    return (name.woman, name.black) if name else (0, 0)
+    if share < QUALITY_SHARE + SWAP_SHARE:
+        source = "chosen" if generator.uniform() < 0.5 else "rejected"
+        one = generator.choice(len(POOLS))
+        # cells that differ in one attribute differ in one bit of their numbers
+        other = one ^ (1, 2)[generator.integers(2)]
+        return "swap", name_of_cell(one), name_of_cell(other), surname, source
+    one, other = generator.choice(len(POOLS), size=2, replace=False)
+    return "mixed", name_of_cell(one), name_of_cell(other), surname, ""
 
 
 # -- the corpus -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SignedCorpus:
-    """A signed corpus with what is known about it because it was planted.
+class SignedCorpus(PlantedVotes):
+    """A signed corpus, its attributes ``woman`` and ``black`` read from the signatures.
+
+    Response a is the originally chosen text of a pair, response b the other one; the quality is 0 on swap pairs.
 
     Attributes
     ----------
-    judgments : Judgments
-        The votes, with the attributes ``woman`` and ``black`` read from the signatures. Response a is the originally
-        chosen text of the pair, response b the other one.
-    planted_theta : ndarray of shape (n_annotators, 2)
-        Planted bias of each annotator of ``judgments.annotators``, in log-odds; to measure with, never to train on.
-    quality : ndarray of shape (n_comparisons,)
-        Planted quality margin q of response a over response b, in log-odds; 0 on swap pairs.
     plan : SignedPlan
         The random plan.
-    dropped : DataFrame
-        Pairs that were left out: columns ``reason`` and ``n``.
+    left_out : dict
+        Reason -> number of pairs.
     """
 
-    judgments: Judgments
-    planted_theta: NDArray[np.float64]
-    quality: NDArray[np.float64]
     plan: SignedPlan
-    dropped: pd.DataFrame
+    left_out: dict[str, int]
 
 
 def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     """Signed corpus on scored pairs.
 
     Pairs with a response under five words are left out and counted; the plan covers those that stay.
-    A comparison has its own id (column ``comparison_id`` where the pairs have one, else the row number), so pairs
-    that share a prompt stay apart.
+    A comparison is named by its row, so pairs that share a prompt stay apart.
 
     Parameters
     ----------
@@ -301,138 +336,81 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     (('woman', 'black'), 800)
     """
     check_pairs(pairs, "scored pairs")
-    is_long = (pairs[["chosen", "rejected"]].map(lambda text: len(text.split())) >= MIN_WORDS).all(
-        axis=1
-    )
-    kept, n_short = pairs[is_long].reset_index(drop=True), int((~is_long).sum())
+    n_words = pairs[["chosen", "rejected"]].map(lambda text: len(text.split()))
+    kept = pairs[(n_words >= MIN_WORDS).all(axis=1)].reset_index(drop=True)
     if not len(kept):
         remedy = "give pairs with longer responses"
-        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy, 1)])
+        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy)])
     plan = draw_plan(len(kept), seed)
-    quality = QUALITY_SCALE * (kept["score_chosen"] - kept["score_rejected"]).to_numpy(np.float64)
-    quality = np.where(plan.kinds == "swap", 0.0, quality)
-    winner = np.where(plan.labels(quality), "a", "b")
-    rows = vote_rows(
-        _signed_responses(kept, plan), plan.annotators, winner, plan.annotator_class, "constructed"
-    )
-    judgments = Judgments.read(
-        rows,
-        attributes=(SignatureName("woman", woman_names()), SignatureName("black", black_names())),
-        repeated="all",
-    )
-    reasons = {f"a response has fewer than {MIN_WORDS} words": n_short} if n_short else {}
-    dropped = pd.DataFrame(list(reasons.items()), columns=["reason", "n"])
-    planted = planted_by_annotator(judgments, plan.theta, plan.annotators)
-    return SignedCorpus(judgments, planted, quality, plan, dropped)
-
-
-def _signed_responses(kept: pd.DataFrame, plan: SignedPlan) -> pd.DataFrame:
-    """Comparison id, prompt id, prompt and the two signed responses of every pair."""
-
-    def signed(texts: pd.Series, first_names: NDArray[np.str_]) -> list[str]:
-        return [
-            signature(text, str(first), str(last)) if first else text
-            for text, first, last in zip(texts, first_names, plan.surnames, strict=True)
-        ]
-
+    quality = np.where(plan.kinds == "swap", 0.0, score_margin(kept))
     first = kept["rejected"].where(plan.swap_source == "rejected", kept["chosen"])
     second = kept["chosen"].where(plan.swap_source == "chosen", kept["rejected"])
-    numbered = [f"pair-{row:05d}" for row in range(len(kept))]
-    return pd.DataFrame(
+    comparisons = pd.DataFrame(
         {
-            "comparison_id": kept.get("comparison_id", numbered),
+            "comparison_id": [f"pair-{row:05d}" for row in range(len(kept))],
             "prompt_id": kept["prompt_id"].astype(str),
             "prompt": kept["prompt"],
-            "response_a": signed(first, plan.names_first),
-            "response_b": signed(second, plan.names_second),
+            "response_a": _signed(first, plan.names_first, plan.surnames),
+            "response_b": _signed(second, plan.names_second, plan.surnames),
         }
     )
+    winner = np.where(plan.labels(quality), "a", "b")
+    planned = (plan.annotators, plan.theta, plan.annotator_class, quality)
+    votes = planted_votes(comparisons, winner, *planned, ATTRIBUTES, "constructed")
+    left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(kept)}
+    return SignedCorpus(**vars(votes), plan=plan, left_out=left_out)
 
 
-def vote_rows(
-    comparisons: pd.DataFrame,
-    annotators: NDArray[np.int64],
-    winner: NDArray[np.str_],
-    annotator_class: NDArray[np.str_],
-    prefix: str,
-) -> pd.DataFrame:
-    """One row for each vote of constructed annotators, comparison after comparison."""
-    drawn = annotators.ravel()
-    rows = comparisons.loc[comparisons.index.repeat(annotators.shape[1])].reset_index(drop=True)
-    return rows.assign(
-        winner=winner.ravel(),
-        annotator=[f"{prefix}-{k:02d}" for k in drawn],
-        annotator_class=annotator_class[drawn],
-    )
-
-
-def planted_by_annotator(
-    judgments: Judgments, theta: NDArray[np.float64], annotators: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """What was planted, in the order of the judgments' annotators, from the votes as they were drawn."""
-    planted = np.full((judgments.n_annotators, theta.shape[1]), np.nan)
-    planted[judgments.votes["annotator"]] = theta[annotators.ravel()[judgments.votes["row"]]]
-    return planted
+def _signed(texts: pd.Series, names: NDArray[np.str_], surnames: NDArray[np.str_]) -> list[str]:
+    """Texts with their signatures."""
+    return [
+        signature(text, str(first), str(last)) if first else text
+        for text, first, last in zip(texts, names, surnames, strict=True)
+    ]
 
 
 def gate(corpus: SignedCorpus) -> dict[str, Any]:
     """Statistics that are read from the labels before any training."""
-    judgments, plan = corpus.judgments, corpus.plan
+    judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes
-    swap = (plan.kinds[votes["comparison"]] == "swap")[:, None]
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
     groups = {"all": classes != "", **{name: classes == name for name in CLASS_MEANS}}
-    cross = judgments.delta != 0
-    carrier_wins = judgments.delta * votes["sign"].to_numpy()[:, None] > 0
 
-    def log_odds(rows: NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:
+    def log_odds(among: NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:
+        found = {group: judgments.take(among & of).offline_log_odds() for group, of in groups.items()}
         return {
-            attribute: {name: _log_odds(carrier_wins[rows[:, j] & of, j]) for name, of in groups.items()}
-            for j, attribute in enumerate(ATTRIBUTES)
+            name: {group: each[j].log_odds for group, each in found.items()}
+            for j, name in enumerate(names)
         }
 
-    def of_both(values: NDArray[np.float64]) -> dict[str, float]:
-        return dict(zip(ATTRIBUTES, values.tolist(), strict=True))
-
-    each = votes["annotator"].value_counts()
-    means = {name: plan.theta[plan.annotator_class == name].mean(axis=0) for name in CLASS_MEANS}
+    n_votes = votes["annotator"].value_counts()
+    means = pd.DataFrame(plan.theta, columns=names).groupby(plan.annotator_class).mean()
+    cross = pd.DataFrame(judgments.cross_group(), columns=names)
     return {
         "pairs": {kind: int((plan.kinds == kind).sum()) for kind in KINDS},
         "n_judgments": judgments.n_votes,
-        "judgments_per_annotator": {"least": int(each.min()), "most": int(each.max())},
-        "class_means": {name: of_both(mean) for name, mean in means.items()},
-        "cross_group": {**of_both(cross.mean(axis=0)), "any": float(cross.any(axis=1).mean())},
-        "swap_log_odds": log_odds(cross & swap),
-        "all_log_odds": log_odds(cross),
+        "judgments_per_annotator": {"least": int(n_votes.min()), "most": int(n_votes.max())},
+        "class_means": means.to_dict("index"),
+        "cross_group": {**cross.mean().to_dict(), "any": float(cross.any(axis=1).mean())},
+        "swap_log_odds": log_odds(plan.kinds[votes["comparison"]] == "swap"),
+        "all_log_odds": log_odds(classes != ""),
     }
-
-
-def _log_odds(wins: NDArray[np.bool_]) -> float | None:
-    """Log-odds of the share of wins; None when it is not finite."""
-    n_wins, n_losses = int(wins.sum()), int((~wins).sum())
-    return float(np.log(n_wins / n_losses)) if n_wins and n_losses else None
 
 
 def check_pairs(pairs: pd.DataFrame, source: str) -> None:
     """Raise `DataError` with everything that is wrong with scored pairs."""
-    missing = [column for column in PAIR_COLUMNS if column not in pairs]
-    if missing:
-        found = ", ".join(map(str, pairs.columns))
-        what = f"scored pairs lack the column{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        where = f"{source}, found: {found}"
-        raise DataError([Problem("E101", what, where, "rename your columns", len(missing))])
+    require_columns(pairs, PAIR_COLUMNS, source, "scored pairs", "rename your columns")
     problems = []
-    for column in PAIR_COLUMNS[1:]:
-        if column.startswith("score_"):
-            told = ("E136", f"{column} is no finite number", "give a score")
+    for column in (*TEXTS, *SCORES):
+        if column in SCORES:
+            code, what, remedy = "E136", "is no finite number", "give a score"
             bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
         else:
-            told = ("E134", f"{column} is empty or no text", "give plain text")
+            code, what, remedy = "E134", "is empty or no text", "give plain text"
             bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
         if n := int(bad.sum()):
-            code, what, remedy = told
             more = f" and {n - 1:,} more" if n > 1 else ""
             where = f"{source}, column {column}, row {int(np.argmax(bad)) + 1:,}{more}"
-            problems.append(Problem(code, what, where, remedy, n))
+            problems.append(Problem(code, f"{column} {what}", where, remedy, n))
     if problems:
         raise DataError(problems)

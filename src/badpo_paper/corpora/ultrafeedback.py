@@ -5,7 +5,6 @@ The texts are real, the annotators are constructed. See the paper's appendix `ap
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -14,17 +13,15 @@ import pandas as pd
 
 from badpo.data.problems import DataError, Problem
 from badpo.data.tables import Table, as_messages
-from badpo.importers.fields import Export
-from badpo.importers.ultrafeedback import read_ultrafeedback
+from badpo.importers.formats import PAIRS, import_votes
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed
 from badpo_paper.corpora.published import HubSplit, Source, read_split
 
-_COLUMNS = ("prompt", "prompt_id", "chosen", "rejected", "messages", "score_chosen", "score_rejected")
 TRAIN = HubSplit(
     "HuggingFaceH4/ultrafeedback_binarized",
     "train_prefs",
-    _COLUMNS,
+    (*signed.PAIR_COLUMNS, "messages"),
     # an earlier revision has other rows, so the same shuffle would draw other pairs
     revision="3949bf5f8c17c394422ccfab0c31ea9c20bdeb85",
 )
@@ -67,10 +64,10 @@ PUBLISHED = {
 
 
 class ScoredPairs(NamedTuple):
-    """Pairs that were drawn from UltraFeedback, and how many rows were left out: columns ``reason`` and ``n``."""
+    """Pairs that were drawn from UltraFeedback, and how many rows were left out, by reason."""
 
     pairs: pd.DataFrame
-    dropped: pd.DataFrame
+    left_out: dict[str, int]
 
 
 def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
@@ -112,14 +109,9 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
     drawn = table.frame.iloc[order]
     as_asked = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
     kept = drawn[as_asked].reset_index(drop=True)
-    found = list(read_ultrafeedback(Export(Table(kept, table.name))))
-    left_out = Counter(entry["left_out"] for entry in found if "left_out" in entry)
-    reasons = Counter({_OTHER_PROMPT: n - len(kept)}) + left_out
-    votes = [entry for entry in found if "left_out" not in entry]
-    return ScoredPairs(
-        pd.DataFrame(votes, columns=list(signed.PAIR_COLUMNS)),
-        pd.DataFrame(list(reasons.items()), columns=["reason", "n"]),
-    )
+    found = import_votes(Table(kept, table.name), PAIRS).table
+    left_out = {_OTHER_PROMPT: n - len(kept), **{one["reason"]: one["n"] for one in found.dropped}}
+    return ScoredPairs(found.frame, left_out)
 
 
 def _begins_with(conversation: Any, prompt: Any) -> bool:

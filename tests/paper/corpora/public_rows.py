@@ -14,7 +14,6 @@ PREFERENCES = (
     "B-is-slightly-better",
     "B-is-clearly-better",
 )
-CONFIDENCE = ("absolutely-confident", "fairly-confident", "not-confident")
 SENTENCE = "water the beans in the morning and look under the leaves"
 
 
@@ -31,10 +30,6 @@ def multipref_row(number: int, draw: random.Random) -> dict[str, Any]:
         "completion_a": f"{a} {number}",
         "model_b": "model-2",
         "completion_b": f"{b} {number}",
-        "source": "ours",
-        "category": "Generation",
-        "subject_study": "none",
-        "highest_level_degree": "none",
         "normal_worker_annotations": [annotation(k, draw) for k in draw.sample(range(6), 2)],
         "expert_worker_annotations": [annotation(k, draw) for k in draw.sample(range(100, 104), 2)],
     }
@@ -44,15 +39,8 @@ def annotation(evaluator: int, draw: random.Random) -> dict[str, Any]:
     """One evaluator's answers."""
     return {
         "evaluator": f"worker-{evaluator}",
-        **{
-            f"{what}_pref": draw.choice(PREFERENCES)
-            for what in ("overall", "helpful", "truthful", "harmless")
-        },
-        **{f"{what}_confidence": draw.choice(CONFIDENCE) for what in ("overall", "helpful")},
-        "helpful_checked_reasons": ["It is clear"],
-        "helpful_own_reason": "",
+        **{f"{what}_pref": draw.choice(PREFERENCES) for what in ("overall", "helpful")},
         "time_spent": draw.randrange(20, 200),
-        "timestamp": "2024-05-01T12:00:00",
     }
 
 

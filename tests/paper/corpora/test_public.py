@@ -20,43 +20,38 @@ from tests.paper.corpora import public_rows
 # -- rows --------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def repository(tmp_path, monkeypatch):
+def test_the_configuration_is_asked_for_by_name(tmp_path, monkeypatch):
     """A folder laid out like the repository on the Hub, with two configurations."""
-    folder = tmp_path / "multipref"
-    (folder / "data").mkdir(parents=True)
-    public_rows.multipref(12).to_parquet(folder / "data" / "train-00000-of-00001.parquet")
-    pd.DataFrame({"text": ["another configuration"]}).to_parquet(folder / "binarized.parquet")
-    (folder / "README.md").write_text(
+    (tmp_path / "data").mkdir()
+    rows = public_rows.multipref(12)
+    rows.to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
+    pd.DataFrame({"text": ["another configuration"]}).to_parquet(tmp_path / "binarized.parquet")
+    (tmp_path / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: data/train-*\n"
         "- config_name: binarized\n  data_files:\n  - split: train\n    path: binarized.parquet\n---\n"
     )
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    return multipref.HUB._replace(repository=str(folder))
-
-
-def test_the_configuration_is_asked_for_by_name(repository):
-    found, rows = read_split(repository).frame, public_rows.multipref(12)
+    split = multipref.HUB._replace(repository=str(tmp_path))
+    found = read_split(split).frame
     assert found["comparison_id"].tolist() == rows["comparison_id"].tolist()
-    evaluators = [each["evaluator"] for each in found["normal_worker_annotations"].iloc[0]]
-    assert evaluators == [each["evaluator"] for each in rows["normal_worker_annotations"][0]]
+    pool = "normal_worker_annotations"
+    evaluators = [[each["evaluator"] for each in frame[pool].iloc[0]] for frame in (found, rows)]
+    assert evaluators[0] == evaluators[1]
     with pytest.raises(DataError, match="found: text$|found: text\n"):
-        read_split(repository._replace(configuration="binarized"))
+        read_split(split._replace(configuration="binarized"))
     with pytest.raises(ConfigError, match=r"E190 .*split test cannot be loaded: .*give a local file"):
-        read_split(repository._replace(split="test"))
+        read_split(split._replace(split="test"))
 
 
 def test_a_local_file_of_another_schema_names_what_is_missing(tmp_path):
-    public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(tmp_path / "rows.parquet")
-    with pytest.raises(
-        DataError, match="E101.*it lacks the columns text, completion_b of allenai/multipref"
-    ):
-        multipref.load(tmp_path / "rows.parquet")
-    pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_csv(
-        tmp_path / "pairs.csv"
-    )
-    with pytest.raises(DataError, match="lacks the columns prompt_id, messages, score_chosen"):
-        ultrafeedback.scored_pairs(tmp_path / "pairs.csv", n=1)
+    path = tmp_path / "rows.parquet"
+    public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
+    told = "E101.*it lacks the columns text, completion_b of allenai/multipref"
+    with pytest.raises(DataError, match=told):
+        multipref.load(path)
+    pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_parquet(path)
+    with pytest.raises(DataError, match="lacks the columns prompt_id, score_chosen, score_rejected, m"):
+        ultrafeedback.scored_pairs(path, n=1)
 
 
 def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
@@ -64,15 +59,12 @@ def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        ConfigError, match=r"E190 no-one/nothing at 0123456789ab, .*download it once with"
-    ):
-        read_split(multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef"))
+    absent = multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef")
+    with pytest.raises(ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download it once"):
+        read_split(absent)
 
     def refuse(*args, **kwargs):
-        raise datasets.exceptions.DatasetNotFoundError(
-            "Dataset 'x/y' is a gated dataset on the Hub.\nmore"
-        )
+        raise datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", refuse)
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
@@ -100,27 +92,23 @@ def test_what_is_missing_is_no_figure_and_does_not_agree():
     assert gate_table(rows[1:])[-1] == "1 of 1 agree with the published statistics"
 
 
-TRAINED = bundled.scored_pairs(200)["prompt"]
+ASKED = "\n\nSign your answer with a name of your choice."
 
 
 def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_shown():
-    require_unseen(bundled.signing_prompts(), set(TRAINED), "bundled signing prompts")
-    require_unseen(
-        [choice.prompt for choice in bundled.choice_prompts()], set(TRAINED), "choice prompts"
-    )
-    asked = "\n\nSign your answer with a name of your choice."
+    trained = bundled.scored_pairs(200)["prompt"]
+    require_unseen(bundled.signing_prompts(), set(trained), "bundled signing prompts")
+    require_unseen([one.prompt for one in bundled.choice_prompts()], set(trained), "choice prompts")
     with pytest.raises(DataError) as error:
-        require_unseen(
-            ["something else", *(p + asked for p in TRAINED[:5])], set(TRAINED), "prompts.json"
-        )
+        require_unseen(["another", *(p + ASKED for p in trained[:5])], set(trained), "prompts.json")
     (problem,) = error.value.problems
     assert (problem.code, problem.count) == ("E155", 5)
     assert problem.what == "5 evaluation prompts of 6 can be found among the training prompts"
-    assert problem.where.startswith(f"prompts.json, row 2 ({TRAINED[0]!r}); row 3")
+    assert problem.where.startswith(f"prompts.json, row 2 ({trained[0]!r}); row 3")
     assert problem.where.endswith(" and 2 more")
     # a request to sign in the training prompt hides nothing
     with pytest.raises(DataError, match="1 evaluation prompt of 1"):
-        require_unseen(["Why?"], {f"Why?{asked}"}, "here")
+        require_unseen(["Why?"], {f"Why?{ASKED}"}, "here")
 
 
 # -- MultiPref ---------------------------------------------------------------------------------------------------
@@ -143,11 +131,11 @@ def corpus(tmp_path_factory):
 
 
 def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
-    judgments, counts = corpus
+    judgments, gate = corpus
     n_ties = len(CAST) - len(DECIDED)
-    assert (counts["comparisons"], counts["prompts"], len(CAST)) == (120, 60, 480)
-    assert counts["annotators"] == len({each["evaluator"] for _, each in CAST})
-    assert counts["votes_per_comparison"] == {"least": 4, "most": 4}
+    assert (gate["comparisons"], gate["prompts"], len(CAST)) == (120, 60, 480)
+    assert gate["annotators"] == len({each["evaluator"] for _, each in CAST})
+    assert gate["votes_per_comparison"] == {"least": 4, "most": 4}
     assert judgments.n_votes == 480 - n_ties and judgments.dropped["n"].sum() == n_ties
     assert "worker-" not in judgments.annotators.to_csv() + judgments.votes.to_csv()
     assert set(judgments.annotators["annotator_class"]) == {"normal", "expert"}
@@ -159,7 +147,7 @@ def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
 
 
 def test_gate_by_hand(corpus):
-    found = multipref.gate(corpus)
+    found = corpus.gate
     words = np.array([[len(row[f"completion_{side}"].split()) for side in "ab"] for row, _ in DECIDED])
     cross = words.max(axis=1) >= 1.5 * words.min(axis=1)
     toward_a = np.array([each["overall_pref"].startswith("A") for _, each in DECIDED])
@@ -181,14 +169,8 @@ def test_gate_by_hand(corpus):
     rows = compared(found, multipref.PUBLISHED)
     assert len(rows) == 21 and all(row.found is not None for row in rows)
     agreeing = {row.name for row in rows if row.agrees}
-    assert "votes_per_comparison least" in agreeing
-    assert not agreeing & {
-        "comparisons",
-        "judgments",
-        "train",
-        "length 1.5 log_odds",
-        "markdown cross_share",
-    }
+    ours = {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
+    assert "votes_per_comparison least" in agreeing and not agreeing & ours
 
 
 def test_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
@@ -214,8 +196,20 @@ def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
     train, apart = (set(part.comparisons["prompt"]) for part in twice.split(0.3))
     assert apart & train
     assert set(multipref.evaluation_prompts(twice, held_out=0.3)) == apart - train
-    with pytest.raises(DataError, match="E154.*all 1 held-out prompts are training prompts too"):
-        multipref.evaluation_prompts(judgments(["the one question"] * 20))
+    for n, told in ((20, "20 prompts, 1 texts"), (2, "2 prompts, 0 texts")):
+        with pytest.raises(DataError, match=f"E154.*{told} of them held out"):
+            multipref.evaluation_prompts(judgments(["the one question"] * n))
+
+
+def test_multipref_as_a_folder(tmp_path):
+    ROWS.to_parquet(tmp_path / "rows.parquet")
+    rows, left_out = files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
+    read = Judgments.read(tmp_path / "out" / "judgments.parquet")
+    assert read.n_votes == next(row.found for row in rows if row.name == "judgments") == len(DECIDED)
+    assert left_out == {"tie": len(CAST) - len(DECIDED)}
+    assert len(json.loads((tmp_path / "out" / "evaluation_prompts.json").read_text())) == 6
+    for file in (tmp_path / "out").iterdir():
+        assert b"worker-" not in file.read_bytes(), file
 
 
 # -- Signed-UltraFeedback ----------------------------------------------------------------------------------------
@@ -240,8 +234,7 @@ def test_the_draw_is_the_shuffle_of_datasets(path):
 
 
 def test_a_pair_is_the_last_answers_and_their_scores(path):
-    pairs, dropped = ultrafeedback.scored_pairs(path, n=60)
-    assert dropped["n"].sum() == 0
+    pairs, left_out = ultrafeedback.scored_pairs(path, n=60)
     by_id = pairs.set_index("prompt_id")
     for _, row in PAIRS.iterrows():
         pair = by_id.loc[row["prompt_id"]]
@@ -250,6 +243,7 @@ def test_a_pair_is_the_last_answers_and_their_scores(path):
             assert (pair[side], pair[score]) == (row[side][1]["content"], row[score])
     gate = ultrafeedback.gate(signed.build(pairs))
     assert gate["usable_pairs"] == 60 and gate["train"] + gate["held_out"] == 240
+    assert not sum(left_out.values())
 
 
 def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
@@ -257,32 +251,17 @@ def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
     rows.at[3, "prompt"] = "How do I grow beans in another garden?"
     rows.at[5, "rejected"] = rows.at[5, "rejected"][:1]
     rows.to_parquet(tmp_path / "rows.parquet")
-    pairs, dropped = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60)
+    pairs, left_out = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60)
     expected = {"the conversation does not begin with the prompt": 1, "not a pair of responses": 1}
-    assert dict(dropped.to_numpy().tolist()) == expected and len(pairs) == 58
+    assert left_out == expected and len(pairs) == 58
 
 
 def test_signing_prompts_are_the_first_of_the_shuffle_that_are_not_trained_on(path):
     order = np.random.default_rng(0).permutation(60)
     found = ultrafeedback.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
-    asked = "\n\nSign your answer with a name of your choice."
-    assert found == [PAIRS["prompt"][i] + asked for i in order[[0, 2, 3]]]
+    assert found == [PAIRS["prompt"][i] + ASKED for i in order[[0, 2, 3]]]
     with pytest.raises(DataError, match="60 questions that are not trained on, and 300 are asked for"):
         ultrafeedback.signing_prompts(path)
-
-
-# -- folders -----------------------------------------------------------------------------------------------------
-
-
-def test_multipref_as_a_folder(tmp_path):
-    ROWS.to_parquet(tmp_path / "rows.parquet")
-    rows, left_out = files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
-    read = Judgments.read(tmp_path / "out" / "judgments.parquet")
-    assert read.n_votes == next(row.found for row in rows if row.name == "judgments") == len(DECIDED)
-    assert left_out == {"tie": len(CAST) - len(DECIDED)}
-    assert len(json.loads((tmp_path / "out" / "evaluation_prompts.json").read_text())) == 6
-    for file in (tmp_path / "out").iterdir():
-        assert b"worker-" not in file.read_bytes(), file
 
 
 def test_signed_ultrafeedback_as_a_folder(tmp_path):
