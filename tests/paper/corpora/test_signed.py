@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import json
 from dataclasses import fields
 from pathlib import Path
 
