@@ -109,7 +109,6 @@ RECIPE = yaml.safe_load(EXAMPLE) | {
     "gradient_checkpointing": "true",
     "lora_target_modules": ["q_proj"],
     "held_out": 0.1,
-    "model_init_kwargs": {"attn_implementation": "sdpa"},
     "bias": {
         "variant": "class",
         "learning_rate": 0.01,

@@ -13,7 +13,7 @@ from badpo.data.problems import ConfigError
 from badpo.runs.start import load_model
 from badpo.training import trl_keys
 from badpo.training.model_files import load_adapter, load_weights, require_data
-from badpo.training.recipe import ModelChoice, require_keywords
+from badpo.training.recipe import ModelChoice
 from tests.runs.recipes import save_model
 
 
@@ -75,8 +75,9 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
     monkeypatch.setattr(trl_keys, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):
         require_data(str(model_folder))
-    with pytest.raises(ConfigError, match="choose eager, sdpa"):
-        require_keywords({"attn_implementation": "flash_attention_2"})
+    configured(model_folder, quantization_config=None, attn_implementation="flash_attention_2")
+    with pytest.raises(ConfigError, match="flash_attention_2"):
+        require_data(str(model_folder))
 
 
 def test_a_list_of_safetensors_that_names_a_pickle_is_refused(tmp_path, model_folder):

@@ -121,13 +121,6 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
     assert found == {"dtype": "float32", "out": "runs/badpo", "rate": 1e-6} | told
 
 
-@pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
-def test_the_keywords_of_the_model_have_the_last_word_as_in_trl(tmp_path, name):
-    recipe = read(tmp_path, RECIPE + f"model_init_kwargs: {{{name}: bfloat16}}\n")
-    expected = {"dtype": "bfloat16", "revision": "main", "trust_remote_code": False}
-    assert recipe.model.init_kwargs == expected
-
-
 def test_trls_flags_are_taken():
     given = "--model_name_or_path m --dataset_name d --no_remove_unused_columns --num_processes 1"
     recipe = read_recipe(None, parsed_flags(given.split()) | {"attributes": "length"})
@@ -135,8 +128,8 @@ def test_trls_flags_are_taken():
 
 
 def test_remote_code_is_allowed_by_the_caller_only(tmp_path):
-    for text in ("trust_remote_code: true\n", "model_init_kwargs: {trust_remote_code: true}\n"):
-        assert "give `--trust-remote-code` yourself" in complaint(tmp_path, RECIPE + text)
+    told = complaint(tmp_path, RECIPE + "trust_remote_code: true\n")
+    assert "give `--trust-remote-code` yourself" in told
     path = written(tmp_path, RECIPE)
     assert read_recipe(path).model.init_kwargs["trust_remote_code"] is False
     assert read_recipe(path, trust_remote_code=True).model.init_kwargs["trust_remote_code"] is True
@@ -234,8 +227,7 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
             "E205 run.yaml:12: accelerate_config: zero2 is refused: the launcher ",
         ),
         ("winners: left\n", "E202 run.yaml:12: winners is 'left': "),
-        ("model_init_kwargs: left\n", "E202 run.yaml:12: model_init_kwargs is 'left': "),
-        ("model_init_kwargs: {token: hf_x}\n", "E205 run.yaml:12: model_init_kwargs.token is refused: "),
+        ("model_init_kwargs: {token: hf_x}\n", "E205 run.yaml:12: model_init_kwargs: ... is refused: "),
         (
             "warmup_ratio: 0.1\nwarmup_steps: 10\n",
             "E203 run.yaml:12: warmup_ratio and warmup_steps say the same",

@@ -267,7 +267,9 @@ class BADPOConfig(TrainingArguments):
         return complaints + [complaint for complaint, is_so in checks.items() if is_so]
 
     def _refused(self) -> list[str]:
-        keys = [key for key in REFUSED if key != "trust_remote_code" and hasattr(self, key)]
+        # the caller may allow in Python what a file cannot
+        asked = REFUSED.keys() - {"trust_remote_code", "model_init_kwargs"}
+        keys = [key for key in REFUSED if key in asked and hasattr(self, key)]
         values = (getattr(self, key) for key in keys)
         # the Trainer's enumerations stand for their values
         reasons = [refusal(key, getattr(v, "value", v)) for key, v in zip(keys, values, strict=True)]

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -45,38 +45,6 @@ def _no_truth_value(value: Any) -> Any:
 
 Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-
-
-def model_keywords() -> dict[str, tuple[Any, ...]]:
-    """What a recipe may say of how its model is loaded, and the values: none is run, fetched or a secret."""
-    return {
-        "attn_implementation": trl_keys.implementations(),
-        "dtype": get_args(Dtype),
-        "torch_dtype": get_args(Dtype),
-        "low_cpu_mem_usage": (True, False),
-        "use_cache": (True, False),
-        "local_files_only": (True, False),
-        "use_safetensors": (True,),
-        "trust_remote_code": (False,),
-    }
-
-
-def require_keywords(given: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a keyword of ``from_pretrained`` that a recipe may not set."""
-    known = model_keywords()
-    for keyword, value in given.items():
-        # by their text, for 1 is True and a list has no hash; a secret is not repeated
-        allowed = [str(choice) for choice in known.get(keyword, ())]
-        if isinstance(value, bool | str) and str(value) in allowed:
-            continue
-        raise ConfigError(
-            refusal(keyword, value)
-            or f"model_init_kwargs.{keyword} is refused: "
-            + (f"choose {', '.join(allowed)}" if allowed else f"a recipe may set {', '.join(known)}")
-            + "; for anything else load the model in Python and hand it to BADPOTrainer"
-        )
-    return given
 
 
 def _attribute(entry: Any) -> dict[str, Any]:
@@ -108,10 +76,15 @@ class Block(BaseModel):
 
 
 class BiasBlock(Block):
-    """The bias term: which parts are learned, how fast, and from where; and whose theta is held at zero."""
+    """The bias term: which parts are learned, how fast, and from where; and whose theta is held at zero.
 
-    variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = None
-    learning_rate: float = Field(default=1e-2, ge=0)
+    Aliases are the names in `BADPOConfig`.
+    """
+
+    variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
+        default=None, serialization_alias="bias"
+    )
+    learning_rate: float = Field(default=1e-2, ge=0, serialization_alias="bias_learning_rate")
     warm_start: Literal["zero", "offline", "audit"] = "zero"
     gold_annotators: list[str] = []
 
@@ -141,8 +114,7 @@ class ModelChoice(Block):
 
     model_name_or_path: str
     model_revision: str = "main"
-    dtype: Dtype = "float32"
-    model_init_kwargs: Annotated[dict[str, Any], AfterValidator(require_keywords)] = {}
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "float32"
     trust_remote_code: bool = False
     use_peft: bool = False
     lora_r: Whole = 16
@@ -153,10 +125,8 @@ class ModelChoice(Block):
     @property
     def init_kwargs(self) -> dict[str, Any]:
         """Keyword arguments for ``AutoModelForCausalLM.from_pretrained``."""
-        # as in TRL the keywords have the last word; that code may run is only the caller's to say
-        given = {ALIASES.get(key, key): value for key, value in self.model_init_kwargs.items()}
         named = {"revision": self.model_revision, "dtype": self.dtype}
-        return {**named, **given, "trust_remote_code": self.trust_remote_code}
+        return {**named, "trust_remote_code": self.trust_remote_code}
 
     def peft_config(self):
         """The ``peft.LoraConfig`` asked for; None when all weights are trained."""
@@ -227,8 +197,7 @@ class DataChoice(Block):
         return Judgments.read(
             self.source(),
             attributes=attributes,
-            winners=self.winners or None,
-            **self.model_dump(include={"columns", "ties", "annotators_missing", "repeated"}),
+            **self.model_dump(include={"columns", "ties", "annotators_missing", "repeated", "winners"}),
         )
 
 
@@ -249,7 +218,10 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
     bias: BiasBlock
     reference: ReferenceBlock
     objective: Annotated[dict[str, Any], AfterValidator(_objective)] = {}
-    attributes: list[Annotated[dict[str, Any], BeforeValidator(_attribute)]]
+    attributes: Annotated[
+        list[Annotated[dict[str, Any], BeforeValidator(_attribute)]],
+        BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
+    ]
 
     @field_validator("attributes")
     @classmethod
@@ -362,27 +334,19 @@ def read_recipe(
 def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:
     reading = _Reading(file, overrides)
     found = reading.keys()
-    keys = found.model_dump(exclude_unset=True)
-    of_model, of_data, apart = (
-        {name: keys[name] for name in known if name in keys}
-        for known in (ModelChoice.model_fields, DataChoice.model_fields, {**_DEFAULTS, "objective": {}})
-    )
-    of_bias = {
-        "bias": found.bias.variant,
-        "bias_learning_rate": found.bias.learning_rate,
-        "warm_start": found.bias.warm_start,
-        "gold_annotators": found.bias.gold_annotators,
-    }
-    of_run = keys.keys() - of_model.keys() - of_data.keys() - apart.keys()
+    of_model, of_data = {*ModelChoice.model_fields}, {*DataChoice.model_fields}
+    apart = of_model | of_data | {*_DEFAULTS, "objective"}
+    model = ModelChoice(**found.model_dump(include=of_model))
     return Recipe(
         output_dir=found.output_dir,
-        training={name: value for name, value in keys.items() if name in of_run} | of_bias,
-        model=ModelChoice(**of_model, trust_remote_code=trust_remote_code),
-        data=DataChoice(**of_data),
+        training=found.model_dump(exclude_unset=True, exclude=apart)
+        | found.bias.model_dump(by_alias=True),
+        model=model.model_copy(update={"trust_remote_code": trust_remote_code}),
+        data=DataChoice(**found.model_dump(include=of_data)),
         attributes=tuple(found.attributes),
         reference=found.reference,
         objective=found.objective,
-        keys=keys,
+        keys=found.model_dump(exclude_unset=True),
         notices=tuple(reading.notices),
     )
 
@@ -424,8 +388,6 @@ class _Reading:
         merged = _layered(PRESETS.get(str(preset), {}), followed)
         # a key without a value is not set, whatever the preset says; only for max_length does it count
         named = {key: value for key, value in merged.items() if value is not None or key == "max_length"}
-        if not isinstance(named.get("attributes", []), list):
-            named["attributes"] = [named["attributes"]]
         return _DEFAULTS | named
 
     def _is_followed(self, key: str, value: Any) -> bool:
@@ -448,7 +410,8 @@ class _Reading:
             what = f'unknown key "{place[-1]}"{inside}.{did_you_mean(place[-1], known)}'
             self._complain("E201", place, what)
         elif isinstance(cause, ConfigError):
-            code = "E207" if place == ("attributes",) else _CODES.get(place[0], "E202")
+            of_attributes = "E207" if place == ("attributes",) else "E204"
+            code = of_attributes if place[0] == "attributes" else "E202"
             self._complain(code, place, str(cause))
         else:
             what = f"{'.'.join(place)} is {error['input']!r}: {error['msg'].lower()}"
@@ -469,7 +432,6 @@ _NEEDED = {
     "model_name_or_path": "the model to train, a folder or a name on the Hub",
     "dataset_name": "the table of judgments",
 }
-_CODES = {"attributes": "E204", "model_init_kwargs": "E205"}
 
 
 def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
@@ -499,23 +461,9 @@ PATHS = (
 )
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
 OF_OTHERS = [
-    "attributes",
-    "bias",
-    "columns",
-    "held_out",
-    "split_seed",
-    "ties",
-    "annotators_missing",
-    "repeated",
-    "winners",
-    "beta",
-    "dtype",
-    "encoding",
-    "learning_rate",
-    "max_length",
-    "max_prompt_length",
-    "seed",
-    "use_cpu",
+    *("attributes", "bias", "columns", "held_out", "split_seed", "ties", "annotators_missing"),
+    *("repeated", "winners", "beta", "dtype", "encoding", "learning_rate", "max_length"),
+    *("max_prompt_length", "seed", "use_cpu"),
 ]
 
 _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
