@@ -17,6 +17,7 @@ from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_suite
 from badpo.results.verdicts import anchor_sentences
+from badpo.training.checkpoints import save_bias
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
 from tests.results.suites import write_suite
@@ -213,7 +214,7 @@ def test_annotators_who_always_side_one_way_are_counted(tmp_path, bias, one_way,
     differs = longer != 0
     expected = int((longer[differs].groupby(data.votes["annotator"][differs]).nunique() == 1).sum())
     assert expected >= len(one_way)
-    trainer(tmp_path, data, bias=bias).save_bias(tmp_path)
+    save_bias(trainer(tmp_path, data, bias=bias), tmp_path)
     separated = json.loads((tmp_path / "bias.json").read_text())["extra"]["separated"]
     assert separated == ({"length": expected} if counts else {})
 

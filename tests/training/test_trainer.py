@@ -366,9 +366,9 @@ REFUSED = {
         "already",
     ),
     "a folder and a new one": (lambda folder: dict(model=str(folder), peft_config=lora()), "already"),
-    "a folder": (lambda folder: dict(model=str(folder)), "loaded to be used"),
+    "a folder": (lambda folder: dict(model=str(folder)), "is_trainable=True"),
     "an adapter for use": (lambda folder: dict(model=read_adapter(folder)), "is_trainable=True"),
-    "frozen": (lambda _: dict(model=tiny.model().requires_grad_(False)), "requires_grad is off"),
+    "frozen": (lambda _: dict(model=tiny.model().requires_grad_(False)), "model.requires_grad_"),
     "drawn anew": (lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4")), "use pissa"),
     "the same as reference": (lambda _: same_twice(), "would move with the policy"),
     "an adapter's base as reference": (

@@ -10,7 +10,7 @@ import platform
 import shutil
 import signal
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -98,11 +98,15 @@ def seal_run(folder: Path, content: Mapping | None = None) -> None:
 
     The model card is left out, which every evaluation writes anew.
     """
-    model = (str(path.relative_to(folder)) for path in (folder / "model").rglob("*"))
-    names = [
-        name for name in (*RUN_FILES, *model) if (folder / name).is_file() and name != "model/README.md"
-    ]
-    write_seal(folder / RUN_SEAL, content or {}, names)
+    paths = [*map(folder.joinpath, RUN_FILES), *(folder / "model").rglob("*")]
+    _seal(folder / RUN_SEAL, content or {}, paths)
+
+
+def _seal(seal: Path, content: Mapping, paths: Iterable[Path]) -> None:
+    """Write a seal of those of the files beside it that are there and never change."""
+    folder = seal.parent
+    names = {str(path.relative_to(folder)) for path in paths if path.is_file()}
+    write_seal(seal, content, names - {seal.name, "model/README.md"})
 
 
 def environment(command: str) -> dict:
@@ -130,8 +134,7 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 def mark_complete(folder: Path, facts: Mapping) -> None:
     """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
     flush_tree(folder)
-    names = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
-    write_seal(folder / MARKER, {"facts": dict(facts)}, [name for name in names if name != MARKER])
+    _seal(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
 
 def damage(folder: Path) -> str | None:
@@ -143,20 +146,20 @@ def damage(folder: Path) -> str | None:
 
 def checkpoints(folder: Path) -> list[Path]:
     """Checkpoint folders of a run, newest step first, whole or not."""
-    found = [path for path in folder.glob("checkpoint-*") if path.name.split("-")[-1].isdigit()]
-    return sorted(found, key=_step, reverse=True)
+    return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 
 def _step(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-")[-1])
+    """The step that a checkpoint's folder is named by, 1 or more; 0 for another folder."""
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest whole checkpoint, and why each newer one was passed over."""
     passed_over: list[str] = []
     for path in checkpoints(folder):
-        reason = damage(path)
-        if reason is None:
+        if (reason := damage(path)) is None:
             return path, passed_over
         passed_over.append(reason)
     return None, passed_over
@@ -230,6 +233,8 @@ def run_facts(run) -> dict[str, Any]:
     votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
     attributes = [json.dumps(dict(attribute.config)) for attribute in judgments.attributes]
     fixed = bias.fixed.detach().cpu().numpy()
+    adapters = getattr(run.model, "peft_config", {}).items()
+    dropout = {name: getattr(adapter, "lora_dropout", 0.0) for name, adapter in adapters}
     code = [f"{name} {version}" for name, version in package_versions(CODE).items()]
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
@@ -246,7 +251,7 @@ def run_facts(run) -> dict[str, Any]:
         "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
         "adapter": computed_with["adapter"] or None,
-        "dropout of the adapter": None if args.disable_dropout else _adapter_dropout(run.model),
+        "dropout of the adapter": None if args.disable_dropout else dropout or None,
         "configuration of the model": _digest(
             json.dumps({**computed_with, "adapter": None}, sort_keys=True, default=str).encode()
         ),
@@ -270,16 +275,12 @@ def tokenizer_key(tokenizer) -> str:
 
 def _objective_name(objective) -> str:
     """The objective's class with its settings."""
-    public = {key: value for key, value in sorted(vars(objective).items()) if not key.startswith("_")}
     settings = [
-        f"{key}={value}" for key, value in public.items() if isinstance(value, str | int | float)
+        f"{name}={value}"
+        for name, value in sorted(vars(objective).items())
+        if isinstance(value, str | int | float) and not name.startswith("_")
     ]
     return " ".join([type(objective).__qualname__, *settings])
-
-
-def _adapter_dropout(model) -> dict[str, float] | None:
-    adapters = getattr(model, "peft_config", None) or {}
-    return {name: getattr(adapter, "lora_dropout", 0.0) for name, adapter in adapters.items()} or None
 
 
 def _of_people(content: bytes) -> str:
@@ -309,7 +310,7 @@ def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Pat
     if not {*allowed} <= {CODE_FACT}:
         raise ConfigError(f"{', '.join(allowed)} cannot be allowed to change; only {CODE_FACT} can")
     if asked:
-        resumed = _whole(folder, asked)
+        resumed = _newest(folder) if asked is True else _named(Path(str(asked)), folder)
         _require_alike(resumed, run.facts, allowed)
         run.accelerator.wait_for_everyone()
     elif newest_complete(folder)[0] is not None:
@@ -327,26 +328,24 @@ def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Pat
     return resumed
 
 
-def _whole(folder: Path, asked: bool | str) -> Path:
-    """The checkpoint that is asked for, every checksum of it compared."""
-    if asked is True:
-        found, passed_over = newest_complete(folder)
-        for reason in passed_over:
-            logger.warning("not resumed from: %s", reason)
-        if found is None:
-            reasons = "".join(f"; {reason}" for reason in passed_over)
-            raise ConfigError(
-                f"no whole checkpoint to resume from in {folder}{reasons}. Remove it to start anew"
-            )
-        return found
-    named = Path(str(asked))
-    if not named.name.split("-")[-1].isdigit():
+def _newest(folder: Path) -> Path:
+    found, passed_over = newest_complete(folder)
+    for reason in passed_over:
+        logger.warning("not resumed from: %s", reason)
+    if found is None:
+        reasons = "; ".join([f"no whole checkpoint to resume from in {folder}", *passed_over])
+        raise ConfigError(f"{reasons}. Remove it to start anew")
+    return found
+
+
+def _named(checkpoint: Path, folder: Path) -> Path:
+    if not _step(checkpoint):
         raise ConfigError(
-            f"{named} is no checkpoint of a run; name a folder such as {folder}/checkpoint-100"
+            f"{checkpoint} is no checkpoint of a run; name a folder such as {folder}/checkpoint-100"
         )
-    if told := damage(named):
-        raise ConfigError(f"{named}: {told}; resume from another checkpoint")
-    return named
+    if told := damage(checkpoint):
+        raise ConfigError(f"{checkpoint}: {told}; resume from another checkpoint")
+    return checkpoint
 
 
 def _require_alike(checkpoint: Path, facts: Mapping[str, Any], allowed: Sequence[str]) -> None:
@@ -370,7 +369,8 @@ def _require_alike(checkpoint: Path, facts: Mapping[str, Any], allowed: Sequence
 
 
 def save_state(run, folder: Path) -> None:
-    """Write what a checkpoint needs besides the bias term: the moments of its optimizer and the objective's state."""
+    """Write what a checkpoint needs besides the policy: the bias term with its optimizer, and the objective's state."""
+    save_bias(run, folder)
     if run.bias_optimizer is not None:
         save_privately(adam_tensors(run.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
     if state := run.objective.state_dict():
@@ -384,15 +384,15 @@ def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
 
 
 def load_state(run, folder: Path) -> None:
-    """Read back a bias term, and what `save_state` wrote beside it."""
+    """Read back what `save_state` wrote."""
     saved = BiasTerm.load(folder)
     run.bias.load_state_dict(saved.state_dict())
     if run.bias_optimizer is not None:
         load_adam_tensors(run.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
     state = folder / OBJECTIVE_FILE
     run.objective.load_state_dict(load_file(state) if state.exists() else {})
-    if first_margin := saved.extra.get("first_margin"):
-        run.first_margin = StartDifference(**first_margin)
+    # without a step before it no checkpoint is written
+    run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 
 def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -416,18 +416,19 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch
 # -- what the bias term is told to rest on -----------------------------------------------------------------------
 
 
-def bias_facts(run) -> dict[str, Any]:
-    """What the numbers of the bias term of a `BADPOTrainer` belong to and rest on, as its description keeps it."""
-    judgments = run.judgments
-    return {
+def save_bias(run, folder: Path) -> None:
+    """Write the bias term of a `BADPOTrainer` with what its numbers belong to and rest on."""
+    judgments, gold = run.judgments, run.bias.mask.cpu().numpy() == 0
+    facts = {
         "variant": run.args.bias,
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
         "first_margin": run.first_margin and asdict(run.first_margin),
-        "gold_votes": gold_votes(judgments, run.bias),
+        "gold_votes": gold_cross_votes(judgments, gold) if gold.any() else {},
         **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
         "separated": separated_by_attribute(judgments, run.bias),
     }
+    run.bias.save(folder, facts)
 
 
 def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
@@ -449,12 +450,6 @@ def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, in
     return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}
 
 
-def gold_votes(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
-    """Cross-group judgments of those whose theta is held at zero, by attribute; empty when no one's is."""
-    gold = bias.mask.cpu().numpy() == 0
-    return gold_cross_votes(judgments, gold) if gold.any() else {}
-
-
 # -- while a run trains ------------------------------------------------------------------------------------------
 
 
@@ -466,7 +461,7 @@ class RunCallback(TrainerCallback):
     one is sealed.
     """
 
-    def __init__(self, trainer, keep: int | None):
+    def __init__(self, trainer, keep: int):
         self._trainer = trainer
         self._log = trainer.run_folder / LOG_FILE
         self._keep = keep
@@ -501,10 +496,11 @@ class RunCallback(TrainerCallback):
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
         """Step theta, look at where the first step started, and write the step's line."""
         sums = self._trainer.finish_step()
+        metrics = sums.metrics()
         if state.global_step == 0:
-            self._trainer.see_start(sums.metrics().get("rewards/margins", 0.0))
+            self._trainer.see_start(metrics.get("rewards/margins", 0.0))
         if state.is_world_process_zero:
-            line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **sums.metrics()}
+            line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **metrics}
             with self._log.open("a") as log:
                 log.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
 
@@ -517,14 +513,13 @@ class RunCallback(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            self._trainer.save_bias(folder)
             save_state(self._trainer, folder)
             shutil.copy(self._log, folder / LOG_FILE)
             # it repeats figures of the log, which may be about one person
             (folder / TRAINER_STATE_NAME).chmod(0o600)
             mark_complete(folder, self._trainer.facts)
             # as in transformers, 0 keeps all
-            if self._keep is not None and self._keep > 0:
+            if self._keep > 0:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))
         self._trainer.accelerator.wait_for_everyone()
         if self.go_on:
@@ -532,8 +527,7 @@ class RunCallback(TrainerCallback):
 
     def on_train_end(self, args, state, control, **kwargs):
         """Put theta back to where the best weights were, if they were put back."""
-        best = _best(args, state)
-        if best is not None:
+        if best := _best(args, state):
             load_state(self._trainer, best)
 
 

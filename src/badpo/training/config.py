@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -35,13 +36,16 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # Beyond these a run ends without an error and with numbers that say nothing.
 LARGEST_BETA, LARGEST_RATE = 100, 10
 
-# The trainer has one correct value for each of these, whatever the Trainer's own default is.
-FIXED: dict[str, bool | str] = {
-    "remove_unused_columns": False,
-    "average_tokens_across_devices": False,
-    "logging_nan_inf_filter": False,
-    "hub_strategy": "end",
-}
+# The trainer has one correct value for each of these, the default here, whatever the Trainer's own is.
+FIXED = (
+    "remove_unused_columns",
+    "average_tokens_across_devices",
+    "logging_nan_inf_filter",
+    "hub_strategy",
+)
+
+# Keys that a file may not set, while the caller may in Python.
+ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
 # The Trainer's old names of arguments and its new ones.
 RENAMED: dict[str, str] = {
@@ -208,8 +212,8 @@ class BADPOConfig(TrainingArguments):
         )
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
-        for name, value in FIXED.items():
-            setattr(self, name, value)
+        for name in FIXED:
+            setattr(self, name, getattr(BADPOConfig, name))
         self.use_cpu = self.use_cpu or without_double_precision()
         self._choose_bf16()
         self._choose_checkpointing()
@@ -226,71 +230,77 @@ class BADPOConfig(TrainingArguments):
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
         return f"{name}-tf32" if self.tf32 else name
 
-    def _out_of_range(self) -> list[str]:
-        complaints = [
-            f'{name} is "{getattr(self, name)}"; choose one of {", ".join(choices)}'
-            for name, choices in CHOICES.items()
-            if getattr(self, name) not in choices and (name, getattr(self, name)) != ("bias", None)
-        ]
+    def _out_of_range(self) -> Iterator[str]:
+        for name, choices in CHOICES.items():
+            if (value := getattr(self, name)) not in choices and (name, value) != ("bias", None):
+                yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
         for name in ("learning_rate", "bias_learning_rate"):
             if not 0 <= (rate := getattr(self, name)) <= LARGEST_RATE:
-                complaints.append(f"{name} is {rate}; it must lie between 0 and {LARGEST_RATE}")
-        gold, has_bias, n_prompt = self.gold_annotators, self.bias != "none", self.max_prompt_length
+                yield f"{name} is {rate}; it must lie between 0 and {LARGEST_RATE}"
+        if not 0 < self.beta <= LARGEST_BETA:
+            yield (
+                f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
+            )
+        if self.warmup_ratio is not None:
+            yield "warmup_ratio and warmup_steps say the same; keep warmup_steps"
+        yield from self._wrong_lengths()
+        yield from self._wrong_starts()
+
+    def _wrong_lengths(self) -> Iterator[str]:
         longest = self.max_length - 1 if self.max_length is not None else float("inf")
-        checks = {
-            f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}": (
-                not 0 < self.beta <= LARGEST_BETA
-            ),
-            "warmup_ratio and warmup_steps say the same; keep warmup_steps": self.warmup_ratio
-            is not None,
-            f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more": longest
-            < 1,
-            "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: trl "
-            "raise max_length instead": n_prompt is not None and self.encoding != "paper",
-            f"max_prompt_length is {n_prompt}; it must lie between 1 and max_length - 1, here {longest}, so that a "
-            "response fits": n_prompt is not None and not 0 < n_prompt <= longest,
-            f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none": (
-                self.warm_start != "zero" and not has_bias
-            ),
-            "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
-            "warm_start: offline, which starts at estimates that are anchored on them": (
-                self.warm_start == "audit" and bool(gold)
-            ),
-            "gold_annotators is a list of annotators; write [id] for a single one": isinstance(
-                gold, str
-            ),
-            "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
-            "learn. Choose a bias, such as shared_mean, or leave gold_annotators out": (
-                bool(gold) and not has_bias
-            ),
-        }
-        return complaints + [complaint for complaint, is_so in checks.items() if is_so]
+        if longest < 1:
+            yield f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more"
+        if self.max_prompt_length is None:
+            return
+        if self.encoding != "paper":
+            yield (
+                "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: "
+                "trl raise max_length instead"
+            )
+        if not 0 < self.max_prompt_length <= longest:
+            yield (
+                f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, here "
+                f"{longest}, so that a response fits"
+            )
+
+    def _wrong_starts(self) -> Iterator[str]:
+        gold, has_bias = self.gold_annotators, self.bias != "none"
+        if self.warm_start != "zero" and not has_bias:
+            yield f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
+        if self.warm_start == "audit" and gold:
+            yield (
+                "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
+                "warm_start: offline, which starts at estimates that are anchored on them"
+            )
+        if isinstance(gold, str):
+            yield "gold_annotators is a list of annotators; write [id] for a single one"
+        if gold and not has_bias:
+            yield (
+                "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
+                "learn. Choose a bias, such as shared_mean, or leave gold_annotators out"
+            )
 
     def _refused(self) -> list[str]:
-        # the caller may allow in Python what a file cannot
-        asked = REFUSED.keys() - {"trust_remote_code", "model_init_kwargs"}
-        keys = [key for key in REFUSED if key in asked and hasattr(self, key)]
-        values = (getattr(self, key) for key in keys)
+        given = {key: getattr(self, key, None) for key in REFUSED if key not in ALLOWED_IN_PYTHON}
         # the Trainer's enumerations stand for their values
-        reasons = [refusal(key, getattr(v, "value", v)) for key, v in zip(keys, values, strict=True)]
-        return list(filter(None, reasons))
+        reasons = (refusal(key, getattr(value, "value", value)) for key, value in given.items())
+        return [reason for reason in reasons if reason]
 
     def _choose_bf16(self) -> None:
         asked = not self.fp16 if self.bf16 is None else self.bf16
-        self.bf16 = asked and (computes_in_bf16(bool(self.use_cpu)) or bool(self.bf16 and self.use_cpu))
+        self.bf16 = asked and (computes_in_bf16(self.use_cpu) or bool(self.bf16 and self.use_cpu))
         if asked and not self.bf16:
             _tell_of_float32()
 
     def _choose_checkpointing(self) -> None:
         # Under their new names these arguments bring no deprecation warning; an older Trainer has the old ones only.
         for old, new in RENAMED.items():
-            if hasattr(self, new) and getattr(self, new) is None:
-                setattr(self, new, getattr(self, old))
-        old, new = "gradient_checkpointing_kwargs", RENAMED["gradient_checkpointing_kwargs"]
-        name = new if hasattr(self, new) else old
-        given = getattr(self, name) or {}
-        if isinstance(given, dict):
-            setattr(self, name, {"use_reentrant": False, **given})
+            name = new if hasattr(self, new) else old
+            value = getattr(self, name)
+            value = getattr(self, old) if value is None else value
+            if old.endswith("_kwargs") and not isinstance(value, str):
+                value = {"use_reentrant": False, **(value or {})}
+            setattr(self, name, value)
 
 
 def _told(name: str, value: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -38,11 +37,10 @@ def load_model(model, args: BADPOConfig, which: str = "model"):
     Without a ``dtype`` there the weights are float32: at preference rates a bfloat16 weight rounds its updates away.
     """
     if isinstance(model, str):
-        given = args.model_init_kwargs
-        options = json.loads(given) if isinstance(given, str) else given or {}
-        options = {ALIASES.get(key, key): value for key, value in options.items()}
-        options = {"trust_remote_code": args.trust_remote_code, "dtype": "float32", **options}
-        model = load_weights(model, **options)
+        given: Any = args.model_init_kwargs or {}
+        asked = {ALIASES.get(key, key): value for key, value in given.items()}
+        usual = {"trust_remote_code": args.trust_remote_code, "dtype": "float32"}
+        model = load_weights(model, **usual | asked)
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
             f"{which} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
@@ -77,18 +75,12 @@ def given_reference(ref_model, policy, args: BADPOConfig):
 
 def require_trainable(model) -> None:
     """Refuse a model of which no weight is trained, before anything is computed with it."""
-    if any(parameter.requires_grad for parameter in model.parameters()):
-        return
-    if getattr(model, "peft_config", None):
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConfigError(
-            "no weight of the model is trained: its adapter was loaded to be used, not to be trained. To train the "
-            "adapter on, hand over PeftModel.from_pretrained(base, adapter, is_trainable=True); to start from it, save "
-            "PeftModel.from_pretrained(base, adapter).merge_and_unload() and give that folder as the model"
+            "no weight of the model is trained. An adapter is trained on where it is loaded with "
+            "PeftModel.from_pretrained(base, adapter, is_trainable=True); all weights after "
+            "model.requires_grad_(True); a new adapter with peft_config (use_peft: true in a recipe)"
         )
-    raise ConfigError(
-        "no weight of the model is trained: requires_grad is off for all of them. Call model.requires_grad_(True), or "
-        "train an adapter with peft_config (use_peft: true in a recipe)"
-    )
 
 
 def reads_more_than_text(model) -> bool:
@@ -143,21 +135,20 @@ def disable_dropout(model) -> Dropouts:
     own, some read the number from the configuration. A module with jitter stays in evaluation mode instead, because
     the number that it jitters by is in some models also a threshold of the routing, training or not.
     """
-    modules = list(model.modules())
-    configurations = {id(c): c for module in modules if (c := vars(module).get("config")) is not None}
-    said = []
-    for holder in (*modules, *configurations.values()):
-        floats = {
-            name: value for name, value in vars(holder).items() if isinstance(value, float) and value
-        }
-        said.append((holder, {name: value for name, value in floats.items() if "drop" in name}))
-        holder.__dict__.update(dict.fromkeys(said[-1][1], 0.0))
-        if isinstance(holder, torch.nn.modules.dropout._DropoutNd):
-            holder.p = 0.0
-        if isinstance(holder, torch.nn.Module) and any("jitter" in name for name in floats):
-            holder.eval()
-            holder.train = types.MethodType(lambda module, mode=True: module, holder)
-    return [(holder, dropouts) for holder, dropouts in said if id(holder) in configurations]
+    said: Dropouts = []
+    for module in model.modules():
+        for holder in (module, vars(module).get("config") or module):
+            numbers = {name: x for name, x in vars(holder).items() if isinstance(x, float) and x}
+            dropouts = {name: x for name, x in numbers.items() if "drop" in name}
+            holder.__dict__.update(dict.fromkeys(dropouts, 0.0))
+            if holder is not module and dropouts:
+                said.append((holder, dropouts))
+            if holder is module and any("jitter" in name for name in numbers):
+                module.eval()
+                module.train = types.MethodType(lambda module, mode=True: module, module)
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+    return said
 
 
 @contextmanager
@@ -196,13 +187,15 @@ def build_bias(
         annotator_class=classes,
         mask=torch.from_numpy(~gold),
     )
-    if warm_start == "offline" and parts and gold.any():
+    if warm_start == "zero" or not parts:
+        return bias
+    if gold.any():
         bias.start_at(torch.from_numpy(leans_above_gold(judgments, gold)))
-    elif warm_start != "zero" and parts:
-        levels = [estimate.log_odds for estimate in judgments.offline_log_odds()]
-        if warm_start == "audit":
-            levels = [level for level, _ in audit_level(judgments).values()]
-        bias.warm_start(torch.tensor([level or 0.0 for level in levels]))
+        return bias
+    levels = [estimate.log_odds for estimate in judgments.offline_log_odds()]
+    if warm_start == "audit":
+        levels = [level for level, _ in audit_level(judgments).values()]
+    bias.warm_start(torch.tensor([level or 0.0 for level in levels]))
     return bias
 
 
@@ -244,14 +237,8 @@ def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[n
     where the votes do not tie the gold annotators to the others.
     """
     sign, annotator = (judgments.votes[c].to_numpy() for c in ("sign", "annotator"))
-    leans = fit_conditional(
-        judgments.comparable_votes(),
-        sign,
-        annotator,
-        judgments.delta,
-        judgments.n_annotators,
-        anchored=gold,
-    )
+    votes = (judgments.comparable_votes(), sign, annotator, judgments.delta)
+    leans = fit_conditional(*votes, judgments.n_annotators, anchored=gold)
     found = np.zeros_like(leans.deviation)
     for i, name in enumerate(judgments.attribute_names):
         if not leans.absolute[i] or not np.isfinite(leans.deviation[~gold, i]).any():
@@ -292,12 +279,9 @@ def require_texts_alone(judgments: Judgments) -> None:
 
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
     """The variant asked for; where none is, `shared_mean`, or `pooled` (N161) where the votes name no annotators."""
-    # a column that looks like that of the annotators was overlooked
-    if (
-        asked
-        or judgments.has_identities
-        or any(finding.code == "W110" for finding in judgments.findings)
-    ):
+    # W110: a column that looks like that of the annotators was overlooked
+    overlooked = any(finding.code == "W110" for finding in judgments.findings)
+    if asked or judgments.has_identities or overlooked:
         return asked or "shared_mean", []
     what = "bias: pooled was chosen, one lean for everyone, because the votes name no annotators"
     remedy = (

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,9 @@ from badpo.training.batches import (
 )
 from badpo.training.checkpoints import (
     RunCallback,
-    bias_facts,
     ready_to_train,
     run_facts,
+    save_bias,
 )
 from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
@@ -80,9 +81,7 @@ def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
     if objective.weighs_tokens:
         lengths = np.bincount(batch["scoring"]["response"]).reshape(-1, 2)
         weights = objective.token_weights(lengths, batch["comparisons"], step)
-        batch["token_weight"] = torch.from_numpy(
-            np.concatenate([side for both in weights for side in both])
-        )
+        batch["token_weight"] = torch.from_numpy(np.concatenate(list(chain(*weights))))
 
 
 def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
@@ -190,7 +189,7 @@ class BADPOTrainer(_StepTrainer):
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
         args.output_dir = str(self.run_folder / "checkpoints")
-        keep, args.save_total_limit = args.save_total_limit, None
+        keep, args.save_total_limit = args.save_total_limit or 0, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             model if isinstance(model, str) else model.config._name_or_path,
             trust_remote_code=args.trust_remote_code,
@@ -242,7 +241,6 @@ class BADPOTrainer(_StepTrainer):
     def _prepare_steps(self, plain) -> None:
         """What the steps of a run need and add up."""
         args = self.args
-        _require_one_gpu(args.n_gpu)
         self.model.add_model_tags(["ba-dpo", "dpo"])
         self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
@@ -253,10 +251,7 @@ class BADPOTrainer(_StepTrainer):
             torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
         )
         # of the step under way, and of the steps since the last log
-        self._tally, self._logged = (
-            Tally(self.judgments, args.device),
-            Tally(self.judgments, args.device),
-        )
+        self._tally, self._logged = (Tally(self.judgments, args.device) for _ in range(2))
         self._step: Step
         self.resumed_from: Path | None = None
         self.first_margin: StartDifference | None = None
@@ -294,11 +289,9 @@ class BADPOTrainer(_StepTrainer):
         if isinstance(given, str) and isinstance(self.eval_dataset, Mapping):
             given = self.eval_dataset.get(given, given)
         data = self._encoded_sets(given)
-        if data is None:
-            raise ConfigError("there is no eval_dataset to evaluate on; give one here or to the trainer")
-        if isinstance(data, Mapping):
+        if not isinstance(data, EncodedJudgments):
             raise ConfigError(
-                f"{len(data)} evaluation sets were given ({', '.join(data)}); name one of them"
+                "there is no eval_dataset to evaluate on; give one here or to the trainer, or name one of several"
             )
         batches = evaluation_batches(data.judgments, self.args)
         return loader(data, batches, self._collator(data), self.args)
@@ -385,10 +378,11 @@ class BADPOTrainer(_StepTrainer):
         totals = torch.tensor([float(normaliser), *sizes], dtype=torch.float64, device=device)
         totals = self.accelerator.reduce(totals, reduction="sum")
         normaliser, sizes = totals[0], totals[1:].tolist()
-        for batch in batches:
+        for batch, n in zip(batches, sizes, strict=True):
             batch["share"] = len(batch["sign"]) / sum(sizes)
-        skipped = [{**batch, "scoring": None} for batch, n in zip(batches, sizes, strict=True) if n == 0]
-        return skipped + [batch for batch, n in zip(batches, sizes, strict=True) if n], normaliser
+            if n == 0:
+                batch["scoring"] = None
+        return sorted(batches, key=lambda batch: batch["scoring"] is not None), normaliser
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         """Sum of the micro-batch's weighted losses over the step's normaliser; theta's gradient is added apart."""
@@ -490,9 +484,9 @@ class BADPOTrainer(_StepTrainer):
         # at the end, what came after the last regular log
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
-            logs = logs | {
-                name: value for name, value in since.items() if name != "loss" or name in logs
-            }
+            if "loss" not in logs:
+                del since["loss"]
+            logs = logs | since
             self._logged = Tally(self.judgments, self.args.device)
         super().log(logs, start_time)
 
@@ -501,13 +495,13 @@ class BADPOTrainer(_StepTrainer):
     ) -> dict[str, float]:
         """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
+        metrics: dict[str, float] = {}
         if isinstance(given, Mapping) and given:
-            parts = [
-                self.evaluate(part, None, f"{metric_key_prefix}_{name}") for name, part in given.items()
-            ]
-            return {name: value for part in parts for name, value in part.items()}
-        found = self._measured(self.get_eval_dataloader(given))
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
+            for name, part in given.items():
+                metrics |= self.evaluate(part, None, f"{metric_key_prefix}_{name}")
+            return metrics
+        for name, value in self._measured(self.get_eval_dataloader(given)).items():
+            metrics[f"{metric_key_prefix}_{name}"] = value
         self.log(dict(metrics))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
@@ -566,10 +560,6 @@ class BADPOTrainer(_StepTrainer):
                     resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
                 )
 
-    def save_bias(self, folder: Path) -> None:
-        """Write ``bias.safetensors`` and ``bias.json`` with what they were fitted to."""
-        self.bias.save(folder, bias_facts(self))
-
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""
         self.push_in_progress = None
@@ -621,7 +611,7 @@ class BADPOTrainer(_StepTrainer):
             with dropouts_as_given(self._dropouts):
                 self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
-            self.save_bias(self.run_folder)
+            save_bias(self, self.run_folder)
 
 
 def _require_understood(args, train_dataset, processing_class, not_taken: Mapping[str, object]) -> None:
@@ -638,6 +628,13 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
         complaints.append(
             f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments"
         )
+    elif args.n_gpu > 1:
+        complaints.append(
+            f"one process sees {args.n_gpu} GPUs, over which the Trainer would copy the model (DataParallel), and the "
+            "copies would score with the first one's weights. Start a process for each: accelerate launch "
+            f"--num_processes {args.n_gpu} -m badpo train --config RECIPE (or your script); or show it one GPU: "
+            "CUDA_VISIBLE_DEVICES=0"
+        )
     if train_dataset is None:
         complaints.append(
             "`train_dataset` is required: give Judgments, or a table that Judgments.read takes"
@@ -648,16 +645,6 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
         )
     if complaints:
         raise ConfigError("\n".join(complaints))
-
-
-def _require_one_gpu(n_gpu: int) -> None:
-    if n_gpu > 1:
-        raise ConfigError(
-            f"one process sees {n_gpu} GPUs, over which the Trainer would copy the model (DataParallel), and the "
-            "copies would score with the first one's weights. Start a process for each: accelerate launch "
-            f"--num_processes {n_gpu} -m badpo train --config RECIPE (or your script); or show it one GPU: "
-            "CUDA_VISIBLE_DEVICES=0"
-        )
 
 
 def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingArguments:
@@ -710,7 +697,7 @@ class SupervisedTrainer(_StepTrainer):
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         """The micro-batches of a step and its number of response tokens over all processes."""
-        batches = [batch for _, batch in zip(range(num_batches), epoch_iterator, strict=False)]
+        batches = list(islice(epoch_iterator, num_batches))
         n_tokens = torch.tensor(float(sum(len(b["scoring"]["target"]) for b in batches)), device=device)
         return batches, self.accelerator.reduce(n_tokens, reduction="sum")
 
