@@ -126,7 +126,7 @@ def test_commands_and_flags():
 
 def test_a_command_ends_with_the_code_that_is_promised(monkeypatch, tmp_path):
     run("check", EXAMPLE, code=0)
-    run("check", EXAMPLE, "--ties", "keep", code=2)
+    run("check", EXAMPLE, "--repeated", "keep", code=2)
     run("check", code=2)
     table = tmp_path / "votes.csv"
     pd.read_csv(EXAMPLE).assign(winner="left").to_csv(table, index=False)

@@ -116,7 +116,8 @@ def test_what_needs_no_model_loads_no_torch(command, tmp_path):
         (("check", EXAMPLE, "--attribute", "length:ratio"), '"ratio" is not KEY=VALUE'),
         (("check", EXAMPLE, "--column", "annotator"), "write it as in --column annotator=worker_id"),
         (("check", EXAMPLE, "--winner", "left"), "write it as in --winner model_a=a"),
-        (("check", EXAMPLE, "--ties", "keep"), "ties must be"),
+        (("check", EXAMPLE, "--repeated", "keep"), "repeated must be"),
+        (("check", EXAMPLE, "--attribute-file", "absent.py"), "absent.py cannot be run"),
         (("attributes", "test", EXAMPLE), "name an attribute to test"),
         (
             ("attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio"),

@@ -134,27 +134,17 @@ def test_tables_without_a_vote():
     assert errors(table, annotators_missing="drop")[0].code == "E104"
 
 
-def test_ties_may_be_errors():
-    (found,) = errors(changed("winner", 3, "tie"), ties="error")
-    assert (found.code, found.count) == ("E130", 1)
-    assert [found.code for found in errors(changed("winner", 3, "draw"), ties="error")] == ["E107"]
-
-
-IDS = ["q0", "other", *(f"q{i // 2}" for i in range(2, 8))]
-
-
 @pytest.mark.parametrize(
     ("table", "code", "count", "what"),
     [
         (changed("response_a", 4, "").iloc[4:5], "W134", 1, "empty response"),
-        (good().assign(prompt_id=IDS), "W117", 1, "another prompt_id"),
         (
             good().assign(response_b=lambda t: t["response_b"].where(t.index > 1, t["response_a"])),
             "W131",
             1,
             "2 j",
         ),
-        (good().assign(tools=None), "W107", 1, "tools"),
+        (good().assign(tools="[]"), "W107", 1, "tools"),
         (good().assign(images=[["x"]] * 8), "W108", 1, "images"),
     ],
 )
@@ -163,8 +153,6 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
     (finding,) = judgments.findings
     assert (finding.code, finding.severity, finding.count) == (code, "warning", count)
     assert what in finding.what and judgments.n_votes == len(table)
-    if code == "W117":
-        assert judgments.comparisons["prompt_id"].tolist() == ["q0", "q1", "q2", "q3"]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +178,7 @@ def test_a_model_in_a_class_of_its_own_is_fine():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ties": "half"}, "ties must be drop or error; got 'half'"),
-        ({"repeated": "lats"}, "repeated must be all or last"),
+        ({"repeated": "lats"}, "repeated must be all or last; got 'lats'"),
         ({"annotators_missing": "mean"}, "annotators_missing must be error or drop"),
     ],
 )

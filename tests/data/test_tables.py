@@ -12,11 +12,12 @@ import pytest
 
 from badpo.data.problems import DataError
 from badpo.data.tables import (
-    TextPool,
+    Table,
     as_ids,
     as_messages,
     as_objects,
     inert,
+    numbered_cells,
     read_table,
     recognise,
     side_pairs,
@@ -136,7 +137,7 @@ def test_large_whole_numbers_stay_exact_beside_missing_ones():
             "2 columns, but 2 rows have another number: line 3 has 3, line 4 has 1",
         ),
         ("v.csv", b"a\n\xff\n", "it is not UTF-8"),
-        ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value; line 3: "),
+        ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
         ("v.json", b'{"a": 1}', "it holds no list"),
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
@@ -168,7 +169,7 @@ def test_what_is_no_table_is_refused(source):
 
 def wrong_columns(names, columns=None) -> list[str]:
     with pytest.raises(DataError) as caught:
-        recognise(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv", columns)
+        recognise(Table(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv"), columns)
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -187,7 +188,7 @@ MAPPED = {"prompt": "q", "response_a": "left", "response_b": "right", "winner": 
     ],
 )
 def test_layouts(names, columns, kind):
-    layout = recognise(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv", columns)
+    layout = recognise(Table(pd.DataFrame([["x"] * len(names)], columns=names), "votes.csv"), columns)
     assert layout.kind == kind
     assert set(layout.theirs) <= set(layout.frame.columns)
 
@@ -195,7 +196,7 @@ def test_layouts(names, columns, kind):
 def test_a_mapped_column_takes_the_place_of_one_that_has_our_name_and_none_leaves_one_unused():
     names = ["prompt", "chosen", "rejected", "annotator", "who", "comparison_id"]
     frame = pd.DataFrame([["p", "c", "r", "wrong", "right", "x"]], columns=names)
-    layout = recognise(frame, "votes.csv", {"annotator": "who", "comparison_id": None})
+    layout = recognise(Table(frame, "votes.csv"), {"annotator": "who", "comparison_id": None})
     assert layout.frame["annotator"].tolist() == ["right"]
     assert list(layout.frame.columns).count("annotator") == 1
     assert "comparison_id" not in layout.theirs and "comparison_id" not in layout.frame
@@ -253,12 +254,12 @@ def test_objects_are_no_ids():
 def test_distinct_texts_and_messages_are_numbered():
     messages = [{"role": "user", "content": "hi"}]
     like = '[{"content": "hi", "role": "user"}]'
-    pool = TextPool()
     cells = as_objects(
         ["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like]
     )
-    assert pool.numbers(cells).tolist() == [0, 1, -1, 0, 1, -1, 2]
-    assert (pool.values, pool.faults) == (["hi", messages, like], {})
+    numbers, texts = numbered_cells(cells)
+    found = [None if number == -1 else texts[number] for number in numbers]
+    assert found == ["hi", messages, None, "hi", messages, None, like] and texts[-1] is None
 
 
 @pytest.mark.parametrize(
@@ -276,9 +277,9 @@ def test_distinct_texts_and_messages_are_numbered():
     ],
 )
 def test_faulty_cells_say_why(cell, reason):
-    pool = TextPool()
-    assert pool.numbers(as_objects([5j, "fine", cell, cell])).tolist() == [-2, 0, -3, -3]
-    assert reason in [*pool.faults][1]
+    numbers, texts = numbered_cells(as_objects([5j, "fine", cell, cell]))
+    assert numbers.tolist() == [0, 1, 2, 2] and isinstance(texts[0], ValueError)
+    assert texts[1] == "fine" and isinstance(texts[2], ValueError) and reason in str(texts[2])
 
 
 def test_messages_lose_empty_keys_and_keep_the_others():

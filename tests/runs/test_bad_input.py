@@ -90,11 +90,6 @@ SURE = {"type": "length", "ratio": 100.0}
         ),
         (with_values("annotator", None, 7, 9), {}, ["E112", 'column "annotator", rows 8', "fill it in"]),
         (
-            with_values("winner", "tie", 3, 5),
-            {"ties": "error"},
-            ["E130", "ties: 2 of 120 rows", "rows 4"],
-        ),
-        (
             None,
             {"attributes": [NEVER, SURE]},
             [
@@ -243,7 +238,7 @@ def test_a_damaged_model(tmp_path, break_it):
     [
         ({"betta": 0.1}, 'E201 run.yaml:3: unknown key "betta". Did you mean "beta"?'),
         ({"beta": 0}, "beta is 0"),
-        ({"ties": "keep"}, "ties must be drop or error"),
+        ({"repeated": "keep"}, "repeated must be all or last"),
         ({"encoding": "ours"}, "choose one of trl, paper"),
     ],
 )

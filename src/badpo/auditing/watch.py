@@ -348,10 +348,9 @@ def _closed(
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
     if needed is None or not n_ties:
         return n_votes >= (needed or 0), []
-    table = read_table(data)
-    layout = recognise(table.frame, table.name, columns)
-    if not table.dropped and "comparison_id" in layout.frame:
-        counts = pd.Series(as_ids(layout.frame["comparison_id"])).value_counts()
+    table = recognise(read_table(data), columns)
+    if not table.dropped and "comparison_id" in table.frame:
+        counts = pd.Series(as_ids(table.frame["comparison_id"])).value_counts()
         return counts.loc[judgments.comparisons["comparison_id"]].to_numpy() >= needed, []
     what = (
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "

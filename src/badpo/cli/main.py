@@ -162,7 +162,6 @@ def check(
     ),
     encoding: str = Option("trl", help="With --model: trl or paper."),
     max_length: int = Option(1024, help="With --model: longest prompt and response together."),
-    ties: str = Option("drop", help="What to do with ties."),
     annotators_missing: AnnotatorsMissing = "error",
     repeated: Repeated = "all",
     as_json: AsJson = False,
@@ -176,7 +175,6 @@ def check(
     judgments = Judgments.read(
         data,
         attributes=declared(attribute),
-        ties=ties,
         annotators_missing=annotators_missing,
         repeated=repeated,
         **named(column, winner),

@@ -83,7 +83,6 @@ class Judgments:
         *,
         columns: Mapping[str, str | None] | None = None,
         attributes: Sequence[Attribute] = (),
-        ties: str = "drop",
         annotators_missing: str = "error",
         repeated: str = "all",
         winners: Mapping[str, str] | None = None,
@@ -99,8 +98,6 @@ class Judgments:
         columns : mapping
             Our column name -> the table's; None as a value leaves a column unused.
         attributes : sequence of Attribute
-        ties : "drop" or "error"
-            Dropped ties are counted in `dropped`.
         annotators_missing : "error" or "drop"
             What happens to rows without an annotator where others have one.
         repeated : "all" or "last"
@@ -129,7 +126,6 @@ class Judgments:
             winners=winners,
             keep=keep,
             pairs=pairs,
-            ties=ties,
             annotators_missing=annotators_missing,
             repeated=repeated,
         )

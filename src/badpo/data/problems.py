@@ -6,11 +6,12 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Severity = Literal["error", "warning", "notice"]
 SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the worst first
 
+LISTED = 5
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 # tab and line feed stay; a carriage return goes back over what stands before it
@@ -105,6 +106,12 @@ def did_you_mean(word: str, candidates: Sequence[str]) -> str:
     folded = {candidate.casefold(): candidate for candidate in reversed(candidates)}
     close = difflib.get_close_matches(word.casefold(), folded, n=1, cutoff=0.6)
     return f' Did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def listed(values: Sequence[Any], n: int | None = None) -> str:
+    """The first five of ``n`` values, and how many more there are."""
+    n_more = (len(values) if n is None else n) - LISTED
+    return ", ".join(map(str, values[:LISTED])) + f" and {n_more:,} more" * (n_more > 0)
 
 
 def counted(n: int, noun: str) -> str:

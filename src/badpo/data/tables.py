@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import appearing, checksum_file, checksummed, is_changed
-from badpo.data.problems import DataError, Problem, did_you_mean, written_out
+from badpo.data.problems import DataError, Problem, did_you_mean, listed, written_out
 from badpo.theory import Ints
 
 Objects = NDArray[np.object_]
 
 DROPPED_KEY = b"badpo.dropped"
 _LONGEST_CELL = 2**31 - 1
-_MOST_NAMES = (
-    2_000  # of cells in JSON, where every row may have names of its own, and a frame a cell for each
-)
+# of cells in JSON, where every row may have names of its own, and a frame has a cell for each
+_MOST_NAMES = 2_000
 _BUFFER_BYTES = 2**20
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,18 @@ class Table:
         Line of the file, 1-based, at which each row starts; None where a row has no line.
     dropped : tuple of dict
         What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
+    kind : "a_b", "chosen_rejected" or ""
+        The layout, once the columns carry our names; see `recognise`.
+    theirs : dict of str to str
+        Our name -> the source's, for messages.
     """
 
     frame: pd.DataFrame
     name: str
-    lines: NDArray[np.int64] | None = None
+    lines: Ints | None = None
     dropped: tuple[dict[str, Any], ...] = ()
+    kind: str = ""
+    theirs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not all(is_unicode(str(name)) for name in self.frame.columns):
@@ -136,59 +142,48 @@ def _read_parquet(path: Path) -> Table:
         remedy = "take an undamaged copy, or import the export again"
         raise _unreadable(path, what, f"{remedy}; if it was changed on purpose, remove {beside}")
     # as dictionaries: a text that stands in many rows comes into memory once
-    texts = text_columns(pq.read_schema(path))
     options = {
-        "read_dictionary": texts,
+        "read_dictionary": [
+            column.name for column in pq.read_schema(path) if column.type in _TEXT_TYPES
+        ],
         "buffer_size": _BUFFER_BYTES,
         "page_checksum_verification": True,
     }
     with pq.ParquetFile(path, **options) as file:
         try:
             entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
-            names = {"reason": str, "annotator": str, "n": int}
-            dropped = tuple(
-                {name: kind(entry[name]) for name, kind in names.items()} for entry in entries
-            )
+            kinds = {"reason": str, "annotator": str, "n": int}
+            dropped = tuple({key: kinds[key](entry[key]) for key in kinds} for entry in entries)
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the counts of what an earlier import left out are damaged"
             raise _unreadable(path, what, "import the export again") from error
         return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
 
 
-def text_columns(schema: pa.Schema) -> list[str]:
-    """Names of a table's columns of texts."""
-    return [field.name for field in schema if field.type in (pa.string(), pa.large_string())]
-
-
 def _read_csv(path: Path) -> Table:
     remedy = "quote cells that hold separators, quotes or line breaks"
-    limit = csv.field_size_limit(_LONGEST_CELL)
+    csv.field_size_limit(_LONGEST_CELL)
     rows, lines = [], []
     known: dict[str, str | None] = {"": None}  # so that a text of many rows is in memory once
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header = file.readline()
-            file.seek(0)
-            reader = csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        header = file.readline()
+        file.seek(0)
+        reader = csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+        try:
             names, end = next(reader, []), reader.line_num
             for row in reader:
                 if row:
                     rows.append([known.setdefault(cell, cell) for cell in row])
                     lines.append(end + 1)
                 end = reader.line_num
-    except csv.Error as error:
-        raise _unreadable(path, f"line {reader.line_num}: {error}", remedy) from error
-    finally:
-        csv.field_size_limit(limit)
-    uneven = [(line, row) for line, row in zip(lines, rows, strict=True) if len(row) != len(names)]
-    if uneven:
-        where = ", ".join(f"line {line} has {len(row)}" for line, row in uneven[:5])
-        what = (
-            f"the header has {len(names)} columns, but {len(uneven):,} rows have another number: {where}"
-        )
-        raise _unreadable(path, what, remedy)
+        except csv.Error as error:
+            raise _unreadable(path, f"line {reader.line_num}: {error}", remedy) from error
+    lengths = zip(lines, map(len, rows), strict=True)
+    if uneven := [f"line {line} has {n}" for line, n in lengths if n != len(names)]:
+        what = f"the header has {len(names)} columns, but {len(uneven):,} rows have another number"
+        raise _unreadable(path, f"{what}: {listed(uneven)}", remedy)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return Table(_frame_of_columns(names, columns), str(path), np.array(lines, dtype=np.int64))
+    return Table(_frame_of_columns(names, columns), str(path), np.array(lines, dtype=np.intp))
 
 
 def _read_json_lines(path: Path) -> Table:
@@ -202,9 +197,9 @@ def _read_json_lines(path: Path) -> Table:
             except (ValueError, RecursionError) as error:
                 broken.append(f"line {number}: {getattr(error, 'msg', error)}")
     if broken:
-        what = f"{len(broken):,} lines are no JSON: {'; '.join(broken[:5])}"
+        what = f"{len(broken):,} lines are no JSON: {listed(broken)}"
         raise _unreadable(path, what, "write one JSON object on each line")
-    return Table(_frame_of_records(records, path), str(path), np.array(lines, dtype=np.int64))
+    return Table(_frame_of_records(records, path), str(path), np.array(lines, dtype=np.intp))
 
 
 def _read_json(path: Path) -> Table:
@@ -235,14 +230,14 @@ def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 
 
 def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
-    if column.type in (pa.string(), pa.large_string(), pa.string_view()):
+    if column.type in _TEXT_TYPES:
         column = column.dictionary_encode()
     if not pa.types.is_dictionary(column.type) or not column.num_chunks:
         # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
         return column.to_pandas(integer_object_nulls=True)
     chunks = column.unify_dictionaries().chunks
     # each text is one object, in however many rows it stands
-    values = np.array([*chunks[0].dictionary.to_pylist(), None], dtype=object)
+    values = as_objects([*chunks[0].dictionary.to_pylist(), None])
     numbers = [chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy() for chunk in chunks]
     return values[np.concatenate(numbers)]
 
@@ -288,58 +283,32 @@ _SIDES = {"a": "b", "chosen": "rejected"}
 _ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
 
 
-@dataclass(frozen=True)
-class Layout:
-    """A table whose columns carry our names.
-
-    Attributes
-    ----------
-    frame : DataFrame
-        The columns under our names, the others under their own.
-    kind : "a_b" or "chosen_rejected"
-    theirs : dict of str to str
-        Our name -> the source's, for messages.
-    """
-
-    frame: pd.DataFrame
-    kind: str
-    theirs: dict[str, str]
-
-
-def recognise(
-    frame: pd.DataFrame, source: str, columns: Mapping[str, str | None] | None = None
-) -> Layout:
-    """The layout of a table, with its columns under our names.
+def recognise(table: Table, columns: Mapping[str, str | None] | None = None) -> Table:
+    """The table with its columns under our names, others under their own, and the kind of its layout.
 
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
     """
-    columns, found = columns or {}, pd.Index([str(name) for name in frame.columns], dtype=object)
-    problems = [
-        Problem("E103", what, source, remedy) for what, remedy in _misnamed(found, columns).items()
-    ]
-    asked = {name: columns.get(name, name) for name in KNOWN}
-    theirs = {name: column for name, column in asked.items() if column is not None and column in found}
+    columns = columns or {}
+    found = pd.Index([str(name) for name in table.frame.columns], dtype=object)
+    if faults := _misnamed(found, columns):
+        raise DataError(Problem("E103", what, table.name, remedy) for what, remedy in faults.items())
+    asked = {ours: columns.get(ours, ours) for ours in KNOWN}
+    theirs = {ours: column for ours, column in asked.items() if column is not None and column in found}
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
-    kind = "chosen_rejected" if lacks["a_b"] else "a_b"
-    if lacks[kind] and not problems:
-        nearest = min(REQUIRED, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
-        hints = [f' "{name}":{hint}' for name in lacks[nearest] if (hint := did_you_mean(name, found))]
-        what = f"columns missing: {', '.join(lacks[nearest])}.{''.join(hints)}"
-        where = f"{source}, found: {', '.join(found) or 'no column'}"
+    kind = min(REQUIRED, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
+    if missing := lacks[kind]:
+        hints = [f' "{name}":{hint}' for name in missing if (hint := did_you_mean(name, found))]
+        what = f"columns missing: {', '.join(missing)}.{''.join(hints)}"
+        where = f"{table.name}, found: {', '.join(found) or 'no column'}"
         remedy = (
             "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
             "another program wrote, convert: badpo import SRC -o judgments.parquet"
         )
-        problems = [Problem("E101", what, where, remedy, len(lacks[nearest]))]
-    if problems:
-        raise DataError(problems)
-    frame = frame.set_axis(found, axis=1)
+        raise DataError([Problem("E101", what, where, remedy, len(missing))])
     others = found.difference([*theirs.values(), *KNOWN], sort=False)
-    named = {name: frame[column] for name, column in theirs.items()} | {
-        name: frame[name] for name in others
-    }
-    return Layout(pd.DataFrame(named), kind, theirs)
+    used = table.frame.set_axis(found, axis=1)[[*theirs.values(), *others]]
+    return replace(table, frame=used.set_axis([*theirs, *others], axis=1), kind=kind, theirs=theirs)
 
 
 def _misnamed(found: pd.Index, columns: Mapping[str, str | None]) -> dict[str, str]:
@@ -444,40 +413,34 @@ def text_key(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
-class TextPool:
-    """Distinct texts and lists of chat messages, each with a number, and reasons why cells hold neither."""
+def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
+    """The number of each cell's text or chat messages, -1 where there is none, and the distinct ones; the last is None.
 
-    def __init__(self) -> None:
-        self.values: list[Any] = []
-        self.faults: dict[str, int] = {}
-        self._numbers: dict[Any, int] = {}
+    Where a cell holds neither, a `ValueError` says why in their place.
+    """
+    others: dict[Hashable, Any] = {}
 
-    def numbers(self, cells: Iterable[Any]) -> Ints:
-        """The number of each cell's text: -1 where there is none, ``-2 - i`` where fault i says why."""
-        known = self._numbers
-        # most cells hold a text that another one has held
-        numbers = ((known.get(cell) if isinstance(cell, str) else None, cell) for cell in cells)
-        return np.array(
-            [self.number(cell) if number is None else number for number, cell in numbers], dtype=np.intp
-        )
-
-    def number(self, cell: Any) -> int:
-        """The number of one cell's text."""
+    def key(cell: Any) -> Hashable:
         if pd.api.types.is_scalar(cell) and pd.isna(cell):
-            return -1
+            return None
         try:
-            value = cell if isinstance(cell, str) else as_messages(cell)
-            written = text_key(value)
-            if not is_unicode(written):
-                raise ValueError("it holds half of a surrogate pair, which is no character")
-        except ValueError as error:
-            return -2 - self.faults.setdefault(str(error), len(self.faults))
-        # a text may look like messages that are written as JSON
-        key = written if isinstance(value, str) else ("messages", written)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.values)
-            self.values.append(value)
-        return self._numbers[key]
+            messages = as_messages(cell)
+            # a text may look like messages that are written as JSON
+            key: Hashable = "messages", text_key(messages)
+            others[key] = messages
+        except (ValueError, TypeError, RecursionError) as error:
+            key = "fault", str(error)
+            others[key] = ValueError(str(error))
+        return key
+
+    # most cells hold a text that another one has held
+    numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
+    values = as_objects([*(others.get(key, key) for key in keys), None])
+    half = ValueError("it holds half of a surrogate pair, which is no character")
+    is_text = [isinstance(value, ValueError | None) or is_unicode(text_key(value)) for value in values]
+    values[np.logical_not(is_text)] = half
+    numbers[pd.isna(values)[numbers]] = -1
+    return numbers, values
 
 
 def as_messages(cell: Any) -> list[dict[str, Any]]:
@@ -504,17 +467,8 @@ def _message(message: Any) -> dict[str, Any]:
         raise ValueError(f"the {role} message calls a tool and has no text, {remedy}")
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")
-    others = {
-        key: value
-        for key, value in message.items()
-        if key not in ("role", "content") and value is not None
-    }
-    try:
-        json.dumps(others, sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        what = "something else than text, numbers and lists beside its content"
-        raise ValueError(f"the {role} message has {what}") from None
-    return {"role": role, "content": content, **others}
+    others = {key: value for key, value in message.items() if value is not None}
+    return others | {"role": role, "content": content}
 
 
 def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
@@ -541,17 +495,10 @@ def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
     Text that a spreadsheet would take for a formula gets an apostrophe before it, see `inert`. Numbers, also negative
     ones, are written as they are; a missing value is an empty cell, and an infinite one is ``inf`` or ``-inf``.
     """
-    columns = [frame.iloc[:, i] for i in range(frame.shape[1])]
-    is_number = [pd.api.types.is_numeric_dtype(column.dtype) for column in columns]
-    written = {
-        i: column if is_number[i] else pd.Series([*map(_inert_cell, column)], column.index, dtype=object)
-        for i, column in enumerate(columns)
-    }
     names = [inert(str(name)) for name in frame.columns]
     with appearing(path) as unfinished:
-        pd.DataFrame(written).to_csv(
-            unfinished, index=False, header=names, lineterminator="\n", encoding="utf-8"
-        )
+        cells = frame.map(_inert_cell)
+        cells.to_csv(unfinished, index=False, header=names, lineterminator="\n", encoding="utf-8")
 
 
 def inert(text: str) -> str:

@@ -91,7 +91,7 @@ def import_votes(
     name = format or next(fitting, TABLE)
     if name == TABLE:
         try:
-            layout = recognise(table.frame, table.name, export.columns)
+            layout = recognise(table, export.columns)
         except DataError as error:
             if format or export.columns:
                 raise

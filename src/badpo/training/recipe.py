@@ -158,7 +158,7 @@ class DataChoice(Block):
         Share of the prompts whose judgments are not trained on, 0 or more and below 1.
     split_seed : int
         Seed of that split; it is not the training seed, so that seeds share their held-out judgments.
-    ties, annotators_missing, repeated, winners
+    annotators_missing, repeated, winners
         As in `Judgments.read`.
     """
 
@@ -168,7 +168,6 @@ class DataChoice(Block):
     columns: dict[str, str | None] = {}
     held_out: Number = Field(default=0.1, ge=0, lt=1)
     split_seed: Whole = 0
-    ties: str = "drop"
     annotators_missing: str = "error"
     repeated: str = "all"
     winners: dict[Any, Any] = {}
@@ -197,7 +196,7 @@ class DataChoice(Block):
         return Judgments.read(
             self.source(),
             attributes=attributes,
-            **self.model_dump(include={"columns", "ties", "annotators_missing", "repeated", "winners"}),
+            **self.model_dump(include={"columns", "annotators_missing", "repeated", "winners"}),
         )
 
 
@@ -461,7 +460,7 @@ PATHS = (
 )
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
 OF_OTHERS = [
-    *("attributes", "bias", "columns", "held_out", "split_seed", "ties", "annotators_missing"),
+    *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "beta", "dtype", "encoding", "learning_rate", "max_length"),
     *("max_prompt_length", "seed", "use_cpu"),
 ]
