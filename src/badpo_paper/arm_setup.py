@@ -7,8 +7,9 @@ from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from badpo.data.attributes import Attribute, LengthWords, plain_text
@@ -118,7 +119,7 @@ def arm_judgments(
     if arm.labels == "spectral":
         judgments = labelled(judgments)
     if arm.declared == "first":
-        judgments = replace(judgments, attributes=judgments.attributes[:1], delta=judgments.delta[:, :1])
+        judgments = declared(judgments, judgments.attribute_names[0])
     if arm.declared == "length_words":
         judgments = judgments.with_attributes([LengthWords(threshold=0.0, unit=arm.length_unit)])
     if arm.declared == "length_tokens":
@@ -169,9 +170,7 @@ def labelled(judgments: Judgments) -> Judgments:
     Where its sum is zero the majority decides. How much of the matrix of agreements the votes give is logged: with
     few common comparisons most of it is unknown, and the reliabilities rest on little.
     """
-    votes = judgments.votes
-    given = (votes["comparison"], votes["sign"], votes["annotator"])
-    found = spectral_labels(*given, judgments.n_comparisons, judgments.n_annotators)
+    found = spectral_labels(vote_table(judgments))
     label = np.where(found.label == 0, judgments.majority(), found.label)
     logger.log(
         logging.INFO if found.cells > 0.5 else logging.WARNING,
@@ -181,7 +180,7 @@ def labelled(judgments: Judgments) -> Judgments:
         np.isnan(found.reliability).sum(),
         judgments.n_annotators,
     )
-    place, first = np.unique(votes["comparison"].to_numpy(), return_index=True)
+    place, first = np.unique(judgments.votes["comparison"].to_numpy(), return_index=True)
     kept = replace(judgments.take(first), has_identities=False)
     return replace(kept, votes=kept.votes.assign(sign=label[place], weight=1.0))
 
@@ -194,23 +193,37 @@ class SpectralLabels(NamedTuple):
     cells: float
 
 
-def spectral_labels(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_comparisons: int, n_annotators: int
-) -> SpectralLabels:
+def vote_table(judgments: Judgments) -> csr_array:
+    """Signs of the votes, shape (n_comparisons, n_annotators); of an annotator's repeated votes the first counts."""
+    votes = judgments.votes
+    votes = votes[first_votes(votes["comparison"], votes["annotator"])]
+    shape = (judgments.n_comparisons, judgments.n_annotators)
+    places = (votes["comparison"], votes["annotator"])
+    return csr_array((votes["sign"].to_numpy(np.float64), places), shape=shape)
+
+
+def agreements(table: csr_array) -> tuple[NDArray, NDArray, NDArray]:
+    """Sums of products of two annotators' votes over their common comparisons, how many there are, and the means."""
+    others = 1.0 - np.eye(table.shape[1])
+    products, counts = ((one.T @ one).toarray() * others for one in (table, abs(table)))
+    return products, counts, np.divide(products, counts, out=np.zeros_like(products), where=counts > 0)
+
+
+def spectral_labels(table: csr_array) -> SpectralLabels:
     r"""Reliabilities from the rank-one form of the agreements, and the labels that they give.
 
     .. math:: \min_v \sum_{i \neq j} n_{ij} (Q_{ij} - v_i v_j)^2, \qquad
         y_c = \operatorname{sign} \sum_{j \in c} v_{k_j} s_j
 
     with Q the mean product of two annotators' votes on their n common comparisons. Pairs without one have no weight,
-    where the original assumes that everyone judged everything. The sign of v is open: most of the votes' weight is
-    taken to be better than chance. An annotator whose v is not known votes with the mean v of the others. Of repeated
-    votes on one comparison the first counts.
+    where the original assumes that everyone judged everything. The fit goes one coordinate at a time from the leading
+    eigenvector. The sign of v is open: most of the votes' weight is taken to be better than chance. An annotator
+    whose v is not known votes with the mean v of the others.
 
     Parameters
     ----------
-    comparison, sign, annotator : array of shape (n_votes,)
-    n_comparisons, n_annotators : int
+    table : sparse array of shape (n_comparisons, n_annotators)
+        See `vote_table`.
 
     Returns
     -------
@@ -226,51 +239,11 @@ def spectral_labels(
     --------
     Two who always agree outweigh a third who mostly contradicts them:
 
-    >>> comparison, annotator = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
-    >>> sign = [1, 1, -1, 1, 1, -1, -1, -1, 1, 1, 1, 1]
-    >>> found = spectral_labels(comparison, sign, annotator, 4, 3)
+    >>> found = spectral_labels(csr_array([[1.0, 1, -1], [1, 1, -1], [-1, -1, 1], [1, 1, 1]]))
     >>> found.label, found.reliability.round(2), found.cells
     (array([ 1,  1, -1,  1]), array([ 1. ,  1. , -0.5]), 1.0)
     """
-    comparison, annotator = np.asarray(comparison), np.asarray(annotator)
-    kept = first_votes(comparison, annotator)
-    comparison, annotator = comparison[kept], annotator[kept]
-    votes = np.asarray(sign, dtype=np.float64)[kept]
-    products, counts = agreements(comparison, votes, annotator, n_annotators)
-    known = counts.sum(axis=1) > 0
-    reliability = np.full(n_annotators, np.nan)
-    weights = np.ones(n_annotators)
-    if known.any():
-        reliability[known] = _rank_one(products[np.ix_(known, known)], counts[np.ix_(known, known)])
-        if np.nansum(reliability[annotator]) < 0:
-            reliability = -reliability
-        weights = np.where(known, reliability, np.mean(reliability[known]))
-    total = np.bincount(comparison, weights=weights[annotator] * votes, minlength=n_comparisons)
-    n_pairs = max(1, n_annotators * (n_annotators - 1))
-    # reliabilities are known to TOLERANCE: a sum below their errors leaves the label open
-    label = np.sign(total.round(8)).astype(np.int64)
-    return SpectralLabels(reliability, label, float((counts > 0).sum() / n_pairs))
-
-
-def agreements(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Sums of products of two annotators' votes over their common comparisons, and how many there are.
-
-    Of repeated votes of an annotator on one comparison the first counts.
-    """
-    comparison, annotator = np.asarray(comparison), np.asarray(annotator)
-    kept = first_votes(comparison, annotator)
-    votes = np.asarray(sign, dtype=np.float64)[kept]
-    shape = (int(comparison.max(initial=-1)) + 1, n_annotators)
-    table = csr_array((votes, (comparison[kept], annotator[kept])), shape=shape)
-    others = 1.0 - np.eye(n_annotators)
-    return (table.T @ table).toarray() * others, (abs(table).T @ abs(table)).toarray() * others
-
-
-def _rank_one(products: NDArray[np.float64], counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The v of the weighted rank-one fit, one coordinate at a time from the leading eigenvector."""
-    means = np.divide(products, counts, out=np.zeros_like(products), where=counts > 0)
+    products, counts, means = agreements(table)
     values, vectors = np.linalg.eigh(means)
     v = vectors[:, -1] * np.sqrt(max(values[-1], TOLERANCE))
     for _ in range(ROUNDS):
@@ -280,4 +253,12 @@ def _rank_one(products: NDArray[np.float64], counts: NDArray[np.float64]) -> NDA
             v[i] = np.clip(products[i] @ v / information, -1.0, 1.0) if information > TOLERANCE else 0.0
         if np.abs(v - before).max() < TOLERANCE:
             break
-    return v
+    if abs(table).sum(axis=0) @ v < 0:
+        v = -v
+    reliability = pd.Series(v).where(counts.any(axis=1))
+    # without a common comparison all votes weigh alike
+    total = table @ reliability.fillna(reliability.mean()).fillna(1.0).to_numpy()
+    # reliabilities are known to TOLERANCE: a sum below their errors leaves the label open
+    label = np.sign(total.round(8)).astype(np.int64)
+    n_pairs = max(1, len(v) * (len(v) - 1))
+    return SpectralLabels(reliability.to_numpy(), label, float((counts > 0).sum() / n_pairs))

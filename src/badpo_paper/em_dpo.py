@@ -7,24 +7,24 @@ trained on.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.cluster.vq import kmeans2
 from scipy.optimize import linprog
+from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
 
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -41,10 +41,11 @@ from badpo.runs.run import (
     kept_json,
     run_facts,
 )
+from badpo.theory import Floats, Ints
 from badpo.training.checkpoints import write_json
 from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
-from badpo_paper.arm_setup import agreements, with_checkpoints
+from badpo_paper.arm_setup import agreements, vote_table, with_checkpoints
 from badpo_paper.arms import Arm
 from badpo_paper.reference import CorpusStage
 from badpo_paper.run_readouts import measure_run, write_planted
@@ -55,9 +56,9 @@ SMALLEST_PROBABILITY = 1e-6  # so that no type is lost for good
 ROUND_FILE = "round{}.json"
 
 # (judgments, weight of each annotator, share of the full number of steps, run folder): trains the policy there.
-TrainType = Callable[[Judgments, NDArray[np.float64], float, Path], None]
+TrainType = Callable[[Judgments, Floats, float, Path], None]
 # (run folder, judgments): u of every comparison under the policy in the folder.
-Margins = Callable[[Path, Judgments], NDArray[np.float64]]
+Margins = Callable[[Path, Judgments], Floats]
 
 
 class AnnotatorWeights(VoteWeights):
@@ -82,30 +83,11 @@ class AnnotatorWeights(VoteWeights):
         own = step.vote_weight.double()
         return self._weight[step.annotator] * own, own.sum()
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The weights, by which a checkpoint knows its type."""
-        return {"annotator_weights": self._weight}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Make sure that the checkpoint was made with the same weights."""
-        before = state.get("annotator_weights")
-        if before is None or not torch.equal(before, self._weight):
-            raise ValueError(
-                "the checkpoint was made with other weights of the annotators; remove its run folder and train anew"
-            )
-
 
 # -- the types that a fit starts from ---------------------------------------------------------------------------------
 
 
-def agreement_types(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    n_annotators: int,
-    n_types: int,
-    seed: int,
-) -> NDArray[np.int64]:
+def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     """Annotators divided into types, such that those of one type agree more than those of different types.
 
     The matrix of mean products of votes on common comparisons, minus its mean over the pairs that have one and zero
@@ -114,9 +96,9 @@ def agreement_types(
 
     Parameters
     ----------
-    comparison, sign, annotator : array of shape (n_votes,)
-        Of repeated votes of an annotator on one comparison the first counts.
-    n_annotators, n_types : int
+    table : sparse array of shape (n_comparisons, n_annotators)
+        See `badpo_paper.arm_setup.vote_table`.
+    n_types : int
     seed : int
         Of the starts.
 
@@ -134,29 +116,23 @@ def agreement_types(
     --------
     Four annotators on three comparisons; the first two always contradict the last two:
 
-    >>> comparison, annotator = np.repeat(np.arange(3), 4), np.tile(np.arange(4), 3)
-    >>> agreement_types(comparison, [1, 1, -1, -1] * 3, annotator, 4, n_types=2, seed=0)
+    >>> agreement_types(csr_array([[1.0, 1, -1, -1]] * 3), n_types=2, seed=0)
     array([0, 0, 1, 1])
     """
+    n_annotators = table.shape[1]
     if not 1 <= n_types <= n_annotators:
         raise ConfigError(f"{n_types} types need as many annotators; there are {n_annotators}")
     if n_types == 1:
         return np.zeros(n_annotators, dtype=np.int64)
-    products, counts = agreements(comparison, sign, annotator, n_annotators)
+    _, counts, means = agreements(table)
     shared = counts > 0
-    means = np.divide(products, counts, out=np.zeros_like(products), where=shared)
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
     places = vectors[:, leading] * np.sqrt(np.clip(values[leading], 0.0, None))
-    return pd.factorize(_clustered(places, n_types, np.random.default_rng(seed)))[0]
-
-
-def _clustered(places: NDArray[np.float64], n_types: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """k-means; the best of several starts, each at points drawn without replacement."""
-    best, least = np.zeros(len(places), dtype=np.int64), np.inf
+    best, least, rng = np.zeros(n_annotators, dtype=np.int64), np.inf, np.random.default_rng(seed)
     for _ in range(RESTARTS):
-        start = places[rng.choice(len(places), n_types, replace=False)]
+        start = places[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
             # a type that no one is nearest to stays where it is
             warnings.simplefilter("ignore")
@@ -164,15 +140,19 @@ def _clustered(places: NDArray[np.float64], n_types: int, rng: np.random.Generat
         spread = float(((places - centers[label]) ** 2).sum())
         if spread < least - 1e-12:
             best, least = label, spread
-    return best
+    return pd.factorize(best)[0]
 
 
 # -- the E-step and the mixture ---------------------------------------------------------------------------------------
 
 
-def type_probabilities(
-    margins: ArrayLike, judgments: Judgments, share: ArrayLike
-) -> NDArray[np.float64]:
+def _sides(margins: ArrayLike, judgments: Judgments) -> Floats:
+    """Margin in the direction of each vote under each type's policy, shape (n_votes, n_types)."""
+    votes = judgments.votes
+    return votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
+
+
+def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
     r"""The E-step: how probable each type is for each annotator, by how its policy explains the annotator's votes.
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
@@ -195,16 +175,15 @@ def type_probabilities(
     ----------
     Chidambaram et al. (2024), Direct preference optimization with unobserved preference heterogeneity.
     """
-    votes, margins = judgments.votes, np.asarray(margins, dtype=np.float64)
-    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
-    log_likelihood = np.zeros((judgments.n_annotators, margins.shape[1]))
-    np.add.at(log_likelihood, votes["annotator"].to_numpy(), -np.logaddexp(0.0, -side))
-    log_share = np.log(np.maximum(np.asarray(share, dtype=np.float64), SMALLEST_PROBABILITY))
+    log_votes = -np.logaddexp(0.0, -_sides(margins, judgments))
+    log_likelihood = np.zeros((judgments.n_annotators, log_votes.shape[1]))
+    np.add.at(log_likelihood, judgments.votes["annotator"], log_votes)
+    log_share = np.log(np.maximum(share, SMALLEST_PROBABILITY))
     gamma = np.maximum(np.exp(log_softmax(log_share + log_likelihood, axis=1)), SMALLEST_PROBABILITY)
     return gamma / gamma.sum(axis=1, keepdims=True)
 
 
-def minmax_weights(log_ratios: ArrayLike) -> NDArray[np.float64]:
+def minmax_weights(log_ratios: ArrayLike) -> Floats:
     r"""The mixture of type policies whose largest regret over the types is smallest.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
@@ -247,37 +226,32 @@ def minmax_weights(log_ratios: ArrayLike) -> NDArray[np.float64]:
     # scaled, so that the solver's tolerances mean the same for regrets of any size
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
-    simplex = np.append(np.ones(n), 0.0)[None, :]
-    bounds = [(0.0, 1.0)] * n + [(0.0, None)]
-    last = np.append(np.zeros(n), 1.0)
-
-    # unknowns: the weights, and last the largest regret, which is to be small
-    found = linprog(last, np.hstack([regrets, -np.ones((n, 1))]), np.zeros(n), simplex, [1.0], bounds)
-    # unknowns: the weights, and last their largest distance from 1 / n
-    within = np.hstack([regrets, np.zeros((n, 1))])
-    above, below = (np.hstack([sign * np.eye(n), -np.ones((n, 1))]) for sign in (1.0, -1.0))
-    limits = np.concatenate([np.full(n, found.fun + 1e-9), np.full(n, 1 / n), np.full(n, -1 / n)])
-    nearest = linprog(last, np.vstack([within, above, below]), limits, simplex, [1.0], bounds)
-    weights = np.clip(nearest.x[:n], 0.0, None)
+    eye, column = np.eye(n), np.ones((n, 1))
+    # unknowns: the weights, none below zero, and last what is to be small
+    small, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
+    # the largest regret
+    least = linprog(small, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
+    # of what has no larger one, the largest distance from 1 / n
+    within = np.block([[regrets, 0.0 * column], [eye, -column], [-eye, -column]])
+    limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
+    weights = np.clip(linprog(small, within, limits, total, [1.0]).x[:n], 0.0, None)
     return weights / weights.sum()
 
 
-def mixture_logits(
-    margins: NDArray[np.float64], probabilities: NDArray[np.float64], judgments: Judgments
-) -> NDArray[np.float64]:
+def mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
     r"""Logit of each vote that was cast, by the annotators' own types; positive where the vote is predicted.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
     """
-    votes = judgments.votes
-    side = votes["sign"].to_numpy()[:, None] * margins[votes["comparison"].to_numpy()]
-    log_gamma = np.log(probabilities[votes["annotator"].to_numpy()])
-    log_cast = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, -side), axis=1)
-    log_other = np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, side), axis=1)
+    side = _sides(margins, judgments)
+    log_gamma = np.log(probabilities[judgments.votes["annotator"]])
+    log_cast, log_other = (
+        np.logaddexp.reduce(log_gamma - np.logaddexp(0.0, other), axis=1) for other in (-side, side)
+    )
     return log_cast - log_other
 
 
-def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
+def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
     """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
 
     Errors and ends of intervals do not average and are None; what is no number is the first's.
@@ -298,22 +272,6 @@ def mixed(readouts: Sequence[Any], weights: NDArray[np.float64]) -> Any:
 # -- the rounds -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Types:
-    """What EM-DPO ends with: for each annotator how probable each type is, and each type's run folder.
-
-    The probabilities, of shape (n_annotators, n_types), are estimates of single persons.
-    """
-
-    probabilities: NDArray[np.float64]
-    folders: tuple[Path, ...]
-
-    @property
-    def annotators(self) -> list[int]:
-        """How many annotators are most probably of each type."""
-        return np.bincount(self.probabilities.argmax(axis=1), minlength=len(self.folders)).tolist()
-
-
 def fit_types(
     judgments: Judgments,
     settings: Mapping[str, Any],
@@ -321,7 +279,7 @@ def fit_types(
     folder: Path,
     train_type: TrainType,
     margins: Margins,
-) -> Types:
+) -> tuple[Floats, list[Path]]:
     """Types of annotators and a policy for each, by expectation and maximization.
 
     The start is `agreement_types`, taken for certain. Each annotator's votes are divided into two halves; a round
@@ -337,7 +295,15 @@ def fit_types(
     seed : int
         Of the halves and of the starts of the clustering.
     folder : Path
+        That of a run whose data and settings are known to be these.
     train_type, margins : functions
+
+    Returns
+    -------
+    probabilities : array of shape (n_annotators, n_types)
+        How probable each type is for each annotator: estimates of single persons.
+    folders : list of Path
+        Each type's run folder.
 
     References
     ----------
@@ -346,53 +312,43 @@ def fit_types(
     Raises
     ------
     ConfigError
-        No annotator identities; or the folder holds rounds of other data or settings.
+        No annotator identities.
     """
     if not judgments.has_identities:
         raise ConfigError(
             "EM-DPO divides annotators into types and needs an annotator column; none was given"
         )
     n_types = int(settings["n_types"])
-    votes, n = judgments.votes, judgments.n_annotators
-    start = agreement_types(votes["comparison"], votes["sign"], votes["annotator"], n, n_types, seed)
+    start = agreement_types(vote_table(judgments), n_types, seed)
     probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
-    half = vote_halves(votes["annotator"].to_numpy(), seed)
-    content = [judgments.fingerprint(), dict(settings), seed]
-    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    half = vote_halves(judgments.votes["annotator"].to_numpy(), seed)
 
-    def trained(prefix: str, seen: Judgments, share: float) -> tuple[Path, ...]:
-        folders = tuple(folder / f"{prefix}{k}" for k in range(n_types))
-        for k, of_type in enumerate(folders):
-            train_type(seen, probabilities[:, k], share, of_type)
+    def trained(prefix: str, seen: Judgments, share: float) -> list[Path]:
+        folders = [folder / f"{prefix}{k}" for k in range(n_types)]
+        for weight, of_type in zip(probabilities.T, folders, strict=True):
+            train_type(seen, weight, share, of_type)
         return folders
 
     for number in range(int(settings["n_rounds"])):
         file = folder / ROUND_FILE.format(number)
-        if file.exists():
-            kept = kept_json(file)
-            if kept.get("key") != key:
-                raise ConfigError(
-                    f"{file} is damaged, or a round with other data or settings; remove {folder} to fit the types "
-                    "again, or choose another folder"
-                )
-            probabilities = np.array(kept["probabilities"], dtype=np.float64)
+        if kept := kept_json(file):
+            probabilities = np.array(kept["probabilities"])
             continue
         seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
         folders = trained(f"round{number}-type", seen, float(settings["round_share"]))
         u = np.stack([margins(of_type, unseen) for of_type in folders], axis=1)
         probabilities = type_probabilities(u, unseen, probabilities.mean(axis=0))
-        write_json(file, {"key": key, "probabilities": probabilities.tolist()}, private=True)
+        write_json(file, {"probabilities": probabilities.tolist()}, private=True)
         for of_type in folders:
             shutil.rmtree(of_type)
-    return Types(probabilities, trained("type", judgments, 1.0))
+    return probabilities, trained("type", judgments, 1.0)
 
 
-def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
+def vote_halves(annotator: Ints, seed: int) -> Ints:
     """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more."""
     order = np.random.default_rng(seed).permutation(len(annotator))
-    half = np.empty(len(annotator), dtype=np.int64)
-    half[order] = pd.Series(annotator[order]).groupby(annotator[order]).cumcount() % 2
-    return half
+    drawn = pd.Series(annotator).iloc[order]
+    return (drawn.groupby(drawn).cumcount() % 2).sort_index().to_numpy()
 
 
 # -- the run ----------------------------------------------------------------------------------------------------------
@@ -400,7 +356,7 @@ def vote_halves(annotator: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
 
 def train_types(
     arm: Arm,
-    method: Mapping[str, Any],
+    method: Json,
     recipe: Recipe,
     stage: CorpusStage,
     scale: Scale,
@@ -419,24 +375,28 @@ def train_types(
     if not was_done:
         write_json(folder / BEGUN, {"facts": facts}, private=True)
 
-    def train_type(judgments: Judgments, weight: NDArray, share: float, of_type: Path) -> None:
+    def train_type(judgments: Judgments, weight: Floats, share: float, of_type: Path) -> None:
         steps = {"max_steps": max(1, round(share * recipe.training["max_steps"]))}
         shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
         objective = AnnotatorWeights(weight, judgments.votes["annotator"])
         asked = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
         keep_run(with_checkpoints(shorter), of_type, asked, scale.command, progress)
 
-    def margins(of_type: Path, judgments: Judgments) -> NDArray[np.float64]:
-        return stage.margins(_policy(of_type, stage), judgments)
+    def policy(of_type: Path) -> Any:
+        return load_trained(of_type, stage).to(stage.args.device)
 
-    types = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
-    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in types.folders]
-    weights = minmax_weights(_log_ratios(types, stage, seed))
-    u = np.stack([margins(of_type, stage.judged) for of_type in types.folders], axis=1)
+    def margins(of_type: Path, judgments: Judgments) -> Floats:
+        return stage.margins(policy(of_type), judgments)
+
+    probabilities, folders = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
+    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in folders]
+    weights = minmax_weights(_log_ratios(list(map(policy, folders)), stage, seed))
+    u = np.stack([margins(one, stage.judged) for one in folders], axis=1)
+    n_likeliest = np.bincount(probabilities.argmax(axis=1), minlength=len(folders))
     readouts = mixed(each, weights) | {
         "arm": folder.name.rsplit("-s", 1)[0],
-        "votes": logit_accuracy(mixture_logits(u, types.probabilities, stage.judged), stage.judged),
-        "types": {"weights": weights.tolist(), "annotators": types.annotators},
+        "votes": logit_accuracy(mixture_logits(u, probabilities, stage.judged), stage.judged),
+        "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
     # that of single policies, which is not the mixture's
     readouts.pop("votes_minus_ceiling", None)
@@ -446,20 +406,22 @@ def train_types(
         finish_run(folder, recipe, scale.command, facts)
 
 
-def _policy(of_type: Path, stage: CorpusStage) -> Any:
-    return load_trained(of_type, stage).to(stage.args.device)
-
-
-def _log_ratios(types: Types, stage: CorpusStage, seed: int) -> NDArray[np.float64]:
-    """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of type j's policy to the stage's prompts."""
-    policies = [_policy(of_type, stage) for of_type in types.folders]
+def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:
+    """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of policy j to the stage's prompts."""
     written = [
         [(np.asarray(one.prompt_ids), np.asarray(one.token_ids)) for one in stage.answers(policy, seed)]
         for policy in policies
     ]
-    own = [[_sums(policy, answers) for answers in written] for policy in policies]
-    return np.mean(np.array(own) - [_sums(stage.model, answers) for answers in written], axis=2)
-
-
-def _sums(model: Any, pairs: Sequence[Any]) -> NDArray[np.float64]:
-    return np.array([values.sum(dtype=np.float64) for values in response_logps(model, pairs)])
+    own, reference = (
+        np.array(
+            [
+                [
+                    [logps.sum(dtype=np.float64) for logps in response_logps(model, pairs)]
+                    for pairs in written
+                ]
+                for model in models
+            ]
+        )
+        for models in (policies, [stage.model])
+    )
+    return np.mean(own - reference, axis=2)

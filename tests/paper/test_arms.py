@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from scipy.sparse import block_diag, csr_array
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.attributes import Length
@@ -33,6 +34,7 @@ from badpo_paper.arm_setup import (
     labelled,
     method_facts,
     spectral_labels,
+    vote_table,
 )
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
@@ -149,52 +151,52 @@ def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, un
 
 
 def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
-    """Independent votes on hidden true sides, by annotators drawn at random."""
+    """Hidden true sides, and independent votes on them by annotators drawn at random."""
     rng = np.random.default_rng(seed)
-    truth = rng.choice([-1, 1], n_comparisons)
-    annotator = np.concatenate(
-        [rng.choice(len(accuracy), per_comparison, replace=False) for _ in range(n_comparisons)]
+    truth, comparison = (
+        rng.choice([-1, 1], n_comparisons),
+        np.repeat(range(n_comparisons), per_comparison),
     )
-    comparison = np.repeat(np.arange(n_comparisons), per_comparison)
+    annotator = np.concatenate([rng.choice(len(accuracy), per_comparison, replace=False) for _ in truth])
     right = rng.random(len(annotator)) < np.asarray(accuracy)[annotator]
-    return truth, comparison, np.where(right, truth[comparison], -truth[comparison]), annotator
+    sign = np.where(right, truth[comparison], -truth[comparison]).astype(float)
+    return truth, csr_array((sign, (comparison, annotator)), shape=(n_comparisons, len(accuracy)))
 
 
 def test_reliabilities_are_recovered_from_overlapping_votes():
     accuracy = np.linspace(0.45, 0.95, 12)
-    _, comparison, sign, annotator = votes(accuracy, 3000, 4, seed=0)
-    found = spectral_labels(comparison, sign, annotator, 3000, 12)
+    found = spectral_labels(votes(accuracy, 3000, 4, seed=0)[1])
     np.testing.assert_allclose(found.reliability, 2 * accuracy - 1, atol=0.12)
     assert found.cells == 1.0
 
 
 def test_labels_beat_the_majority_and_turn_with_the_comparisons():
-    truth, comparison, sign, annotator = votes([0.95, 0.92, 0.55, 0.52, 0.5, 0.5, 0.48], 2000, 5, seed=1)
-    found = spectral_labels(comparison, sign, annotator, 2000, 7)
-    majority = np.sign(np.bincount(comparison, weights=sign))
+    truth, table = votes([0.95, 0.92, 0.55, 0.52, 0.5, 0.5, 0.48], 2000, 5, seed=1)
+    found = spectral_labels(table)
+    majority = np.sign(table.sum(axis=1))
     assert (found.label == truth).mean() > (majority == truth).mean() + 0.05
     flip = np.random.default_rng(0).choice([-1, 1], 2000)
-    other = spectral_labels(comparison, sign * flip[comparison], annotator, 2000, 7)
+    other = spectral_labels(csr_array(table * flip[:, None]))
     np.testing.assert_allclose(found.reliability, other.reliability, atol=1e-8)
     np.testing.assert_array_equal(found.label * flip, other.label)
 
 
 def test_annotators_without_common_comparisons():
-    found = spectral_labels([0, 1, 2], [1, -1, 1], [0, 1, 2], 4, 3)
+    found = spectral_labels(csr_array([[1.0, 0, 0], [0, -1, 0], [0, 0, 1], [0, 0, 0]]))
     assert np.isnan(found.reliability).all() and found.cells == 0.0
     assert found.label.tolist() == [1, -1, 1, 0]
     # among others, one votes like their mean
-    _, comparison, sign, annotator = votes([0.9, 0.9, 0.9], 300, 3, seed=3)
-    found = spectral_labels(np.r_[comparison, 300], np.r_[sign, -1], np.r_[annotator, 3], 301, 4)
+    found = spectral_labels(block_diag([votes([0.9] * 3, 300, 3, seed=3)[1], [[-1.0]]], format="csr"))
     assert np.isnan(found.reliability[3]) and np.isfinite(found.reliability[:3]).all()
     assert found.label[300] == -1
 
 
 def test_repeated_votes_count_once():
-    given = [0, 0, 0, 1, 1], [1, -1, 1, 1, 1], [0, 0, 1, 0, 1]
-    products, counts = agreements(*given, 2)
+    texts = {"response_a": "So it is.", "response_b": "No."}
+    cast = [(0, "x", "a"), (0, "x", "b"), (0, "y", "a"), (1, "x", "a"), (1, "y", "a")]
+    rows = [{"prompt": f"p{c}", "annotator": who, "winner": w, **texts} for c, who, w in cast]
+    products, counts, _ = agreements(vote_table(Judgments.read(rows)))
     assert counts.tolist() == products.tolist() == [[0, 2], [2, 0]]
-    np.testing.assert_allclose(spectral_labels(*given, 2, 2).reliability, [1, 1])
 
 
 def test_the_spectral_arm_has_one_label_for_each_comparison(caplog):
