@@ -51,7 +51,7 @@ def material():
 def encoded_pairs(editor, answers):
     prompts = [PROMPTS[i % 60] for i in range(len(answers))]
     pairs = offset_pairs(prompts, answers, editor, seed=0)
-    return pairs, encode_comparisons(pairs.train, material()[0], "paper", 128, 64)
+    return pairs, encode_comparisons(pairs.train.comparisons, material()[0], "paper", 128, 64)
 
 
 # -- pairs -------------------------------------------------------------------------------------------------------
@@ -121,8 +121,8 @@ def test_markdown_is_taken_off_and_words_are_swapped():
 )
 def test_what_differs_is_left_free_and_all_else_is_kept(editor, answers, beginning, free, end):
     tokenizer, (_, encoded) = material()[0], encoded_pairs(editor, answers)
-    prompt, answer = encoded.prompt_ids[0], encoded.a_ids[0]
-    ids, places = kept_answer(prompt, answer, [encoded.b_ids[0].tolist()])
+    (prompt, answer), (_, other) = encoded.pairs[:2]
+    ids, places = kept_answer(prompt, answer, [other.tolist()])
     assert ids.tolist() == [*prompt, *answer]
     is_kept = np.isin(np.arange(len(answer)), places - len(prompt) + 1)
     kept, left = (tokenizer.decode(np.asarray(answer)[which]) for which in (is_kept, ~is_kept))
@@ -171,10 +171,8 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     written = [signature(f"Boil it for {i} minutes.", NAMES[i % 89].first, "Clark") for i in range(178)]
     pairs, encoded = encoded_pairs(EDITOR, written)
     kept = [
-        kept_answer(
-            encoded.prompt_ids[i], encoded.a_ids[i], [encoded.b_ids[j].tolist() for j in (i, i + 1)]
-        )
-        for i in range(0, len(encoded), 2)
+        kept_answer(*encoded.pairs[i], [other.tolist() for _, other in encoded.pairs[i + 1 : i + 4 : 2]])
+        for i in range(0, len(encoded.pairs), 4)
     ]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
 

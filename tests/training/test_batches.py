@@ -26,7 +26,7 @@ from tests.training.tiny_runs import judgments
 
 
 def encoded(data: Judgments) -> EncodedJudgments:
-    return EncodedJudgments(data, encode_comparisons(data, tiny.tokenizer()))
+    return EncodedJudgments(data, encode_comparisons(data.comparisons, tiny.tokenizer()))
 
 
 def sampler(data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:

@@ -17,6 +17,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.training import encoding as encoding_module
 from badpo.training.encoding import (
+    EncodedComparisons,
     encode_comparisons,
     encode_prompts,
     encode_responses,
@@ -33,33 +34,23 @@ def as_user(text: str) -> list[dict]:
     return [{"role": "user", "content": text}]
 
 
-def as_assistant(text: str) -> list[dict]:
-    return [{"role": "assistant", "content": text}]
-
-
-def pairs() -> list[dict]:
+def rows_of(form: str) -> list[dict]:
     """Chosen and rejected responses: one ends with the end-of-text token, one prompt has no space at its end."""
-    return [
-        {"prompt": "the cat ", "chosen": "sat home and ran", "rejected": "sat slowly"},
-        {
-            "prompt": "the big red cat ",
-            "chosen": "ran fast<end>",
-            "rejected": "ran and ran and ran and ran",
-        },
-        {"prompt": "the do", "chosen": "g ran home", "rejected": "g sat"},
-        {"prompt": "and then the small blue dog ran slowly home ", "chosen": "fast", "rejected": "big"},
+    texts = [
+        ("the cat ", "sat home and ran", "sat slowly"),
+        ("the big red cat ", "ran fast<end>", "ran and ran and ran and ran"),
+        ("the do", "g ran home", "g sat"),
+        ("and then the small blue dog ran slowly home ", "fast", "big"),
     ]
+    rows = [dict(zip(("prompt", "chosen", "rejected"), row, strict=True)) for row in texts]
+    if form == "text":
+        return rows
+    roles = {"prompt": "user", "chosen": "assistant", "rejected": "assistant"}
+    return [{k: [{"role": roles[k], "content": text}] for k, text in row.items()} for row in rows]
 
 
-def as_chat(rows: list[dict]) -> list[dict]:
-    return [
-        {
-            "prompt": as_user(row["prompt"]),
-            "chosen": as_assistant(row["chosen"]),
-            "rejected": as_assistant(row["rejected"]),
-        }
-        for row in rows
-    ]
+def ids_of(rows: list[dict], tokenizer, *limits, **options) -> EncodedComparisons:
+    return encode_comparisons(Judgments.read(rows).comparisons, tokenizer, *limits, **options)
 
 
 def marking_tokenizer() -> PreTrainedTokenizerFast:
@@ -71,96 +62,75 @@ def marking_tokenizer() -> PreTrainedTokenizerFast:
     return tokenizer
 
 
-def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -> list[tuple]:
-    """(prompt, chosen, rejected) ids as TRL's DPOTrainer trains on them, dropped and cut."""
+def trl_sequences(rows: list[dict], tokenizer, max_length: int | None, folder) -> list[list]:
+    """Prompt with chosen, prompt with rejected ids as TRL's DPOTrainer trains on them, dropped and cut."""
     trainer = trl_trainer(rows, folder, tokenizer, max_length=max_length)
     kept = list(trainer.train_dataset)
     batch = trainer.data_collator(kept)
-    responses = [
-        ids[mask.bool()].tolist()
-        for ids, mask in zip(batch["input_ids"], batch["completion_mask"], strict=True)
-    ]
-    return list(
-        zip(
-            [row["prompt_ids"] for row in kept],
-            responses[: len(kept)],
-            responses[len(kept) :],
-            strict=True,
-        )
-    )
+    both = zip(batch["input_ids"], batch["completion_mask"], strict=True)
+    responses = [ids[mask.bool()].tolist() for ids, mask in both]
+    prompts = [row["prompt_ids"] for row in kept]
+    sides = zip(prompts, responses[: len(kept)], responses[len(kept) :], strict=True)
+    return [[prompt, response] for prompt, *sides in sides for response in sides]
 
 
 @pytest.mark.parametrize("tokenizer", [tiny.tokenizer, marking_tokenizer])
 @pytest.mark.parametrize("max_length", [None, 9])
 @pytest.mark.parametrize("form", ["text", "chat"])
 def test_trl_encoding_is_that_of_trl(tmp_path, form, max_length, tokenizer):
-    rows = pairs() if form == "text" else as_chat(pairs())
+    rows = rows_of(form)
     theirs = trl_sequences(rows, tokenizer(), max_length, tmp_path)
-    encoded = encode_comparisons(Judgments.read(rows), tokenizer(), "trl", max_length)
-    ours = [
-        (encoded.prompt_ids[i].tolist(), encoded.a_ids[i].tolist(), encoded.b_ids[i].tolist())
-        for i in np.flatnonzero(encoded.fits)
-    ]
-    assert ours == theirs
-    assert len(ours) == (len(rows) if max_length is None else len(rows) - 1)
-    assert encoded.cut[encoded.fits].any() == (max_length is not None)
+    encoded = ids_of(rows, tokenizer(), "trl", max_length)
+    kept = encoded.take(np.flatnonzero(encoded.fits))
+    assert [[part.tolist() for part in pair] for pair in kept.pairs] == theirs
+    assert len(kept) == (len(rows) if max_length is None else len(rows) - 1)
+    assert kept.cut.any() == (max_length is not None)
 
 
-def test_paper_encoding_by_hand():
-    data = Judgments.read([{"prompt": "the cat", "chosen": "dog ran", "rejected": "sat"}])
-    # the template renders <user> the cat <end> <assistant>
-    whole = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=None)
-    assert whole.prompt_ids[0].tolist() == [3, 5, 6, 1, 4]
-    assert (whole.a_ids[0].tolist(), whole.b_ids[0].tolist()) == ([7, 9, 1], [8, 1])
-    assert whole.cut.tolist() == [[False, False]]
-
-    cut = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=5, max_prompt_length=3)
-    assert cut.prompt_ids[0].tolist() == [6, 1, 4]
-    assert (cut.a_ids[0].tolist(), cut.b_ids[0].tolist()) == ([7, 9], [8, 1])
-    assert cut.cut.tolist() == [[True, False]] and cut.fits.all()
-
-    full = encode_comparisons(data, tiny.tokenizer(), "paper", max_length=5)
-    assert full.fits.tolist() == [False]
-    assert full.a_ids[0].size == full.b_ids[0].size == 0
+@pytest.mark.parametrize(
+    ("limits", "prompt", "a", "b", "fits", "cut"),
+    [
+        # the template renders <user> the cat <end> <assistant>
+        ((None, None), [3, 5, 6, 1, 4], [7, 9, 1], [8, 1], True, [False, False]),
+        ((5, 3), [6, 1, 4], [7, 9], [8, 1], True, [True, False]),
+        ((5, None), [3, 5, 6, 1, 4], [], [], False, [True, True]),
+    ],
+)
+def test_paper_encoding_by_hand(limits, prompt, a, b, fits, cut):
+    rows = [{"prompt": "the cat", "chosen": "dog ran", "rejected": "sat"}]
+    encoded = ids_of(rows, tiny.tokenizer(), "paper", *limits)
+    assert [[part.tolist() for part in pair] for pair in encoded.pairs] == [[prompt, a], [prompt, b]]
+    assert encoded.fits.tolist() == [fits] and encoded.cut.tolist() == [cut]
 
 
 def test_counts_of_tokens():
-    data = Judgments.read(
-        [
-            {"prompt": "the cat ", "chosen": "sat home", "rejected": "ran"},
-            {"prompt": "the ", "chosen": "dog", "rejected": "dog"},
-            {"prompt": "the big red small blue dog ", "chosen": "ran", "rejected": "sat"},
-        ]
-    )
-    encoded = encode_comparisons(data, tiny.tokenizer(), "trl", max_length=6)
-    assert len(encoded) == 3
-    assert encoded.fits.tolist() == [True, True, False]
-    assert encoded.lengths.sum(axis=1).tolist() == [2 * 2 + 3 + 2, 2 * 1 + 2 + 2, 2 * 6]
-    assert encoded.longest == 5
+    rows = [
+        {"prompt": "the cat ", "chosen": "sat home", "rejected": "ran"},
+        {"prompt": "the ", "chosen": "dog", "rejected": "dog"},
+        {"prompt": "the big red small blue dog ", "chosen": "ran", "rejected": "sat"},
+    ]
+    encoded = ids_of(rows, tiny.tokenizer(), "trl", max_length=6)
+    assert encoded.fits.tolist() == [True, True, False] and len(encoded) == 3
+    assert encoded.lengths.tolist() == [[5, 4], [3, 3], [6, 6]] and encoded.longest == 6
     assert encoded.identical.tolist() == [False, True, True]
     turned = encoded.take(np.array([1, 0]))
-    assert turned.fits.tolist() == [True, True]
-    assert turned.a_ids[1].tolist() == encoded.a_ids[0].tolist()
+    assert turned.lengths.tolist() == [[3, 3], [5, 4]] and turned.fits.all()
+    assert turned.pairs[2][1].tolist() == encoded.pairs[0][1].tolist()
 
 
 @pytest.mark.parametrize("form", ["text", "chat"])
 @pytest.mark.parametrize("encoding", ["trl", "paper"])
 def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(encoding, form):
-    rows = [row for row in pairs() if row["prompt"].endswith(" ")]
-    data = Judgments.read(rows if form == "text" else as_chat(rows))
-    tokenizer = tiny.tokenizer()
-    limit = 2 if encoding == "paper" else None
-    encoded = encode_comparisons(data, tokenizer, encoding, None, limit)
-    prompts = data.comparisons["prompt"].tolist()
-
-    for ours, trained in zip(
-        encode_prompts(prompts, tokenizer, encoding, limit), encoded.prompt_ids, strict=True
-    ):
-        assert ours.tolist() == trained.tolist()
-    texts = [row["chosen"] for row in rows]
-    singles = encode_responses(prompts, texts, tokenizer, encoding, None, limit)
-    for (prompt, response), p, a in zip(singles, encoded.prompt_ids, encoded.a_ids, strict=True):
-        assert (prompt.tolist(), response.tolist()) == (p.tolist(), a.tolist())
+    # with a space at the end of the prompt
+    rows, texts = ([r for i, r in enumerate(rows_of(kind)) if i != 2] for kind in (form, "text"))
+    tokenizer, limit = tiny.tokenizer(), 2 if encoding == "paper" else None
+    prompts = [row["prompt"] for row in rows]
+    expected = ids_of(rows, tokenizer, encoding, None, limit).pairs[::2]
+    alone = encode_prompts(prompts, tokenizer, encoding, limit)
+    answers = [row["chosen"] for row in texts]
+    singles = encode_responses(prompts, answers, tokenizer, encoding, None, limit)
+    for wanted, found, prompt in zip(expected, singles, alone, strict=True):
+        assert all(map(np.array_equal, found, wanted)) and np.array_equal(prompt, wanted[0])
 
 
 def test_single_responses_are_cut_like_comparisons():
@@ -179,7 +149,7 @@ def signed(*rows: tuple[str, str, str]) -> Judgments:
 
 def findings(data: Judgments, max_length: int | None) -> dict:
     tokenizer = tiny.tokenizer()
-    encoded = encode_comparisons(data, tokenizer, "trl", max_length)
+    encoded = encode_comparisons(data.comparisons, tokenizer, "trl", max_length)
     return {found.code: found for found in length_report(data, encoded, tokenizer, max_length)}
 
 
@@ -192,12 +162,8 @@ def test_what_a_limit_costs_is_counted():
     )
     assert findings(data, None) == {}
     found = findings(data, 4)
-    assert {code: problem.count for code, problem in found.items()} == {
-        "W140": 1,
-        "W142": 5,
-        "W141": 1,
-        "W143": 1,
-    }
+    counts = {"W140": 1, "W142": 5, "W141": 1, "W143": 1}
+    assert {code: problem.count for code, problem in found.items()} == counts
     assert all(problem.severity == "warning" for problem in found.values())
     assert "1 comparisons (2 judgments)" in found["W140"].what
     assert data.comparisons["comparison_id"].iloc[0] in found["W140"].where
@@ -207,8 +173,7 @@ def test_what_a_limit_costs_is_counted():
 
 
 def test_a_token_outside_the_embeddings_is_named():
-    data = Judgments.read([{"prompt": "the ", "chosen": "small", "rejected": "big"}])
-    encoded = encode_comparisons(data, tiny.tokenizer())
+    encoded = ids_of([{"prompt": "the ", "chosen": "small", "rejected": "big"}], tiny.tokenizer())
     largest = tiny.tokenizer().convert_tokens_to_ids("small")
     require_matching_tokenizer(encoded.pairs, tiny.tokenizer(), largest + 1)
     with pytest.raises(DataError, match=f"token id {largest} .'small'.") as raised:
@@ -223,22 +188,18 @@ def without(name: str) -> PreTrainedTokenizerFast:
 
 
 def test_a_missing_chat_template_is_named_where_one_is_needed():
-    text, chat = Judgments.read(pairs()), Judgments.read(as_chat(pairs()))
     tokenizer = without("chat_template")
-    assert len(encode_comparisons(text, tokenizer, "trl")) == len(pairs())
-    for data, encoding in [(text, "paper"), (chat, "trl"), (chat, "paper")]:
+    assert len(ids_of(rows_of("text"), tokenizer, "trl")) == 4
+    for form, encoding in [("text", "paper"), ("chat", "trl"), ("chat", "paper")]:
         with pytest.raises(ConfigError, match="no chat template"):
-            encode_comparisons(data, tokenizer, encoding)
+            ids_of(rows_of(form), tokenizer, encoding)
 
 
-def test_a_missing_end_of_text_token_is_named():
+def test_a_missing_end_of_text_token_and_an_unknown_encoding_are_named():
     with pytest.raises(ConfigError, match="no end-of-text token"):
-        encode_comparisons(Judgments.read(pairs()), without("eos_token"))
-
-
-def test_an_unknown_encoding_is_named():
+        ids_of(rows_of("text"), without("eos_token"))
     with pytest.raises(ConfigError, match='unknown encoding "ours"; use one of trl, paper'):
-        encode_comparisons(Judgments.read(pairs()), tiny.tokenizer(), "ours")
+        ids_of(rows_of("text"), tiny.tokenizer(), "ours")
 
 
 # -- a model's tokenizer before training -----------------------------------------------------------------------------

@@ -62,9 +62,9 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
     whole, encoded, findings = encode_judgments(data, tokenizer, arguments())
     assert whole is data and len(encoded) == 6 and findings == []
     _, encoded, _ = encode_judgments(data, tokenizer, arguments(encoding="paper", max_prompt_length=3))
-    expected = encode_comparisons(data, tokenizer, "paper", None, 3)
-    assert all(map(np.array_equal, encoded.prompt_ids, expected.prompt_ids))
-    assert all(map(np.array_equal, encoded.a_ids, expected.a_ids))
+    expected = encode_comparisons(data.comparisons, tokenizer, "paper", None, 3)
+    for pair, wanted in zip(encoded.pairs, expected.pairs, strict=True):
+        assert all(map(np.array_equal, pair, wanted))
     with pytest.raises(DataError, match="every prompt has 3 tokens or more") as raised:
         encode_judgments(data, tokenizer, arguments(max_length=3))
     assert [problem.code for problem in raised.value.problems] == ["E140"]

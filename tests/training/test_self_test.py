@@ -75,7 +75,7 @@ def made(config, dtype=torch.float32):
 
 @pytest.fixture(scope="module")
 def encoded() -> EncodedComparisons:
-    return encode_comparisons(Judgments.read(tiny.votes(n_comparisons=12)), tiny.tokenizer())
+    return encode_comparisons(Judgments.read(tiny.votes(n_comparisons=12)).comparisons, tiny.tokenizer())
 
 
 def plain_attention(query, key, value, plan, sees, tiled=False, scaling=None):
@@ -130,8 +130,9 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
 @pytest.mark.parametrize("config", [LlamaConfig, MixtralConfig])
 def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(config, precision):
     rng = np.random.default_rng(0)
-    texts = [[rng.integers(2, 256, n) for n in (40, 150, 120)] for _ in range(4)]
-    data = EncodedComparisons(*zip(*texts, strict=True), np.ones(4, bool), np.zeros((4, 2), bool))
+    prompts = [rng.integers(2, 256, 40) for _ in range(4)]
+    pairs = [(prompt, rng.integers(2, 256, n)) for prompt in prompts for n in (150, 120)]
+    data = EncodedComparisons(pairs, np.ones(4, bool), np.zeros((4, 2), bool))
     sizes = SIZES | dict(
         vocab_size=256, hidden_size=128, head_dim=32, num_hidden_layers=4, initializer_range=0.02
     )
@@ -247,7 +248,7 @@ def test_mixed_precision_is_tested_by_itself(encoded):
 def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch, window, passes):
     rows = [{"prompt": "the ", "chosen": "cat ran", "rejected": f"dog w{i % 40}"} for i in range(40)]
     rows.append({"prompt": "the " * 12, "chosen": "cat ran " * 10, "rejected": "dog sat " * 10})
-    comparisons = encode_comparisons(Judgments.read(rows), tiny.tokenizer())
+    comparisons = encode_comparisons(Judgments.read(rows).comparisons, tiny.tokenizer())
 
     def attend(plan, query, key, value, scaling):
         return plain_attention(

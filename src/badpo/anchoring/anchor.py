@@ -333,13 +333,14 @@ class Bench:
         """The source's own answers, edited ones as in their pairs."""
         stage, train = self.source.stage, self.pairs.train
         lengths = (stage.max_length, stage.max_prompt_length)
-        encoded = encode_comparisons(train, self.source.tokenizer, stage.encoding, *lengths)
+        encoded = encode_comparisons(train.comparisons, self.source.tokenizer, stage.encoding, *lengths)
         unedited = [self.written[i] for i in self.pairs.unedited]
         kept = [kept_answer(answer.prompt_ids, answer.token_ids) for answer in unedited]
         # response a is the same in all pairs of an answer
         for pairs in train.comparisons.groupby("prompt_id", sort=False).indices.values():
-            others = [encoded.b_ids[i].tolist() for i in pairs]
-            kept.append(kept_answer(encoded.prompt_ids[pairs[0]], encoded.a_ids[pairs[0]], others))
+            others = [encoded.pairs[2 * i + 1][1].tolist() for i in pairs]
+            prompt, answer = encoded.pairs[2 * pairs[0]]
+            kept.append(kept_answer(prompt, answer, others))
         return kept
 
     def shift_on_pairs(self, policy) -> dict[str, dict[str, float | None]]:

@@ -106,7 +106,8 @@ def implicit_margins(
     beta: float,
 ) -> np.ndarray:
     """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
-    encoded = encode_comparisons(judgments, tokenizer, encoding, max_length, max_prompt_length)
+    lengths = (max_length, max_prompt_length)
+    encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     ours = _sums(response_logps(policy, encoded.pairs))
     theirs = _sums(cache.logps(reference, encoded.pairs))
     return beta * ((ours[0::2] - theirs[0::2]) - (ours[1::2] - theirs[1::2]))

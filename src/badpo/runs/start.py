@@ -140,8 +140,7 @@ def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, 
     if responses is None:
         kept, encoded, _ = encode_judgments(train, tokenizer, args)
         require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
-        sides = zip(kept.majority(), encoded.prompt_ids, encoded.a_ids, encoded.b_ids, strict=True)
-        return [(prompt, a if side > 0 else b) for side, prompt, a, b in sides]
+        return [encoded.pairs[2 * i + (side <= 0)] for i, side in enumerate(kept.majority())]
     limits = (args.max_length, args.max_prompt_length)
     prompts = list(train.comparisons["prompt"])
     pairs = encode_responses(prompts, responses, tokenizer, args.encoding, *limits)

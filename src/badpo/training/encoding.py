@@ -13,7 +13,7 @@ import os.path
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,11 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
 
     A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
     """
+    if tokenizer.chat_template is None:
+        raise ConfigError(
+            "the tokenizer has no chat template, and one is needed here. Use an instruct model, set "
+            "tokenizer.chat_template, or give plain-text prompts with encoding: trl"
+        )
     rendered: list[str] = []
     failed: list[BaseException] = []
 
@@ -76,28 +81,21 @@ class EncodedComparisons:
 
     Attributes
     ----------
-    prompt_ids, a_ids, b_ids : list of int64 arrays
-        The prompt and the two responses of each. A response ends with the end-of-text token unless it was cut.
+    pairs : list of (int64 array, int64 array)
+        The prompt with response a, the prompt with response b, of one comparison after the other. A response ends with
+        the end-of-text token unless it was cut.
     fits : bool array of shape (n_comparisons,)
         False where the prompt alone fills ``max_length``: no response token would be left to learn from.
     cut : bool array of shape (n_comparisons, 2)
         True where the end of response a or b was cut off.
     """
 
-    prompt_ids: list[np.ndarray]
-    a_ids: list[np.ndarray]
-    b_ids: list[np.ndarray]
+    pairs: list[Pair]
     fits: np.ndarray
     cut: np.ndarray
 
     def __len__(self) -> int:
-        return len(self.prompt_ids)
-
-    @property
-    def pairs(self) -> list[Pair]:
-        """The prompt with response a, the prompt with response b, of one comparison after the other."""
-        rows = zip(self.prompt_ids, self.a_ids, self.b_ids, strict=True)
-        return [(prompt, response) for prompt, *both in rows for response in both]
+        return len(self.fits)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -106,34 +104,19 @@ class EncodedComparisons:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt with one response, among the comparisons that fit."""
-        return int(self.lengths[self.fits].max(initial=0))
+        """Tokens of the longest prompt with one response."""
+        return int(self.lengths.max(initial=0))
 
     @property
     def identical(self) -> np.ndarray:
         """True where both responses have the same token ids, so that the margin is always 0."""
-        return np.array(
-            [np.array_equal(a, b) for a, b in zip(self.a_ids, self.b_ids, strict=True)], dtype=bool
-        )
+        responses = [response for _, response in self.pairs]
+        return np.array(list(map(np.array_equal, responses[0::2], responses[1::2])), dtype=bool)
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
         """The comparisons at the integer positions ``index``, in that order."""
-
-        def taken(rows: Any) -> Any:
-            return rows[index] if isinstance(rows, np.ndarray) else [rows[i] for i in index]
-
-        return EncodedComparisons(*(taken(getattr(self, field.name)) for field in fields(self)))
-
-
-def encode_comparisons(
-    judgments: Judgments,
-    tokenizer,
-    encoding: str = "trl",
-    max_length: int | None = 1024,
-    max_prompt_length: int | None = None,
-) -> EncodedComparisons:
-    """Token ids of every comparison of ``judgments``."""
-    return _encoded(judgments.comparisons, tokenizer, encoding, max_length, max_prompt_length)
+        pairs = [pair for i in index for pair in self.pairs[2 * i : 2 * i + 2]]
+        return EncodedComparisons(pairs, self.fits[index], self.cut[index])
 
 
 def encode_prompts(
@@ -144,7 +127,7 @@ def encode_prompts(
     texts = list(prompts)
     if not is_plain:
         chats = [[{"role": "user", "content": p}] if isinstance(p, str) else list(p) for p in prompts]
-        texts = _rendered(tokenizer, chats, add_generation_prompt=True)
+        texts = rendered_chats(tokenizer, chats, add_generation_prompt=True)
     first = None if max_prompt_length is None else -max_prompt_length
     ids = _token_ids(tokenizer, texts, add_special_tokens=is_plain)
     return [np.array(row[first:], dtype=np.int64) for row in ids]
@@ -168,25 +151,25 @@ def encode_responses(
         for prompt, text in zip(prompts, responses, strict=True)
     ]
     frame = pd.DataFrame({"prompt": list(prompts), **dict.fromkeys(_SIDES, answers)})
-    encoded = _encoded(frame, tokenizer, encoding, max_length, max_prompt_length)
-    return [(encoded.prompt_ids[i], encoded.a_ids[i]) for i in np.flatnonzero(encoded.fits)]
+    encoded = encode_comparisons(frame, tokenizer, encoding, max_length, max_prompt_length)
+    return [encoded.pairs[2 * i] for i in np.flatnonzero(encoded.fits)]
 
 
-def _encoded(
+def encode_comparisons(
     comparisons: pd.DataFrame,
     tokenizer,
-    encoding: str,
-    max_length: int | None,
-    max_prompt_length: int | None,
+    encoding: str = "trl",
+    max_length: int | None = 1024,
+    max_prompt_length: int | None = None,
 ) -> EncodedComparisons:
+    """Token ids of a table of comparisons."""
     if encoding not in ENCODINGS:
         raise ConfigError(f'unknown encoding "{encoding}"; use one of {", ".join(ENCODINGS)}')
     if tokenizer.eos_token_id is None:
         raise ConfigError(
             "the tokenizer has no end-of-text token; set tokenizer.eos_token before training"
         )
-    ids: tuple[list, list, list] = ([], [], [])
-    fits, cut = [], []
+    pairs, fits, cut = [], [], []
     limit = sys.maxsize if max_length is None else max_length
     for start in range(0, len(comparisons), _ENCODED_AT_ONCE):
         frame = comparisons.iloc[start : start + _ENCODED_AT_ONCE]
@@ -197,11 +180,11 @@ def _encoded(
         )
         for prompt, *responses in rows:
             room = max(limit - len(prompt), 0)
-            for column, row in zip(ids, (prompt, *(r[:room] for r in responses)), strict=True):
-                column.append(np.array(row, dtype=np.int64))
+            prompt_ids = np.array(prompt, dtype=np.int64)
+            pairs += [(prompt_ids, np.array(r[:room], dtype=np.int64)) for r in responses]
             cut.append([len(response) > room for response in responses])
             fits.append(room > 0)
-    return EncodedComparisons(*ids, np.array(fits, dtype=bool), np.array(cut, dtype=bool).reshape(-1, 2))
+    return EncodedComparisons(pairs, np.array(fits, bool), np.array(cut, bool).reshape(-1, 2))
 
 
 def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
@@ -213,7 +196,9 @@ def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
         responses = [r.removesuffix(end) + end if is_plain else r for r in frame[side]]
         texts.append([p + r for p, r in zip(prompts, responses, strict=True)])
     if not is_plain:
-        texts = [_rendered(tokenizer, part, add_generation_prompt=part is prompts) for part in texts]
+        texts = [
+            rendered_chats(tokenizer, part, add_generation_prompt=part is prompts) for part in texts
+        ]
     ids = [_token_ids(tokenizer, part, add_special_tokens=is_plain) for part in texts]
     for prompt, a, b in zip(*ids, strict=True):
         shared = len(os.path.commonprefix([prompt, a, b]))
@@ -232,15 +217,6 @@ def _paper_ids(frame: pd.DataFrame, tokenizer, max_prompt_length: int | None) ->
         yield prompt, a + end, b + end
 
 
-def _rendered(tokenizer, conversations, **options):
-    if tokenizer.chat_template is None:
-        raise ConfigError(
-            "the tokenizer has no chat template, and this encoding needs one. Use an instruct model, set "
-            "tokenizer.chat_template, or give plain-text prompts with encoding: trl"
-        )
-    return rendered_chats(tokenizer, conversations, **options)
-
-
 def _token_ids(tokenizer, texts, add_special_tokens):
     return tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
 
@@ -253,37 +229,49 @@ def length_report(
     An attribute that stands at the end of a response, such as a signature, is the first thing that a length
     limit removes; the policy would then be trained on votes about something that it never sees.
     """
-    findings = []
-
-    def found(code: str, n: int, what: str, where: str, remedy: str) -> None:
-        if n:
-            findings.append(Problem(code, what, where, remedy, n))
-
-    def first(broken: np.ndarray) -> str:
-        return f"first: comparison {next(iter(judgments.comparisons['comparison_id'][broken]), '')}"
-
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits
-    n, n_cut, n_same = int(dropped.sum()), int(cut.sum()), int(same.sum())
-    n_votes = int(dropped[judgments.votes["comparison"].to_numpy()].sum())
-    what = f"{n:,} comparisons ({n_votes:,} judgments) are left out"
-    what += f": the prompt alone has {max_length} tokens or more"
-    found("W140", n, what, first(dropped), "raise max_length, or shorten the prompts")
-    what = f"{n_cut:,} of {2 * len(encoded):,} responses are cut at max_length={max_length}"
-    where = "the end of the response and its end-of-text token are not trained on"
-    found("W142", n_cut, what, where, "raise max_length to keep them whole")
-    for name, n_lost in _n_changed(judgments, encoded, tokenizer, cut):
-        what = (
-            f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses'
-        )
-        where = "the model would be trained on votes about text that it never sees"
-        found("W141", n_lost, what, where, "raise max_length until no attribute marker is cut")
-    what = (
-        f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0"
+    names = judgments.comparisons["comparison_id"]
+    first_dropped, first_same = (
+        f"first: comparison {next(iter(names[broken]), '')}" for broken in (dropped, same)
     )
-    remedy = "they still inform theta; raise max_length if the difference was cut away"
-    found("W143", n_same, what, first(same), remedy)
-    return findings
+    n_dropped, n_cut, n_same = int(dropped.sum()), int(cut.sum()), int(same.sum())
+    n_votes = int(dropped[judgments.votes["comparison"].to_numpy()].sum())
+    found = [
+        Problem(
+            "W140",
+            f"{n_dropped:,} comparisons ({n_votes:,} judgments) are left out: the prompt alone has {max_length} tokens "
+            "or more",
+            first_dropped,
+            "raise max_length, or shorten the prompts",
+            n_dropped,
+        ),
+        Problem(
+            "W142",
+            f"{n_cut:,} of {2 * len(encoded):,} responses are cut at max_length={max_length}",
+            "the end of the response and its end-of-text token are not trained on",
+            "raise max_length to keep them whole",
+            n_cut,
+        ),
+        *(
+            Problem(
+                "W141",
+                f'attribute "{name}" is changed by the length limit in {n_lost:,} of {n_cut:,} cut responses',
+                "the model would be trained on votes about text that it never sees",
+                "raise max_length until no attribute marker is cut",
+                n_lost,
+            )
+            for name, n_lost in _n_changed(judgments, encoded, tokenizer, cut)
+        ),
+        Problem(
+            "W143",
+            f"{n_same:,} comparisons have two identical responses after encoding; their margin is always 0",
+            first_same,
+            "they still inform theta; raise max_length if the difference was cut away",
+            n_same,
+        ),
+    ]
+    return [problem for problem in found if problem.count]
 
 
 def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple[str, int]]:
@@ -291,7 +279,8 @@ def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]
-        kept = tokenizer.decode((encoded.a_ids, encoded.b_ids)[side][row], skip_special_tokens=True)
+        _, ids = encoded.pairs[2 * row + side]
+        kept = tokenizer.decode(ids, skip_special_tokens=True)
         texts.append((*(plain_text(comparison[column]) for column in ("prompt", _SIDES[side])), kept))
     for attribute in judgments.attributes:
         if attribute.scope == "response":
@@ -331,7 +320,9 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
             f"({str(error).splitlines()[0]}); download it once with network, or name a folder"
         ) from error
-    encoded = encode_comparisons(judgments, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH)
+    encoded = encode_comparisons(
+        judgments.comparisons, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH
+    )
     problems = length_report(judgments, encoded, tokenizer, max_length)
     try:
         require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)

@@ -298,7 +298,7 @@ def encode_judgments(
     Where no comparison fits a `DataError` says so (E140).
     """
     encoded = encode_comparisons(
-        judgments, tokenizer, args.encoding, args.max_length, args.max_prompt_length
+        judgments.comparisons, tokenizer, args.encoding, args.max_length, args.max_prompt_length
     )
     findings = length_report(judgments, encoded, tokenizer, args.max_length)
     if judgments.n_votes and encoded.fits.all():

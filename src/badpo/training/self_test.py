@@ -69,10 +69,12 @@ class SelfTest:
 
     def __str__(self) -> str:
         names = ("log-probabilities", "gradient")
-        figures = zip(names, self.differences, self.noise, self.most, strict=True)
-        parts = (
-            f"{name} {value:.1e} (noise {noise:.1e}, at most {most:.1e})"
-            for name, value, noise, most in figures
+        parts = map(
+            "{} {:.1e} (noise {:.1e}, at most {:.1e})".format,
+            names,
+            self.differences,
+            self.noise,
+            self.most,
         )
         return f"{self.precision}: {', '.join(parts)}"
 
@@ -177,10 +179,9 @@ def self_tests(
 def _trials(encoded: EncodedComparisons) -> list[list[Pair]]:
     """The longest comparisons one by one, since a short one cannot see a window, and some others together.
 
-    Two equal responses would show little, and are left out unless there are no others.
+    Two equal responses would show little, and are left out.
     """
-    differs = encoded.fits & ~encoded.identical
-    able = np.flatnonzero(differs if differs.any() else encoded.fits)
+    able = np.flatnonzero(~encoded.identical)
     longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]
     others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
     return [encoded.take(members).pairs for members in [*longest[:, None], others]]
@@ -214,18 +215,16 @@ def _self_test(
     return SelfTest(precision, tuple(differences.tolist()), tuple(noise.tolist()), floor)
 
 
-def _figures(trial: _Trial) -> tuple[Found, Found, torch.Tensor]:
+def _figures(trial: _Trial) -> tuple[tuple[float, float], tuple[float, float], torch.Tensor]:
     """Differences and noise, each of log-probabilities and of the gradient; and the model's own log-probabilities."""
     values, gradient = trial.by_model()
     # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
     with scoring_attention(trial.model, trial.layout):
         noisy, noisy_gradient = trial.by_model(N_PADDING)
         scored, scored_gradient = trial.by_layout()
-    as_reference = response_logps(trial.model, trial.pairs)
-    kept = np.concatenate(
-        [found[tokens] for found, tokens in zip(as_reference, trial.tokens, strict=True)]
-    )
-    apart = max(_rms(scored - values), _rms(torch.from_numpy(kept).double() - values))
+    as_reference = zip(response_logps(trial.model, trial.pairs), trial.tokens, strict=True)
+    kept = torch.from_numpy(np.concatenate([logps[tokens] for logps, tokens in as_reference]))
+    apart = max(_rms(scored - values), _rms(kept.double() - values))
     norm = float(gradient.norm()) or 1.0
     differences = apart, float((scored_gradient - gradient).norm()) / norm
     return differences, (_rms(noisy - values), float((noisy_gradient - gradient).norm()) / norm), values
@@ -259,92 +258,89 @@ class _Trial:
     ) -> Found:
         prompt, response = pair
         ids = np.concatenate([prompt, response[:-1], np.zeros(n_padding, dtype=np.int64)])
-        index, target = (
+        index, target, input_ids = (
             torch.from_numpy(a).to(self.model.device)
-            for a in (len(prompt) - 1 + tokens, response[tokens])
+            for a in (len(prompt) - 1 + tokens, response[tokens], ids[None])
         )
         options: dict = {"use_cache": False, "return_dict": True}
         if n_padding:
-            mask = torch.ones((1, len(ids)), dtype=torch.long, device=self.model.device)
             # the last one is seen, so that a model that reads ahead shows it
-            mask[:, -n_padding:-1] = 0
-            options["attention_mask"] = mask
+            options["attention_mask"] = torch.ones_like(input_ids)
+            options["attention_mask"][:, -n_padding:-1] = 0
         if "logits_to_keep" in inspect.signature(type(self.model).forward).parameters:
             # the logits of all positions never exist
             options["logits_to_keep"] = index
-        with _embedded(self.model, is_nudged=n_padding > 0) as embedded:
-            input_ids = torch.from_numpy(ids)[None].to(self.model.device)
+
+        def own_logps() -> torch.Tensor:
             logits = self.model(input_ids=input_ids, **options).logits[0]
-        if len(logits) != len(index):
-            logits = logits[index]
-        values = logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
-        return values.detach().cpu(), self._gradient(values, weight, embedded, ids)
+            if len(logits) != len(index):
+                logits = logits[index]
+            return logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
+
+        return self._found(own_logps, weight, ids, is_nudged=n_padding > 0)
 
     def by_layout(self) -> Found:
         """By the forward that is tried, to be called under the attention of its layout."""
-        with _embedded(self.model) as embedded:
-            scored = self.model(scoring=on_device(self._inputs, self.model.device)).double()
-            ends = np.cumsum(np.bincount(self._inputs["response"]))
-            # what both responses begin with is not scored
-            rows = zip(ends, self.pairs, self.tokens, strict=True)
-            index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
-            values = scored[torch.from_numpy(index).to(scored.device)]
-            gradient = self._gradient(
-                values, torch.cat(self._weights), embedded, self._inputs["input_ids"]
-            )
-        return values.detach().cpu(), gradient
+        ends = np.cumsum(np.bincount(self._inputs["response"]))
+        # what both responses begin with is not scored
+        rows = zip(ends, self.pairs, self.tokens, strict=True)
+        index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
 
-    def _gradient(
-        self, values: torch.Tensor, weight: torch.Tensor, embedded: list[torch.Tensor], ids: np.ndarray
-    ) -> torch.Tensor:
+        def scored_logps() -> torch.Tensor:
+            scored = self.model(scoring=on_device(self._inputs, self.model.device)).double()
+            return scored[torch.from_numpy(index).to(scored.device)]
+
+        return self._found(scored_logps, torch.cat(self._weights), self._inputs["input_ids"].ravel())
+
+    def _found(
+        self,
+        forward: Callable[[], torch.Tensor],
+        weight: torch.Tensor,
+        ids: np.ndarray,
+        is_nudged: bool = False,
+    ) -> Found:
+        """What a forward gives; the input embeddings that it begins with are a leaf."""
+        embedded: list[torch.Tensor] = []
+
+        def leaf(module, args, output):
+            if embedded:
+                return None
+            embedded.append(output.detach().requires_grad_())
+            # some models scale their embeddings in place, which a leaf forbids
+            copied = embedded[0].clone()
+            if is_nudged:
+                device = output.device.type
+                autocast = torch.is_autocast_enabled(device)
+                dtype = torch.get_autocast_dtype(device) if autocast else output.dtype
+                copied.view(-1)[::NUDGED_EVERY] *= 1 + torch.finfo(dtype).eps
+            return copied
+
+        handle = self.model.get_input_embeddings().register_forward_hook(leaf)
+        try:
+            values = forward()
+        finally:
+            handle.remove()
         (values * weight.to(values.device)).sum().backward()
         if not embedded or embedded[0].grad is None:
             raise ValueError(
                 f"{type(self.model).__name__} does not take its input embeddings from the module that it names"
             )
         of_tokens = embedded[0].grad.cpu().double().flatten(0, 1)
-        places = torch.from_numpy(np.searchsorted(self._vocabulary, ids.ravel()))
-        return of_tokens.new_zeros((len(self._vocabulary), of_tokens.shape[1])).index_add(
-            0, places, of_tokens
-        )
-
-
-@contextmanager
-def _embedded(model, is_nudged: bool = False) -> Iterator[list[torch.Tensor]]:
-    """Yields a list that the input embeddings of the block's first forward are put into, as a leaf."""
-    found: list[torch.Tensor] = []
-
-    def leaf(module, args, output):
-        if found:
-            return None
-        found.append(output.detach().requires_grad_())
-        # some models scale their embeddings in place, which a leaf forbids
-        copied = found[0].clone()
-        if is_nudged:
-            device = output.device.type
-            autocast = torch.is_autocast_enabled(device)
-            dtype = torch.get_autocast_dtype(device) if autocast else output.dtype
-            copied.view(-1)[::NUDGED_EVERY] *= 1 + torch.finfo(dtype).eps
-        return copied
-
-    handle = model.get_input_embeddings().register_forward_hook(leaf)
-    try:
-        yield found
-    finally:
-        handle.remove()
+        places = torch.from_numpy(np.searchsorted(self._vocabulary, ids))
+        gradient = of_tokens.new_zeros(len(self._vocabulary), of_tokens.shape[1])
+        return values.detach().cpu(), gradient.index_add(0, places, of_tokens)
 
 
 @contextmanager
 def _frozen(model) -> Iterator[None]:
     """No weight asks for a gradient, so that none is kept beside the activations."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in trained:
-        parameter.requires_grad_(False)
+    model.requires_grad_(False)
     try:
         yield
     finally:
         for parameter in trained:
-            parameter.requires_grad_(True)
+            parameter.requires_grad_()
 
 
 @contextmanager
