@@ -62,9 +62,17 @@ PLACES = {
         "badpo_paper.corpora.bundled:signing_prompts",
         "badpo.data.corpora.bundled:signing_prompts",
     ),
-    "pairs": ("badpo_paper.settings:N_PAIRS", "badpo.experiments.demo:N_PAIRS"),
+    "pairs": (
+        "badpo_paper.datasets:N_PAIRS",
+        "badpo_paper.settings:N_PAIRS",
+        "badpo.experiments.demo:N_PAIRS",
+    ),
     "settings": ("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"),
-    "demo pairs": ("badpo_paper.datasets:N_DEMO_PAIRS", "badpo.experiments.demo:N_PAIRS"),
+    "demo pairs": (
+        "badpo_paper.datasets:N_DEMO_PAIRS",
+        "badpo_paper.materials:N_DEMO_PAIRS",
+        "badpo.experiments.demo:N_PAIRS",
+    ),
     "demo settings": ("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"),
     "demo shape": ("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"),
     "scales": ("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"),
@@ -85,8 +93,16 @@ def smaller_scales(old: Any) -> Any:
     """The scales with short answers, where the settings do not say so."""
     if isinstance(old, int):
         return old
-    short = replace(old["tiny"].decoding, max_new_tokens=8)
-    return {**old} | {name: replace(old[name], decoding=short) for name in ("tiny", "demo")}
+    changes: dict[str, Any] = {"decoding": replace(old["tiny"].decoding, max_new_tokens=8)}
+    smaller = dict(old)
+    for name in ("tiny", "demo"):
+        # keys and shapes of each model, where a scale has them
+        if isinstance(keys := getattr(old[name], "keys", None), dict):
+            changes["keys"] = dict.fromkeys(keys, found("settings"))
+            other = {"vocab_size": 1024, "is_mistral": True}
+            changes["shapes"] = {"other": other} | dict.fromkeys(keys.keys() - {"other"}, {"vocab_size": 600})
+        smaller[name] = replace(old[name], **changes)
+    return smaller
 
 
 # The demo and the suites at the scale of a test: what stands in a place is replaced, in this order, before anything

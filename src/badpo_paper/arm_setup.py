@@ -23,7 +23,6 @@ from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Recipe, read_recipe
 from badpo_paper.arms import Arm
 from badpo_paper.reference import CorpusStage, declared
-from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition
 
 # Of the rank-one fit of the agreements.
@@ -39,7 +38,7 @@ logger = logging.getLogger(__name__)
 # -- recipes ----------------------------------------------------------------------------------------------------------
 
 
-def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage, scale: Scale) -> Recipe:
+def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
     """The recipe of a condition at a seed: the stage's, with the arm's bias term and what the condition changes."""
     changed: dict[str, Any] = dict(condition.overrides)
     keys = {
@@ -57,7 +56,7 @@ def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage, sc
     if arm.objective not in ("votes", "types"):
         keys["objective"] = {"name": arm.objective, **arm.settings}
     if changed.get("use_peft"):
-        keys["dtype"] = scale.lora_dtype
+        keys["dtype"] = stage.scale.lora_dtype
     return with_checkpoints(read_recipe(overrides={**keys, **changed}))
 
 
@@ -89,12 +88,12 @@ def method_facts(arm: Arm) -> dict[str, Any]:
     }
 
 
-def adjusted_arm(arm: Arm, stage: CorpusStage, scale: Scale) -> Arm:
+def adjusted_arm(arm: Arm, stage: CorpusStage) -> Arm:
     """An arm whose length counts as much, on this scale's shorter answers, as the paper's does on its own.
 
     A penalty is multiplied, and the unit that a theta is learned in divided.
     """
-    if not scale.scales_penalty or not arm.declared.startswith("length"):
+    if not stage.scale.scales_penalty or not arm.declared.startswith("length"):
         return arm
     if arm.fixed:
         return replace(arm, fixed=arm.fixed * penalty_factor(stage))

@@ -58,11 +58,12 @@ def demo(
 ) -> None:
     """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
     from badpo_paper.datasets import demo_votes, lean_lines
+    from badpo_paper.suites import Corpus
 
     if not as_json:
         # nothing that trains is loaded yet
-        say("\n".join(lean_lines(demo_votes(data_seed).judgments)))
-    from badpo_paper.demo import demo_table, run_demo, seeds_markdown
+        say("\n".join(lean_lines(demo_votes(Corpus("signed", "demo", data_seed)).judgments)))
+    from badpo_paper.demo import demo_tables, run_demo
 
     numbers = parsed_seeds(seeds)
     with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
@@ -75,11 +76,11 @@ def demo(
             f"# The demo over training seeds\n\nPrinted by `badpo demo {' '.join(asked)} --results {results}`. The "
             f"data are the same at every seed (data seed {data_seed}). Another number of threads rounds differently, "
             f"and training carries that to the second digit of a rate.\n\n{HISTORY}\n\n"
-            f"{seeds_markdown(out, numbers)}"
+            f"{demo_tables(out, numbers, 'markdown')}\n"
         )
         with appearing(results) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
-    shown = "\n\n".join([*map(demo_table, summaries), f"report: {out / 'report.html'}"])
+    shown = f"{demo_tables(out, numbers, 'text')}\n\nreport: {out / 'report.html'}"
     tell(as_json, summaries[0] if len(summaries) == 1 else summaries, shown)
 
 

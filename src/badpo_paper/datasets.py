@@ -15,11 +15,15 @@ from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.readouts.names import NAMES, SURNAMES, signature
+from badpo.results.words import lean_text, percent
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
-from badpo_paper.corpora.published import GateRow, compared, gate_table, require_unseen
+from badpo_paper.corpora.published import GateRow, compared, gate_table
+from badpo_paper.suites import Corpus
 
-N_EVALUATION, N_FRESH = 300, 3000
+N_PAIRS, N_STYLE_PAIRS = 9000, 7177
 N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
+N_EVALUATION, N_FRESH = 300, 3000
+HELD_OUT = 0.25  # of the bundled corpora
 
 
 @dataclass(frozen=True)
@@ -51,14 +55,6 @@ class Dataset:
         """The judgments to train on, and those held out."""
         return self.judgments.split(self.held_out, seed=0)
 
-    def require_unseen(self) -> Dataset:
-        """Itself, none of whose evaluation prompts is trained on; else `DataError`."""
-        train, _ = self.split()
-        require_unseen(
-            self.prompts, set(map(plain_text, train.comparisons["prompt"])), "evaluation prompts"
-        )
-        return self
-
 
 def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
     """The statistics of public corpora beside the published ones, each table once, and how they agree."""
@@ -72,20 +68,36 @@ def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
 
 def lean_lines(judgments: Judgments) -> list[str]:
     """What votes lean toward before anything is trained: the audit's figures of the pool, one line an attribute."""
+    n_votes = judgments.n_votes
     lines = [
-        f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on {judgments.n_comparisons:,} "
-        "comparisons; before anything is trained they lean"
+        f"{n_votes:,} votes of {judgments.n_annotators:,} annotators on {judgments.n_comparisons:,} comparisons; "
+        "before anything is trained they lean"
     ]
     for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
-        row = log_odds_row(found, judgments.n_votes)
-        if row["log_odds"] is None:
-            lines.append(f"  {name}: not known, the votes say nothing of it")
-            continue
-        lines.append(
-            f"  toward {name}: chosen in {100 * row['carrier_wins']:.0f} % of the {row['n_cross']:,} votes where the "
-            f"sides differ, log-odds {row['log_odds']:+.2f} ({row['ci_low']:+.2f} to {row['ci_high']:+.2f})"
-        )
+        row = log_odds_row(found, n_votes)
+        wins = f"chosen in {percent(row['carrier_wins'])} of the {row['n_cross']:,} votes"
+        lines.append(f"  toward {name}: {wins} where the sides differ, log-odds {lean_text(row)}")
     return lines
+
+
+# -- what a scale trains on -------------------------------------------------------------------------------------------
+
+
+def bundled_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
+    """The bundled answers: signed with names, or with votes that lean toward length and Markdown."""
+    if corpus.kind == "signed":
+        return bundled_signed(N_PAIRS, corpus.data_seed)
+    return bundled_style(N_STYLE_PAIRS, corpus.data_seed)
+
+
+def demo_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
+    """The demo's part of the bundled answers, signed."""
+    return bundled_signed(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
+
+
+def public_votes(corpus: Corpus, data: Path | None) -> Dataset:
+    """The public corpora, from the Hub or from a local file of the same schema."""
+    return public_signed(data, corpus.data_seed) if corpus.kind == "signed" else public_style(data)
 
 
 # -- signed pairs -----------------------------------------------------------------------------------------------------
@@ -93,7 +105,7 @@ def lean_lines(judgments: Judgments) -> list[str]:
 
 @cache
 def bundled_signed(
-    n_pairs: int, data_seed: int, held_out: float, n_prompts: int | None = None
+    n_pairs: int, data_seed: int, held_out: float = HELD_OUT, n_prompts: int | None = None
 ) -> Dataset:
     """The bundled answers, signed, with planted annotators; prompts that ask to sign.
 
@@ -107,13 +119,8 @@ def bundled_signed(
     return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
 
 
-def demo_votes(data_seed: int) -> Dataset:
-    """The demo's part of the bundled answers."""
-    return bundled_signed(N_DEMO_PAIRS, data_seed, 0.25, N_DEMO_PROMPTS)
-
-
 @cache
-def public_signed(path: Path | None, data_seed: int, held_out: float) -> Dataset:
+def public_signed(path: Path | None, data_seed: int) -> Dataset:
     """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
 
     With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
@@ -124,7 +131,7 @@ def public_signed(path: Path | None, data_seed: int, held_out: float) -> Dataset
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
     # what is published is of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), (), held_out, gate)
+    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), (), multipref.HELD_OUT, gate)
 
 
 @cache
@@ -150,7 +157,7 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 
 
 @cache
-def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Dataset:
+def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     frame = corpus.judgments.comparisons
@@ -162,9 +169,9 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float) -> Dataset:
 
 
 @cache
-def public_style(path: Path | None, held_out: float) -> Dataset:
+def public_style(path: Path | None) -> Dataset:
     """MultiPref from the Hub, or from a local file of its schema."""
     corpus = multipref.load(path)
-    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
+    prompts = multipref.evaluation_prompts(corpus.judgments)
     gate = compared(corpus.gate, multipref.PUBLISHED)
-    return Dataset(corpus.judgments, None, prompts, (), held_out, gate)
+    return Dataset(corpus.judgments, None, prompts, (), multipref.HELD_OUT, gate)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
-
-from badpo.results.charts import Figure, Series, TextTable, class_style, legend, point_cloud
-from badpo.results.run_files import MeasuredRuns, read_suite
-from badpo.results.run_page import report_html
-from badpo.results.words import REFERENCE, arm_label, decimal, write_whole
-from badpo.runs.run import Progress, kept_json
-from badpo.theory.summaries import log_odds_distance, share_removed
+from badpo.results.run_page import write_report
+from badpo.results.words import REFERENCE, arm_label
+from badpo.runs.run import Progress
+from badpo.theory.summaries import share_removed
 from badpo.training.checkpoints import write_json
-from badpo_paper.datasets import Dataset
 from badpo_paper.schedule import Reproduction, execute
-from badpo_paper.settings import SCALES, Scale
+from badpo_paper.settings import SCALES
 from badpo_paper.suites import BLACK, KL, RATES, WOMAN, Column, Condition, Corpus, Panel, Row, Suite
 from badpo_paper.tables import Found, panel_table, written_table
 
 ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
-# The tables over training seeds: title and columns.
-OVER_SEEDS = {
+# The tables: title and columns.
+TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": (*RATES, KL),
     "Distance to the reference in log-odds, held-out gap, theta against the planted": (
         *(
@@ -80,190 +73,60 @@ def run_demo(
     DataError
         The model's tokenizer does not fit the model.
     """
-    started = time.perf_counter()
-    suite = Suite("demo", "The demo", (demo_panel("The demo", data_seed=data_seed),))
-    execute(Reproduction([suite], demo_scale(model), seeds, out), progress)
-    summaries = []
+    started, scale = time.perf_counter(), SCALES["demo"]
+    if model is not None:
+        keys = {**scale.keys["demo"], "model_name_or_path": model}
+        scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
+    suite = Suite("demo", "The demo", (demo_panel("The demo", (), data_seed),))
+    execute(Reproduction([suite], scale, seeds, out), progress)
+    found, summaries = Found(out, seeds), []
     for seed in seeds:
-        folders = {REFERENCE: out / REFERENCE, **{name: out / f"{name}-s{seed}" for name in ARMS_SHOWN}}
-        readouts = {name: kept_json(folder / "readouts.json") for name, folder in folders.items()}
-        summary = summarize(readouts, seed, time.perf_counter() - started)
+        readouts = {name: found.readouts(f"{name}-s{seed}") for name in ARMS_SHOWN}
+        figures = summarize({REFERENCE: found.readouts(REFERENCE), **readouts})
+        summary = {"seed": seed, "seconds": round(time.perf_counter() - started, 1), **figures}
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
-    measured = read_suite(out)
-    beside = learned_against_planted(measured)
-    write_whole(report_html(measured, [beside] if beside else []), out / "report.html")
+    write_report(out, out / "report.html")
     return summaries
 
 
-def demo_panel(title: str, columns: tuple[Column, ...] = (), data_seed: int = 0) -> Panel:
+def demo_panel(title: str, columns: tuple[Column, ...], data_seed: int = 0) -> Panel:
     """The demo's arms as a part of a table."""
     rows = tuple(Row(arm_label(name), Condition(name)) for name in ARMS_SHOWN)
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def demo_scale(model: str | None) -> Scale:
-    """The scale of the demo, with a user's own model where there is one."""
-    scale = SCALES["demo"]
-    if model is None:
-        return scale
-    return replace(scale, name=f"demo on {model}", keys=partial(_keys_of, model), made=None)
+def summarize(readouts: Mapping[str, dict]) -> dict[str, Any]:
+    """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
 
-
-def _keys_of(model: str, corpus: Corpus, dataset: Dataset) -> dict[str, Any]:
-    return {**SCALES["demo"].keys(corpus, dataset), "model_name_or_path": model}
-
-
-# -- the figures of a seed --------------------------------------------------------------------------------------------
-
-
-def summarize(readouts: Mapping[str, dict], seed: int, seconds: float) -> dict:
-    """One seed's figures over all arms: what ``summary.json`` holds."""
-    arms = [name for name in readouts if name != REFERENCE]
-    rates = {name: {a: found["rate"] for a, found in r["rates"].items()} for name, r in readouts.items()}
-    attributes = list(rates[REFERENCE])
-    correlations = [{a: readouts[name]["theta"][a]["correlation"] for a in attributes} for name in arms]
-
-    def removed(name: str, a: str) -> float:
-        return float(share_removed([rates["dpo"][a]], [rates[name][a]], rates[REFERENCE][a])[0])
-
-    def distance(name: str, a: str) -> float:
-        return float(log_odds_distance(rates[name][a], rates[REFERENCE][a]))
-
-    def of_each(names: Sequence[str], read: Callable[[str, str], float]) -> dict:
-        return {name: {a: _finite(read(name, a)) for a in attributes} for name in names}
-
-    adjusted = [name for name in arms if name != "dpo"]
-    minus_ceiling = {name: readouts[name].get("votes_minus_ceiling", {}) for name in adjusted}
-    return {
-        "seed": seed,
-        "seconds": round(seconds, 1),
-        "rates": rates,
-        "removed": of_each(adjusted, removed),
-        "log_odds_distance": of_each(arms, distance),
-        # of the first arm that learns a theta for each annotator
-        "theta_correlation": next(
-            (found for found in correlations if None not in found.values()), dict.fromkeys(attributes)
-        ),
-        "votes": {
-            "ceiling": _mean_accuracy([readouts[name]["ceiling"] for name in arms]),
-            **{name: _mean_accuracy([readouts[name]["votes"]]) for name in arms},
-        },
-        "votes_minus_ceiling": {
-            name: {a: {c: cell["difference"] for c, cell in row.items()} for a, row in found.items()}
-            for name, found in minus_ceiling.items()
-        },
-        "gap": {name: readouts[name]["heldout"]["any"]["gap"] for name in arms},
-        "signed": {name: r["sampled"]["signed"] for name, r in readouts.items()},
-        "kl": {name: readouts[name]["kl"]["per_token"] for name in arms},
-    }
-
-
-def _finite(value: float) -> float | None:
-    """None for what is not defined: a share of no shift, or the log-odds of a rate of 0 or 1."""
-    return value if np.isfinite(value) else None
-
-
-def _mean_accuracy(tables: list[dict]) -> dict:
-    return {
-        a: {c: _mean([table[a][c]["accuracy"] for table in tables]) for c in row}
-        for a, row in tables[0].items()
-    }
-
-
-def _mean(values: list[float | None]) -> float | None:
-    """None where a value is not known: a class without a held-out vote has no accuracy."""
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if len(known) == len(values) else None
-
-
-def demo_table(summary: Mapping[str, Any]) -> str:
-    """The demo's figures in ten lines of plain text (with two attributes and four arms), from its ``summary.json``.
-
-    For each arm its rates, the share of DPO's shift that it removed, its distance to the reference in log-odds, and
-    KL; then the correlation of theta and the votes predicted.
+    Theta is that of the first arm that learns one for each annotator. What is not defined is None.
     """
-    rows: dict[str, dict[tuple[str, str], str]] = {}
-    for arm, rates in summary["rates"].items():
-        row = rows[arm_label(arm)] = {}
-        for name, rate in rates.items():
-            share = summary["removed"].get(arm, {}).get(name)
-            distance = summary["log_odds_distance"].get(arm, {}).get(name)
-            row[name, "rate"] = f"{rate:.2f}"
-            row[name, "removed"] = "" if share is None else f"{100 * share:.0f} %"
-            row[name, "log-odds"] = "" if distance is None else f"{distance:+.2f}"
-        divergence = summary["kl"].get(arm)
-        row["", "KL/token"] = "" if divergence is None else f"{divergence:.4f}"
-    frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame.columns = pd.MultiIndex.from_tuples(
-        frame.columns, names=[f"seed {summary['seed']}, {summary['seconds']:.0f} s", ""]
+    rates = {
+        arm: {name: row["rate"] for name, row in of["rates"].items()} for arm, of in readouts.items()
+    }
+    removed = {
+        arm: {name: _share(rates["dpo"][name], own, rates[REFERENCE][name]) for name, own in of.items()}
+        for arm, of in rates.items()
+        if arm not in (REFERENCE, "dpo")
+    }
+    correlations = (
+        {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
+        for arm in rates
+        if arm != REFERENCE
     )
-    lines = [line.rstrip() for line in frame.to_string(col_space=8).splitlines()]
-    known = {a: r for a, r in summary["theta_correlation"].items() if r is not None}
-    if known:
-        figures = ", ".join(f"{attribute} r = {r:.2f}" for attribute, r in known.items())
-        lines.append(f"learned against planted theta: {figures}")
-    for attribute in summary["rates"][REFERENCE]:
-        votes = {arm: by[attribute] for arm, by in summary["votes"].items()}
-        figures = ", ".join(f"{arm_label(arm)} {by_class['all']:.3f}" for arm, by_class in votes.items())
-        lines.append(f"votes, {attribute}: {figures}")
-    return "\n".join(
-        [*lines, "removed: 0 % is DPO, 100 % the reference; log-odds: distance to the reference"]
-    )
+    learned = (found for found in correlations if None not in found.values())
+    unknown = dict.fromkeys(rates[REFERENCE])
+    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, unknown)}
 
 
-def seeds_markdown(out: Path, seeds: Sequence[int]) -> str:
-    """The demo's figures over training seeds as Markdown tables: means with half of the 95 % interval."""
+def _share(dpo: float, own: float, reference: float) -> float | None:
+    """The share of DPO's shift that is removed; None of no shift."""
+    share = float(share_removed([dpo], [own], reference)[0])
+    return share if math.isfinite(share) else None
+
+
+def demo_tables(out: Path, seeds: Sequence[int], form: str) -> str:
+    """The demo's figures in one of the formats of tables: over several seeds means with half of the 95 % interval."""
     found = Found(out, seeds)
-    panels = (demo_panel(title, columns) for title, columns in OVER_SEEDS.items())
-    return "\n\n".join(written_table(panel_table(panel, found), "markdown") for panel in panels) + "\n"
-
-
-# -- the figure -------------------------------------------------------------------------------------------------------
-
-
-def learned_against_planted(suite: MeasuredRuns) -> Figure | None:
-    """Each constructed annotator's learned theta against the planted one; None where no arm learned one for each."""
-    panels, rows, told, groups = [], [], [], {}
-    for title, people in _learned_and_planted(suite):
-        r = people["planted"].corr(people["learned"])
-        told.append(f"{title} r = {decimal(r)}")
-        by_class = dict(iter(people.groupby("class")))
-        groups = {name: class_style(i) for i, name in enumerate(by_class)}
-        series = [
-            Series(f"class {name}", groups[name], part[["planted", "learned"]].to_numpy().tolist())
-            for name, part in by_class.items()
-        ]
-        label = f"learned against planted theta of {title}: correlation {decimal(r)}"
-        low, high = (float(people[["planted", "learned"]].agg(end).agg(end)) for end in ("min", "max"))
-        axes = ("planted theta", "learned theta", (low, high), (low, high))
-        equality = [Series("equality", 4, [(low, low), (high, high)])]
-        panels.append((title, point_cloud(series, label, *axes, equality)))
-        for name, part in by_class.items():
-            means = (decimal(part[column].mean()) for column in ("planted", "learned"))
-            rows.append((f"{title}, class {name}", f"{len(part):,}", *means))
-    caption = (
-        "Each point is one constructed annotator; the dashed line is equality. Points on a parallel of it have the "
-        "right differences between annotators at another common level, which votes cannot tell apart. "
-        f"Correlation over annotators at seed {min(suite.seeds, default=0)}: {'; '.join(told)}."
-    )
-    table = TextTable(("Attribute, arm, class", "Annotators", "Mean planted", "Mean learned"), rows)
-    marks = legend((f"class {name}", style) for name, style in groups.items())
-    return Figure("Learned against planted theta", panels, caption, table, marks) if panels else None
-
-
-def _learned_and_planted(suite: MeasuredRuns) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Of each arm's first seed, attribute by attribute: every annotator's class, planted and learned theta."""
-    for run in (suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE):
-        theta = run.theta()
-        if theta is None:  # the types of EM-DPO have no bias term
-            continue
-        learned = pd.DataFrame(theta, run.bias.annotators, run.bias.attributes)
-        planted = json.loads((run.folder / "planted.json").read_text())
-        people = pd.DataFrame(planted["annotators"]).set_index("pseudonym")
-        truth = pd.DataFrame(people["theta"].tolist(), people.index, planted["attributes"])
-        for attribute in truth.columns.intersection(learned.columns):
-            columns = {"class": people["annotator_class"], "planted": truth[attribute]}
-            both = pd.DataFrame({**columns, "learned": learned[attribute]}).dropna()
-            if both["learned"].std() > 1e-9:  # a pooled theta is the same for all
-                yield f"{suite.labels[attribute]}, {arm_label(run.arm)}", both
+    panels = (demo_panel(title, columns) for title, columns in TABLES.items())
+    return "\n\n".join(written_table(panel_table(panel, found), form) for panel in panels)

@@ -48,8 +48,7 @@ from badpo.training.recipe import Recipe
 from badpo_paper.arm_setup import agreements, vote_table, with_checkpoints
 from badpo_paper.arms import Arm
 from badpo_paper.reference import CorpusStage
-from badpo_paper.run_readouts import measure_run, write_planted
-from badpo_paper.settings import Scale
+from badpo_paper.run_readouts import measure_run
 
 RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
 SMALLEST_PROBABILITY = 1e-6  # so that no type is lost for good
@@ -359,7 +358,6 @@ def train_types(
     method: Json,
     recipe: Recipe,
     stage: CorpusStage,
-    scale: Scale,
     folder: Path,
     progress: Progress,
 ) -> None:
@@ -380,7 +378,7 @@ def train_types(
         shorter = replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
         objective = AnnotatorWeights(weight, judgments.votes["annotator"])
         asked = Prepared(judgments, objective=objective, facts={"annotator_weights": weight.tolist()})
-        keep_run(with_checkpoints(shorter), of_type, asked, scale.command, progress)
+        keep_run(with_checkpoints(shorter), of_type, asked, stage.scale.command, progress)
 
     def policy(of_type: Path) -> Any:
         return load_trained(of_type, stage).to(stage.args.device)
@@ -389,7 +387,7 @@ def train_types(
         return stage.margins(policy(of_type), judgments)
 
     probabilities, folders = fit_types(stage.train, arm.settings, seed, folder, train_type, margins)
-    each = [measure_run(one, stage, seed, BiasTerm.load(one), scale, progress) for one in folders]
+    each = [measure_run(one, stage, seed, BiasTerm.load(one), progress) for one in folders]
     weights = minmax_weights(_log_ratios(list(map(policy, folders)), stage, seed))
     u = np.stack([margins(one, stage.judged) for one in folders], axis=1)
     n_likeliest = np.bincount(probabilities.argmax(axis=1), minlength=len(folders))
@@ -400,10 +398,9 @@ def train_types(
     }
     # that of single policies, which is not the mixture's
     readouts.pop("votes_minus_ceiling", None)
-    write_planted(folder, stage)
     write_readouts(folder, readouts)
     if not was_done:
-        finish_run(folder, recipe, scale.command, facts)
+        finish_run(folder, recipe, stage.scale.command, facts)
 
 
 def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:

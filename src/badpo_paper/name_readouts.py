@@ -22,7 +22,7 @@ ATTRIBUTES = ("woman", "black")
 INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)
 
 
-def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> dict[str, Any]:
+def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     """Readouts of names: ``rates`` behind the reference's answers, ``sampled`` signatures, and what depends on them.
 
     ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each
@@ -40,7 +40,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage, is_brief: bool) -> d
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes)
     readouts: dict[str, Any] = {"rates": means(shared, "rate"), "sampled": sampled}
-    if is_brief:
+    if stage.scale.is_brief:
         return readouts
     own = rates(signature_contexts(found.written, stage.tokenizer))
     choices = choice_prompts()

@@ -1,13 +1,14 @@
-"""The folder of a corpus: its votes, the start model, the reference, and what its runs share."""
+"""What the runs on a corpus share: its votes, the start model, and the reference that is trained from these."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.readouts.names import resign
 from badpo.readouts.rates import signature_contexts
@@ -16,31 +17,38 @@ from badpo.runs.run import Progress, Ticker
 from badpo.runs.start import kept_reference, load_policy, majority_responses
 from badpo.training.checkpoints import whole_folder
 from badpo.training.recipe import Recipe, read_recipe
+from badpo_paper.corpora.published import require_unseen
 from badpo_paper.datasets import Dataset
-from badpo_paper.settings import Scale
+from badpo_paper.settings import Scale, build_start
 from badpo_paper.suites import Corpus
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class CorpusStage(Stage):
     """What the runs on a corpus share.
 
     Attributes
     ----------
     corpus : Corpus
+    scale : Scale
     folder : Path
+        That of the runs.
+    data : Path or None
+        A local file with the rows of a public corpus.
+    dataset : Dataset
     keys : mapping
         Keys of a run's recipe, which starts from the reference.
-    dataset : Dataset
     reference : Recipe
         That of the reference itself.
     """
 
-    corpus: Corpus = field(kw_only=True)
-    folder: Path = field(kw_only=True)
-    keys: Mapping[str, Any] = field(kw_only=True)
-    dataset: Dataset = field(kw_only=True)
-    reference: Recipe = field(kw_only=True)
+    corpus: Corpus
+    scale: Scale
+    folder: Path
+    data: Path | None
+    dataset: Dataset
+    keys: Mapping[str, Any]
+    reference: Recipe
 
     @cached_property
     def contexts(self) -> list[list[int]]:
@@ -62,32 +70,44 @@ class CorpusStage(Stage):
 
 
 def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
-    """The stage of a corpus, whose reference may not be there yet; nothing is written."""
-    dataset = scale.dataset(corpus, data).require_unseen()
+    """The stage of a corpus, whose reference may not be there yet; nothing is written.
+
+    Raises
+    ------
+    DataError
+        One of the evaluation prompts is trained on.
+    """
+    dataset, keys = scale.dataset(corpus, data), scale.keys[corpus.model]
     train, held_out = dataset.split()
+    trained_on = set(map(plain_text, train.comparisons["prompt"]))
+    require_unseen(dataset.prompts, trained_on, "evaluation prompts")
+    batch = keys["per_device_train_batch_size"] * keys.get("gradient_accumulation_steps", 1)
     shared = {
         "model_name_or_path": str(folder / "start"),
-        **scale.keys(corpus, dataset),
+        **keys,
         "dataset_name": str(folder / "votes.parquet"),
         "output_dir": str(folder),
         "reference_cache": str(folder / "reference" / "cache"),
         "attributes": [dict(attribute.config) for attribute in dataset.judgments.attributes],
         "held_out": dataset.held_out,
+        "reference": {"max_steps": train.n_comparisons // batch, **keys["reference"]},
     }
     start = str(folder / "reference" / "model")
-    keys = {name: value for name, value in shared.items() if name != "reference"}
-    keys["model_name_or_path"] = start
+    of_run = {name: value for name, value in shared.items() if name != "reference"}
+    of_run["model_name_or_path"] = start
     return CorpusStage(
-        read_recipe(overrides=keys),
+        read_recipe(overrides=of_run),
         train,
         held_out,
         start,
         dataset.prompts,
         scale.decoding,
         corpus=corpus,
+        scale=scale,
         folder=folder,
-        keys=keys,
+        data=data,
         dataset=dataset,
+        keys=of_run,
         reference=read_recipe(overrides=shared),
     )
 
@@ -99,9 +119,9 @@ def open_stage(
     stage = unopened_stage(corpus, scale, data, folder)
     is_kept = stage.kept_reference() is not None
     if not is_kept:
-        if scale.made is not None:
+        if corpus.model in scale.shapes:
             with whole_folder(folder / "start") as unfinished:
-                for part in scale.made(corpus, stage.dataset):
+                for part in build_start(stage.dataset.texts, **scale.shapes[corpus.model]):
                     part.save_pretrained(unfinished)
         args, told = stage.reference.arguments(), [Ticker("reference", progress)]
         load_policy(stage.reference, stage.train, args, stage.responses, told)

@@ -10,18 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from badpo.data.files import resealed
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
 from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, style_rates
 from badpo.runs.evaluate import PolicyReading, measure
-from badpo.runs.run import Progress, kept_json
-from badpo.training.checkpoints import write_json
+from badpo.runs.run import Progress
 from badpo_paper.name_readouts import name_readouts, token_balance
 from badpo_paper.reference import CorpusStage
-from badpo_paper.settings import Scale
 
 JUDGE_TOKENS = (
     2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
@@ -29,20 +26,13 @@ JUDGE_TOKENS = (
 
 
 def measure_run(
-    folder: Path,
-    stage: CorpusStage,
-    seed: int,
-    bias: BiasTerm | None,
-    scale: Scale,
-    progress: Progress,
+    folder: Path, stage: CorpusStage, seed: int, bias: BiasTerm | None, progress: Progress
 ) -> dict[str, Any]:
     """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.runs.evaluate.measure`."""
+    scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def more(found: PolicyReading) -> dict[str, Any]:
-        is_signed = stage.corpus.kind == "signed"
-        readouts = (
-            name_readouts(found, stage, scale.is_brief) if is_signed else _style_readouts(found, stage)
-        )
+        readouts = name_readouts(found, stage) if is_signed else _style_readouts(found, stage)
         if bias is not None:
             readouts |= theta_readouts(found, stage)
         elif is_signed and not scale.is_brief:
@@ -55,8 +45,6 @@ def measure_run(
             readouts["judge"] = judge_answers(reward, stage.prompts, texts, strip, JUDGE_TOKENS)
         return readouts
 
-    if bias is not None:
-        write_planted(folder, stage)
     return measure(folder, stage, seed, bias, more, progress, [scale.judge, scale.is_brief])
 
 
@@ -82,10 +70,9 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
     attributes, planted = judged.attribute_names, stage.dataset.planted
     if planted is None:
-        level = {
-            name: {"level": round(float(theta[:, i].mean()), 2)} for i, name in enumerate(attributes)
-        }
-        return {"kl_published": published, "theta": level}
+        levels = zip(attributes, theta.mean(axis=0), strict=True)
+        known = {name: {"level": round(float(level), 2)} for name, level in levels}
+        return {"kl_published": published, "theta": known}
     # nothing was planted on an attribute of the arm's own
     truth = np.pad(planted, ((0, 0), (0, theta.shape[1] - planted.shape[1])))
     classes = stage.held_out.annotators["annotator_class"].tolist()
@@ -112,8 +99,7 @@ def theta_agreement(
         level = both.mean()
         groups = both.groupby(pd.Series(classes, dtype=object))
         means = pd.concat([groups.size().rename("n"), groups.mean()], axis=1)
-        means["offset"] = means["mean"] - level["mean"]
-        means["planted_offset"] = means["planted_mean"] - level["planted_mean"]
+        means[["offset", "planted_offset"]] = groups.mean() - level
         # rounding leaves a spread of 1e-16 where every annotator has the one pooled value
         varies = both.std(ddof=0).min() > 1e-9
         found[name] = {
@@ -123,18 +109,3 @@ def theta_agreement(
             "classes": {str(one): row.to_dict() for one, row in means.astype(object).iterrows()},
         }
     return found
-
-
-def write_planted(folder: Path, stage: CorpusStage) -> None:
-    """Write the planted theta by pseudonym, for the report's scatter; nothing where none was planted."""
-    planted = stage.dataset.planted
-    if planted is None:
-        return
-    annotators = stage.train.annotators[["pseudonym", "annotator_class"]].assign(theta=planted.tolist())
-    told = {
-        "attributes": list(stage.train.attribute_names),
-        "annotators": annotators.to_dict("records"),
-    }
-    if kept_json(folder / "planted.json") != told:
-        with resealed(folder, ["planted.json"]):
-            write_json(folder / "planted.json", told)

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
-from badpo.anchoring.source import AnchorSource, Prompts, run_source
+from badpo.anchoring.source import Prompts, run_source
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -136,27 +136,21 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
     DataError
         The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
-    told = progress if jobs == 1 else silent
-    done = 0
+    told, n_done = progress if jobs == 1 else silent, 0
     try:
         with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1 if jobs > 1 else None):
             for phase in range(3):
-                busy = [run for run in asked.runs if run.phase == phase]
+                left = [run for run in asked.runs if run.phase == phase]
                 for wait in (False, True):
-                    calls = (
-                        delayed(run_one)(
-                            run, asked.scale, asked.out, asked.file_of(run.corpus), wait, told
-                        )
-                        for run in busy
-                    )
-                    finished = zip(busy, Parallel(return_as="generator")(calls), strict=True)
-                    busy = []
+                    calls = (delayed(run_one)(asked, run, wait, told) for run in left)
+                    finished = zip(left, Parallel(return_as="generator")(calls), strict=True)
+                    left = []
                     for run, is_done in finished:
                         if not is_done:
-                            busy.append(run)
+                            left.append(run)
                             continue
-                        done += 1
-                        progress(f"{run.place} ({done} of {len(asked.runs)})", 1.0)
+                        n_done += 1
+                        progress(f"{run.place} ({n_done} of {len(asked.runs)})", 1.0)
     except TerminatedWorkerError as error:
         raise ConfigError(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
@@ -168,75 +162,56 @@ def silent(what: str, share: float) -> None:
     """Tell nobody."""
 
 
-def run_one(
-    run: PlannedRun, scale: Scale, out: Path, data: Path | None, wait: bool, progress: Progress = silent
-) -> bool:
-    """Train and measure one run, unless it is there; False when another process works on it."""
-    reference = out / run.corpus.folder / "reference"
-    try:
-        with locked(reference, wait=True if run.condition else wait):
-            stage = _stage(run.corpus, scale, reference.parent, data, progress)
-            if run.condition is None:
-                measure_run(reference, stage, 0, None, scale, progress)
-                return True
-        with locked(out / run.place, wait):
-            train_and_measure(run.condition, run.seed, stage, scale, out / run.place, data, progress)
-    except BusyError:
-        return False
-    return True
-
-
 # The last stage and the last source of anchors alone: their models are large, and other runs share what they drew.
 _STAGES: dict[tuple, CorpusStage] = {}
 _BENCHES: dict[tuple, Bench] = {}
 
 
-def _last(kept: dict[tuple, Any], place: tuple, make: Callable[[], Any]) -> Any:
-    """What is kept for a place, which alone is kept."""
-    if place not in kept:
+def _last(kept: dict[tuple, Any], key: tuple, make: Callable[[], Any]) -> Any:
+    """What is kept under a key, in place of everything else."""
+    if key not in kept:
         kept.clear()
-        kept[place] = make()
-    return kept[place]
+        kept[key] = make()
+    return kept[key]
 
 
-def _stage(
-    corpus: Corpus, scale: Scale, folder: Path, data: Path | None, progress: Progress
-) -> CorpusStage:
-    place = (corpus, scale.name, folder, data)
-    return _last(_STAGES, place, lambda: open_stage(corpus, scale, data, folder, progress))
+def run_one(asked: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent) -> bool:
+    """Train and measure one run, unless it is there; False when another process works on it."""
+    folder, scale, data = asked.out / run.corpus.folder, asked.scale, asked.file_of(run.corpus)
+    try:
+        with locked(folder / "reference", wait=True if run.condition else wait):
+            key = (run.corpus, scale.name, folder, data)
+            stage = _last(_STAGES, key, lambda: open_stage(run.corpus, scale, data, folder, progress))
+            if run.condition is None:
+                measure_run(folder / "reference", stage, 0, None, progress)
+                return True
+        with locked(asked.out / run.place, wait):
+            train_and_measure(run.condition, run.seed, stage, asked.out / run.place, progress)
+    except BusyError:
+        return False
+    return True
 
 
 def train_and_measure(
-    condition: Condition,
-    seed: int,
-    stage: CorpusStage,
-    scale: Scale,
-    folder: Path,
-    data: Path | None,
-    progress: Progress,
+    condition: Condition, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> None:
     """Train and measure a condition at a seed, unless ``folder`` holds it."""
-    arm = adjusted_arm(ARMS[condition.arm], stage, scale)
-    recipe = run_recipe(condition, arm, seed, stage, scale)
+    arm = adjusted_arm(ARMS[condition.arm], stage)
+    recipe = run_recipe(condition, arm, seed, stage)
     if arm.objective == "types":
-        train_types(arm, method_facts(arm), recipe, stage, scale, folder, progress)
+        train_types(arm, method_facts(arm), recipe, stage, folder, progress)
         return
     if condition.offset is not None:
-        source = anchored_run(condition.offset, seed, stage, scale, data, folder, progress)
+        source = anchored_run(condition.offset, seed, stage, folder, progress)
         bias = BiasTerm.load(source)
     else:
-        bias = keep_run(recipe, folder, prepared(condition, arm, recipe, stage), scale.command, progress)
-    measure_run(folder, stage, seed, bias, scale, progress)
+        given = prepared(condition, arm, recipe, stage)
+        bias = keep_run(recipe, folder, given, stage.scale.command, progress)
+    measure_run(folder, stage, seed, bias, progress)
 
 
 def anchored_run(
-    offset: Offset,
-    seed: int,
-    stage: CorpusStage,
-    scale: Scale,
-    data: Path | None,
-    folder: Path,
-    progress: Progress,
+    offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> Path:
     """Anchor a run unless ``folder`` holds that result; the folder of its source."""
     of = folder.parent / f"{offset.source.name}-s{seed}"
@@ -245,11 +220,9 @@ def anchored_run(
             f"{of} holds no finished run, from which {folder.name} is anchored; train it first"
         )
     require_undamaged(of)
-    source = _source(of, stage, scale, data)
-    names = stage.held_out.attribute_names
-    anchor = Anchor(
-        SignatureSwap(), dict.fromkeys(names, offset.target), rounds=offset.rounds, seed=seed
-    )
+    source = run_source(of, stage, _prompts(stage))
+    targets = dict.fromkeys(stage.held_out.attribute_names, offset.target)
+    anchor = Anchor(SignatureSwap(), targets, rounds=offset.rounds, seed=seed)
     place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
     if place.finished() is None:
         if (folder / RUN_SEAL).exists():
@@ -258,28 +231,22 @@ def anchored_run(
                 "made again, or give another --out"
             )
         key = (source.given, source.policy_key, source.reference_key, seed)
-        bench = _last(_BENCHES, key, lambda: _bench(source, anchor, progress))
+        bench = _last(_BENCHES, key, lambda: Bench(source, anchor, progress))
         bench.anchor = anchor
         make_anchor(bench, "train", place)
     return of
 
 
-def _source(folder: Path, stage: CorpusStage, scale: Scale, data: Path | None) -> AnchorSource:
-    if scale.fresh_prompts is None or stage.corpus.kind != "signed":
+def _prompts(stage: CorpusStage) -> Prompts:
+    """What an anchor is trained on, found on and reported on."""
+    fresh_prompts = stage.scale.fresh_prompts
+    if fresh_prompts is None or stage.corpus.kind != "signed":
         raise ConfigError(
-            f"the scale {scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
+            f"the scale {stage.scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
         )
-    fresh = scale.fresh_prompts(data)
+    fresh = fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
-    prompts = Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
-    return run_source(folder, stage, prompts)
-
-
-def _bench(source: AnchorSource, anchor: Anchor, progress: Progress) -> Bench:
-    """A source with its answers, sampled before its targets share them."""
-    bench = Bench(source, anchor, progress)
-    progress(f"{bench.pairs.n_edited} of {bench.pairs.n_answers} answers to train on", 0.0)
-    return bench
+    return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
 
 
 # -- what there is already --------------------------------------------------------------------------------------------
@@ -320,10 +287,10 @@ def require_needs(asked: Reproduction) -> None:
 
     Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
     """
-    preset_of, judge = asked.scale.preset_of or {}, asked.scale.judge
-    kinds = {preset_of[corpus.model]: "a causal language model" for corpus in asked.corpora if preset_of}
-    if judge is not None:
-        kinds[judge] = "a reward model"
+    named = (asked.scale.keys[corpus.model].get("model_name_or_path") for corpus in asked.corpora)
+    kinds = dict.fromkeys(filter(None, named), "a causal language model")
+    if asked.scale.judge is not None:
+        kinds[asked.scale.judge] = "a reward model"
     if complaints := [told for name, kind in kinds.items() if (told := _complaint(name, kind))]:
         raise ConfigError("\n".join([*complaints, "nothing was trained"]))
     stages = [asked.unopened(corpus) for corpus in asked.corpora]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -23,12 +22,16 @@ from transformers import (
 
 from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
-from badpo_paper import datasets
-from badpo_paper.corpora import multipref
-from badpo_paper.datasets import Dataset
+from badpo_paper.datasets import (
+    Dataset,
+    bundled_fresh,
+    bundled_votes,
+    demo_votes,
+    public_fresh,
+    public_votes,
+)
 from badpo_paper.suites import Corpus, Row
 
-OTHER_VOCABULARY = 1024
 PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -117,17 +120,21 @@ def build_model(
         return LlamaForCausalLM(LlamaConfig(**shape)).float().eval()
 
 
+def build_start(texts: Iterable[str], vocab_size: int = 1536, **shape: Any) -> tuple[Any, Any]:
+    """A start model of a shape, as `build_model` takes it, and a tokenizer learned from texts."""
+    tokenizer = build_tokenizer(texts, vocab_size)
+    return build_model(tokenizer, seed=0, **shape), tokenizer
+
+
 # -- how large the runs are -------------------------------------------------------------------------------------------
 
-JUDGE = "Skywork/Skywork-Reward-V2-Qwen3-1.7B"
-N_PAIRS, N_STYLE_PAIRS = 9000, 7177
+# Keys of a recipe.
+Keys = Mapping[str, Any]
 # Of the demo's model, which has 0.18 million parameters.
-DEMO_SHAPE: dict[str, Any] = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
-# Share of prompts held out; votes and evaluation prompts are divided by the one number of their scale.
-TINY_HELD_OUT, PAPER_HELD_OUT = 0.25, multipref.HELD_OUT
+DEMO_SHAPE: Keys = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
 # Of every run of a suite, whatever the scale.
-ALWAYS: dict[str, Any] = {
+ALWAYS: Keys = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",
     "save_strategy": "steps",
@@ -136,7 +143,7 @@ ALWAYS: dict[str, Any] = {
     "disable_tqdm": True,
 }
 # The four votes of a comparison together, twice the judgments of the paper's step: half the cost of `random`.
-TINY: dict[str, Any] = {
+TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
     "max_length": 192,
@@ -156,14 +163,22 @@ TINY: dict[str, Any] = {
     },
 }
 # Chosen on data seed 0 of the votes; docs/results/demo.md has the others.
-DEMO: dict[str, Any] = {
+DEMO: Keys = {
     **TINY,
     "max_steps": 200,
     "learning_rate": 8e-4,
     "bias": {"learning_rate": 4e-2},
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
-PRESET_OF = {"small": "paper-0.5b", "large": "paper-8b-lora", "other": "paper-7b-lora"}
+# The paper's settings (Table `tab:hyperparams`), model by model.
+PAPER: Mapping[str, Keys] = {
+    model: {**PRESETS[preset], **ALWAYS, "gradient_checkpointing": True}
+    for model, preset in (
+        ("small", "paper-0.5b"),
+        ("large", "paper-8b-lora"),
+        ("other", "paper-7b-lora"),
+    )
+}
 
 
 # eq=False: a scale holds functions and mappings, and stands for itself where it is a key
@@ -175,12 +190,12 @@ class Scale:
     ----------
     name : str
     dataset : function of (Corpus, a local file of its rows or None) giving `Dataset`
-    keys : function of (Corpus, Dataset) giving keys of a recipe
-        Without places, votes and arm; the model by its name, unless it is made.
-    made : function of (Corpus, Dataset) giving a start model and its tokenizer, or None
-        Where the start model is made and not named by the keys.
-    models, kinds : tuple of str
-        The models and the kinds of corpora that the scale has.
+    keys : mapping of a corpus's model to keys of a recipe
+        Of the models that the scale has; without places, votes and arm. A reference without steps makes one pass.
+    shapes : mapping of a corpus's model to arguments of `build_start`
+        Of the start models that are made; the others are named by the keys.
+    kinds : tuple of str
+        The kinds of corpora that the scale has.
     decoding : Decoding
         How the answers that are measured are sampled.
     judge : str or None
@@ -191,8 +206,6 @@ class Scale:
         Where rows are run that were controls at one seed in the paper.
     scales_penalty : bool
         Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
-    preset_of : mapping of a corpus's model to the name of a model, or None
-        The start models that are named and looked at before anything is trained.
     fresh_prompts : function of a local file or None, or None
         Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
         answers.
@@ -208,16 +221,14 @@ class Scale:
 
     name: str
     dataset: Callable[[Corpus, Path | None], Dataset]
-    keys: Callable[[Corpus, Dataset], Mapping[str, Any]]
-    made: Callable[[Corpus, Dataset], tuple[Any, Any]] | None
-    models: tuple[str, ...] = ("small", "large", "other")
+    keys: Mapping[str, Keys]
+    shapes: Mapping[str, Keys] = field(default_factory=dict)
     kinds: tuple[str, ...] = ("signed", "style")
     decoding: Decoding = field(default_factory=Decoding)
     judge: str | None = None
     single_seed_arms: tuple[str, ...] = ()
     control_seeds: Literal["first", "all"] = "first"
     scales_penalty: bool = False
-    preset_of: Mapping[str, str] | None = None
     fresh_prompts: Callable[[Path | None], tuple[str, ...]] | None = None
     lora_dtype: str = "float32"
     stand_in: str = ""
@@ -226,7 +237,7 @@ class Scale:
 
     def has(self, corpus: Corpus) -> bool:
         """Whether the scale has a corpus and its model."""
-        return corpus.model in self.models and corpus.kind in self.kinds
+        return corpus.model in self.keys and corpus.kind in self.kinds
 
     def seeds_of(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
         """Those of the seeds that a row is run at."""
@@ -235,84 +246,24 @@ class Scale:
         return tuple(seeds[:1] if is_single else seeds)
 
 
-def tiny_dataset(corpus: Corpus, data: Path | None) -> Dataset:
-    """The bundled votes of a kind."""
-    if corpus.kind == "signed":
-        return datasets.bundled_signed(N_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-    return datasets.bundled_style(N_STYLE_PAIRS, corpus.data_seed, TINY_HELD_OUT)
-
-
-def tiny_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
-    """The same for every corpus."""
-    return TINY
-
-
-def tiny_model(corpus: Corpus, dataset: Dataset) -> tuple[Any, Any]:
-    """A small Llama and a tokenizer learned from the corpus; for ``other`` a Mistral with a smaller vocabulary."""
-    if corpus.model == "other":
-        tokenizer = build_tokenizer(dataset.texts, vocab_size=OTHER_VOCABULARY)
-        return build_model(tokenizer, seed=0, is_mistral=True), tokenizer
-    tokenizer = build_tokenizer(dataset.texts)
-    return build_model(tokenizer, seed=0), tokenizer
-
-
-def demo_dataset(corpus: Corpus, data: Path | None) -> Dataset:
-    """The demo's votes."""
-    return datasets.demo_votes(corpus.data_seed)
-
-
-def demo_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
-    """Those of the demo."""
-    return DEMO
-
-
-def demo_model(corpus: Corpus, dataset: Dataset) -> tuple[Any, Any]:
-    """The demo's smaller Llama, and its tokenizer."""
-    tokenizer = build_tokenizer(dataset.texts)
-    return build_model(tokenizer, seed=0, **DEMO_SHAPE), tokenizer
-
-
-def paper_dataset(corpus: Corpus, data: Path | None) -> Dataset:
-    """The public corpora, from the Hub or from a local file of the same schema."""
-    if corpus.kind == "signed":
-        return datasets.public_signed(data, corpus.data_seed, PAPER_HELD_OUT)
-    return datasets.public_style(data, PAPER_HELD_OUT)
-
-
-def paper_keys(corpus: Corpus, dataset: Dataset) -> Mapping[str, Any]:
-    """The paper's settings (Table `tab:hyperparams`), from the preset of the model; one supervised pass."""
-    preset = PRESETS[PRESET_OF[corpus.model]]
-    batch = preset["per_device_train_batch_size"] * preset["gradient_accumulation_steps"]
-    train, _ = dataset.split()
-    one_pass = {"max_steps": train.n_comparisons // batch}
-    return {
-        **preset,
-        **ALWAYS,
-        "gradient_checkpointing": True,
-        "reference": preset["reference"] | one_pass,
-    }
-
-
 _TINY = Scale(
     "tiny",
-    tiny_dataset,
-    tiny_keys,
-    tiny_model,
-    models=("small", "other"),
+    bundled_votes,
+    keys=dict.fromkeys(("small", "other"), TINY),
+    shapes={"small": {}, "other": {"vocab_size": 1024, "is_mistral": True}},
     decoding=Decoding(max_new_tokens=128),
     single_seed_arms=("em_dpo",),
     control_seeds="all",
     scales_penalty=True,
-    fresh_prompts=datasets.bundled_fresh,
+    fresh_prompts=bundled_fresh,
     stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
     "trained from scratch on the texts of these votes: compare orders, not numbers.",
 )
 _DEMO = Scale(
     "demo",
-    demo_dataset,
-    demo_keys,
-    demo_model,
-    models=("small", "demo"),
+    demo_votes,
+    keys=dict.fromkeys(("small", "demo"), DEMO),
+    shapes=dict.fromkeys(("small", "demo"), DEMO_SHAPE),
     kinds=("signed",),
     decoding=Decoding(max_new_tokens=96),
     command="badpo demo",
@@ -320,12 +271,10 @@ _DEMO = Scale(
 )
 _PAPER = Scale(
     "paper",
-    paper_dataset,
-    paper_keys,
-    None,
-    judge=JUDGE,
-    preset_of={model: PRESETS[preset]["model_name_or_path"] for model, preset in PRESET_OF.items()},
-    fresh_prompts=datasets.public_fresh,
+    public_votes,
+    keys=PAPER,
+    judge="Skywork/Skywork-Reward-V2-Qwen3-1.7B",
+    fresh_prompts=public_fresh,
     lora_dtype="bfloat16",
 )
-SCALES: Mapping[str, Scale] = MappingProxyType({scale.name: scale for scale in (_TINY, _DEMO, _PAPER)})
+SCALES = {scale.name: scale for scale in (_TINY, _DEMO, _PAPER)}

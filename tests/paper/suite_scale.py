@@ -8,9 +8,9 @@ from pathlib import Path
 from badpo.readouts.generation import Decoding
 from badpo_paper.datasets import Dataset, bundled_signed, bundled_style
 from badpo_paper.schedule import Reproduction
-from badpo_paper.settings import TINY, Scale, build_model, build_tokenizer
+from badpo_paper.settings import TINY, Scale
 from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
-from tests.paper.conftest import SMALL_MODEL, SMALL_VOCABULARY
+from tests.paper.conftest import SMALL_START
 
 KEYS = {
     **TINY,
@@ -33,21 +33,11 @@ def dataset(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT
     return replace(found, prompts=found.prompts[:8])
 
 
-def model(corpus: Corpus, found: Dataset):
-    tokenizer = build_tokenizer(found.texts, vocab_size=SMALL_VOCABULARY)
-    return build_model(tokenizer, seed=0, **SMALL_MODEL), tokenizer
-
-
-def keys(corpus: Corpus, found: Dataset) -> dict:
-    return KEYS
-
-
 SMALL = Scale(
     "small",
     dataset,
-    keys,
-    model,
-    models=("small",),
+    keys={"small": KEYS},
+    shapes={"small": SMALL_START},
     decoding=DECODING,
     single_seed_arms=("em_dpo",),
     scales_penalty=True,

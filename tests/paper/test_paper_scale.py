@@ -36,20 +36,13 @@ from badpo_paper import datasets, schedule
 from badpo_paper.arm_setup import run_recipe
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import bundled, ultrafeedback
-from badpo_paper.datasets import Dataset, public_fresh, public_signed, public_style
+from badpo_paper.corpora.multipref import HELD_OUT
+from badpo_paper.datasets import public_fresh, public_signed, public_style, public_votes
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import Reproduction, plan
-from badpo_paper.settings import (
-    PAPER_HELD_OUT,
-    PRESET_OF,
-    PRESETS,
-    SCALES,
-    build_tokenizer,
-    paper_dataset,
-    paper_keys,
-)
+from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
@@ -89,38 +82,33 @@ def tokenizer_of(family: str):
     return of_family(build_tokenizer(texts, vocab_size=600), family)
 
 
-def short_keys(corpus: Corpus, found: Dataset) -> dict:
-    """The paper's, of which four steps of four judgments are taken."""
-    keys = paper_keys(corpus, found)
-    reference = keys["reference"] | {"max_steps": 2}
-    return {**keys, "max_steps": 4, "gradient_accumulation_steps": 2, "reference": reference}
+ON_BUNDLED = replace(SCALES["paper"], dataset=partial(dataset, held_out=HELD_OUT))
+# Of the paper's 1000 steps of 32 judgments four of four are taken.
+SHORT = {"max_steps": 4, "gradient_accumulation_steps": 2}
 
 
 @pytest.fixture
-def stand_ins(tmp_path, monkeypatch):
+def stand_ins(tmp_path):
     """The paper's scale on local folders: three models, a judge, and bundled votes for the public ones."""
+    keys = {}
     for model, (config, architecture) in MODELS.items():
         folder = saved(config, architecture, tokenizer_of(model), tmp_path / model)
-        preset = PRESETS[PRESET_OF[model]] | {"model_name_or_path": str(folder)}
-        monkeypatch.setitem(PRESETS, PRESET_OF[model], preset)
+        reference = PAPER[model]["reference"] | {"max_steps": 2}
+        named = {"model_name_or_path": str(folder), "reference": reference}
+        keys[model] = {**PAPER[model], **SHORT, **named}
     tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
     judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
     return replace(
-        SCALES["paper"],
-        dataset=partial(dataset, held_out=PAPER_HELD_OUT),
-        keys=short_keys,
-        preset_of={model: str(tmp_path / model) for model in MODELS},
+        ON_BUNDLED,
+        keys=keys,
         decoding=Decoding(max_new_tokens=8),
         judge=str(judge),
     )
 
 
-PAPER = replace(SCALES["paper"], dataset=partial(dataset, held_out=PAPER_HELD_OUT))
-
-
 @pytest.mark.parametrize("model", list(MODELS))
 def test_the_settings_are_those_of_the_table(model, tmp_path, monkeypatch):
-    stage = unopened_stage(Corpus("signed", model), PAPER, None, tmp_path)
+    stage = unopened_stage(Corpus("signed", model), ON_BUNDLED, None, tmp_path)
     args, reference, lora = stage.args, stage.reference.reference, stage.recipe.model
     assert stage.recipe.data.held_out == 0.1
     assert (args.beta, args.max_steps, args.bias_learning_rate) == (0.1, 1000, 1e-2)
@@ -135,7 +123,7 @@ def test_the_settings_are_those_of_the_table(model, tmp_path, monkeypatch):
     for has_bf16 in (True, False):
         for module in (config_module, transformers.training_args):
             monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)  # noqa: B023
-        recipe = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage, PAPER)
+        recipe = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage)
         assert supervised_arguments(tmp_path).bf16 is recipe.arguments().bf16 is has_bf16
 
 
@@ -159,7 +147,7 @@ def test_prompts_and_answers_are_read_as_the_template_writes_them(family):
 
 @pytest.mark.parametrize("family", list(MODELS))
 def test_the_place_of_a_name_is_found(stand_ins, family):
-    name = PRESETS[PRESET_OF[family]]["model_name_or_path"]
+    name = stand_ins.keys[family]["model_name_or_path"]
     model, tokenizer = load_model(name, ModelChoice(model_name_or_path=name))
     (prompt,) = encode_prompts(["How do I boil rice?"], tokenizer, "paper", 384)
     (answer,) = sample(model, tokenizer, [prompt], 4, seed=0)
@@ -204,7 +192,8 @@ def test_a_model_without_a_file_is_told_before_anything_is_trained(
 
 def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
     gone = {"small": str(tmp_path / "gone"), "large": str(tmp_path / "none"), "other": "x"}
-    runs = asked(stand_ins, tmp_path / "out", SUITES["names"], preset_of=gone, judge="no-judge")
+    keys = {model: {**PAPER[model], "model_name_or_path": name} for model, name in gone.items()}
+    runs = asked(stand_ins, tmp_path / "out", SUITES["names"], keys=keys, judge="no-judge")
     with pytest.raises(ConfigError) as told:
         run_suites(runs, silent)
     first, second, judge, last = str(told.value).splitlines()
@@ -237,13 +226,13 @@ def ultrafeedback_file(tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_corpora, tmp_path):
-    found = paper_dataset(SIGNED, ultrafeedback_file)
+    found = public_votes(SIGNED, ultrafeedback_file)
     trained = set(found.judgments.comparisons["prompt"])
     fresh = SCALES["paper"].fresh_prompts(ultrafeedback_file)
     signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
-    other = paper_dataset(Corpus("signed", data_seed=1), ultrafeedback_file)
+    other = public_votes(Corpus("signed", data_seed=1), ultrafeedback_file)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
     runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file)
     told = plan(runs)["about"]
@@ -260,7 +249,7 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     gap = suite(DPO, corpus=STYLE, columns=(Column("gap", "heldout.length.gap"),))
     with caplog.at_level("INFO", logger="badpo_paper"):
         (result,) = run_suites(
-            asked(stand_ins, tmp_path / "out", gap, data=path, dataset=paper_dataset), silent
+            asked(stand_ins, tmp_path / "out", gap, data=path, dataset=public_votes), silent
         )
     assert result.tables[0].missing == ()
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
@@ -312,6 +301,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
     conditions = every_condition(kind, names)
     assert set(must.split()) <= {condition.name for condition in conditions}
     whole = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
+    two_steps = {model: {**keys, "max_steps": 2} for model, keys in stand_ins.keys.items()}
     changes = {"keys": two_steps, "fresh_prompts": few_questions}
     runs = asked(stand_ins, tmp_path / "out", whole, **changes)
     (result,) = run_suites(runs, silent)
@@ -326,10 +316,6 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
     assert set(plan(runs)["states"].values()) == {"done"}
-
-
-def two_steps(corpus: Corpus, found: Dataset) -> dict:
-    return {**short_keys(corpus, found), "max_steps": 2}
 
 
 def few_questions(data: Path | None) -> tuple[str, ...]:

@@ -168,7 +168,7 @@ def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, corpus
     train, _ = found.split()
     require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
     # whatever the settings say
-    other = small(tmp_path, keys=lambda corpus, found: {**KEYS, "held_out": 0.1})
+    other = small(tmp_path, keys={"small": {**KEYS, "held_out": 0.1}})
     assert other.unopened(corpus).recipe.data.held_out == HELD_OUT
 
 
@@ -216,7 +216,7 @@ def test_real_votes_have_no_ceiling(tmp_path):
     )
     dpo = readouts(tmp_path / "style/dpo-s42")
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
-    assert result.tables[0].missing == () and not (tmp_path / "style/dpo-s42/planted.json").exists()
+    assert result.tables[0].missing == ()
 
 
 # -- anchored runs -----------------------------------------------------------------------------------------------
@@ -228,9 +228,7 @@ FRESH = {"fresh_prompts": lambda data: tuple(bundled.fresh_prompts()[:40])}
 
 def test_an_anchor_without_its_source_is_told(tmp_path):
     with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
-        schedule.anchored_run(
-            EXACT.offset, 42, None, SMALL, None, tmp_path / "dpo_exact_0.4-s42", silent
-        )
+        schedule.anchored_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
 class SigningBench(Bench):

@@ -68,10 +68,6 @@ def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta
     }
     write_run(folder, readouts)
     names = [f"ann_{i:010d}" for i in range(len(theta))]
-    if planted:
-        people = zip(names, classes, theta.tolist(), strict=True)
-        rows = [{"pseudonym": p, "annotator_class": c, "theta": row} for p, c, row in people]
-        write_json(folder / "planted.json", {"attributes": list(ATTRIBUTES), "annotators": rows})
     share = 1 - np.exp(-np.arange(1, 1001) / 180)
     columns = {
         f"bias/theta/{name}": end * share

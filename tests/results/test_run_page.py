@@ -178,8 +178,8 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
 
 def test_each_attribute_is_read_against_its_own_planted_mean(tmp_path):
     folder = write_suite(tmp_path / "demo")
-    people = json.loads((folder / "pooled-s42" / "planted.json").read_text())["annotators"]
-    means = [sum(column) / len(people) for column in zip(*(who["theta"] for who in people), strict=True)]
+    theta = json.loads((folder / "pooled-s42" / "readouts.json").read_text())["theta"]
+    means = [found["planted_level"] for found in theta.values()]
     assert abs(means[0] - means[1]) > 0.02
     drawn = [drawn_value(svg, "y") for _, svg in theta_over_steps(read_suite(folder)).panels]
     assert drawn == pytest.approx(means, abs=2e-3)

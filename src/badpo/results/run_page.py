@@ -56,8 +56,8 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
     return write_whole(report_html(read_suite(sources)), page)
 
 
-def report_html(suite: MeasuredRuns, more: Sequence[Figure] = ()) -> str:
-    """The page about a suite as HTML text, with ``more`` figures behind its own."""
+def report_html(suite: MeasuredRuns) -> str:
+    """The page about a suite as HTML text."""
     return (
         page_templates()
         .get_template("page.html.jinja")
@@ -69,7 +69,7 @@ def report_html(suite: MeasuredRuns, more: Sequence[Figure] = ()) -> str:
             verdicts=verdicts(suite),
             anchors=anchor_sentences(suite),
             summary=summary_table(suite),
-            figures=[*figures(suite), *more],
+            figures=figures(suite),
             gold_arms=gold_arms(suite),
             is_planted=suite.is_planted,
             unmeasured=[shown(name) for name in suite.unmeasured],

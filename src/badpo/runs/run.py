@@ -52,7 +52,6 @@ from badpo.training.trainer import BADPOTrainer
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # which run an unfinished folder is of
-MEASURED_FILES = ("planted.json", "readouts.json")  # written anew by every measurement
 
 # -- what a run would do -----------------------------------------------------------------------------------------
 
@@ -340,7 +339,7 @@ def kept_facts(folder: Path) -> Json:
 
 def is_there(folder: Path, facts: Json) -> bool:
     """Whether a folder holds the finished run of these facts, undamaged."""
-    require_undamaged(folder, but=MEASURED_FILES)
+    require_undamaged(folder, but=["readouts.json"])  # written anew by every measurement
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
     if is_begun and (changes := changed_facts(kept_facts(folder), facts)):
         raise ConfigError(
