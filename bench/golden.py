@@ -100,7 +100,9 @@ def smaller_scales(old: Any) -> Any:
         if isinstance(keys := getattr(old[name], "keys", None), dict):
             changes["keys"] = dict.fromkeys(keys, found("settings"))
             other = {"vocab_size": 1024, "is_mistral": True}
-            changes["shapes"] = {"other": other} | dict.fromkeys(keys.keys() - {"other"}, {"vocab_size": 600})
+            changes["shapes"] = {"other": other} | dict.fromkeys(
+                keys.keys() - {"other"}, {"vocab_size": 600}
+            )
         smaller[name] = replace(old[name], **changes)
     return smaller
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -141,10 +142,11 @@ def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
 )
 def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, unit):
     monkeypatch.setattr(arm_setup, "penalty_factor", lambda stage: 4.0)
-    arm = adjusted_arm(ARMS[name], None, SMALL)
+    short, long = SimpleNamespace(scale=SMALL), SimpleNamespace(scale=SCALES["paper"])
+    arm = adjusted_arm(ARMS[name], short)
     assert (arm.fixed, arm.length_unit) == (pytest.approx(fixed), unit)
-    assert adjusted_arm(ARMS[name], None, SCALES["paper"]) is ARMS[name]
-    assert adjusted_arm(ARMS["pooled"], None, SMALL) is ARMS["pooled"]
+    assert adjusted_arm(ARMS[name], long) is ARMS[name]
+    assert adjusted_arm(ARMS["pooled"], short) is ARMS["pooled"]
 
 
 # -- the spectral meta-learner ------------------------------------------------------------------------------------
