@@ -17,7 +17,7 @@ from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
 from badpo.data.tables import Table, inert
-from badpo.importers.fields import Export, personal_fields
+from badpo.importers.export import Export, personal_fields
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from badpo.cli.main import app
 from badpo.data.attributes import ATTRIBUTES
-from badpo.importers.formats import FORMATS
+from badpo.importers.convert import FORMATS
 
 ROOT = Path(__file__).parents[1]
 VOTES = ROOT / "examples" / "votes.csv"

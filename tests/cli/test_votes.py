@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from badpo.cli.main import app
 from badpo.data.privacy import pseudonyms
-from badpo.importers.formats import FORMATS
+from badpo.importers.convert import FORMATS
 from tests.auditing.planted import votes
 
 ROOT = Path(__file__).parents[2]

@@ -34,7 +34,7 @@ from badpo.data.forgetting import find_people
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
-from badpo.importers.formats import import_file
+from badpo.importers.convert import import_file
 
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
 HEADER = "prompt,response_a,response_b,winner,annotator\n"
@@ -180,11 +180,11 @@ with locked(sys.argv[1]):
 FORGETS_SLOWLY = """
 import sys, time
 from badpo.data import forgetting
-lines = forgetting._lines_without
+lines = forgetting._text_without
 def slowly(*args):
     time.sleep(0.5)
     return lines(*args)
-forgetting._lines_without = slowly
+forgetting._text_without = slowly
 print(flush=True)
 sys.stdin.read()
 forgetting.forget(forgetting.find_people([sys.argv[1]]), data=[sys.argv[2]])

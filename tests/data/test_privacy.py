@@ -21,7 +21,7 @@ from badpo.data.privacy import (
     withheld_classes,
 )
 from badpo.data.problems import ConfigError
-from badpo.importers.formats import import_file
+from badpo.importers.convert import import_file
 
 KEY = b"a key of sixteen bytes or more"
 

@@ -21,8 +21,8 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.data.yaml_files import parse_value, read_yaml
 from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement
-from badpo.importers.fields import personal_fields
-from badpo.importers.formats import import_votes
+from badpo.importers.convert import import_votes
+from badpo.importers.export import personal_fields
 from badpo.readouts.judge import strip_markdown
 from badpo.theory.tilt import fit_calibration
 from badpo.training.checkpoints import write_json
@@ -54,7 +54,7 @@ FILES = [  # reader, file, what stands in it, what is said
         (Judgments.read, "v.parquet", parquet({"badpo.dropped": told}), "import left out are damaged")
         for told in ("5", '[{"n": "x"}]', "[")
     ),
-    (read_yaml, "run.yaml", "max_steps: " + "[" * 3_000, "E208 run.yaml(?s:.*)nested too deep"),
+    (read_yaml, "run.yaml", "max_steps: " + "[" * 3_000, "E208 run.yaml(?s:.*)recursion"),
     *(
         (read_yaml, "run.yaml", text, "E208 run.yaml(?s:.*)not valid YAML")
         for text in ("\x01", "seed: !!int a\n", "seed: 2001-99-99\n", f"seed: {DIGITS}\n")

@@ -1,10 +1,11 @@
-"""Exports of other programs become votes under our names; what is no vote is counted."""
+"""Exports of other programs become votes under our names; what is no vote is counted, what is personal stays behind."""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
+import stat
 from collections import Counter
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table
-from badpo.importers.fields import Export, personal_fields
-from badpo.importers.formats import FORMATS, import_file, import_votes
+from badpo.importers.convert import FORMATS, import_file, import_votes
+from badpo.importers.export import Export, personal_fields
+from badpo_paper.corpora.files import read_scored_pairs
 
 EXPORTS = Path(__file__).parent / "exports"
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
@@ -78,15 +80,17 @@ def left_out(imported) -> Counter:
     return counts
 
 
-def votes(imported, *columns: str) -> list[tuple]:
-    return list(imported.table.frame[list(columns)].itertuples(index=False, name=None))
+def votes(source, *columns: str, **options) -> list[tuple]:
+    frame = import_votes(source, **options).table.frame
+    return list(frame[list(columns)].astype(object).itertuples(index=False, name=None))
 
 
 def records_of(path: Path) -> list:
     text = path.read_text()
-    return (
-        json.loads(text) if path.suffix == ".json" else [json.loads(line) for line in text.splitlines()]
-    )
+    return json.loads(text) if path.suffix == ".json" else [*map(json.loads, text.splitlines())]
+
+
+# -- each format -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -95,107 +99,91 @@ def test_the_votes_of_each_format(name):
     found, named = import_votes(ALL[name]), import_votes(ALL[name], format=name)
     assert found.format == named.format == name
     pd.testing.assert_frame_equal(found.table.frame, named.table.frame)
-    assert "|".join(" ".join(map(str, row)) for row in votes(found, *columns.split())) == rows
+    assert "|".join(" ".join(map(str, row)) for row in votes(ALL[name], *columns.split())) == rows
     assert left_out(found) == counts
     if name == "ultrafeedback":
         assert [finding.code for finding in found.findings] == ["N147"]
         return
     judgments = Judgments.read(found.table, columns=found.columns)
-    assert {str(who) for who in found.table.frame["annotator"]}.isdisjoint(
-        judgments.annotators["pseudonym"]
-    )
+    people = set(judgments.annotators["pseudonym"])
+    assert people.isdisjoint(map(str, found.table.frame["annotator"]))
     n_ties = (found.table.frame["winner"] == "tie").sum()
     assert judgments.dropped["n"].sum() == sum(counts.values()) + n_ties
 
 
 @pytest.mark.parametrize("name", [name for name in ALL if name != "label-studio"])
 def test_parquet_gives_the_same_votes(name, tmp_path):
-    records = records_of(ALL[name])
+    records, path = records_of(ALL[name]), tmp_path / "export.parquet"
     if name == "argilla":  # one column holds labels and lists here, which no parquet column can
         records = [records[0] | {"preference.responses": ["response_1", "response_2", None]}]
-    pq.write_table(pa.Table.from_pylist(records), tmp_path / "export.parquet")
-    imported, expected = import_votes(tmp_path / "export.parquet"), import_votes(records)
-    shown = [
-        name for name in ("winner", "annotator", "response_a", "chosen") if name in expected.table.frame
-    ]
-    assert imported.format == name and votes(imported, *shown) == votes(expected, *shown)
+    pq.write_table(pa.Table.from_pylist(records), path)
+    scored = name == "ultrafeedback"
+    shown = ["chosen"] if scored else ["winner", "annotator", "response_a"]
+    assert import_votes(path).format == name and votes(path, *shown) == votes(records, *shown)
 
 
 def test_multipref_has_texts_and_other_questions():
     imported = import_votes(ALL["multipref"])
     assert imported.table.dropped[0]["annotator"] == pseudonyms(["wise_badger"])[0]
     texts = ("How do I dry herbs?", "**Hang** them:\n- in bunches\n- in the dark", "model-y")
-    assert votes(imported, "prompt", "response_b", "model_b")[0] == texts
+    assert votes(ALL["multipref"], "prompt", "response_b", "model_b")[0] == texts
     assert "highest_level_degree" in imported.left_behind
-    other = import_votes(ALL["multipref"], columns={"winner": "helpful_pref"})
-    assert set(other.table.frame["winner"]) == {"tie"}
+    assert set(votes(ALL["multipref"], "winner", columns={"winner": "helpful_pref"})) == {("tie",)}
 
 
-def test_label_studio_takes_only_the_id_of_a_person():
-    imported = import_votes(LABEL_STUDIO)
+def test_label_studio_takes_only_the_id_of_a_person_and_fields_by_their_names():
     tasks = records_of(LABEL_STUDIO)
     for task in tasks:
         named = {"question": "input", "text1": "answer_a", "text2": "answer_b"}
         task["data"] = {named.get(name, name): cell for name, cell in task["data"].items()}
         for annotation in task["annotations"]:
             annotation["completed_by"] = annotation["completed_by"]["id"]
-    assert votes(import_votes(tasks), "annotator", "winner") == votes(imported, "annotator", "winner")
-
-
-def test_label_studio_asks_which_of_two_questions():
-    tasks = records_of(LABEL_STUDIO)
-    results = tasks[0]["annotations"][0]["result"]
-    results.append(results[0] | {"from_name": "kinder", "value": {"selected": "right"}})
-    with pytest.raises(DataError, match="2 pairwise questions: better, kinder"):
-        import_votes(tasks)
-    imported = import_votes(tasks, columns={"winner": "kinder"})
-    assert votes(imported, "annotator", "winner")[0] == ("3", "b")
-
-
-def test_label_studio_names_the_fields_it_cannot_tell():
-    tasks = [task | {"data": {"x": "1", "y": "2", "z": "3"}} for task in records_of(LABEL_STUDIO)]
-    named = {"response_a": "x", "response_b": "y"}
+    assert votes(tasks, "annotator", "winner") == votes(LABEL_STUDIO, "annotator", "winner")
+    tasks = [task | {"data": {"x": "1", "y": "2", "z": "3"}} for task in tasks]
+    sides = {"response_a": "x", "response_b": "y"}
     for columns, fields in (
-        (None, "response_a and response_b; found: x, y, z"),
-        (named, "prompt; found: z"),
+        ({}, "response_a and response_b; found: x, y, z"),
+        (sides, "prompt; found: z"),
     ):
         with pytest.raises(DataError, match=f"cannot tell which field is {fields}"):
             import_votes(tasks, columns=columns)
-    imported = import_votes(tasks, columns=named | {"prompt": "z"})
-    assert votes(imported, "prompt", "response_a")[0] == ("3", "1")
+    assert votes(tasks, "prompt", "response_a", columns=sides | {"prompt": "z"})[0] == ("3", "1")
 
 
-def test_argilla_nested_needs_the_question_where_there_are_two():
-    with pytest.raises(DataError, match="2 questions: choice, notes"):
-        import_votes(NESTED)
+def test_a_question_is_asked_for_where_there_are_two():
+    tasks = records_of(LABEL_STUDIO)
+    results = tasks[0]["annotations"][0]["result"]
+    results.append(results[0] | {"from_name": "kinder", "value": {"selected": "right"}})
+    for export, questions in ((tasks, "better, kinder"), (NESTED, "choice, notes")):
+        with pytest.raises(DataError, match=f"2 questions: {questions}"):
+            import_votes(export)
+    assert votes(tasks, "annotator", "winner", columns={"winner": "kinder"})[0] == (3, "b")
     with pytest.raises(DataError, match='"chioce" .for winner. is not in the export'):
         import_votes(NESTED, columns={"winner": "chioce"})
-    imported = import_votes(NESTED, columns={"winner": "choice"})
-    assert votes(imported, "prompt", "response_b", "winner") == [
+    choice = {"winner": "choice"}
+    assert votes(NESTED, "prompt", "response_b", "winner", columns=choice) == [
         ("Name a river.", "The Rhine.", winner) for winner in ("a", "tie")
     ]
+    imported = import_votes(NESTED, columns=choice)
     assert imported.personal == ["metadata.reviewer_email"] and "metadata" in imported.left_behind
     assert "preference.suggestion" in import_votes(ALL["argilla"]).left_behind
 
 
 def test_prodigy_counts_unnamed_sessions_and_falls_back_on_the_session():
-    imported = import_votes(ALL["prodigy"])
-    (finding,) = imported.findings
+    (finding,) = import_votes(ALL["prodigy"]).findings
     assert (finding.code, finding.count) == ("W146", 1)
-    assert votes(imported, "response_b")[0] == ("A sea inlet.",)
+    assert votes(ALL["prodigy"], "response_b")[0] == ("A sea inlet.",)
     records = records_of(ALL["prodigy"])
     for record in records:
         record.pop("_annotator_id", None)
-    assert votes(import_votes(records), "annotator")[0] == ("pairs-kim",)
-    for record in records:
-        record["_session_id"] = "2024-02-06"
-    (finding,) = import_votes(records).findings
+    assert votes(records, "annotator")[0] == ("pairs-kim",)
+    (finding,) = import_votes([record | {"_session_id": "2024-02-06"} for record in records]).findings
     assert finding.count == len(records)
 
 
 def test_arena_turns_battles_into_comparisons():
     imported = import_votes(ALL["arena"])
-    assert [len(x) for (x,) in votes(imported, "response_a")] == [1, 3, 1]
+    assert [len(x) for (x,) in votes(ALL["arena"], "response_a")] == [1, 3, 1]
     judgments = Judgments.read(imported.table)
     # the first and the third battle show the same two texts in the two orders
     assert (judgments.n_comparisons, judgments.votes["shown_first"].tolist()) == (1, ["a", "b"])
@@ -204,38 +192,32 @@ def test_arena_turns_battles_into_comparisons():
     for battle in battles:
         battle["evaluation_session_id"] = battle.pop("judge")
     assert "annotator" not in import_votes(battles).table.frame
-    mapped = import_votes(battles, columns={"annotator": "evaluation_session_id"})
-    assert votes(mapped, "annotator")[0] == ("arena_user_12",)
+    mapped = votes(battles, "annotator", columns={"annotator": "evaluation_session_id"})
+    assert mapped[0] == ("arena_user_12",)
 
 
 def test_prism_has_the_history_with_the_first_chosen_answer():
-    imported = import_votes(ALL["prism"])
-    history = imported.table.frame["prompt"].iloc[3]
+    history = votes(ALL["prism"], "prompt")[3][0]
     said = ["Is tea better than coffee?", "It depends.", "On what?"]
     assert [message["content"] for message in history] == said
-    assert "open_feedback" in imported.personal
+    assert "open_feedback" in import_votes(ALL["prism"]).personal
     (record, *_) = records_of(ALL["prism"])
-    for entry in record["conversation_history"]:
-        entry["if_chosen"] = (
-            entry["role"] == "model"
-        )  # two were chosen: the first of them is the history
+    for entry in record["conversation_history"]:  # two were chosen: the first of them is the history
+        entry["if_chosen"] = entry["role"] == "model"
     with pytest.raises(DataError, match="no vote"):
         import_votes([record])
     record["conversation_history"][-1]["if_chosen"] = False
-    (first, *_) = import_votes([record]).table.frame["prompt"]
+    ((first,), *_) = votes([record], "prompt")
     assert [message["role"] for message in first].count("assistant") == 1
 
 
-def test_a_plain_table_is_taken_as_it_is():
-    rows = [
-        {"prompt": "Why?", "a_text": "So.", "response_b": "No.", "winner": "a", "email": "x@example.org"}
-    ]
-    imported = import_votes(rows, columns={"response_a": "a_text"})
-    assert imported.format == "table"
-    assert (imported.left_behind, imported.personal) == (["email"], ["email"])
+# -- any format --------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_table_says_what_was_looked_for():
+def test_a_plain_table_is_taken_as_it_is_and_an_unknown_one_says_what_was_looked_for():
+    texts = {"prompt": "Why?", "a_text": "So.", "response_b": "No.", "winner": "a"}
+    imported = import_votes([texts | {"email": "x@example.org"}], columns={"response_a": "a_text"})
+    assert (imported.format, imported.left_behind, imported.personal) == ("table", ["email"], ["email"])
     with pytest.raises(DataError) as caught:
         import_votes([{"question": "Why?", "good": "So.", "bad": "No."}])
     first, second = caught.value.problems
@@ -245,11 +227,11 @@ def test_an_unknown_table_says_what_was_looked_for():
 
 
 def test_an_export_without_a_vote_is_told():
-    tasks = records_of(LABEL_STUDIO)[:1]
-    for annotation in tasks[0]["annotations"]:
+    (task, *_) = records_of(LABEL_STUDIO)
+    for annotation in task["annotations"]:
         annotation["was_cancelled"] = True
     with pytest.raises(DataError, match="no vote to import \\(not submitted: 3\\)"):
-        import_votes(tasks)
+        import_votes([task])
 
 
 def test_labels_of_the_user_come_first():
@@ -257,28 +239,33 @@ def test_labels_of_the_user_come_first():
     tasks[1]["annotations"][2]["result"][0]["value"]["choices"] = ["hard to say"]
     with pytest.raises(DataError, match='unknown winner "hard to say"'):
         Judgments.read(import_votes(tasks).table)
-    imported = import_votes(tasks, winners={"hard to say": "tie"})
-    assert ("9", "tie") in votes(imported, "annotator", "winner")
+    assert (9, "tie") in votes(tasks, "annotator", "winner", winners={"hard to say": "tie"})
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        (
-            "label-studio",
-            {"columns": {"prompt": "qestion"}},
-            'field "qestion" .*Did you mean "question"',
-        ),
-        ("argilla", {"columns": {"response_a": "x", "response_b": "y"}}, 'field "x" .for response_a'),
-        ("prodigy", {"columns": {"annotator": "who"}}, 'field "who" .for annotator'),
-        ("arena", {"columns": {"annotator": "jugde"}}, 'Did you mean "judge"'),
-        ("multipref", {"columns": {"winner": "helpful"}}, 'Did you mean "helpful_pref"'),
-        ("multipref", {"columns": {"annotator": "evaluator"}}, "annotator: MultiPref .* have no use"),
-        ("prism", {"winners": {"x": "a"}}, "winners: PRISM.s conversations have no use"),
-        ("prodigy", {"format": "arena"}, "known by conversation_a, conversation_b, winner"),
-        ("arena", {"format": "arenas"}, 'Did you mean "arena"'),
-    ],
-)
+def test_labels_that_the_user_exchanges_are_exchanged_once(tmp_path):
+    battles = [battle | {"winner": str(battle["winner"])[-1:]} for battle in records_of(ALL["arena"])]
+    battles = [battle for battle in battles if battle["winner"] in ("a", "b")]
+    signs = []
+    for winners in (None, {"a": "b", "b": "a"}):
+        import_file(battles, tmp_path / "votes.parquet", winners=winners)
+        signs.append(Judgments.read(tmp_path / "votes.parquet").votes["sign"].to_numpy())
+    assert len(signs[0]) and (signs[1] == -signs[0]).all()
+
+
+TOLD = [  # export, options, what is said
+    ("label-studio", {"columns": {"prompt": "qestion"}}, 'field "qestion" .*Did you mean "question"'),
+    ("argilla", {"columns": {"response_a": "x", "response_b": "y"}}, 'field "x" .for response_a'),
+    ("prodigy", {"columns": {"annotator": "who"}}, 'field "who" .for annotator'),
+    ("arena", {"columns": {"annotator": "jugde"}}, 'Did you mean "judge"'),
+    ("multipref", {"columns": {"winner": "helpful"}}, 'Did you mean "helpful_pref"'),
+    ("multipref", {"columns": {"annotator": "evaluator"}}, "annotator: MultiPref .* have no use"),
+    ("prism", {"winners": {"x": "a"}}, "winners: PRISM.s conversations have no use"),
+    ("prodigy", {"format": "arena"}, "known by conversation_a, conversation_b, winner"),
+    ("arena", {"format": "arenas"}, 'Did you mean "arena"'),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "message"), TOLD)
 def test_what_the_user_says_and_the_export_does_not_have_is_told(name, options, message):
     with pytest.raises((ConfigError, DataError), match=message):
         import_votes(ALL[name], **options)
@@ -307,8 +294,7 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
         records_of(ALL.get(name, NESTED)),
         {"winner": "choice"} if name not in ALL else None,
     )
-    rng = random.Random(0)
-    n_read = 0
+    rng, n_read = random.Random(0), 0
     for _ in range(60):
         broken = spoiled(records, rng)
         broken = spoiled(broken, rng) if rng.random() < 0.5 else broken
@@ -326,67 +312,104 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    ("names", "sides"),
     [
-        (["text1", "text2"], ("text1", "text2")),
-        (["Response A", "Response B", "prompt"], ("Response A", "Response B")),
-        (["words_a", "words_b", "answer_a", "answer_b"], ("answer_a", "answer_b")),
+        (["text1", "text2"], ["text1", "text2"]),
+        (["Response A", "Response B", "prompt"], ["Response A", "Response B"]),
+        (["words_a", "words_b", "answer_a", "answer_b"], ["answer_a", "answer_b"]),
         (["response_a", "response_b", "answer_a", "answer_b"], None),
         (["response_a", "prompt"], None),
         ([], None),
     ],
 )
-def test_the_fields_of_the_two_sides_and_the_prompt(names, expected):
+def test_the_fields_of_the_two_sides_and_the_prompt(names, sides):
     export = Export(read_table([{"x": 1}]))
-    if expected is None:
+    if sides is None:
         with pytest.raises(DataError, match="cannot tell which field is response_a and response_b"):
             export.text_fields(["Question", *names])
     else:
-        assert export.text_fields(["Question", *names])[1:] == expected
+        assert [*export.text_fields(["Question", *names]).values()][1:] == sides
     assert export.prompt_field(["context", "Question", "prompt"]) == "prompt"
     assert export.prompt_field(["id", "Question"]) == "Question"
     with pytest.raises(DataError, match="cannot tell which field is prompt; found: id, x"):
         export.prompt_field(["id", "x"])
 
 
-LABELS = {
-    "a": ("A", "response 1 is better", 1, "text_x", "TEXT_X", "prefer_left"),
-    "b": ("b", "Response-2", "B-is-clearly-better", "right", "model_b", "prefer B", "answer_a"),
-    "tie": ("Both", "tie (bothbad)", "equally good", "neither", "shrug", "bothbad"),
-}
-
-
 def test_one_named_side_is_asked_for_the_other():
     export = Export(read_table([{"x": 1}]), columns={"response_b": "other"})
-    with pytest.raises(DataError, match="only one of response_a and response_b is named"):
+    with pytest.raises(DataError, match="name both: --column response_a=... --column response_b=..."):
         export.text_fields(["prompt", "response_a", "response_b", "other"])
 
 
-def test_labels_that_the_user_exchanges_are_exchanged_once(tmp_path):
-    battles = [battle | {"winner": str(battle["winner"])[-1:]} for battle in records_of(ALL["arena"])]
-    battles = [battle for battle in battles if battle["winner"] in ("a", "b")]
-    signs = []
-    for winners in (None, {"a": "b", "b": "a"}):
-        import_file(battles, tmp_path / "votes.parquet", winners=winners)
-        signs.append(Judgments.read(tmp_path / "votes.parquet").votes["sign"].to_numpy())
-    assert len(signs[0]) and (signs[1] == -signs[0]).all()
-
-
 def test_what_a_label_means():
-    export = Export(read_table([{"x": 1}]), winners={"shrug": "tie"})
-    for side, labels in LABELS.items():
-        # a field's name is its side even where it ends otherwise
-        assert {export.side_of(label, "text_x", "answer_a") for label in labels} == {side}
+    # a field's name is its side even where it ends otherwise
+    export = Export(read_table([{"x": 1}]), winners={"shrug": "tie"}, sides=("text_x", "answer_a"))
+    for side, labels in {
+        "a": ("A", "response 1 is better", 1, "text_x", "TEXT_X", "prefer_left"),
+        "b": ("b", "Response-2", "B-is-clearly-better", "right", "model_b", "prefer B", "answer_a"),
+        "tie": ("Both", "tie (bothbad)", "equally good", "neither", "shrug", "bothbad"),
+    }.items():
+        assert {export.side_of(label) for label in labels} == {side}
     for label in ("about", "not a", "abstain", ""):
         assert export.side_of(label) == label
 
 
 def test_personal_by_name_or_by_content():
     inner = np.array([{"a": 1}, {"b": {"email": 2}}], dtype=object)
-    cells = {
-        "reply_to": ["x", "a.b@example.org"],
-        "email": ["", ""],
-        "topic": ["a @ b", "c"],
-        "v": [inner, None],
-    }
-    assert personal_fields(pd.DataFrame(cells)) == ["reply_to", "email", "v.b.email"]
+    cells = {"reply_to": ["x", "a.b@example.org"], "email": ["", ""], "topic": ["a @ b", "c"]}
+    frame = pd.DataFrame(cells | {"v": [inner, None]})
+    assert personal_fields(frame) == ["reply_to", "email", "v.b.email"]
+
+
+# -- what is written ---------------------------------------------------------------------------------------------
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("[!.]*"))
+
+
+def test_no_personal_field_leaves_the_export(tmp_path):
+    told = import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
+    written = (tmp_path / "judgments.parquet").read_bytes()
+    assert not any(personal in written for personal in (b"example.org", b"Mia", b"2024-03-01"))
+    counts = {"judgments": 6, "annotators": 3, "comparisons": 3}
+    assert told | counts | {"makes": "judgments", "mapping": None} == told
+    names = ("email", "first_name", "last_name")
+    assert told["personal"] == [f"annotations.completed_by.{name}" for name in names]
+    dropped = {row["reason"]: row["n"] for row in told["dropped"]}
+    assert dropped == {NOT_SENT: 1, NO_CHOICE: 1, "tie": 1}
+    assert names_in(tmp_path) == ["judgments.parquet", "judgments.parquet.sha256"]
+
+
+def test_a_mapping_is_written_only_when_asked_and_for_one_reader(tmp_path):
+    mapping, out = tmp_path / "private" / "who.json", tmp_path / "j.parquet"
+    assert import_file(LABEL_STUDIO, out, mapping=mapping)["mapping"] == str(mapping)
+    assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
+    ids = ["3", "7", "9"]
+    assert json.loads(mapping.read_text()) == dict(zip(pseudonyms(ids), ids, strict=True))
+    with pytest.raises(ConfigError, match="never written over"):
+        import_file(LABEL_STUDIO, out, mapping=mapping)
+    assert names_in(mapping.parent) == ["who.json"]
+
+
+def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
+    told = import_file(ALL["ultrafeedback"], tmp_path / "pairs.parquet")
+    assert (told["makes"], told["pairs"], told["prompts"]) == ("scored pairs", 2, 2)
+    assert read_scored_pairs(tmp_path / "pairs.parquet")["score_chosen"].tolist() == [8.5, 7.0]
+
+
+def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
+    texts = {"prompt": "Why?", "response_a": "So.", "response_b": "No."}
+    rows = [
+        texts | {"winner": w, "annotator": who} for w, who in zip("aba", ("1", None, "3"), strict=True)
+    ]
+    with pytest.raises(DataError, match="no annotator"):
+        import_file(rows, tmp_path / "j.parquet")
+    with pytest.raises(ConfigError, match=r"must end in \.parquet"):
+        import_file(LABEL_STUDIO, tmp_path / "j.csv")
+    nobodys = [{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]
+    with pytest.raises(ConfigError, match="nobody to map"):
+        import_file(nobodys, tmp_path / "j.parquet", mapping=tmp_path / "who.json")
+    assert list(tmp_path.iterdir()) == []
+    told = import_file(rows, tmp_path / "j.parquet", annotators_missing="drop")
+    assert told["dropped"] == [{"reason": "no annotator", "n": 1}]

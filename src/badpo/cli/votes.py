@@ -163,7 +163,7 @@ def import_votes(
 ) -> None:
     """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
     announce(source, as_json)
-    from badpo.importers.formats import import_file
+    from badpo.importers.convert import import_file
 
     told = import_file(
         source,

@@ -18,7 +18,7 @@ import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from badpo.data.privacy import keyed_digest, known_key
@@ -48,16 +48,8 @@ RUN_MARKS = (
 # Of single people: theta and its optimizer, weights and types by index, seals with facts and checksums of these; and
 # exact figures of steps and of held-out votes: who trains again on guessed votes sees by them which guess is right.
 PERSONAL_RUN_FILES = (
-    *(
-        "bias.json*",
-        "bias.safetensors*",
-        "bias_optimizer.*",
-        "objective.*",
-        "checkpoints",
-        "checkpoint-*",
-    ),
-    *("round*.json*", "round-*", "round*-type*", "begun.json*", "run.json*", "start.json*", "planted.*"),
-    *("log.jsonl*", "readouts.json*"),
+    *("bias.*", "bias_optimizer.*", "objective.*", "checkpoints", "checkpoint-*", "round*"),
+    *("begun.json*", "run.json*", "start.json*", "planted.*", "log.jsonl*", "readouts.json*"),
     *(".writing-*", ".*.unfinished"),
 )
 # Of nobody, unless they name somebody.
@@ -95,20 +87,19 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     unfinished = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}-{path.name}")
     mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
     try:
-        first = 0o600 if private or mode is not None else 0o666
-        os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, first))
+        unfinished.touch(0o600 if private or mode is not None else 0o666, exist_ok=False)
         yield unfinished
         if mode is not None:
             unfinished.chmod(mode)
         flush_to_disk(unfinished)
-        os.replace(unfinished, path)
+        unfinished.replace(path)
     except OSError as error:
         # a write that fails does not know which file it was
         error.filename = error.filename or str(path)
         raise
     finally:
         unfinished.unlink(missing_ok=True)
-    flush_folder(path.parent)
+    flush_to_disk(path.parent)
 
 
 def _remove_leftovers(path: Path) -> None:
@@ -120,19 +111,14 @@ def _remove_leftovers(path: Path) -> None:
 
 
 def flush_to_disk(path: Path) -> None:
-    """Have the content of a file on the disk before anything that relies on it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def flush_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk, where the system can do that."""
-    # some file systems, and Windows, have no way to; the names then come to the disk in their own time
-    with contextlib.suppress(OSError):
-        flush_to_disk(folder)
+    """Have the content of a file, or the names in a folder, on the disk before anything that relies on it."""
+    # some file systems, and Windows, have no way to for names, which then come to the disk in their own time
+    with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 # -- locks -----------------------------------------------------------------------------------------------------
@@ -197,8 +183,7 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
 
     The seal of a run says with the pseudonym key that it was made here, see `made_here`.
     """
-    files = {name: file_checksum(path.parent / name) for name in sorted(names)}
-    sealed = {**content, "files": files}
+    sealed = {**content, "files": _checksums(path.parent, sorted(names))}
     is_run = path.name == RUN_SEAL
     _write_seal(path, _keyed({"schema": RUN_SCHEMA, **sealed}) if is_run else sealed)
 
@@ -276,11 +261,15 @@ def resealed(folder: Path, names: Collection[str]) -> Iterator[None]:
     content = read_seal(path)
     # what somebody else sealed does not become ours
     sealed = _keyed if _is_keyed(content) else dict
-    others = {name: checksum for name, checksum in content["files"].items() if name not in names}
-    _write_seal(path, sealed({**content, "files": others}))
+    files = {name: checksum for name, checksum in content["files"].items() if name not in names}
+    _write_seal(path, sealed({**content, "files": files}))
     yield
-    files = others | {name: file_checksum(folder / name) for name in names if (folder / name).is_file()}
-    _write_seal(path, sealed({**content, "files": dict(sorted(files.items()))}))
+    files |= _checksums(folder, [name for name in names if (folder / name).is_file()])
+    _write_seal(path, sealed({**content, "files": files}))
+
+
+def _checksums(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    return {name: file_checksum(folder / name) for name in names}
 
 
 def file_checksum(path: Path) -> str:
@@ -372,8 +361,9 @@ def require_enclosed(folder: Path) -> None:
 
 def leads_out(name: str) -> bool:
     """Whether a file's name, relative to a folder, is of something outside of that folder."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    return path.is_absolute() or ".." in path.parts or any(part.endswith(":") for part in path.parts[:1])
+    # which takes both kinds of slashes, and the letters of drives
+    path = PureWindowsPath(name)
+    return bool(path.anchor) or ".." in path.parts
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:

@@ -13,9 +13,9 @@ import glob
 import gzip
 import html
 import io
+import itertools
 import json
 import lzma
-import mmap
 import os
 import re
 import shutil
@@ -23,10 +23,9 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -51,8 +50,7 @@ from badpo.theory import Bools
 RECORD = "forgotten.jsonl"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
 _COMPRESSED: dict[bytes, Callable] = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ": lzma.open}
-# Bytes of contents such as weights: no copy of these is made, so that ids are found as they are written alone.
-_LARGE = 2**28
+_BLOCK = 2**24  # bytes of a file that are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -68,10 +66,20 @@ class Trace:
 
 @dataclass(frozen=True)
 class _Step:
-    """What goes together: its traces, and how it is done."""
+    """What goes together from one folder: its traces, and how it is done."""
 
     traces: Sequence[Trace]
     do: Callable[[], None]
+
+    def carry_out(self) -> None:
+        """Do it; the record of the folder tells beforehand what goes, and no id stands in it."""
+        when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        went = {trace.path.name: trace.what for trace in self.traces}
+        record = self.traces[0].path.with_name(RECORD)
+        handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(json.dumps({"when": when, "went": went}) + "\n")
+        self.do()
 
 
 # -- who -------------------------------------------------------------------------------------------------------
@@ -170,28 +178,23 @@ def forget(
         hits = _search(files, folders, people)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
-        halves = [
-            half for path in files for half in path.parent.glob(f".writing-*-{glob.escape(path.name)}")
-        ]
-        steps = [_gone(halves, "half of a file that a killed command was writing", "", hits)]
-        steps += [_without_rows(path, people, rows) for path, rows in theirs.items()]
-        steps += [_without_entries(path, people) for path in mappings]
-        steps += [*_files_of_people(audits, learned, states, hits)]
+        steps = [step for path in files for step in _unfinished(path, hits)]
+        steps += [step for path, rows in theirs.items() for step in _without_rows(path, people, rows)]
+        steps += [step for path in mappings for step in _without_entries(path, people)]
+        steps += _files_of_people(audits, learned, states, hits)
         found = [trace for step in steps for trace in step.traces]
         found += [trace for folder in folders for trace in _policies(folder, learned)]
         found += [trace for run in runs for trace in _at_work(run, learned)]
         if not dry_run:
             for step in steps:
-                step.do()
+                step.carry_out()
             hits = _search(files, folders, people)
         done = {trace.path for trace in found} if dry_run else set()
     remedy = (
         "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
     )
     found += [
-        Trace(path, what, remedy, goes=False)
-        for path, what in hits.items()
-        if done.isdisjoint([path, *path.parents])
+        Trace(path, what, remedy, goes=False) for path, what in hits.items() if not _is_below(path, done)
     ]
     return list({(os.path.realpath(trace.path), trace.what): trace for trace in found}.values())
 
@@ -208,14 +211,6 @@ def _existing(path: str | os.PathLike[str]) -> Path:
     # what is written takes the place of a link and would leave what the link leads to as it is
     require_enclosed(path)
     return path
-
-
-def _note(folder: Path, **what: Any) -> None:
-    """Add to the record of a folder, before anything goes; no id stands in it."""
-    when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    handle = os.open(folder / RECORD, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(json.dumps({"when": when, **what}) + "\n")
 
 
 # -- rows of tables --------------------------------------------------------------------------------------------
@@ -244,80 +239,62 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
 
 
-def _without_rows(path: Path, people: People, rows: _Rows) -> _Step:
+def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
     """Their rows out of a table, and the counts of what was left out of theirs at import."""
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in dropped)
-    if not n and not n_dropped:
-        return _Step([], lambda: None)
 
     def write() -> None:
-        _note(path.parent, file=path.name, rows=n)
         write_to = checksummed if checksum_file(path).exists() else appearing
         with write_to(path) as unfinished:
             if path.suffix.lower() == ".parquet":
                 _write_parquet(path, unfinished, rows, dropped)
-            elif path.suffix.lower() == ".json":
-                records = json.loads(path.read_text(encoding="utf-8-sig"))
-                left = [record for record, gone in zip(records, rows.theirs, strict=True) if not gone]
-                unfinished.write_bytes(_as_json(left))
             else:
-                unfinished.write_bytes(_lines_without(path, rows))
+                unfinished.write_bytes(_text_without(path, rows))
 
-    left_out = f", and the count of {n_dropped:,} left out at import" if n_dropped else ""
-    return _Step([Trace(path, counted(n, "judgment") + left_out)], write)
+    if n or n_dropped:
+        left_out = f", and the count of {n_dropped:,} left out at import" if n_dropped else ""
+        yield _Step([Trace(path, counted(n, "judgment") + left_out)], write)
 
 
 def _write_parquet(
     path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
 ) -> None:
-    table = pq.read_table(path).filter(pa.array(~rows.theirs))
+    table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
     is_ours = DROPPED_KEY in (table.schema.metadata or {})
-    # dictionaries hold values of rows that are gone, and metadata may name somebody
-    kinds = map(_plain_type, table.schema.types)
+    # dictionaries hold values of rows that are gone: without Arrow's schema, columns come back without them
+    pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
+    # and metadata may name somebody
     metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if is_ours else None
-    table = table.cast(pa.schema(zip(table.schema.names, kinds, strict=True), metadata))
+    table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    """A type without dictionaries."""
-    if pa.types.is_dictionary(kind):
-        return kind.value_type
-    if pa.types.is_list(kind):
-        return pa.list_(_plain_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _plain_type(field.type)) for field in kind])
-    return kind
-
-
-def _lines_without(path: Path, rows: _Rows) -> bytes:
-    """The file's own lines, those of some rows left out, so that nothing else about it changes."""
-    assert rows.table.lines is not None
-    text = path.read_bytes().decode("utf-8")
+def _text_without(path: Path, rows: _Rows) -> bytes:
+    """A file of text without their rows; of lines the file's own are left, so that nothing else about it changes."""
+    if rows.table.lines is None:
+        records = json.loads(path.read_text(encoding="utf-8-sig"))
+        return _as_json([*itertools.compress(records, ~rows.theirs)])
     # CSV counts lines as the csv module does, JSON lines by line feeds alone
     is_csv = path.suffix.lower() in (".csv", ".tsv")
-    lines = list(io.StringIO(text, newline="" if is_csv else "\n"))
-    starts = [*(rows.table.lines - 1).tolist(), len(lines)]
-    kept = lines[: starts[0]]
-    for row in np.flatnonzero(~rows.theirs):
-        kept += lines[starts[row] : starts[row + 1]]
-    return "".join(kept).encode("utf-8")
+    text = io.StringIO(path.read_bytes().decode("utf-8"), newline="" if is_csv else "\n")
+    before, *each = np.split(np.array([*text], dtype=object), rows.table.lines - 1)
+    left = itertools.compress(each, ~rows.theirs)
+    return "".join(itertools.chain(before, *left)).encode("utf-8")
 
 
-def _without_entries(path: Path, people: People) -> _Step:
+def _without_entries(path: Path, people: People) -> Iterator[_Step]:
     """Their entries out of the mapping."""
     whose = read_mapping(path)
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
-    n_gone = len(whose) - len(left)
 
     def write() -> None:
-        _note(path.parent, file=path.name, rows=n_gone)
         with appearing(path) as unfinished:
             unfinished.write_bytes(_as_json(left))
 
-    return _Step([Trace(path, counted(n_gone, "entry"))], write) if n_gone else _Step([], lambda: None)
+    if n_gone := len(whose) - len(left):
+        yield _Step([Trace(path, f"{n_gone:,} entr{'y' if n_gone == 1 else 'ies'}")], write)
 
 
 def _as_json(value: Any) -> bytes:
@@ -328,31 +305,35 @@ def _as_json(value: Any) -> bytes:
 # -- files about single people ---------------------------------------------------------------------------------
 
 
+def _unfinished(path: Path, hits: Collection[Path]) -> Iterator[_Step]:
+    halves = sorted(path.parent.glob(f".writing-*-{glob.escape(path.name)}"))
+    yield from _gone(halves, "half of a file that a killed command was writing", "", hits)
+
+
 def _files_of_people(
     audits: Sequence[Path], learned: Sequence[Path], states: Sequence[Path], hits: Collection[Path]
 ) -> Iterator[_Step]:
     for folder in audits:
         files = _matching(folder, AUDIT_FILES)
-        if _any_below(files, hits):
+        if any(_is_below(path, files) for path in hits):
             remedy = f"make it again on the table without them: badpo audit DATA --out {folder}"
-            yield _gone(files, "figures of an audit that holds their votes", remedy, hits)
+            yield from _gone(files, "figures of an audit that holds their votes", remedy, hits)
+    what = "numbers of single people in a run that learned from their votes"
     remedy = "remove the run and train it again on the table without them, by the command that made it"
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
         files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
-        yield _gone(
-            files, "numbers of single people in a run that learned from their votes", remedy, hits
-        )
+        yield from _gone(files, what, remedy, hits)
     for state in states:
         if state in hits:
             remedy = f"count again, on the table without them: badpo watch DATA --state {state}"
-            yield _gone([state], "what was counted of them and of others", remedy, hits)
+            yield from _gone([state], "what was counted of them and of others", remedy, hits)
 
 
-def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> _Step:
+def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
+    """Files and folders of one folder out of it, if there are any."""
+
     def remove() -> None:
-        for folder in dict.fromkeys(path.parent for path in paths):
-            _note(folder, went=sorted(path.name for path in paths if path.parent == folder))
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
         inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
         # those that name them last, and those that make it a run: killed in between, another call finds the rest
@@ -361,14 +342,18 @@ def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path])
         for path in paths:
             shutil.rmtree(path, ignore_errors=True)
 
-    return _Step([Trace(path, what, remedy) for path in paths], remove)
+    if paths:
+        yield _Step([Trace(path, what, remedy) for path in paths], remove)
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
     """Run folders that name them, those that hold one, and those that name nobody and stand beside or rest on one."""
     folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     patterns = (*PERSONAL_RUN_FILES, *POOL_RUN_FILES)
-    learned = [folder for folder in folders if _any_below(_matching(folder, patterns), hits)]
+    learned = []
+    for folder in folders:
+        files = _matching(folder, patterns)
+        learned += [folder] if any(_is_below(path, files) for path in hits) else []
     while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
     # what was found by another goes before that one
@@ -422,8 +407,8 @@ def _matching(folder: Path, patterns: Sequence[str]) -> list[Path]:
     return sorted({path for pattern in patterns for path in folder.glob(pattern)})
 
 
-def _any_below(places: Iterable[Path], hits: Collection[Path]) -> bool:
-    return any(not {path, *path.parents}.isdisjoint(places) for path in hits)
+def _is_below(path: Path, places: Iterable[Path]) -> bool:
+    return not {path, *path.parents}.isdisjoint(places)
 
 
 # -- the search of every byte ----------------------------------------------------------------------------------
@@ -435,22 +420,12 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
     below = [
         Path(here, name) for folder in folders for here, _, names in os.walk(folder) for name in names
     ]
-    long = {
-        raw
-        for raw in people.raw_ids
-        if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
-    }
-    written = {form for name in long for form in (name, json.dumps(name)[1:-1], html.escape(name))}
-    texts = {form.strip() for text in written | people.pseudonyms for form in (text, text.lower())}
-    forms = {text.encode(kind) for text in texts for kind in ("utf-8", "utf-16-le", "utf-16-be")}
-    # contents are lowered as bytes: letters of ASCII alone
-    forms |= {form.lower() for form in forms}
+    forms, found = _written_forms(people), {}
     # an id that begins like theirs is not theirs
-    patterns = [re.compile(re.escape(form) + rb"(?![0-9A-Za-z])") for form in forms]
-    found = {}
+    patterns = [re.compile(re.escape(form) + rb"(?![0-9a-z])") for form in forms]
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
-            contents = (x if len(x) > _LARGE else x[:].lower() for x in _contents(path))
+            contents = _contents(path, overlap=max(map(len, forms)))
             if any(one.search(x) for x in contents for one in patterns) or _is_in_column(path, people):
                 found[path] = "a file that names them"
         except FileNotFoundError:
@@ -462,34 +437,57 @@ def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> d
     return found
 
 
-def _contents(path: Path) -> Iterator[bytes | mmap.mmap]:
+def _written_forms(people: People) -> set[bytes]:
+    """Pseudonyms, and ids that no other text is likely to hold, as files of any kind write them, in small letters."""
+    long = {
+        raw
+        for raw in people.raw_ids
+        if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
+    }
+    written = {form for name in long for form in (name, json.dumps(name)[1:-1], html.escape(name))}
+    texts = {form.strip() for text in written | people.pseudonyms for form in (text, text.lower())}
+    # contents are lowered as bytes: letters of ASCII alone
+    return {text.encode(kind).lower() for text in texts for kind in ("utf-8", "utf-16-le", "utf-16-be")}
+
+
+def _contents(path: Path, overlap: int) -> Iterator[bytes]:
+    """Everything in a file in small letters, in blocks of which each begins with the end of the one before."""
+    for stream in _streams(path):
+        rest = b""
+        while block := stream.read(_BLOCK):
+            block = rest + block.lower()
+            yield block + b"0"  # what ends here may go on; if it does not, it is found in the rest
+            rest = block[-overlap:]
+        yield rest
+
+
+def _streams(path: Path) -> Iterator[IO[bytes]]:
     """The name of a file, its bytes, and those that it holds compressed."""
-    yield os.fsencode(path.name)
+    yield io.BytesIO(os.fsencode(path.name))
     with path.open("rb") as file:
-        if not file.seek(0, os.SEEK_END):
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            yield content
-            head = content[:6]
+        head = file.peek(6)
+        yield file
     for start, opened in _COMPRESSED.items():
         if head.startswith(start):
             with opened(path) as unpacked:
-                yield unpacked.read()
+                yield unpacked
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            yield from map(archive.read, archive.namelist())
+            yield from map(archive.open, archive.infolist())
     if head.startswith(b"PAR1"):
         with pq.ParquetFile(path) as table:
-            yield str(table.schema_arrow.metadata).encode()
+            yield io.BytesIO(str(table.schema_arrow.metadata).encode())
             for batch in table.iter_batches():
-                yield str(batch.to_pylist()).encode("utf-8", "backslashreplace")
+                yield io.BytesIO(str(batch.to_pylist()).encode("utf-8", "backslashreplace"))
 
 
 def _is_in_column(path: Path, people: People) -> bool:
     """Whether a table, or a copy of one, names them where people stand: a short id, such as 7, stands anywhere."""
     read = next((READERS[kind] for kind in path.suffixes if kind in READERS), None)
+    if read is None:
+        return False
     try:
-        frame = read(path).frame if read else pd.DataFrame()
+        frame = read(path).frame
         columns = [frame[name] for name in frame.columns if annotator_hint([str(name)])]
         return any(people.rows(as_ids(column)).any() for column in columns)
     except ValueError:

@@ -7,6 +7,7 @@ key that stays on the machine that imports. The same key gives the same pseudony
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import os
@@ -25,9 +26,10 @@ FEWEST_CHARACTERS = 6
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
+# no address is longer; an id may be a megabyte of dots behind an @
+EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DIRECT_IDENTIFIERS = {
-    # no address is longer; an id may be a megabyte of dots behind an @
-    "e-mail addresses": re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+"),
+    "e-mail addresses": EMAIL,
     "Mechanical Turk worker ids": re.compile(r"A[0-9A-Z]{11,13}"),
     "Prolific ids": re.compile(r"[0-9a-f]{24}"),
 }
@@ -73,17 +75,22 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
 
 def pseudonym_key() -> bytes:
     """The secret key: ``BADPO_PSEUDONYM_KEY``, or a file in the user's configuration folder made on first use."""
-    found = known_key()
-    if found is not None:
-        return found
-    path = _key_file()
-    try:
-        _create_key(path)
-    except OSError as error:
-        raise _unusable(path, error) from error
-    created = known_key()
-    assert created is not None
-    return created
+    if known_key() is None:
+        path = _key_file()
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+                made = Path(folder, path.name)
+                made.touch(0o600)
+                made.write_text(secrets.token_hex(32) + "\n", encoding="ascii")
+                # it appears whole or not at all, and the first of two writers wins
+                with contextlib.suppress(FileExistsError):
+                    os.link(made, path)
+        except OSError as error:
+            raise _unusable(path, error) from error
+    key = known_key()
+    assert key is not None
+    return key
 
 
 def known_key() -> bytes | None:
@@ -206,17 +213,3 @@ def _hard_to_guess(key: bytes, source: str) -> bytes:
             f'make a random one, such as python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key
-
-
-def _create_key(path: Path) -> None:
-    """Write a fresh key that appears at ``path`` whole or not at all; the first of two writers wins."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="ascii") as file:
-            file.write(secrets.token_hex(32) + "\n")
-        os.link(temporary, path)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(temporary)

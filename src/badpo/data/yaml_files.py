@@ -54,34 +54,30 @@ class YamlFile:
 def read_yaml(path: str | Path) -> YamlFile:
     """Read a YAML file whose top level is a mapping; a `ConfigError` with the line where it is something else."""
     path = Path(path)
-    lines: dict[tuple[str, ...], int] = {}
     try:
         with path.open(encoding="utf-8") as file:
             text = file.read(_MOST_CHARACTERS + 1)
         if len(text) > _MOST_CHARACTERS:
-            what = f"it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
-            raise ConfigError(f"E208 {path.name}: {what}")
+            raise ValueError(
+                f"it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
+            )
         node = yaml.compose(text, Loader=_Loader)
+        values = yaml.load(text, Loader=_Loader)
         if not isinstance(node, yaml.MappingNode | None):
-            what = "must be a list of keys and values, such as beta: 0.1"
-            raise ConfigError(f"E208 {path.name}:1: {what}")
-        for place, line in _places(node, ()) if node else ():
-            if place in lines:
-                what = f'"{".".join(place)}" stands here and on line {lines[place]}'
-                raise ConfigError(f"E201 {path.name}:{line}: {what}")
-            lines[place] = line
-        return YamlFile(path.name, yaml.load(text, Loader=_Loader) or {}, lines)
+            raise ValueError("must be a list of keys and values, such as beta: 0.1")
     except OSError as error:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigError(f"E208 {path.name}:{line}: not valid YAML: {error.problem}") from error
-    except RecursionError as error:
-        raise ConfigError(f"E208 {path.name}: its values are nested too deep") from error
-    except (yaml.YAMLError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"E208 {path.name}: not valid YAML: {error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
+        where = f"{path.name}:{mark.line + 1}" if mark else path.name
+        raise ConfigError(f"E208 {where}: not valid YAML: {problem or error}") from error
+    lines: dict[tuple[str, ...], int] = {}
+    for place, line in _places(node, ()):
+        if place in lines:
+            what = f'"{".".join(place)}" stands here and on line {lines[place]}'
+            raise ConfigError(f"E201 {path.name}:{line}: {what}")
+        lines[place] = line
+    return YamlFile(path.name, values or {}, lines)
 
 
 def parse_value(text: str) -> Any:
@@ -93,7 +89,7 @@ def parse_value(text: str) -> Any:
     return text if isinstance(value, dict) else value
 
 
-def _places(node: yaml.Node, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
+def _places(node: yaml.Node | None, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Every key and every entry of a list, with its line."""
     inside = []
     if isinstance(node, yaml.MappingNode):

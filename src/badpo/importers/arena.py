@@ -7,9 +7,9 @@ from typing import Any
 
 from badpo.data.reading import shared_beginning
 from badpo.data.tables import as_messages
-from badpo.importers.fields import NOT_A_PAIR, Export, Importer
+from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
-COLUMNS = frozenset({"conversation_a", "conversation_b", "winner"})
+COLUMNS = {"conversation_a", "conversation_b", "winner"}
 
 
 def read_arena(export: Export) -> Iterator[dict[str, Any]]:

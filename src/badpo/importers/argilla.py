@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NOT_SUBMITTED, Export, Importer, is_missing, listed
+from badpo.importers.export import NOT_SUBMITTED, Export, Importer, is_missing, listed
 
 _FLAT = ".responses"
 # what no text of a record is called
@@ -19,28 +19,22 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
     discarded responses are left out and counted. ``columns={"winner": "preference"}`` names the question where there
     are several; ``prompt``, ``response_a``, ``response_b`` name fields that cannot be recognised.
     """
-    records = [(record, _fields(record), _answers(record)) for record in export.records()]
-    questions = list(dict.fromkeys(name for _, _, answers in records for name in answers))
-    question = export.named("winner", questions) or (questions[0] if len(questions) == 1 else None)
-    if question is None:
-        what = f"{len(questions)} questions: {', '.join(questions)}"
-        raise export.refusal(
-            "E146", what, f"name one: --column winner={next(iter(questions), 'QUESTION')}"
-        )
-    prompt, a, b = export.text_fields(
-        list(dict.fromkeys(name for _, fields, _ in records for name in fields))
-    )
-    parts = ("", ".users", ".status")
-    export.used |= {"id", "fields", "responses", prompt, a, b, *(f"{question}{_FLAT}{p}" for p in parts)}
-    for number, (record, fields, answers) in enumerate(records, start=1):
-        pair = {"prompt": fields.get(prompt), "response_a": fields.get(a), "response_b": fields.get(b)}
+    records = [(record, _texts(record), _answers(record)) for record in export.records()]
+    question = export.question(name for _, _, answers in records for name in answers)
+    fields = export.text_fields(name for _, texts, _ in records for name in texts)
+    export.used |= {"id", "fields", "responses", *fields.values()}
+    export.used |= {f"{question}{_FLAT}{part}" for part in ("", ".users", ".status")}
+    for number, (record, texts, answers) in enumerate(records, start=1):
+        pair = {ours: texts.get(theirs) for ours, theirs in fields.items()}
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
-        for answer in answers.get(question, ()):
-            who, status = (
-                None if is_missing(x) else str(x) for x in map(answer.get, ("user_id", "status"))
-            )
-            vote = {"winner": _winner(answer.get("value"), a, b, export), "annotator": who}
-            yield pair | vote | {"left_out": None if status in (None, "submitted") else NOT_SUBMITTED}
+        for answer in answers.get(question or "", ()):
+            label, status = answer.get("value"), answer.get("status")
+            # labels in order: the first of them
+            label = next(iter(label), None) if isinstance(label, list) else label
+            vote = {"winner": None if is_missing(label) else export.side_of(label)}
+            is_sent = is_missing(status) or status == "submitted"
+            vote |= {"annotator": answer.get("user_id"), "left_out": None if is_sent else NOT_SUBMITTED}
+            yield pair | vote
 
 
 def _answers(record: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -57,7 +51,7 @@ def _answers(record: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
+def _texts(record: Mapping[str, Any]) -> dict[str, Any]:
     """The texts of a record: its fields object, or the flat columns that are neither answers nor suggestions."""
     if isinstance(record.get("fields"), Mapping):
         return dict(record["fields"])
@@ -65,14 +59,8 @@ def _fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return {name: record[name] for name in others if name not in _OWN}
 
 
-def _winner(value: Any, a: str, b: str, export: Export) -> str | None:
-    """The side that a label names, or the first of labels in order; None for an empty answer."""
-    label = next(iter(value), None) if isinstance(value, list) else value
-    return None if is_missing(label) else export.side_of(label, a, b)
-
-
 IMPORTER = Importer(
     "Argilla records with responses",
-    (frozenset({"*.responses", "*.responses.users"}), frozenset({"fields", "responses"})),
+    ({"*.responses", "*.responses.users"}, {"fields", "responses"}),
     read_argilla,
 )

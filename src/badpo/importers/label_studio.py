@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from badpo.importers.fields import NOT_SUBMITTED, Export, Importer, listed
+from badpo.importers.export import NOT_SUBMITTED, Export, Importer, listed
 
 _SELECTED = {"left": "a", "right": "b"}
 
@@ -23,16 +23,13 @@ def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
     answers = [
         answer for task in tasks for one in listed(task.get("annotations")) for answer in _answers(one)
     ]
-    controls = sorted({str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"})
-    control = export.named("winner", controls) or next(iter(controls), None)
-    if len(controls) > 1 and not export.columns.get("winner"):
-        what = f"{len(controls)} pairwise questions: {', '.join(controls)}"
-        raise export.refusal("E146", what, f"import one at a time: --column winner={control}")
-    names = dict.fromkeys(name for task in tasks for name in task.get("data") or {})
-    prompt, a, b = export.text_fields(list(names))
+    control = export.question(
+        str(one.get("from_name")) for one in answers if one.get("type") == "pairwise"
+    )
+    fields = export.text_fields(name for task in tasks for name in task.get("data") or {})
     for number, task in enumerate(tasks, start=1):
         data = task.get("data") or {}
-        pair = {"prompt": data.get(prompt), "response_a": data.get(a), "response_b": data.get(b)}
+        pair = {ours: data.get(theirs) for ours, theirs in fields.items()}
         pair |= {"comparison_id": str(task.get("id", f"task {number}")), "shown_first": "a"}
         for one in listed(task.get("annotations")):
             selected = chosen = None
@@ -41,11 +38,11 @@ def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
                 if answer.get("type") == "pairwise" and str(answer.get("from_name")) == control:
                     selected = selected or _SELECTED.get(str(value.get("selected")))
                 if answer.get("type") == "choices" and listed(value.get("choices")):
-                    chosen = chosen or export.side_of(value["choices"][0], a, b)
+                    chosen = chosen or export.side_of(value["choices"][0])
             who = one.get("completed_by")
             if isinstance(who, Mapping):
                 who = who.get("id", who.get("email"))
-            vote = {"winner": selected or chosen, "annotator": None if who is None else str(who)}
+            vote = {"winner": selected or chosen, "annotator": who}
             yield pair | vote | {"left_out": NOT_SUBMITTED if one.get("was_cancelled") else None}
 
 
@@ -55,6 +52,6 @@ def _answers(annotation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 IMPORTER = Importer(
     "Label Studio's JSON export with a Pairwise control",
-    (frozenset({"data", "annotations"}),),
+    ({"data", "annotations"},),
     read_label_studio,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from badpo.importers.fields import Export, Importer, listed
+from badpo.importers.export import Export, Importer, listed
 
 POOLS = {"normal_worker_annotations": "normal", "expert_worker_annotations": "expert"}
 WINNERS = {
@@ -49,6 +49,6 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
 
 IMPORTER = Importer(
     "MultiPref with its votes one by one",
-    tuple(frozenset({"completion_a", "completion_b", pool}) for pool in POOLS),
+    [{"completion_a", "completion_b", pool} for pool in POOLS],
     read_multipref,
 )

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from badpo.importers.fields import NO_PREFERENCE, Export, Importer, listed
+from badpo.importers.export import NO_PREFERENCE, Export, Importer, listed
 
-CONVERSATIONS = frozenset({"conversation_history", "user_id"})
+CONVERSATIONS = {"conversation_history", "user_id"}
 
 
 def read_prism(export: Export) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from badpo.data.problems import counted
-from badpo.importers.fields import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
+from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
 
 _PEOPLE = ("_annotator_id", "_session_id")
 # what Prodigy calls a session that nobody named: the moment at which it began
@@ -54,6 +54,6 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
 
 IMPORTER = Importer(
     "Prodigy's JSONL of choice tasks",
-    tuple(frozenset({"answer", "options", name}) for name in ("_task_hash", "_input_hash", *_PEOPLE)),
+    [{"answer", "options", name} for name in ("_task_hash", "_input_hash", *_PEOPLE)],
     read_prodigy,
 )

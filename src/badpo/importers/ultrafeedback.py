@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from badpo.data.tables import as_messages
-from badpo.importers.fields import NOT_A_PAIR, Export, Importer
+from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
 SCORES = ("score_chosen", "score_rejected")
-COLUMNS = frozenset({"prompt", "chosen", "rejected", *SCORES})
+COLUMNS = {"prompt", "chosen", "rejected", *SCORES}
 
 
 def read_ultrafeedback(export: Export) -> Iterator[dict[str, Any]]:

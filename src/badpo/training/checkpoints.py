@@ -30,7 +30,6 @@ from badpo.data.files import (
     RUN_FILES,
     RUN_SEAL,
     appearing,
-    flush_folder,
     flush_to_disk,
     read_seal,
     seal_damage,
@@ -77,7 +76,7 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
             flush_tree(unfinished)
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)
-            flush_folder(folder.parent)
+            flush_to_disk(folder.parent)
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
@@ -86,11 +85,9 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 def flush_tree(folder: Path) -> None:
     """Have every file below a folder, and their names, on the disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
-        if path.is_dir():
-            flush_folder(path)
-        elif path.is_file():
+        if path.exists():
             flush_to_disk(path)
-    flush_folder(folder)
+    flush_to_disk(folder)
 
 
 def seal_run(folder: Path, content: Mapping | None = None) -> None:
@@ -176,7 +173,7 @@ def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
 def remove_checkpoint(path: Path) -> None:
     """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
     (path / MARKER).unlink(missing_ok=True)
-    flush_folder(path)
+    flush_to_disk(path)
     shutil.rmtree(path)
 
 

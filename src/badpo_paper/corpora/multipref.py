@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from badpo.data.attributes import Attribute, Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
-from badpo.importers.formats import import_votes
+from badpo.importers.convert import import_votes
 from badpo.importers.multipref import COLUMNS
 from badpo_paper.corpora.published import HubSplit, Source, read_split
 

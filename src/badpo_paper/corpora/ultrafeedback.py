@@ -13,7 +13,7 @@ import pandas as pd
 
 from badpo.data.problems import DataError, Problem
 from badpo.data.tables import Table, as_messages
-from badpo.importers.formats import PAIRS, import_votes
+from badpo.importers.convert import PAIRS, import_votes
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed
 from badpo_paper.corpora.published import HubSplit, Source, read_split

@@ -18,7 +18,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
 from badpo.data.tables import KNOWN, Table, as_ids, as_objects, read_table, recognise, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
-from badpo.importers.fields import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
+from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 
 TABLE = "table"
 PAIRS = "ultrafeedback"
@@ -87,71 +87,69 @@ def import_votes(
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
-    fitting = (name for name, importer in FORMATS.items() if importer.fits(export))
-    name = format or next(fitting, TABLE)
-    if name == TABLE:
-        try:
-            layout = recognise(table, export.columns)
-        except DataError as error:
-            if format or export.columns:
-                raise
-            looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
-            remedy = "name the columns with --column, or the format with --format"
-            refusal = export.refusal("E145", f"the format is not known; looked for {looked_for}", remedy)
-            raise DataError([*refusal.problems, *error.problems]) from None
-        unused = [str(name) for name in layout.frame.columns if name not in KNOWN]
-        return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
-    made = _table_of(name, export, _answers(FORMATS[name], export))
-    unused = [name for name in export.names if name not in export.used]
-    return Imported(made, name, {}, unused, personal_fields(table.frame, export.used), export.findings)
+    name = format or next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
+    if name != TABLE:
+        votes = _votes(name, export, _answers(FORMATS[name], export))
+        unused = [name for name in export.names if name not in export.used]
+        personal = personal_fields(table.frame, but=export.used)
+        return Imported(votes, name, {}, unused, personal, export.findings)
+    try:
+        layout = recognise(table, export.columns)
+    except DataError as error:
+        if format or export.columns:
+            raise
+        looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
+        remedy = "name the columns with --column, or the format with --format"
+        refusal = export.refusal("E145", f"the format is not known; looked for {looked_for}", remedy)
+        raise DataError([*refusal.problems, *error.problems]) from None
+    unused = [str(name) for name in layout.frame.columns if name not in KNOWN]
+    return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
 
 
 def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
     """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
     what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
     try:
-        if importer.fits(export):
-            answers = list(importer.read(export))
-            if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.asked:
-                raise ConfigError(
-                    f"{', '.join(sorted(unused))}: {importer.what} have no use for it. Import a plain table, with "
-                    "format table, to name any column"
-                )
-            return answers
+        answers = list(importer.read(export)) if importer.fits(export) else None
     except (ConfigError, DataError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         what = f"it has the columns of {importer.what}, but something else in them: {error}"
-    remedy = (
-        "export it again, leave --format out, or name the columns of a plain table with --format table"
-    )
-    raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
-
-
-def _table_of(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> Table:
-    """The votes among the answers as a table, with the others counted by reason and pseudonym."""
-    names = dict.fromkeys(column for answer in answers for column in answer)
-    frame = pd.DataFrame(
-        {column: [answer.get(column) for answer in answers] for column in names}, dtype=object
-    )
-    reason = frame.get("left_out", pd.Series(None, index=frame.index, dtype=object))
-    if "winner" in frame:
-        reason = reason.mask(reason.isna() & frame["winner"].isna(), NO_PREFERENCE)
-    votes = frame[reason.isna()].drop(columns="left_out", errors="ignore").reset_index(drop=True)
-    if not len(votes):
-        counts = ", ".join(f"{why}: {n:,}" for why, n in reason.value_counts(sort=False).items())
-        raise export.refusal(
-            "E104", f"no vote to import ({counts or 'no answers in it'})", "export it again"
+        answers = None
+    if answers is None:
+        remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
+        raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
+    if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.asked:
+        raise ConfigError(
+            f"{', '.join(sorted(unused))}: {importer.what} have no use for it. Import a plain table, with format "
+            "table, to name any column"
         )
-    left_out = pd.DataFrame({"reason": reason, "annotator": frame.get("annotator")})[reason.notna()]
+    return answers
+
+
+def _votes(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> Table:
+    """The votes among the answers as a table, with the others counted by reason and pseudonym."""
+    names = dict.fromkeys([*(name for answer in answers for name in answer), "left_out", "annotator"])
+    cells = {name: [answer.get(name) for answer in answers] for name in names}
+    frame = pd.DataFrame(cells, dtype=object)
+    if "winner" in frame:
+        frame.loc[frame[["left_out", "winner"]].isna().all(axis=1), "left_out"] = NO_PREFERENCE
+    is_vote = frame["left_out"].isna()
+    others = frame.loc[~is_vote, ["left_out", "annotator"]].set_axis(["reason", "annotator"], axis=1)
+    if not is_vote.any():
+        counts = others["reason"].value_counts(sort=False)
+        reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
+        what = f"no vote to import ({reasons or 'no answers in it'})"
+        raise export.refusal("E104", what, "export it again")
     # an id that is none is told where it stands beside a vote
-    told = left_out["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
+    told = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(told))
-    left_out["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
-    counted = left_out.value_counts(sort=False).reset_index(name="n")
+    others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
+    counted = others.value_counts(sort=False).reset_index(name="n")
+    votes = frame[is_vote].drop(columns="left_out").reset_index(drop=True)
     votes = votes.loc[:, votes.notna().any() | votes.columns.isin(TEXTS)]
-    name = f"{export.table.name} ({name}, one row for each vote)"
-    return Table(votes, name, dropped=tuple(counted.to_dict("records")))
+    title = f"{export.table.name} ({name}, one row for each vote)"
+    return Table(votes, title, dropped=tuple(counted.to_dict("records")))
 
 
 def import_file(
@@ -176,7 +174,7 @@ def import_file(
     out : path
         A file that ends in ``.parquet``; it appears whole or not at all.
     format, columns, winners
-        See `badpo.importers.formats.import_votes`.
+        See `badpo.importers.convert.import_votes`.
     keep : sequence of str
         Further columns to carry along; personal ones are refused.
     annotators_missing : "error" or "drop"

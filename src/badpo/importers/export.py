@@ -1,4 +1,4 @@
-"""An export as its reader sees it: which fields hold the responses, what a label means, which are personal."""
+"""An export of another program as its importer sees it: what its fields hold, what a label means, what is personal."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
 
+from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
 from badpo.data.tables import Table
 
@@ -34,8 +35,6 @@ _PERSONAL = re.compile(
     r"address|birth|^dob$|^age$|gender|^sex$|ethnic|religion|nationality|location|country|city|^zip|postcode|"
     r"avatar|login|^user$|cookie|user_agent|prolific|mturk|open_feedback|own_reason|comment"
 )
-# no address is longer; a cell may be a megabyte of dots behind an @
-_EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
 _DEEPEST = 50
 NOT_SUBMITTED = "not submitted"
 NO_PREFERENCE = "no preference given"
@@ -59,6 +58,7 @@ class Export:
         default_factory=set
     )  # what of ``columns`` and ``winners`` the reader asked for
     findings: list[Problem] = field(default_factory=list)
+    sides: tuple[str, ...] = ()  # the fields of the two responses, by whose names a label may call them
 
     @property
     def names(self) -> list[str]:
@@ -90,33 +90,41 @@ class Export:
             raise self.refusal("E103", what, f"found: {', '.join(found)}")
         return theirs
 
+    def question(self, found: Iterable[str]) -> str | None:
+        """The question whose answers are the votes: as the user says, or the only one."""
+        names = list(dict.fromkeys(found))
+        asked = self.named("winner", names)
+        if asked is None and len(names) > 1:
+            what = f"{len(names)} questions: {', '.join(names)}"
+            raise self.refusal("E146", what, f"import one at a time: --column winner={names[0]}")
+        return asked or next(iter(names), None)
+
     def prompt_field(self, names: Sequence[str]) -> str:
         """The field that holds the prompt: as the user says, or by its name."""
         folded = {name.casefold(): name for name in names}
         known = (folded[word] for word in _PROMPTS if word in folded)
-        prompt = self.named("prompt", names) or next(known, None)
-        if prompt is None:
-            what = f"cannot tell which field is prompt; found: {', '.join(names) or 'none'}"
-            raise self.refusal("E146", what, "name it: --column prompt=...")
-        return prompt
+        return self.named("prompt", names) or next(known, None) or self._ask_for(names, "prompt")
 
-    def text_fields(self, names: Sequence[str]) -> tuple[str, str, str]:
-        """The fields of the prompt and the two responses: as the user says, or by their names."""
-        a, b = (self.named(name, names) for name in TEXTS[1:])
-        if (a is None) != (b is None):
-            what = "only one of response_a and response_b is named"
-            raise self.refusal(
-                "E146", what, "name both: --column response_a=... --column response_b=..."
-            )
-        firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
-        pairs = [(name, name[:-1] + _OTHER_SIDE[name[-1]]) for name in firsts]
-        pairs = [(a, b)] if a and b else [pair for pair in pairs if pair[1] in names]
-        if len(pairs) != 1:
-            what = f"cannot tell which field is response_a and response_b; found: {', '.join(names) or 'none'}"
-            raise self.refusal("E146", what, "name it: --column response_a=... --column response_b=...")
-        return self.prompt_field([name for name in names if name not in pairs[0]]), *pairs[0]
+    def text_fields(self, found: Iterable[str]) -> dict[str, str]:
+        """The fields of the prompt and of the two responses, by our names: as the user says, or by their names."""
+        names = list(dict.fromkeys(found))
+        sides = tuple(filter(None, [self.named(name, names) for name in TEXTS[1:]]))
+        if not sides:
+            firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
+            pairs = [(a, b) for a in firsts if (b := a[:-1] + _OTHER_SIDE[a[-1]]) in names]
+            sides = pairs[0] if len(pairs) == 1 else ()
+        if len(sides) != 2:
+            self._ask_for(names, *TEXTS[1:])
+        self.sides = sides
+        prompt = self.prompt_field([name for name in names if name not in sides])
+        return dict(zip(TEXTS, (prompt, *sides), strict=True))
 
-    def side_of(self, label: Any, field_a: str = "", field_b: str = "") -> str:
+    def _ask_for(self, names: Sequence[str], *ours: str) -> NoReturn:
+        what = f"cannot tell which field is {' and '.join(ours)}; found: {', '.join(names) or 'none'}"
+        remedy = f"name {'both' if ours[1:] else 'it'}: {' '.join(f'--column {x}=...' for x in ours)}"
+        raise self.refusal("E146", what, remedy)
+
+    def side_of(self, label: Any) -> str:
         """``a``, ``b`` or ``tie`` for a label; the label itself where it is not known, which the reader then reports.
 
         A label may be the name of a field, or end in a side: ``A``, ``left``, ``response_2``, ``B-is-better``. What
@@ -126,9 +134,9 @@ class Export:
         self.asked.add("winners")
         if text in self.winners:
             return self.winners[text]
-        fields = {field_b.casefold(): "b", field_a.casefold(): "a"}
-        if text and text.casefold() in fields:
-            return fields[text.casefold()]
+        for side, name in zip("ab", self.sides, strict=False):
+            if text.casefold() == name.casefold():
+                return side
         folded = "_".join(_PARTS.findall(text.casefold()))
         if _TIE_LABEL.fullmatch(folded):
             return "tie"
@@ -141,7 +149,7 @@ class Importer:
     """One format that can be read: what it is, by which columns it is known, and its reader."""
 
     what: str
-    signs: tuple[frozenset[str], ...]  # it has all columns of one of these; * stands for any text
+    signs: Sequence[Collection[str]]  # it has all columns of one of these; * stands for any text
     read: Callable[[Export], Iterable[dict[str, Any]]]
 
     def fits(self, export: Export) -> bool:
@@ -173,7 +181,7 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
             [name, *(path for cell in frame.iloc[:, i] for path in _paths(cell, name))]
         )
         found |= {path: None for path in paths if _PERSONAL.search(path.rpartition(".")[2].casefold())}
-        if any(isinstance(cell, str) and _EMAIL.fullmatch(cell) for cell in frame.iloc[:, i]):
+        if any(isinstance(cell, str) and EMAIL.fullmatch(cell) for cell in frame.iloc[:, i]):
             found[name] = None
     return [path for path in found if path not in but]
 
