@@ -7,21 +7,11 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit, logit
 
-from badpo.attributes import (
-    Bold,
-    Emoji,
-    Headers,
-    Length,
-    LengthWords,
-    Links,
-    Lists,
-    Markdown,
-    Position,
-    PythonFunction,
-)
+from badpo import attributes as on
 from badpo.auditing.pool import FEATURES, LENGTH_RATIOS, pool_attributes, scan_features
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
@@ -30,46 +20,54 @@ UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet
 NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
 
 
-def rows(n=600, n_prompts=60, length=1.0, bold=0.5, seed=0):
+def winner(rng, lean):
+    """The side that a vote with these log-odds for a goes to."""
+    return "a" if rng.random() < expit(lean) else "b"
+
+
+def rows(n=600, n_prompts=60, length=1.0, bold=0.5):
     """Votes whose logit is a lean toward length and one toward bold."""
-    rng = np.random.default_rng(seed)
-    table = []
+    rng, table = np.random.default_rng(0), []
     for i in range(n):
         words, marked = rng.choice([4, 12], 2), rng.integers(0, 2, 2)
         texts = [f"{'**so** ' * marked[k] or 'so '}{'word ' * words[k]}{i} {k}" for k in (0, 1)]
         lean = length * np.sign(words[0] - words[1]) + bold * (marked[0] - marked[1])
-        row = {
-            "prompt": f"question {rng.integers(n_prompts)}",
-            "response_a": texts[0],
-            "response_b": texts[1],
-        }
-        table.append(row | {"winner": "a" if rng.random() < expit(lean) else "b"})
+        row = {"prompt": f"question {rng.integers(n_prompts)}", "response_a": texts[0]}
+        table.append(row | {"response_b": texts[1], "winner": winner(rng, lean)})
     return table
 
 
-def pooled(table, *attributes, **options):
-    return pool_attributes(Judgments.read(table, attributes=attributes, **options))
+def pooled(table, *attributes):
+    return pool_attributes(Judgments.read(table, attributes=attributes))
+
+
+def of(row, names):
+    return [row[name] for name in names.split()]
 
 
 # -- declared attributes -------------------------------------------------------------------------------------
 
 
 def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
-    judgments = Judgments.read(rows(), attributes=[Length(), Bold(), Emoji()])
+    judgments = Judgments.read(rows(), attributes=[on.Length(), on.Bold(), on.Emoji()])
     found = pool_attributes(judgments)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    for row, of in zip(found, judgments.offline_log_odds(), strict=True):
+    for row, one in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
-        assert (row["n_cross"], row["carrier_wins"]) == (of.n_cross, of.carrier_wins)
-        assert (row["ci_low"], row["naive_ci_high"]) == (of.ci_low, of.interval(naive=True)[1])
-        assert (row["n_prompts"], row["cross_share"]) == (of.n_clusters, of.n_cross / 600)
+        assert of(row, "n_cross n_prompts carrier_wins") == [
+            one.n_cross,
+            one.n_clusters,
+            one.carrier_wins,
+        ]
+        assert of(row, "ci_low naive_ci_high") == [one.ci_low, one.interval(naive=True)[1]]
+        assert row["cross_share"] == one.n_cross / 600
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
     assert found[0]["odds"] == pytest.approx(math.exp(found[0]["log_odds"]))
     assert pool_attributes(Judgments.read(rows(5))) == []
 
 
 def test_few_prompts_and_one_prompt_are_said():
-    few, one = pooled(rows(n_prompts=10), Length())[0], pooled(rows(n_prompts=1), Length())[0]
+    few, one = pooled(rows(n_prompts=10), on.Length())[0], pooled(rows(n_prompts=1), on.Length())[0]
     assert (few["interval"], few["n_prompts"]) == ("small-cluster", 10)
     assert few["ci_high"] - few["ci_low"] > 0
     assert (one["interval"], one["ci_low"], one["joint"]["ci_low"]) == ("naive only", None, None)
@@ -77,13 +75,13 @@ def test_few_prompts_and_one_prompt_are_said():
 
 
 def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
-    judgments = Judgments.read(rows(), attributes=[Length(ratio=2, name="longer"), Bold()])
+    judgments = Judgments.read(rows(), attributes=[on.Length(ratio=2, name="longer"), on.Bold()])
     longer, bold = pool_attributes(judgments)
     steps = longer["sweep"]
     assert bold["sweep"] == []
     assert [(one["parameter"], one["value"]) for one in steps] == [("ratio", r) for r in LENGTH_RATIOS]
     for one in steps[1:]:
-        (found,) = judgments.with_attributes([Length(ratio=one["value"])]).offline_log_odds()
+        (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
         expected = found.log_odds, found.ci_low, found.ci_high
         assert (one["log_odds"], one["ci_low"], one["ci_high"]) == pytest.approx(expected)
         assert one["cross_share"] == found.n_cross / 600
@@ -93,7 +91,7 @@ def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
 
 
 def test_joint_leans_are_those_that_were_planted():
-    length, bold = pooled(rows(n=4000), Length(), Bold())
+    length, bold = pooled(rows(n=4000), on.Length(), on.Bold())
     for row, truth in ((length, 1.0), (bold, 0.5)):
         assert row["joint"]["ci_low"] < truth < row["joint"]["ci_high"]
     assert length["collinear_with"] == bold["collinear_with"] == []
@@ -101,7 +99,7 @@ def test_joint_leans_are_those_that_were_planted():
 
 
 def test_attributes_that_say_the_same_are_named():
-    bold, markdown, other, nothing = pooled(rows(), Bold(), Markdown(), Length(), Headers())
+    bold, markdown, other, nothing = pooled(rows(), on.Bold(), on.Markdown(), on.Length(), on.Headers())
     assert (bold["collinear_with"], markdown["collinear_with"]) == (["markdown"], ["bold"])
     assert other["collinear_with"] == nothing["collinear_with"] == []
     assert bold["joint"]["log_odds"] is None and other["joint"]["log_odds"] is not None
@@ -110,49 +108,25 @@ def test_attributes_that_say_the_same_are_named():
 
 def test_votes_that_go_one_way_and_no_cross_group_vote():
     table = [row | {"winner": "a" if "**" in row["response_a"] else "b"} for row in rows(200)]
-    bold, length, headers = pooled(table, Bold(), Length(), Headers())
-    assert (bold["carrier_wins"], bold["log_odds"], bold["odds"], bold["ci_high"]) == (
-        1.0,
-        None,
-        None,
-        None,
-    )
+    bold, length, headers = pooled(table, on.Bold(), on.Length(), on.Headers())
+    assert of(bold, "carrier_wins log_odds odds ci_high") == [1.0, None, None, None]
     assert 0 < bold["ci_low"] < bold["naive_ci_low"]
     assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
-    assert [headers[name] for name in ("n_cross", "interval", "carrier_wins", "ci_low")] == [
-        0,
-        None,
-        None,
-        None,
-    ]
-    judgments = Judgments.read(rows(5), attributes=[Length(), Bold()])
+    assert of(headers, "n_cross interval carrier_wins ci_low") == [0, None, None, None]
+    judgments = Judgments.read(rows(5), attributes=[on.Length(), on.Bold()])
     for row in pool_attributes(judgments.take(np.zeros(5, dtype=bool))):
-        assert (row["n_cross"], row["cross_share"], row["log_odds"], row["interval"]) == (
-            0,
-            0.0,
-            None,
-            None,
-        )
+        assert of(row, "n_cross cross_share log_odds interval") == [0, 0.0, None, None]
         assert row["quality_adjusted"] is None
 
 
-def test_continuous_attributes_count_by_their_side():
-    (row,), (binary,) = pooled(rows(2000), LengthWords(threshold=3)), pooled(rows(2000), Length())
-    assert (
-        row["joint"]["log_odds"] == pytest.approx(row["log_odds"]) == pytest.approx(binary["log_odds"])
-    )
-
-
-def test_exchanging_the_sides_of_the_table_changes_nothing():
-    table = rows(400)
-    turned = [
-        {"prompt": row["prompt"], "response_a": row["response_b"], "response_b": row["response_a"]}
-        | {"winner": "b" if row["winner"] == "a" else "a"}
-        for row in table
-    ]
-    for one, other in zip(
-        pooled(table, Length(), Bold()), pooled(turned, Length(), Bold()), strict=True
-    ):
+def test_continuous_attributes_count_by_their_side_whichever_stands_first():
+    (row,), (binary,) = pooled(rows(2000), on.LengthWords(threshold=3)), pooled(rows(2000), on.Length())
+    for found in (row["joint"]["log_odds"], row["log_odds"]):
+        assert found == pytest.approx(binary["log_odds"])
+    names = {"response_a": "response_b", "response_b": "response_a"}
+    turned = pd.DataFrame(rows(400)).rename(columns=names).replace({"winner": {"a": "b", "b": "a"}})
+    attributes = (on.Length(), on.Bold())
+    for one, other in zip(pooled(rows(400), *attributes), pooled(turned, *attributes), strict=True):
         assert one["joint"] == pytest.approx(other["joint"])
         assert one["ci_low"] == pytest.approx(other["ci_low"])
 
@@ -173,7 +147,7 @@ def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
 
 def test_a_kind_column_says_what_is_a_swap_pair():
     table = [row | {"kind": "swap" if i % 3 == 0 else "real"} for i, row in enumerate(rows(300))]
-    judgments = Judgments.read(table, attributes=[Bold()], keep=["kind"])
+    judgments = Judgments.read(table, attributes=[on.Bold()], keep=["kind"])
     is_swap = (judgments.comparisons["kind"] == "swap").to_numpy()[judgments.votes["comparison"]]
     (row,), (found,) = pool_attributes(judgments), judgments.take(is_swap).offline_log_odds()
     assert row["quality_adjusted"]["log_odds"] == pytest.approx(found.log_odds)
@@ -183,79 +157,68 @@ def test_a_kind_column_says_what_is_a_swap_pair():
 def test_twins_that_differ_in_another_attribute_too_are_left_out():
     table = []
     for i in range(60):
-        marked, winner = ("**so** it is", "## so it is" if i < 30 else "so it is"), i % 3
-        texts = marked if winner else marked[::-1]
-        table.append({"prompt": f"question {i}", "chosen": texts[0], "rejected": texts[1]})
-    bold, headers = pooled(table, Bold(), Headers())
+        marked = ("**so** it is", "## so it is" if i < 30 else "so it is")
+        chosen, rejected = marked if i % 3 else marked[::-1]
+        table.append({"prompt": f"question {i}", "chosen": chosen, "rejected": rejected})
+    bold, headers = pooled(table, on.Bold(), on.Headers())
     assert bold["quality_adjusted"]["n_votes"] == 30
     assert bold["quality_adjusted"]["log_odds"] == pytest.approx(math.log(2))
     assert headers["quality_adjusted"] is None
 
 
 def test_texts_with_the_marks_on_either_one_are_swap_pairs():
-    rng = np.random.default_rng(0)
-    table = []
+    rng, table = np.random.default_rng(0), []
     for i in range(300):
         quality = 2 * rng.normal()
         for marked in (1, -1) * 3:
             bodies = [f"body {i} first", f"body {i} second"]
             texts = [f"**{bodies[0]}**", bodies[1]] if marked > 0 else [bodies[0], f"**{bodies[1]}**"]
-            chose = rng.random() < expit(quality + 0.7 * marked)
-            winner, loser = texts if chose else texts[::-1]
-            table.append({"prompt": f"question {i // 4}", "chosen": winner, "rejected": loser})
-    (row,) = pooled(table, Bold())
+            chosen, rejected = texts if winner(rng, quality + 0.7 * marked) == "a" else texts[::-1]
+            table.append({"prompt": f"question {i // 4}", "chosen": chosen, "rejected": rejected})
+    (row,) = pooled(table, on.Bold())
     assert row["quality_adjusted"]["how"] == "swap pairs"
     assert row["quality_adjusted"]["ci_low"] < 0.7 < row["quality_adjusted"]["ci_high"]
     assert row["log_odds"] < row["quality_adjusted"]["log_odds"]
     # with another declared attribute that changes sides too, nothing else is equal any more
-    other = PythonFunction("opens with a star", lambda prompt, text: float(text.startswith("*")))
-    assert pooled(table, Bold(), other)[0]["quality_adjusted"] is None
+    other = on.PythonFunction("opens with a star", lambda prompt, text: float(text.startswith("*")))
+    assert pooled(table, on.Bold(), other)[0]["quality_adjusted"] is None
 
 
 def test_position_is_told_by_both_orders_of_one_comparison():
-    rng = np.random.default_rng(0)
-    table = []
+    rng, table = np.random.default_rng(0), []
     for i in range(300):
         quality = 2 * rng.normal()
-        for shown, toward in (("a", 1), ("b", -1)) * 2:
-            chose_a = rng.random() < expit(quality + 0.6 * toward)
-            texts = {"prompt": f"question {i % 70}", "response_a": f"one {i}", "response_b": f"two {i}"}
-            table.append(texts | {"winner": "a" if chose_a else "b", "shown_first": shown})
-    adjusted = pooled(table, Position())[0]["quality_adjusted"]
+        texts = {"prompt": f"question {i % 70}", "response_a": f"one {i}", "response_b": f"two {i}"}
+        for shown, toward in (("a", 0.6), ("b", -0.6)) * 2:
+            table.append(texts | {"winner": winner(rng, quality + toward), "shown_first": shown})
+    adjusted = pooled(table, on.Position())[0]["quality_adjusted"]
     assert adjusted["ci_low"] < 0.6 < adjusted["ci_high"]
     assert "equally good" not in adjusted["assumes"]
 
 
 # -- the scan ------------------------------------------------------------------------------------------------
 
-PHRASES = {
-    "lists": "- item\n",
-    "hedging": "perhaps ",
-    "first_person": "I say ",
-    "links": "www.example.org ",
-}
+PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say "}
+PHRASES |= {"links": "www.example.org "}
 
 
 def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
     """Votes on texts with and without each phrase; the logit leans toward some of them."""
-    rng = np.random.default_rng(seed)
+    rng, table = np.random.default_rng(seed), []
     prompt_effect = spread * rng.normal(size=n_prompts)
-    table = []
     for i in range(n):
         sides = rng.integers(0, 2, (len(PHRASES), 2))
-        texts = [
-            "".join(p * has[k] for p, has in zip(PHRASES.values(), sides, strict=True)) for k in (0, 1)
-        ]
+        texts = ["".join(np.repeat([*PHRASES.values()], has)) for has in sides.T]
         difference = dict(zip(PHRASES, sides[:, 0] - sides[:, 1], strict=True))
         prompt = int(rng.integers(n_prompts))
         toward = sum(lean * difference[name] for name, lean in (leans or {}).items())
         toward += prompt_effect[prompt] * difference["hedging"]
-        row = {"prompt": f"question {prompt}"}
-        row |= {"response_a": f"{texts[0]}one {i}", "response_b": f"{texts[1]}two {i}"}
+        row = {"prompt": f"question {prompt}", "response_a": f"{texts[0]}one {i}"}
+        row["response_b"] = f"{texts[1]}two {i}"
         if shown is not None:
             row["shown_first"] = "ab"[rng.integers(2)]
             toward += shown * (1 if row["shown_first"] == "a" else -1)
-        table.append(row | {"winner": "a" if rng.random() < expit(toward) else "b"})
+        table.append(row | {"winner": winner(rng, toward)})
     return table
 
 
@@ -279,21 +242,21 @@ def test_planted_preferences_are_found_and_the_others_are_not():
 def test_declared_features_are_skipped_and_position_needs_to_be_known():
     table = phrased(100)
     assert set(FEATURES) - set(scanned(table)) == {"position"}
-    declared = scanned(table, Length(), Links(name="addresses"))
+    declared = scanned(table, on.Length(), on.Links(name="addresses"))
     assert set(FEATURES) - set(declared) == {"position", "length", "links"}
-    assert "length" not in scanned(table, LengthWords(threshold=2))
+    assert "length" not in scanned(table, on.LengthWords(threshold=2))
 
 
 def test_what_a_declared_attribute_explains_is_to_be_watched_and_what_it_says_is_nothing():
     table = phrased(3000, leans={"lists": 1.0})
-    said = scanned(table[:1000], Markdown())["lists"]
+    said = scanned(table[:1000], on.Markdown())["lists"]
     assert said["log_odds"] > 0.5
     assert (said["advice"], said["beyond_declared"]) == ("nothing", None)
     for row in table:  # bold goes with lists four times in five
         for side in ("response_a", "response_b"):
             if row[side].startswith("- ") == (len(row[side] + row["prompt"]) % 5 > 0):
                 row[side] += " **so**"
-    alone, beside = scanned(table)["bold"], scanned(table, Lists())["bold"]
+    alone, beside = scanned(table)["bold"], scanned(table, on.Lists())["bold"]
     assert alone["advice"] == "declare" and alone["log_odds"] > 0.4
     assert abs(beside["beyond_declared"]["log_odds"]) < 0.3
     assert (beside["log_odds"], beside["advice"]) == (alone["log_odds"], "watch")
@@ -307,8 +270,8 @@ def test_a_lean_that_another_one_hides_is_to_be_watched():
             if ("perhaps" in row[side]) == (rng.random() < 0.95):
                 row[side] += " **so**"
         bold, hedged = ((m in row["response_a"]) - (m in row["response_b"]) for m in ("**", "perhaps"))
-        row["winner"] = "a" if rng.random() < expit(0.95 * bold - 0.9 * hedged) else "b"
-    hidden = scanned(table, Bold())["hedging"]
+        row["winner"] = winner(rng, 0.95 * bold - 0.9 * hedged)
+    hidden = scanned(table, on.Bold())["hedging"]
     assert abs(hidden["log_odds"]) < 0.3
     assert hidden["beyond_declared"]["ci_high"] < -0.3
     assert hidden["advice"] == "watch"
@@ -332,16 +295,16 @@ def test_votes_that_go_one_way_have_a_one_sided_interval():
         if row["response_a"].startswith("- ") == row["response_b"].startswith("- "):
             row["response_a"] = row["response_b"] = "so"
     lists = scanned(table)["lists"]
-    assert (lists["carrier_wins"], lists["log_odds"], lists["ci_high"]) == (1.0, None, None)
+    assert of(lists, "carrier_wins log_odds ci_high") == [1.0, None, None]
     assert lists["ci_low"] > 1 and lists["advice"] == "declare"
 
 
 def test_one_prompt_is_never_sure_and_no_vote_tells_nothing():
     found = scanned(phrased(300, n_prompts=1, leans={"lists": 1.0}))["lists"]
-    assert (found["q_value"], found["ci_low"], found["advice"]) == (None, None, "watch")
+    assert of(found, "q_value ci_low advice") == [None, None, "watch"]
     judgments = Judgments.read(phrased(5))
     for row in scan_features(judgments.take(np.zeros(5, dtype=bool))):
-        assert (row["n_cross"], row["advice"], row["ci_low"]) == (0, "nothing", None)
+        assert of(row, "n_cross advice ci_low") == [0, "nothing", None]
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.6])
@@ -360,11 +323,11 @@ def test_false_alarms_without_any_preference(spread):
 def test_84_000_real_votes():
     if not UKP.is_file():
         pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
-    judgments = Judgments.read(UKP, attributes=[Length(), Markdown()])
+    judgments = Judgments.read(UKP, attributes=[on.Length(), on.Markdown()])
     length, markdown = pool_attributes(judgments)
     assert (length["n_cross"], length["n_prompts"], length["interval"]) == (40_558, 32, "small-cluster")
     assert length["log_odds"] == pytest.approx(1.07, abs=0.005)
     # five times as wide as if 40,558 votes were independent
     assert length["ci_high"] - length["ci_low"] > 5 * (length["naive_ci_high"] - length["naive_ci_low"])
     assert logit(markdown["carrier_wins"]) == pytest.approx(0.5553, abs=1e-3)
-    assert [row["feature"] for row in scan_features(judgments) if row["advice"] == "declare"] == []
+    assert "declare" not in [row["advice"] for row in scan_features(judgments)]
