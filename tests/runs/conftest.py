@@ -1,26 +1,22 @@
-"""One trained run that the tests copy; the demo is run by its command here too."""
+"""One trained run that the tests read or copy; the demo is run by its command here too."""
 
 import shutil
 
 import pytest
 
 from badpo.runs.run import train_run
-from badpo.training.checkpoints import seal_run
 from tests.paper.conftest import tiny_demo  # noqa: F401
 from tests.runs.recipes import recipe
 
 
 @pytest.fixture(scope="session")
-def _trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    train_run(recipe(folder, max_steps=1))
-    return folder
+def trained(tmp_path_factory):
+    """A finished run of four steps, to be read only; its model and votes stand in the folder above ``runs``."""
+    return train_run(recipe(tmp_path_factory.mktemp("trained")))
 
 
 @pytest.fixture
-def run(_trained, tmp_path):
-    """A finished run, with its model and votes in ``tmp_path / "project"``."""
-    shutil.copytree(_trained, tmp_path / "project")
-    folder = tmp_path / "project" / "runs" / "shared_mean-s42"
-    seal_run(folder)  # every test has a key of its own
-    return folder
+def run(trained, tmp_path):
+    """A copy of the trained run, in ``tmp_path / "project"``."""
+    shutil.copytree(trained.parents[1], tmp_path / "project")
+    return tmp_path / "project" / "runs" / trained.name

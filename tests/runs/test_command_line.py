@@ -33,32 +33,28 @@ def short_answers(monkeypatch):
 
 @pytest.mark.face
 def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
-    result = badpo("demo", "--out", tmp_path / "demo")
-    assert result.exit_code == 0, result.stderr
-    assert f"report: {tmp_path / 'demo' / 'report.html'}" in result.stdout
-    for part in ("reference", "DPO", "pooled", "shared"):
-        assert part.casefold() in result.stdout.casefold()
-    assert len(result.stdout.splitlines()) <= 25
-    summary = json.loads((tmp_path / "demo" / "summary.json").read_text())
-    assert_face("runs/demo/summary.json", keys(summary))
-    assert_face(
-        "runs of the demo", sorted(path.parent.name for path in (tmp_path / "demo").glob("*/run.json"))
-    )
-    assert f"{summary['rates']['dpo']['woman']:.3f}" in result.stdout
-    assert "</html>" in (tmp_path / "demo" / "report.html").read_text()
+    def demo(*arguments: object) -> str:
+        result = badpo("demo", "--out", folder, *arguments)
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
 
-    as_json = badpo("demo", "--out", tmp_path / "demo", "--json")
-    assert as_json.exit_code == 0, as_json.stderr
-    again = json.loads(as_json.stdout)
-    assert again == json.loads((tmp_path / "demo" / "summary.json").read_text())
+    folder, page = tmp_path / "demo", tmp_path / "docs" / "results.md"
+    told = demo()
+    assert f"report: {folder / 'report.html'}" in told and len(told.splitlines()) <= 25
+    for part in ("reference", "DPO", "pooled", "shared"):
+        assert part.casefold() in told.casefold()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert_face("runs/demo/summary.json", keys(summary))
+    assert_face("runs of the demo", sorted(path.parent.name for path in folder.glob("*/run.json")))
+    assert f"{summary['rates']['dpo']['woman']:.3f}" in told
+    assert "</html>" in (folder / "report.html").read_text()
+
+    again = json.loads(demo("--json"))
+    assert again == json.loads((folder / "summary.json").read_text())
     assert again["rates"] == summary["rates"]
 
-    page = tmp_path / "docs" / "results.md"
-    over_seeds = badpo(
-        "demo", "--out", tmp_path / "demo", "--seeds", "42,1", "--results", page, "--json"
-    )
-    assert over_seeds.exit_code == 0, over_seeds.stderr
-    assert [found["seed"] for found in json.loads(over_seeds.stdout)] == [42, 1]
+    over_seeds = json.loads(demo("--seeds", "42,1", "--results", page, "--json"))
+    assert [found["seed"] for found in over_seeds] == [42, 1]
     text = page.read_text()
     assert "badpo demo --out" in text and "--seeds 42,1" in text and "pooled" in text.casefold()
 
@@ -79,11 +75,8 @@ OBJECTIVES = {"bounded": lambda judgments, seed, beta, q: Bounded(q)}
 
 def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, short_answers, monkeypatch):
     monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
-    own, config = (
-        tmp_path / "bounded.py",
-        write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7}),
-    )
-    own.write_text(BOUNDED, encoding="utf-8")
+    config = write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7})
+    (own := tmp_path / "bounded.py").write_text(BOUNDED, encoding="utf-8")
     refused = badpo("train", "--config", config)
     assert refused.exit_code == 2 and "one of yours comes from a file: --arm-file" in refused.stderr
     trained = badpo("train", "--config", config, "--arm-file", own)
@@ -118,20 +111,19 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path):
 
 @pytest.mark.face
 def test_train_evaluate_and_report(tmp_path, short_answers):
-    config = write_recipe(tmp_path)
+    config, runs, page = write_recipe(tmp_path), tmp_path / "runs", tmp_path / "report.html"
+    folders = [tmp_path / RUN, runs / "pooled-s3"]
     trained = badpo("train", "--config", config)
     assert trained.exit_code == 0, trained.stderr
-    assert trained.stdout == f"{tmp_path / RUN}\nnext: badpo evaluate {tmp_path / RUN}\n"
+    assert trained.stdout == f"{folders[0]}\nnext: badpo evaluate {folders[0]}\n"
     pooled = badpo("train", "--config", config, "--bias", "pooled", "--seed", "3", "--json")
-    assert json.loads(pooled.stdout) == {"run": str(tmp_path / "runs" / "pooled-s3")}
-    assert BiasTerm.load(tmp_path / "runs" / "pooled-s3").parts == ("mean",)
+    assert json.loads(pooled.stdout) == {"run": str(folders[1])}
+    assert BiasTerm.load(folders[1]).parts == ("mean",)
 
-    unmeasured = badpo("report", tmp_path / "runs", "--out", tmp_path / "report.html")
-    assert unmeasured.exit_code == 2
+    unmeasured = badpo("report", runs, "--out", page)
+    assert (unmeasured.exit_code, page.exists()) == (2, False)
     assert "run `badpo evaluate` on them first" in unmeasured.stderr
-    assert not (tmp_path / "report.html").exists()
 
-    folders = [tmp_path / RUN, tmp_path / "runs" / "pooled-s3"]
     measured = badpo("evaluate", *folders, "--json")
     assert measured.exit_code == 0, measured.stderr
     assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
@@ -141,7 +133,6 @@ def test_train_evaluate_and_report(tmp_path, short_answers):
     text = badpo("evaluate", folders[0]).stdout
     assert "heldout" in text and "gap" in text
 
-    reported = badpo("report", tmp_path / "runs", "--out", tmp_path / "report.html", "--json")
-    assert json.loads(reported.stdout) == {"report": str(tmp_path / "report.html")}
-    page = (tmp_path / "report.html").read_text()
-    assert "pooled" in page and "length" in page
+    reported = badpo("report", runs, "--out", page, "--json")
+    assert json.loads(reported.stdout) == {"report": str(page)}
+    assert "pooled" in page.read_text() and "length" in page.read_text()

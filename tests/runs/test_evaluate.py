@@ -9,6 +9,7 @@ import stat
 import numpy as np
 import pytest
 import torch
+import yaml
 from transformers import AutoModelForCausalLM
 
 from badpo.data.problems import ConfigError, DataError
@@ -42,25 +43,19 @@ def finite(value) -> bool:
     return value is None or isinstance(value, str) or bool(np.isfinite(value))
 
 
-def test_readouts_are_written_and_returned(tmp_path):
-    asked = recipe(tmp_path)
-    folder = train_run(asked)
+def test_readouts_are_written_and_returned(run):
     told = {}
-    about_people = [
-        folder / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")
-    ]
-    about_people += sorted((folder / "checkpoints").glob("*/log.jsonl"))
-    assert len(about_people) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in about_people} == {
-        0o600
-    }
-    readouts = evaluate_run(folder, lambda what, share: told.setdefault(what, []).append(share))
-    text = (folder / "readouts.json").read_text()
+    personal = [run / name for name in ("log.jsonl", "config.yaml", "bias.json", "bias.safetensors")]
+    personal += sorted((run / "checkpoints").glob("*/log.jsonl"))
+    assert len(personal) > 4 and {stat.S_IMODE(path.stat().st_mode) for path in personal} == {0o600}
+    readouts = evaluate_run(run, lambda what, share: told.setdefault(what, []).append(share))
+    text = (run / "readouts.json").read_text()
     assert json.loads(text) == readouts
     assert "NaN" not in text and "Infinity" not in text and finite(readouts)
     own = {"heldout", "votes", "tokens", "generated", "kl", "theta"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
-    held_out = read_judgments(asked)[1]
+    held_out = read_judgments(recipe(run.parents[1]))[1]
     cell = readouts["heldout"]["length"]
     assert cell["n_cross"] == int(held_out.cross_group().sum())
     assert cell["n_same"] + cell["n_cross"] == held_out.n_votes
@@ -68,18 +63,12 @@ def test_readouts_are_written_and_returned(tmp_path):
     assert readouts["tokens"]["n"] == held_out.comparisons["prompt_id"].nunique() == 8
     assert 1 <= readouts["tokens"]["mean"] <= 12
     assert readouts["kl"]["per_token"] > 0 or readouts["kl"]["k3"] > 0
+    learned = round(float(BiasTerm.load(run).theta().detach().mean()), 2)
+    assert readouts["theta"]["length"]["level"] == learned != 0
     loading, *measured = told.values()
     assert loading == [0.0] and len(measured) == 2
-    assert all(
-        shares[0] == 0.0 and shares[-1] == 1.0 and shares == sorted(shares) for shares in measured
-    )
-
-
-def test_the_theta_that_predicts_is_that_of_the_run(tmp_path):
-    readouts = run_and_measure(tmp_path, bias={"variant": "pooled", "learning_rate": 0.05})
-    learned = BiasTerm.load(tmp_path / "runs" / "pooled-s42").theta().detach().mean()
-    assert readouts["theta"]["length"]["level"] == round(float(learned), 2)
-    assert readouts["theta"]["length"]["level"] != 0
+    for shares in measured:
+        assert (shares[0], shares[-1]) == (0.0, 1.0) and shares == sorted(shares)
 
 
 def test_an_untrained_policy_is_its_reference(tmp_path):
@@ -120,9 +109,8 @@ WORDS = [{"type": "word_list", "name": "animals", "words": ["cat", "dog"]}, "len
 
 def test_chat_messages_and_attributes_of_single_responses(tmp_path):
     readouts = run_and_measure(tmp_path, as_chat(tiny.votes(40, 6)), attributes=WORDS)
-    assert set(readouts["generated"]) == {
-        "animals"
-    }  # a ratio of two lengths has no value for one answer
+    # a ratio of two lengths has no value for one answer
+    assert set(readouts["generated"]) == {"animals"}
     assert 0 <= readouts["generated"]["animals"]["rate"] <= 1
     assert set(readouts["theta"]) == {"animals", "length"}
 
@@ -155,22 +143,17 @@ def test_the_report_shows_the_runs_and_their_reference(tmp_path):
     for variant in ("none", "pooled"):
         run_and_measure(tmp_path, bias=variant)
     page = write_report(tmp_path / "runs", tmp_path / "report.html").read_text()
-    for part in ("DPO", "pooled", "reference", "length"):
-        assert part in page
+    assert all(part in page for part in ("DPO", "pooled", "reference", "length"))
     assert "person 0" not in page
-    card = (tmp_path / "runs" / "pooled-s42" / "model" / "README.md").read_text()
-    assert "length" in card
+    assert "length" in (tmp_path / "runs" / "pooled-s42" / "model" / "README.md").read_text()
 
 
 # -- what cannot be measured ---------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory):
-    """A folder with a model, votes and one finished run on a supervised reference."""
-    folder = tmp_path_factory.mktemp("project")
-    train_run(recipe(folder, max_steps=1, reference={"sft": True}))
-    return folder
+def on_a_reference_that_is_gone(run):
+    config = yaml.safe_load((run / "config.yaml").read_text()) | {"reference": {"sft": True}}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
 
 
 @pytest.mark.parametrize(
@@ -178,15 +161,13 @@ def project(tmp_path_factory):
     [
         (lambda run: shutil.rmtree(run / "model"), "holds no finished run"),
         (lambda run: (run / "config.yaml").unlink(), "holds no finished run"),
-        (lambda run: shutil.rmtree(run.parent / "reference"), "holds no model any more"),
+        (on_a_reference_that_is_gone, "holds no model any more"),
         (lambda run: (run.parents[1] / "votes.jsonl").unlink(), "there is no such file"),
     ],
 )
-def test_what_cannot_be_measured_is_told(project, tmp_path, change, told):
-    shutil.copytree(project, tmp_path / "project")
-    run = tmp_path / "project" / "runs" / "shared_mean-s42"
+def test_what_cannot_be_measured_is_told(run, change, told):
     change(run)
-    seal_run(run)  # every test has a key of its own
+    seal_run(run)
     with pytest.raises((ConfigError, DataError), match=told):
         evaluate_run(run, silent)
     assert not (run / "readouts.json").exists()

@@ -38,6 +38,11 @@ def same_weights(one, other) -> bool:
     return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
 
 
+def changed_at(folder) -> dict[str, int]:
+    """When each file of a run was written last."""
+    return {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
+
+
 def stop_at_step(monkeypatch, step: int) -> None:
     """Make training stop before the given step is finished, once."""
     finish_step = BADPOTrainer.finish_step
@@ -94,31 +99,24 @@ def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, batching, epoc
 # -- the run -------------------------------------------------------------------------------------------------
 
 
-def test_a_run_folder_has_everything(tmp_path):
-    folder = train_run(recipe(tmp_path))
-    assert folder == tmp_path / "runs" / "shared_mean-s42"
+def test_a_run_folder_has_everything(trained):
+    folder = trained
+    assert (folder.parent.name, folder.name) == ("runs", "shared_mean-s42")
     assert written(folder) >= RUN_FILES | {"model/model.safetensors", "model/README.md"}
     public = {path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077}
     private = {path.name for path in folder.rglob("*")} - public
-    assert private >= {
-        "bias.json",
-        "bias_optimizer.safetensors",
-        "run.json",
-        "complete.json",
-        "log.jsonl",
-    }
-    assert "trainer_state.json" in private
+    assert private >= {"bias.json", "bias_optimizer.safetensors", "run.json", "complete.json"}
+    assert private >= {"log.jsonl", "trainer_state.json"}
     assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
     assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
     bias = BiasTerm.load(folder)
     assert bias.parts == ("mean", "deviation")
     assert bias.theta().abs().sum() > 0
-    model = AutoModelForCausalLM.from_pretrained(folder / "model")
+    AutoModelForCausalLM.from_pretrained(folder / "model")
     tokenizer = AutoTokenizer.from_pretrained(folder / "model")
     assert tokenizer("the cat")["input_ids"] == tiny.tokenizer()("the cat")["input_ids"]
-    start = load_file(tmp_path / "model" / "model.safetensors")
-    assert any(not torch.equal(value, start[name]) for name, value in model.state_dict().items())
+    assert not same_weights(folder, folder.parents[1])
     run = read_run(folder)
     assert (run.arm, run.seed) == ("shared_mean", 42)
     assert "badpo train --config" in run.environment.command
@@ -146,16 +144,14 @@ def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
 
 def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
-    warm = {"variant": "pooled", "warm_start": "offline"}
-    changes = [
-        {"bias": "none"},
-        {"bias": "pooled"},
-        {"bias": warm},
-        {"bias": "pooled", "objective": weighed},
-    ]
-    folders = [train_run(recipe(tmp_path, max_steps=2, seed=1, **change)) for change in changes]
-    names = ["dpo-s1", "pooled-s1", "pooled_warm-s1", "pooled_group_weights-s1"]
-    assert [folder.name for folder in folders] == names
+    changes = {
+        "dpo-s1": {"bias": "none"},
+        "pooled-s1": {"bias": "pooled"},
+        "pooled_warm-s1": {"bias": {"variant": "pooled", "warm_start": "offline"}},
+        "pooled_group_weights-s1": {"bias": "pooled", "objective": weighed},
+    }
+    folders = [train_run(recipe(tmp_path, max_steps=2, seed=1, **asked)) for asked in changes.values()]
+    assert [folder.name for folder in folders] == list(changes)
     assert not same_weights(folders[0], folders[1])
     assert log_lines(folders[-1])[0]["groups/weight_sd"] > 0
     assert yaml.safe_load((folders[-1] / "config.yaml").read_text())["objective"] == weighed
@@ -164,20 +160,17 @@ def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
 @pytest.mark.parametrize("layout", [as_trl, as_chat])
 def test_other_layouts_are_the_same_votes(tmp_path, layout):
     """TRL's table is the run of the a/b table; chat messages are other tokens and the same votes."""
-    for name in ("plain", "other"):
-        (tmp_path / name).mkdir()
     votes = tiny.votes(40, 6).drop(columns=["comparison_id", "prompt_id", "annotator_class"])
-    plain = train_run(recipe(tmp_path / "plain", votes))
+    run = train_run(recipe(tmp_path / "plain", votes))
     other = train_run(recipe(tmp_path / "other", layout(votes)))
     assert [line["n_judgments"] for line in log_lines(other)] == [8, 8, 8, 8]
     assert log_lines(other)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-    assert BiasTerm.load(other).annotators == BiasTerm.load(plain).annotators
+    plain, found = BiasTerm.load(run), BiasTerm.load(other)
+    assert found.annotators == plain.annotators
     if layout is as_chat:
-        assert not same_weights(plain, other)  # the template puts other tokens around the texts
+        assert not same_weights(run, other)  # the template puts other tokens around the texts
     else:
-        torch.testing.assert_close(
-            BiasTerm.load(plain).theta(), BiasTerm.load(other).theta(), rtol=1e-5, atol=1e-6
-        )
+        torch.testing.assert_close(plain.theta(), found.theta(), rtol=1e-5, atol=1e-6)
 
 
 # -- the supervised reference --------------------------------------------------------------------------------
@@ -195,9 +188,7 @@ def test_a_supervised_reference_is_trained_once_and_shared(tmp_path, monkeypatch
     second = train_run(recipe(tmp_path, reference=sft, bias="pooled", attributes=other))
     assert len(stages) == 1
     reference = tmp_path / "runs" / "reference"
-    assert not same_weights(reference, first)
-    start = load_file(tmp_path / "model" / "model.safetensors")
-    assert any(not torch.equal(value, start[name]) for name, value in weights(reference).items())
+    assert not same_weights(reference, first) and not same_weights(reference, tmp_path)
     # both start from it: the first margin is zero
     for folder in (first, second):
         assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
@@ -232,22 +223,23 @@ def test_the_supervised_stage_learns_the_majority_side(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "seed", "named"),
     [
-        ({"learning_rate": 1e-3}, "reference.learning_rate was 0.01, is now 0.001"),
-        ({"votes": 1}, "votes was"),
-        ({"encoding": "paper"}, "encoding was trl, is now paper"),
+        (
+            {"reference": {"sft": True, "learning_rate": 1e-3}},
+            0,
+            "reference.learning_rate was 0.01, is now 0.001",
+        ),
+        ({}, 1, "votes was"),
+        ({"encoding": "paper"}, 0, "encoding was trl, is now paper"),
     ],
 )
-def test_a_reference_of_other_settings_is_not_reused(tmp_path, changes, named):
+def test_a_reference_of_other_settings_is_not_reused(tmp_path, changes, seed, named):
     sft = {"sft": True, "learning_rate": 1e-2}
     train_run(recipe(tmp_path, reference=sft))
-    votes = tiny.votes(40, 6, seed=changes.pop("votes", 0))
-    changes = (
-        {"reference": sft | changes} if "learning_rate" in changes else {"reference": sft, **changes}
-    )
+    votes, asked = tiny.votes(40, 6, seed=seed), {"reference": sft, "bias": "pooled"} | changes
     with pytest.raises(ConfigError, match="was made with other settings") as caught:
-        train_run(recipe(tmp_path, votes, bias="pooled", **changes))
+        train_run(recipe(tmp_path, votes, **asked))
     assert named in str(caught.value)
     assert not (tmp_path / "runs" / "pooled-s42").exists()
 
@@ -291,44 +283,36 @@ def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
 # -- stopped, continued, finished ----------------------------------------------------------------------------
 
 
-def test_a_stopped_run_is_resumed_to_the_same_weights(tmp_path, monkeypatch):
-    for name in ("whole", "cut"):
-        (tmp_path / name).mkdir()
-    whole = train_run(recipe(tmp_path / "whole"))
-    asked = recipe(tmp_path / "cut")
+def test_a_stopped_run_is_resumed_to_the_same_weights(trained, tmp_path, monkeypatch):
+    asked, folder = recipe(tmp_path), tmp_path / "runs" / "shared_mean-s42"
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train_run(asked)
-    folder = tmp_path / "cut" / "runs" / "shared_mean-s42"
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3]
     assert not (folder / "model").exists()
     assert train_run(asked, resume=True) == folder
-    assert same_weights(folder, whole)
-    assert torch.equal(BiasTerm.load(folder).theta(), BiasTerm.load(whole).theta())
-    assert (folder / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
+    assert same_weights(folder, trained)
+    assert torch.equal(BiasTerm.load(folder).theta(), BiasTerm.load(trained).theta())
+    assert (folder / "log.jsonl").read_text() == (trained / "log.jsonl").read_text()
 
 
 def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="no whole checkpoint to resume from; train without --resume"):
-        train_run(recipe(tmp_path), resume=True)
+    def refused(message, resume=False, **changes):
+        with pytest.raises(ConfigError, match=message):
+            train_run(recipe(tmp_path, **changes), resume=resume)
+
+    refused("no whole checkpoint to resume from; train without --resume", resume=True)
     assert not written(tmp_path / "runs")
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt):
         train_run(recipe(tmp_path))
     folder = tmp_path / "runs" / "shared_mean-s42"
-    before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
-    with pytest.raises(ConfigError, match=r"beta was 0\.1, is now 0\.5"):
-        train_run(recipe(tmp_path, beta=0.5), resume=True)
-    with pytest.raises(
-        ConfigError, match=r"an unfinished run \(checkpoint-2\); continue it with --resume"
-    ):
-        train_run(recipe(tmp_path))
-    assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+    before = changed_at(folder)
+    refused(r"beta was 0\.1, is now 0\.5", resume=True, beta=0.5)
+    refused(r"an unfinished run \(checkpoint-2\); continue it with --resume")
+    assert changed_at(folder) == before
     (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
-    with pytest.raises(
-        ConfigError, match=r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew"
-    ):
-        train_run(recipe(tmp_path), resume=True)
+    refused(r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew", resume=True)
 
 
 def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
@@ -346,29 +330,26 @@ def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
     assert run_damage(folder) is None
 
 
-def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(tmp_path):
-    folder = train_run(recipe(tmp_path))
-    sealed = (folder / "run.json").read_bytes()
-    (folder / "run.json").unlink()
-    (folder / "model" / "README.md").unlink()
+def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(run):
+    asked = recipe(run.parents[1])
+    sealed = (run / "run.json").read_bytes()
+    (run / "run.json").unlink()
+    (run / "model" / "README.md").unlink()
     with pytest.raises(ConfigError, match="an unfinished run"):
-        train_run(recipe(tmp_path))
-    assert train_run(recipe(tmp_path), resume=True) == folder
-    assert (folder / "run.json").read_bytes() == sealed
-    assert (folder / "model" / "README.md").exists()
+        train_run(asked)
+    assert train_run(asked, resume=True) == run
+    assert (run / "run.json").read_bytes() == sealed
+    assert (run / "model" / "README.md").exists()
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_a_finished_run_is_refused_before_anything_is_done(tmp_path, monkeypatch, resume):
-    asked = recipe(tmp_path)
-    folder = train_run(asked)
-    before = {name: (folder / name).stat().st_mtime_ns for name in written(folder)}
+def test_a_finished_run_is_refused_before_anything_is_done(run, monkeypatch, resume):
+    asked, before = recipe(run.parents[1]), changed_at(run)
     monkeypatch.setattr("badpo.runs.run.read_judgments", lambda recipe: pytest.fail("read the table"))
-    with pytest.raises(
-        ConfigError, match="holds a finished run; remove it or choose another output_dir"
-    ):
+    refusal = "holds a finished run; remove it or choose another output_dir"
+    with pytest.raises(ConfigError, match=refusal):
         train_run(asked, resume=resume)
-    assert {name: (folder / name).stat().st_mtime_ns for name in written(folder)} == before
+    assert changed_at(run) == before
 
 
 def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkeypatch):
@@ -377,18 +358,16 @@ def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkey
         BADPOTrainer, "push_to_hub", lambda self: pushed.append(written(self.run_folder / "model"))
     )
     train_run(recipe(tmp_path, push_to_hub=True, hub_model_id="somebody/policy"))
-    assert len(pushed) == 1
-    assert {"README.md", "model.safetensors"} <= pushed[0]
-    assert not any("bias" in name for name in pushed[0])
+    (files,) = pushed
+    assert {"README.md", "model.safetensors"} <= files and not any("bias" in name for name in files)
 
 
 def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
-    asked = []
-    from_pretrained = AutoTokenizer.from_pretrained
+    asked, load = [], AutoTokenizer.from_pretrained
 
     def recorded(name, **options):
         asked.append(options.get("revision"))
-        return from_pretrained(name, **options)
+        return load(name, **options)
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", recorded)
     plan_run(recipe(tmp_path, model_revision="v2"))

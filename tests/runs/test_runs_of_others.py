@@ -28,8 +28,8 @@ def silent(what: str, share: float) -> None:
     pass
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def rewritten(run: Path, **changes: object) -> None:
@@ -76,22 +76,16 @@ def test_what_was_not_made_here_loads_and_writes_nothing(run, tmp_path, monkeypa
 
 
 def test_it_is_measured_with_what_the_caller_names_and_stays_of_others(run, tmp_path, monkeypatch):
-    places = {
-        "model_name_or_path": "theirs",
-        "dataset_name": "theirs",
-        "reference_cache": str(tmp_path / "cache"),
-    }
-    rewritten(run, **places, output_dir=str(tmp_path / "out"), deepspeed="theirs")
+    theirs = dict.fromkeys(("model_name_or_path", "dataset_name", "deepspeed"), "theirs")
+    places = {"reference_cache": str(tmp_path / "cache"), "output_dir": str(tmp_path / "out")}
+    rewritten(run, **theirs, **places)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "own"))
-    folder = run.parents[1]
-    before = contents(run.parent)
+    folder, before = run.parents[1], contents(run.parent)
     sources = RunSources(str(folder / "model"), str(folder / "votes.jsonl"))
-    readouts = evaluate_run(run, silent, sources)
-    assert readouts["heldout"]
+    assert evaluate_run(run, silent, sources)["heldout"]
     assert not made_here(run), "an evaluation does not make it ours"
-    changed = {
-        Path(name) for name, content in contents(run.parent).items() if before.get(name) != content
-    }
+    after = contents(run.parent)
+    changed = {path for path, content in after.items() if before.get(path) != content}
     assert changed <= {run / "readouts.json", run / "model" / "README.md", run / RUN_SEAL}
     assert not (tmp_path / "cache").exists() and not (tmp_path / "out").exists()
 
@@ -109,8 +103,8 @@ def test_also_a_trusted_recipe_sets_only_what_a_recipe_may(run, monkeypatch, sou
 
 def test_going_on_from_a_run_of_others_seals_the_own_recipe(tmp_path, monkeypatch):
     asked = recipe(tmp_path)
-    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
-        stop_at_step(stopped, 4)
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
         train_run(asked)
     config = tmp_path / "runs" / "shared_mean-s42" / "config.yaml"
     own = config.read_text()
