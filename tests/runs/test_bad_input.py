@@ -248,7 +248,7 @@ def test_pairs_of_ones_own_that_cannot_be_used(tmp_path):
     pairs = pd.DataFrame({"prompt": ["a"] * 30, "chosen": "b c d e f", "rejcted": "b c d e g"})
     scored = pairs.rename(columns={"rejcted": "rejected"}).assign(score_chosen="2", score_rejected="1")
     scored.loc[4, "score_chosen"], scored.loc[[6, 7], "chosen"] = "good", None
-    lacking = "lack the columns rejected, score_chosen, score_rejected"
+    lacking = "lacks the columns rejected, score_chosen, score_rejected"
     found = f"{path}, found: prompt, chosen, rejcted"
     unfit = "pairs.csv, column chosen, row 7 and 1 more", "pairs.csv, column score_chosen, row 5"
     for table, parts in ((pairs, ("E101", lacking, found)), (scored, unfit)):
