@@ -152,7 +152,7 @@ def test_a_folder_is_of_one_run_from_its_start(tmp_path, monkeypatch):
     def trained(seed: int) -> None:
         monkeypatch.setattr(em_dpo, "run_facts", lambda recipe, prepared: {"seed": seed})
         recipe, stage = SimpleNamespace(training={"seed": seed}), SimpleNamespace(train=two_kinds(3))
-        train_types(ARMS["em_dpo"], {}, recipe, stage, None, tmp_path, None)
+        train_types(ARMS["em_dpo"], {}, recipe, stage, tmp_path, None)
 
     def interrupted(*given):
         raise InterruptedError
