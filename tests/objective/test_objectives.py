@@ -25,38 +25,40 @@ from badpo.theory.likelihood import ipo_loss, judgment_loss
 from tests import tiny
 
 
-def batch(n: int, seed: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        "sign": torch.randint(0, 2, (n,), generator=generator).float() * 2 - 1,
-        "annotator": torch.randint(0, 5, (n,), generator=generator),
-        "delta": torch.randint(-1, 2, (n, 2), generator=generator).float(),
-        "weight": torch.rand(n, generator=generator),
-        "scoring": {},
-    }
-
-
 def test_the_loss_does_not_depend_on_the_micro_batches_and_is_the_weighted_mean():
-    rows = batch(32, 4)
-    margins = torch.randn(32, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    draw = torch.Generator().manual_seed(4)
+    rows = {
+        "sign": torch.randint(0, 2, (32,), generator=draw).float() * 2 - 1,
+        "annotator": torch.randint(0, 5, (32,), generator=draw),
+        "delta": torch.randint(-1, 2, (32, 2), generator=draw).float(),
+        "weight": torch.rand(32, generator=draw),
+    }
+    margins = torch.randn(32, generator=draw, dtype=torch.float64)
     losses = judgment_loss(margins, torch.zeros(32), rows["sign"])
-    names = ("sign", "annotator", "delta", "weight")
     expected = float((rows["weight"].double() * losses).sum() / rows["weight"].double().sum())
     for sizes in ([32], [5, 0, 27], [8, 8, 8, 8]):
-        columns = zip(*(rows[name].split(sizes) for name in names), strict=True)
-        step = Step.of([dict(zip(names, part, strict=True)) for part in columns])
+        columns = zip(*(column.split(sizes) for column in rows.values()), strict=True)
+        step = Step.of([dict(zip(rows, part, strict=True)) for part in columns])
         weights, normaliser = VoteWeights()(step)
         assert weights.dtype == normaliser.dtype == torch.float64 and len(step) == 32
         assert float((weights * losses).sum() / normaliser) == pytest.approx(expected, rel=1e-15)
     # a share of the step without judgments adds nothing
-    assert VoteWeights()(Step.of([batch(0, 0)]))[1] == 0
+    assert VoteWeights()(Step.of([{name: column[:0] for name, column in rows.items()}]))[1] == 0
 
 
-def test_the_state_is_empty_and_anothers_state_is_refused():
-    objective = VoteWeights()
+@pytest.mark.parametrize(
+    ("objective", "state"),
+    [
+        (VoteWeights(), {"group_weights": torch.ones(3)}),
+        (GroupWeights([0, 1], 0.5), {}),
+        (GroupWeights([0, 1], 0.5), {"group_weights": torch.ones(3)}),
+        (GroupWeights([0, 1], 0.5), {"other": torch.ones(2)}),
+    ],
+)
+def test_the_state_of_another_objective_is_refused(objective, state):
     objective.load_state_dict(objective.state_dict())
-    with pytest.raises(ValueError, match="group_weights"):
-        objective.load_state_dict({"group_weights": torch.ones(3)})
+    with pytest.raises(ValueError, match="resume with the objective it was made with"):
+        objective.load_state_dict(state)
 
 
 SETTINGS = {
@@ -81,13 +83,11 @@ def test_each_objective_is_made_by_its_name(name):
 
 
 def test_groups_are_classes_where_everyone_has_one():
-    frame = tiny.votes()
-    votes = Judgments.read(frame)
-    made = make_objective({"name": "group_weights", "groups": "class", "eta": 1.0}, votes, 0, 0.1)
+    frame, named = tiny.votes(), {"name": "group_weights", "groups": "class", "eta": 1.0}
+    made = make_objective(named, Judgments.read(frame), 0, 0.1)
     assert isinstance(made, GroupWeights) and made.n_groups == frame["annotator_class"].nunique()
-    lacking = Judgments.read(frame.drop(columns="annotator_class"))
-    with pytest.raises(ConfigError, match="5 of 5 annotators have no class .*groups: annotator"):
-        make_objective({"name": "group_weights", "groups": "class", "eta": 1.0}, lacking, 0, 0.1)
+    with pytest.raises(ConfigError, match="5 of 5 have none .*groups: annotator"):
+        make_objective(named, Judgments.read(frame.drop(columns="annotator_class")), 0, 0.1)
 
 
 @pytest.mark.parametrize(
@@ -174,16 +174,12 @@ def test_shares_of_a_step_add_up_to_the_step():
     annotator, losses = [0, 1, 1, 0, 2], torch.tensor([0.1, 0.5, 0.9, 0.3, 2.0])
     whole, parts = (taught(GroupWeights([0, 1, 1], 0.5), [0, 1], [0.2, 1.5]) for _ in range(2))
     weights, normaliser = whole(step(annotator))
-    pieces = [parts(step(annotator[:2])), parts(step([])), parts(step(annotator[2:]))]
+    shares = [(step(annotator[part]), losses[part]) for part in (slice(2), slice(0), slice(2, None))]
+    pieces = [parts(share) for share, _ in shares]
     assert torch.equal(torch.cat([w for w, _ in pieces]), weights)
     assert sum(n for _, n in pieces) == pytest.approx(float(normaliser))
     whole.learn(whole.sums(step(annotator), losses))
-    shares = [
-        parts.sums(step(annotator[:2]), losses[:2]),
-        parts.sums(step([]), losses[:0]),
-        parts.sums(step(annotator[2:]), losses[2:]),
-    ]
-    parts.learn(sum(shares))
+    parts.learn(sum(parts.sums(*share) for share in shares))
     torch.testing.assert_close(weight_of(whole), weight_of(parts))
 
 
@@ -212,73 +208,54 @@ def test_the_state_goes_on_where_it_was(tmp_path):
     assert torch.equal(weight_of(first), weight_of(second))
 
 
-@pytest.mark.parametrize("state", [{}, {"group_weights": torch.ones(3)}, {"other": torch.ones(2)}])
-def test_another_state_is_refused(state):
-    with pytest.raises(ValueError, match="2 groups"):
-        GroupWeights([0, 1], 0.5).load_state_dict(state)
-
-
 # -- tokens ---------------------------------------------------------------------------------------------------
 
 LENGTHS = np.array([[3, 7], [5, 5], [9, 2]])
 PLACES = np.array([4, 0, 11])
 
 
+def sampled(lengths, places, step=0, seed=0):
+    return SampledTokens(seed).token_weights(np.array(lengths), np.array(places), step)
+
+
 def test_sampo_counts_as_many_tokens_of_either_side():
-    for (n_a, n_b), (a, b) in zip(
-        LENGTHS, SampledTokens(3).token_weights(LENGTHS, PLACES, 5), strict=True
-    ):
+    for (n_a, n_b), (a, b) in zip(LENGTHS, sampled(LENGTHS, PLACES, 5, seed=3), strict=True):
         assert (len(a), len(b)) == (n_a, n_b)
         assert a.sum() == b.sum() == min(n_a, n_b)
         assert set(np.concatenate([a, b])) <= {0.0, 1.0}
 
 
-def test_sampo_draws_anew_at_every_step_and_the_same_again():
-    lengths, place = np.array([[4, 200]]), np.array([7])
-    draws = [
-        SampledTokens(seed).token_weights(lengths, place, step)[0][1]
-        for seed, step in [(0, 0), (0, 0), (0, 1), (1, 0)]
-    ]
-    np.testing.assert_array_equal(draws[0], draws[1])
-    assert not np.array_equal(draws[0], draws[2])
-    assert not np.array_equal(draws[0], draws[3])
-    elsewhere = SampledTokens(0).token_weights(lengths, place + 1, 0)[0][1]
-    assert not np.array_equal(draws[0], elsewhere)
+def test_sampo_draws_anew_at_every_step_and_the_same_again_every_token_alike():
+    def drawn(place=7, **of):
+        return sampled([[4, 200]], [place], **of)[0][1]
 
-
-def test_sampo_draws_every_token_alike():
-    times = np.sum(
-        [
-            SampledTokens(0).token_weights(np.array([[2, 8]]), np.array([1]), step)[0][1]
-            for step in range(2000)
-        ],
-        axis=0,
-    )
+    np.testing.assert_array_equal(drawn(), drawn())
+    for other in (drawn(step=1), drawn(seed=1), drawn(place=8)):
+        assert not np.array_equal(drawn(), other)
+    times = sum(sampled([[2, 8]], [1], step)[0][1] for step in range(2000))
     # 2 of 8 tokens: 500 times each, with a standard error of 19
     assert np.abs(times - 500).max() < 80
 
 
-def test_ld_dpo_with_alpha_one_is_dpo_and_with_zero_counts_the_common_length():
-    for alpha, expected in ((1.0, LENGTHS.sum()), (0.0, 2 * LENGTHS.min(axis=1).sum())):
-        weights = DiscountedTail(alpha).token_weights(LENGTHS, PLACES, 0)
-        assert sum(side.sum() for both in weights for side in both) == expected
-
-
-def test_ld_dpo_discounts_the_end_of_the_longer_response():
-    a, b = DiscountedTail(0.3).token_weights(np.array([[3, 5]]), np.array([0]), 0)[0]
-    assert a.tolist() == [1, 1, 1]
-    assert b.tolist() == [1, 1, 1, 0.3, 0.3]
+@pytest.mark.parametrize(
+    ("objective", "a", "b"),
+    [
+        (DiscountedTail(1.0), [1, 1, 1], [1, 1, 1, 1, 1]),
+        (DiscountedTail(0.3), [1, 1, 1], [1, 1, 1, 0.3, 0.3]),
+        (DiscountedTail(0.0), [1, 1, 1], [1, 1, 1, 0, 0]),
+        (IdentityPreference(0.1), [1 / 3] * 3, [0.2] * 5),
+    ],
+)
+def test_what_a_token_counts_beside_the_other_response(objective, a, b):
+    both, reverse = objective.token_weights(np.array([[3, 5], [5, 3]]), np.array([0, 1]), 0)
+    assert [side.tolist() for side in both] == [a, b]
+    assert [side.tolist() for side in reverse] == [b, a]
 
 
 @pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
 def test_an_alpha_that_is_no_share_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha"):
         DiscountedTail(alpha)
-
-
-def test_ipo_takes_the_mean_over_the_tokens():
-    for a, b in IdentityPreference(0.1).token_weights(LENGTHS, PLACES, 0):
-        assert a.sum() == pytest.approx(1.0) and b.sum() == pytest.approx(1.0)
 
 
 def test_ipo_is_the_squared_distance_of_the_log_ratio_from_its_target():
@@ -288,14 +265,9 @@ def test_ipo_is_the_squared_distance_of_the_log_ratio_from_its_target():
     torch.testing.assert_close(losses, (sign * h - 1 / (2 * beta)) ** 2)
 
 
-def test_the_bias_takes_the_margins_place_in_ipo():
+@pytest.mark.parametrize(("bias", "pull"), [(0.5, 0), (0.25, -50), (0.0, -100)])
+def test_the_bias_takes_the_margins_place_in_ipo(bias, pull):
     """A vote that the bias explains wholly pulls at the policy no more."""
     margins = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-    ipo_loss(margins, torch.tensor([0.5]), torch.ones(1), 0.1).sum().backward()
-    assert margins.grad.item() == 0
-    pulls = []
-    for bias in (0.0, 0.25):
-        margins = torch.zeros(1, dtype=torch.float64, requires_grad=True)
-        ipo_loss(margins, torch.tensor([bias]), torch.ones(1), 0.1).sum().backward()
-        pulls.append(margins.grad.item())
-    assert pulls[1] == pytest.approx(pulls[0] / 2) and pulls[0] < 0
+    ipo_loss(margins, torch.tensor([bias]), torch.ones(1), 0.1).sum().backward()
+    assert margins.grad.item() == pytest.approx(pull)

@@ -97,7 +97,7 @@ def test_every_arms_objective_can_be_made(name):
 def test_groups_by_class_need_the_class_of_everyone():
     table = tiny.votes().drop(columns="annotator_class")
     judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
-    with pytest.raises(ConfigError, match="5 of 5 annotators have no class"):
+    with pytest.raises(ConfigError, match="5 of 5 have none"):
         arm_objective(ARMS["group_dro"], judgments, 1, 0.1)
     assert arm_objective(ARMS["reliability"], judgments, 1, 0.1).n_groups == 5
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import compress
+from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ class BiasTerm(torch.nn.Module):
         self.annotator_class = tuple(annotator_class) if annotator_class is not None else None
         labels = self.annotator_class or ()
         if "class_offset" in parts:
-            _require_classes(self.annotators, labels)
+            require_classes(self.annotators, labels)
         self.classes = tuple(dict.fromkeys(labels))
         m, q = len(self.annotators), len(self.attributes)
         mask = _checked_mask(mask, m)
@@ -261,15 +262,6 @@ class BiasTerm(torch.nn.Module):
         return values
 
     @torch.no_grad()
-    def centred_deviations(self) -> Tensor:
-        """Theta minus its pool mean, (n_annotators, n_attributes): what the votes identify in a connected pool.
-
-        The parameter ``deviation`` is not it: nothing holds its mean at zero in training.
-        """
-        theta = self.theta()
-        return theta - theta.mean(dim=0)
-
-    @torch.no_grad()
     def summary(self) -> dict:
         """Raw parameters, composed theta and centred deviations, each under its own key and by name.
 
@@ -278,7 +270,9 @@ class BiasTerm(torch.nn.Module):
         dict
             ``parameters`` as trained (their split between the parts depends on the path of training),
             ``theta`` of every annotator, ``theta_mean`` over the pool (fixed by the anchor, not by the votes), and
-            ``centred_deviations`` (the identified part). Estimates of single annotators are personal data.
+            ``centred_deviations`` from that mean: what the votes identify in a connected pool. The parameter
+            ``deviation`` is not it, for nothing holds its mean at zero. Estimates of single annotators are personal
+            data.
 
         Examples
         --------
@@ -289,13 +283,14 @@ class BiasTerm(torch.nn.Module):
         """
         rows = {"class_offset": self.classes, "deviation": self.annotators}
         theta = self.theta()
+        mean = theta.mean(dim=0)
         return {
             "parameters": {
                 part: self._named(getattr(self, part), rows.get(part)) for part in self.parts
             },
             "theta": self._named(theta, self.annotators),
-            "theta_mean": self._named(theta.mean(dim=0)),
-            "centred_deviations": self._named(self.centred_deviations(), self.annotators),
+            "theta_mean": self._named(mean),
+            "centred_deviations": self._named(theta - mean, self.annotators),
         }
 
     def _named(self, values: Tensor, rows: Sequence[str] | None = None) -> dict[str, Any]:
@@ -366,22 +361,22 @@ class BiasTerm(torch.nn.Module):
 
 def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
     names = tuple(names)
-    if len(set(names)) < len(names):
-        repeated = next(name for name in names if names.count(name) > 1)
+    if repeated := [name for name, n in Counter(names).items() if n > 1]:
         raise ConfigError(
-            f'the {what} "{repeated}" is named twice; every {what} needs a name of its own'
+            f'the {what} "{repeated[0]}" is named twice; every {what} needs a name of its own'
         )
     return names
 
 
-def _require_classes(annotators: tuple[str, ...], labels: Sequence[Any]) -> None:
-    labelled = [name for name, label in zip(annotators, labels, strict=False) if isinstance(label, str)]
-    if len(labels) != len(annotators) or len(labelled) < len(annotators):
-        first = next((name for name in annotators if name not in labelled), "one too many")
+def require_classes(annotators: Sequence[str], labels: Sequence[Any]) -> None:
+    """Raise `ConfigError` unless every annotator has the label of a class."""
+    people = zip_longest(annotators, labels)
+    without = [name for name, label in people if name is None or not isinstance(label, str)]
+    if without:
         raise ConfigError(
-            f"class offsets need the class of every annotator, and {len(annotators) - len(labelled)} of "
-            f"{len(annotators)} have none (first: {first}). Map a column with columns: {{annotator_class: NAME}} and "
-            "fill it, or use bias: shared_mean, which needs no classes"
+            f"every annotator needs a class, and {len(without)} of {len(annotators)} have none "
+            f"(first: {without[0] or 'a class too many'}). Map a column with columns: {{annotator_class: NAME}} and "
+            "fill it, or use what needs no classes: bias: shared_mean, or groups: annotator"
         )
 
 

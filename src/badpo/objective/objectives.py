@@ -28,6 +28,7 @@ from torch import Tensor
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.objective.bias import require_classes
 from badpo.theory.likelihood import ipo_loss, judgment_loss
 
 
@@ -62,11 +63,8 @@ class Step:
     @classmethod
     def of(cls, batches: Sequence[Mapping[str, Tensor]]) -> Step:
         """The step made of micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
-        columns = (
-            torch.cat([batch[name] for batch in batches])
-            for name in ("sign", "annotator", "delta", "weight")
-        )
-        return cls(*columns)
+        names = ("sign", "annotator", "delta", "weight")
+        return cls(*(torch.cat([batch[name] for batch in batches]) for name in names))
 
     def __len__(self) -> int:
         return len(self.sign)
@@ -148,9 +146,13 @@ class VoteWeights:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take up the state of a checkpoint; a `ValueError` where it is that of another objective."""
-        if state:
+        held, own = (
+            {name: list(values.shape) for name, values in told.items()}
+            for told in (state, self.state_dict())
+        )
+        if held != own:
             raise ValueError(
-                f"the checkpoint holds the state of another objective ({', '.join(sorted(state))}); "
+                f"the checkpoint holds {held or 'no state of an objective'}, and this run needs {own or 'none'}; "
                 "resume with the objective it was made with, or start a new run"
             )
 
@@ -211,18 +213,16 @@ class GroupWeights(VoteWeights):
         weights = self._weight[self._group[step.annotator]] * step.vote_weight.double()
         if not self.chunk:
             return weights, weights.sum()
-        part = torch.arange(len(weights)) // self.chunk
-        n_parts = -(-len(weights) // self.chunk)
-        total = torch.zeros(n_parts, dtype=torch.float64).index_add(0, part, weights)
-        return weights / total[part], torch.tensor(float(n_parts), dtype=torch.float64)
+        parts = [part / part.sum() for part in weights.split(self.chunk) if len(part)]
+        n_parts = torch.tensor(float(len(parts)), dtype=torch.float64)
+        return torch.cat([weights[:0], *parts]), n_parts
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
         """Losses and numbers of judgments of every group, shape (2 * n_groups,)."""
-        group = self._group[step.annotator]
-        columns = torch.stack(
-            [losses.double().cpu(), torch.ones(len(group), dtype=torch.float64)], dim=1
-        )
-        return torch.zeros(self.n_groups, 2, dtype=torch.float64).index_add(0, group, columns).flatten()
+        losses = losses.double().cpu()
+        columns = torch.stack([losses, torch.ones_like(losses)], dim=1)
+        sums = torch.zeros(self.n_groups, 2, dtype=torch.float64)
+        return sums.index_add(0, self._group[step.annotator], columns).flatten()
 
     def learn(self, sums: Tensor) -> None:
         """Move the weights of the groups that had a judgment in the step."""
@@ -234,31 +234,17 @@ class GroupWeights(VoteWeights):
 
     def metrics(self) -> dict[str, float]:
         """Spread of the weights around their mean, which is 1, and the largest; to two decimal places, as of people."""
-        spread = float(self._weight.std(correction=0))
-        return {
-            "groups/weight_sd": round(spread, 2),
-            "groups/weight_max": round(float(self._weight.max()), 2),
-        }
+        spread, most = self._weight.std(correction=0).item(), self._weight.max().item()
+        return {"groups/weight_sd": round(spread, 2), "groups/weight_max": round(most, 2)}
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights."""
         return {"group_weights": self._weight.clone()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take up the weights of a checkpoint.
-
-        Raises
-        ------
-        ValueError
-            The checkpoint holds other things than the weights of as many groups.
-        """
-        weight = state.get("group_weights")
-        if len(state) != 1 or weight is None or weight.shape != self._weight.shape:
-            raise ValueError(
-                f"the checkpoint holds {', '.join(state) or 'no state of an objective'}, and this run needs the "
-                f"weights of {self.n_groups} groups; resume with the objective it was made with, or start a new run"
-            )
-        self._weight = weight.double().clone()
+        """Take up the weights of a checkpoint."""
+        super().load_state_dict(state)
+        self._weight = state["group_weights"].double().clone()
 
 
 class SampledTokens(VoteWeights):
@@ -293,10 +279,8 @@ class SampledTokens(VoteWeights):
         weights = []
         for pair, place in zip(lengths, comparison, strict=True):
             rng = np.random.default_rng([self.seed, step, int(place)])
-            drawn = [rng.permutation(n)[: min(pair)] for n in pair]
-            weights.append(
-                tuple(np.isin(np.arange(n), of) * 1.0 for n, of in zip(pair, drawn, strict=True))
-            )
+            a, b = ((rng.permutation(n).argsort() < min(pair)) * 1.0 for n in pair)
+            weights.append((a, b))
         return weights
 
 
@@ -382,12 +366,7 @@ def group_numbers(judgments: Judgments, groups: str) -> list[int]:
     if groups != "class":
         raise ValueError(f'groups is "{groups}"; choose class or annotator')
     classes = judgments.annotators["annotator_class"]
-    missing = judgments.annotators["pseudonym"][[not isinstance(label, str) for label in classes]]
-    if len(missing):
-        raise ConfigError(
-            f"{len(missing)} of {len(classes)} annotators have no class (first: {missing.iloc[0]}), and the groups are "
-            "the classes; fill the column annotator_class, or take groups: annotator"
-        )
+    require_classes(judgments.annotators["pseudonym"], classes)
     return pd.factorize(classes)[0].tolist()
 
 

@@ -90,8 +90,9 @@ def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: fl
     values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
     weighed = values * inputs.get("token_weight", 1.0)
     sums = weighed.new_zeros(2, 2 * len(inputs["comparisons"]))
-    policy, reference = sums.index_add(1, inputs["scoring"]["response"], weighed)
-    return margin(policy[0::2], policy[1::2], reference[0::2], reference[1::2], beta)
+    sums = sums.index_add(1, inputs["scoring"]["response"], weighed)
+    (a, b), (reference_a, reference_b) = sums.view(2, -1, 2).mT
+    return margin(a, b, reference_a, reference_b, beta)
 
 
 class _StepTrainer(transformers.Trainer):
@@ -243,7 +244,6 @@ class BADPOTrainer(_StepTrainer):
         args = self.args
         self.model.add_model_tags(["ba-dpo", "dpo"])
         self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
-        self.aux_loss_enabled = self.router_aux_loss_coef != 0.0
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
         parameters = list(self.bias.parameters())
@@ -265,12 +265,11 @@ class BADPOTrainer(_StepTrainer):
         if args.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
+        attention = "padded" if self.router_aux_loss_coef else args.attention
         with in_mode(plain, training=args.disable_dropout):
-            attention = "padded" if self.aux_loss_enabled else args.attention
-            self._layout, reason, self.self_tests = choose_layout(
-                plain, attention, self.encoded, autocast
-            )
-        if self.aux_loss_enabled:
+            found = choose_layout(plain, attention, self.encoded, autocast)
+        self._layout, reason, self.self_tests = found
+        if self.router_aux_loss_coef:
             self._layout = partial(padded_rows, feed_last=True)
             reason = "the routers' auxiliary loss is of all tokens (router_aux_loss_coef: 0 leaves that loss out)"
         if reason:
@@ -329,10 +328,9 @@ class BADPOTrainer(_StepTrainer):
     @cached_property
     def reference_cache(self) -> ReferenceCache:
         """The reference's values, under the key of the weights that the reference has now, before the first step."""
-        folder = self.args.reference_cache
         with self._reference() as reference:
             key = weights_key(reference, self.args.mixed_precision_name)
-        return ReferenceCache(Path(folder) if folder else default_cache(), key)
+        return ReferenceCache(Path(self.args.reference_cache or default_cache()), key)
 
     @cached_property
     def _starts_as_its_base(self) -> bool:
@@ -389,19 +387,16 @@ class BADPOTrainer(_StepTrainer):
         if inputs["scoring"] is None:
             return torch.zeros((), device=self.args.device, requires_grad=True)
         sign, weight = inputs["sign"], inputs["weight"]
-        if self.aux_loss_enabled:
+        if self.router_aux_loss_coef:
             n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
             # a micro-batch without votes has no share, and is not divided by zero
             inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
-        margins = self._margins(model, inputs)[inputs["comparison"]]
-        bias_logits = self.bias(inputs["annotator"], inputs["delta"])
-        losses = self.objective.losses(margins, bias_logits.detach(), sign)
+        margins, bias_logits, losses = self._judged(model, inputs, self._tally)
         if bias_logits.requires_grad:
             for_theta = self.objective.losses(margins.detach(), bias_logits, sign)
             ((weight * for_theta).sum() / num_items_in_batch).backward()
-        self._tally.add(inputs, margins, bias_logits, losses)
         loss = (weight * losses).sum() / num_items_in_batch
-        if self.aux_loss_enabled:
+        if self.router_aux_loss_coef:
             loss = loss + self.router_aux_loss_coef * inputs["share"] * inputs["router_load"]
         # DDP averages gradients over processes, while the normaliser is already the sum over them
         return (loss * self.args.world_size).float()
@@ -435,6 +430,14 @@ class BADPOTrainer(_StepTrainer):
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
         return batch_margins(token_logps, inputs, self.args.beta)
+
+    def _judged(self, model, inputs, tally: Tally) -> tuple[torch.Tensor, ...]:
+        """The margin, the bias logit and the loss of every judgment of a micro-batch, of which a tally is kept."""
+        margins = self._margins(model, inputs)[inputs["comparison"]]
+        bias_logits = self.bias(inputs["annotator"], inputs["delta"])
+        losses = self.objective.losses(margins, bias_logits.detach(), inputs["sign"])
+        tally.add(inputs, margins, bias_logits, losses)
+        return margins, bias_logits, losses
 
     def finish_step(self) -> Tally:
         """Add up theta's gradient and the sums over processes, step theta, and return the step's sums."""
@@ -477,7 +480,7 @@ class BADPOTrainer(_StepTrainer):
 
     def state_metrics(self) -> dict[str, float]:
         """The mean of theta by attribute, and what the objective tells of its own state."""
-        return {**theta_metrics(self.bias), **self.objective.metrics()}
+        return theta_metrics(self.bias) | self.objective.metrics()
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Add the judgment-level metrics since the last log to the Trainer's own."""
@@ -514,11 +517,7 @@ class BADPOTrainer(_StepTrainer):
         with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
             for batch in loader:
                 weigh_tokens(batch, self.objective, self.state.global_step)
-                inputs = self._prepare_inputs(batch)
-                margins = self._margins(self.model, inputs)[inputs["comparison"]]
-                bias_logits = self.bias(inputs["annotator"], inputs["delta"])
-                losses = self.objective.losses(margins, bias_logits, inputs["sign"])
-                tally.add(inputs, margins, bias_logits, losses)
+                self._judged(self.model, self._prepare_inputs(batch), tally)
         self.model.train()
         tally.add_up(self.accelerator, f"evaluation at step {self.state.global_step}")
         return tally.metrics()
@@ -533,8 +532,8 @@ class BADPOTrainer(_StepTrainer):
         for finding in findings:
             if finding not in self.findings:
                 self.findings.append(finding)
-                level = logging.INFO if finding.severity == "notice" else logging.WARNING
-                logger.log(level, "%s", finding)
+                tell = logger.info if finding.severity == "notice" else logger.warning
+                tell("%s", finding)
 
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
@@ -556,9 +555,7 @@ class BADPOTrainer(_StepTrainer):
             self.compute_references()
             self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint, allow_changed)
             with scoring_attention(self.model, self._layout):
-                return super().train(
-                    resume_from_checkpoint=None if resumed is None else str(resumed), **kwargs
-                )
+                return super().train(resume_from_checkpoint=resumed and str(resumed), **kwargs)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""
@@ -607,7 +604,7 @@ class BADPOTrainer(_StepTrainer):
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         state_dict = whole_weights(self.accelerator, self.model_wrapped) if is_divided else None
         if self.is_world_process_zero():
-            folder = Path(output_dir) if output_dir else self.run_folder / "model"
+            folder = Path(output_dir or self.run_folder / "model")
             with dropouts_as_given(self._dropouts):
                 self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
@@ -679,16 +676,18 @@ class SupervisedTrainer(_StepTrainer):
     def __init__(
         self, model, args: transformers.TrainingArguments, pairs: Sequence[Pair], callbacks=None
     ):
-        layout = response_layout(attach(model), pairs)
-        self._layout = layout
-
-        def collate(rows: list[Pair]) -> dict:
-            return {"scoring": on_device(layout(rows)[0], torch.device("cpu"))}
-
+        self._layout = response_layout(attach(model), pairs)
         # a list is a data set
         super().__init__(
-            model=model, args=args, train_dataset=list(pairs), data_collator=collate, callbacks=callbacks
+            model=model,
+            args=args,
+            train_dataset=list(pairs),
+            data_collator=self._collated,
+            callbacks=callbacks,
         )
+
+    def _collated(self, rows: list[Pair]) -> dict:
+        return {"scoring": on_device(self._layout(rows)[0], torch.device("cpu"))}
 
     def train(self, *args, **kwargs):
         """As `transformers.Trainer.train`, under the attention that the packed rows need."""
