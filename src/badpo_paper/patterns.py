@@ -7,20 +7,20 @@ put in after the runs of `names` had been seen, and what it decides, stands in `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
-from statistics import fmean
-from string import Formatter
-from typing import Literal
+from typing import Literal, NamedTuple
+
+import pandas as pd
 
 from badpo.results.words import signed
 from badpo.theory.summaries import t_interval
 from badpo_paper.tables import Found
 
 Verdict = Literal["reproduced", "pattern not reproduced", "undecided", "not measured"]
-# Of several readings the pattern has the first of these that one of them has.
+# Of several readings the pattern has the first of these that one of them has: one that fails fails it.
 VERDICTS: tuple[Verdict, ...] = ("pattern not reproduced", "not measured", "undecided", "reproduced")
 
 
@@ -38,12 +38,15 @@ class Order:
     low, high : float
     may_be_open : bool
         Whether an interval that reaches past a bound decides nothing; else it decides against.
+    of : str
+        The source of a reading whose mean the bounds are shares of; empty: they are numbers.
     """
 
     asked: str
-    low: float
-    high: float
+    low: float = -inf
+    high: float = inf
     may_be_open: bool = False
+    of: str = ""
 
     def verdict(self, low: float, high: float) -> Verdict:
         """What an interval from its low to its high end says."""
@@ -56,17 +59,17 @@ class Order:
 
 def above(bound: float = 0.0) -> Order:
     """Above a bound."""
-    return Order("above {low}", bound, inf)
+    return Order("above {low}", low=bound)
 
 
 def below(bound: float = 0.0) -> Order:
     """Below a bound."""
-    return Order("below {high}", -inf, bound)
+    return Order("below {high}", high=bound)
 
 
-def not_above(bound: float = 0.0) -> Order:
+def not_above(bound: float = 0.0, of: str = "") -> Order:
     """No further up than a bound."""
-    return Order("not above {high}", -inf, bound, may_be_open=True)
+    return Order("not above {high}", high=bound, may_be_open=True, of=of)
 
 
 def within(distance: float, center: float = 0.0) -> Order:
@@ -74,8 +77,10 @@ def within(distance: float, center: float = 0.0) -> Order:
     return Order("within {low} to {high}", center - distance, center + distance, may_be_open=True)
 
 
-@dataclass(frozen=True)
-class Check:
+# -- readings ---------------------------------------------------------------------------------------------------------
+
+
+class Check(NamedTuple):
     """One reading of a pattern in words with its interval, what it says, and whether any of its runs are there."""
 
     figure: str
@@ -83,80 +88,44 @@ class Check:
     is_begun: bool
 
 
-@dataclass(frozen=True)
-class Pattern:
-    """Whether an order was found."""
-
-    sentence: str
-    verdict: Verdict
-    figures: tuple[str, ...]
-    is_begun: bool
-
-    @property
-    def holds(self) -> bool | None:
-        """None where nothing was decided."""
-        return {"reproduced": True, "pattern not reproduced": False}.get(self.verdict)
-
-
-def pattern(sentence: str, checks: Sequence[Check]) -> Pattern:
-    """A pattern holds where all of its readings do; one that fails fails it, whatever the others say."""
-    verdict = min((check.verdict for check in checks), key=VERDICTS.index)
-    figures = tuple(check.figure for check in checks)
-    return Pattern(sentence, verdict, figures, any(check.is_begun for check in checks))
-
-
-# -- readings ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A number at each seed."""
-
-    values: Mapping[int, float]
-    planned: tuple[int, ...]
-    reason: str = ""
-
-    def minus(self, other: Reading) -> Reading:
-        """The difference from another reading, each seed against itself."""
-        both = self.values.keys() & other.values.keys()
-        values = {seed: self.values[seed] - other.values[seed] for seed in both}
-        planned = tuple(seed for seed in self.planned if seed in other.planned)
-        return Reading(values, planned, self.reason or other.reason)
-
-    def check(self, name: str, order: Order, places: int = 3) -> Check:
-        """What the reading says of an order; not measured where a planned seed lacks, or there is a reason."""
-        known = [self.values[seed] for seed in self.planned if seed in self.values]
-        if self.reason:
-            return Check(f"{name}: {self.reason}", "not measured", True)
-        if not known or len(known) < len(self.planned):
-            seeds = f"{len(known)} of {len(self.planned)} seeds"
-            return Check(f"{name}: not measured, {seeds}", "not measured", bool(known))
-        low = high = estimate = known[0]
-        ends = "one seed, no interval"
-        if len(known) > 1:
-            found = t_interval(known)
-            estimate, low, high = found.estimate, found.low, found.high
-            ends = f"95 % interval {signed(low, places)} to {signed(high, places)}, {len(known)} seeds"
-        asked = order.asked.format(low=signed(order.low, places), high=signed(order.high, places))
-        told = f"{name}: {signed(estimate, places)} ({ends}; asked: {asked})"
-        return Check(told, order.verdict(low, high), True)
-
-
-def read(found: Found, source: str) -> Reading:
-    """A reading by its source, or the difference of two with a minus between them.
+def read(found: Found, source: str) -> tuple[pd.Series, str]:
+    """A number for each planned seed, NaN where it lacks; and why there can be none, or nothing.
 
     A source is a condition and a column's source (`badpo_paper.suites.Column`), such as ``pooled tokens.mean``; a share
-    removed is of DPO's shift, or of that of a condition that is named last.
+    removed is of DPO's shift, or of that of a condition that is named last. Two of them with a minus between them are
+    read as their difference, each seed against itself.
     """
     one, _, other = source.partition(" - ")
     if other:
-        return read(found, one).minus(read(found, other))
+        (values, reason), (others, other_reason) = read(found, one), read(found, other)
+        both = pd.concat([values, others], axis=1, join="inner")
+        return both[0] - both[1], reason or other_reason
     condition, column, against = (*source.split(), "dpo")[:3]
     planned, reason = found.planned(condition), ""
     if column.startswith("removed:"):
         planned = tuple(seed for seed in planned if seed in found.planned(against))
         reason = found.no_share(against, column.removeprefix("removed:"))
-    return Reading(found.values(condition, column, against), planned, reason)
+    values = found.values(condition, column, against)
+    return pd.Series(values, dtype=float).reindex(planned), reason
+
+
+def check(name: str, values: pd.Series, order: Order, places: int = 3, reason: str = "") -> Check:
+    """What a reading says of an order; not measured where a planned seed lacks, or there is a reason."""
+    known = values.dropna().to_numpy()
+    if reason:
+        return Check(f"{name}: {reason}", "not measured", True)
+    if not len(known) or len(known) < len(values):
+        seeds = f"{len(known)} of {len(values)} seeds"
+        return Check(f"{name}: not measured, {seeds}", "not measured", len(known) > 0)
+    low = high = estimate = known[0]
+    ends = "one seed, no interval"
+    if len(known) > 1:
+        found = t_interval(known)
+        estimate, low, high = found.estimate, found.low, found.high
+        ends = f"95 % interval {signed(low, places)} to {signed(high, places)}, {len(known)} seeds"
+    asked = order.asked.format(low=signed(order.low, places), high=signed(order.high, places))
+    told = f"{name}: {signed(estimate, places)} ({ends}; asked: {asked})"
+    return Check(told, order.verdict(low, high), True)
 
 
 # -- the patterns -----------------------------------------------------------------------------------------------------
@@ -164,21 +133,30 @@ def read(found: Found, source: str) -> Reading:
 MOST, AGREE, MEET, NEAR, CHANCE, CEILING, CORRELATED = 0.5, 0.1, 0.15, 0.25, 0.05, 0.02, 0.90
 # What stands for a field of a label and a source, one after the other.
 EACH = {"arm": ("pooled", "shared_mean"), "name": ("woman", "black"), "letter": ("A", "B", "C")}
-# Shares are told with two decimals, tokens with one.
-SHARES, TOKENS = 2, 1
+# With how many decimals columns are told, by how they begin, where these are not three.
+PLACES = {"removed:": 2, "theta.": 2, "shift:tokens": 1, "tokens": 1, "kl": 4}
 REMOVED = "removed:rates.{name}.rate"
-LESS = "removed by {of} minus pooled, {{name}}"
+LENGTH_GAP, MARKDOWN_GAP = "heldout.length.gap", "heldout.markdown.gap"
 
-# For each pattern what the paper found, and for each reading its label, its source, the order that is asked, and with
-# how many decimals it is told where these are not three.
-ASKED: dict[str, tuple[str, list[tuple]]] = {
+# For each pattern what the paper found, and of each reading its label, its source, and the order that is asked.
+ASKED: dict[str, tuple[str, list[tuple[str, str, Order]]]] = {
+    "kl_names": (
+        "They do so at no higher KL than DPO, to a tenth of its own",
+        [
+            (
+                "KL of {arm} minus DPO's",
+                "{arm} kl.per_token - dpo kl.per_token",
+                not_above(AGREE, of="dpo kl.per_token"),
+            )
+        ],
+    ),
     "amplifies_names": (
         "DPO amplifies both attributes",
         [("DPO minus reference, {name}", "dpo shift:rates.{name}.rate", above())],
     ),
     "removes_names": (
         "Pooled and shared mean each remove more than half of DPO's shift",
-        [("removed by {arm}, {name}", "{arm} " + REMOVED, above(MOST), SHARES)],
+        [("removed by {arm}, {name}", "{arm} " + REMOVED, above(MOST))],
     ),
     "agree_names": (
         "Pooled and shared mean agree to a tenth of DPO's shift",
@@ -187,17 +165,16 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed by shared mean minus pooled, {name}",
                 f"shared_mean {REMOVED} - pooled {REMOVED}",
                 within(AGREE),
-                SHARES,
             )
         ],
     ),
     "group_dro_names": (
         "Group-DRO removes less than half of it",
-        [("removed by Group-DRO, {name}", f"group_dro {REMOVED}", below(MOST), SHARES)],
+        [("removed by Group-DRO, {name}", f"group_dro {REMOVED}", below(MOST))],
     ),
     "theta_correlation": (
         "theta of shared mean correlates with the planted values by more than 0.90",
-        [("correlation, {name}", "shared_mean theta.{name}.correlation", above(CORRELATED), SHARES)],
+        [("correlation, {name}", "shared_mean theta.{name}.correlation", above(CORRELATED))],
     ),
     "class_names": (
         "Class offsets remove at least as much as pooled, to a tenth of DPO's shift",
@@ -206,7 +183,6 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed by pooled minus class, {name}",
                 f"pooled {REMOVED} - class {REMOVED}",
                 not_above(AGREE),
-                SHARES,
             )
         ],
     ),
@@ -214,10 +190,9 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
         "Shuffled ids remove less than pooled",
         [
             (
-                LESS.format(of="shuffled_ids"),
+                "removed by shuffled_ids minus pooled, {name}",
                 f"shuffled_ids {REMOVED} - pooled {REMOVED}",
                 below(),
-                SHARES,
             )
         ],
     ),
@@ -226,10 +201,9 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
         "One theta per annotator removes less than pooled",
         [
             (
-                LESS.format(of="per_annotator"),
+                "removed by per_annotator minus pooled, {name}",
                 f"per_annotator {REMOVED} - pooled {REMOVED}",
                 below(),
-                SHARES,
             )
         ],
     ),
@@ -240,15 +214,14 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed of the undeclared attribute, black",
                 "declared_subset removed:rates.black.rate",
                 below(NEAR),
-                SHARES,
             )
         ],
     ),
     "length_methods_names": (
         "The two length methods remove less than half of it",
         [
-            ("removed by R-DPO, {name}", f"rdpo {REMOVED}", below(MOST), SHARES),
-            ("removed by SamPO, {name}", f"sampo {REMOVED}", below(MOST), SHARES),
+            ("removed by R-DPO, {name}", f"rdpo {REMOVED}", below(MOST)),
+            ("removed by SamPO, {name}", f"sampo {REMOVED}", below(MOST)),
         ],
     ),
     "samples_saturate": (
@@ -282,49 +255,41 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed at the larger rate minus the smaller, {name}",
                 f"pooled_lora_fast {REMOVED} dpo_lora_fast - pooled_lora {REMOVED} dpo_lora",
                 below(),
-                SHARES,
             )
         ],
     ),
     "amplifies_length": (
         "DPO lengthens the answers",
-        [("DPO minus reference, tokens", "dpo shift:tokens.mean", above(), TOKENS)],
+        [("DPO minus reference, tokens", "dpo shift:tokens.mean", above())],
     ),
     "removes_length": (
         "Pooled and shared mean take a part of it away",
-        [("removed by {arm}", "{arm}-length removed:tokens.mean", above(), SHARES)],
+        [("removed by {arm}", "{arm}-length removed:tokens.mean", above())],
     ),
     "gap_length": (
         "DPO opens a held-out gap on length, and both variants make it smaller",
         [
-            ("DPO's gap", "dpo heldout.length.gap", above()),
-            (
-                "gap of {arm} minus DPO's",
-                "{arm}-length heldout.length.gap - dpo heldout.length.gap",
-                below(),
-            ),
+            ("DPO's gap", f"dpo {LENGTH_GAP}", above()),
+            ("gap of {arm} minus DPO's", f"{{arm}}-length {LENGTH_GAP} - dpo {LENGTH_GAP}", below()),
         ],
     ),
-    "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", "rdpo heldout.length.gap", below())]),
-    "sampo_gap": (
-        "SamPO does not close the gap",
-        [("SamPO's gap", "sampo heldout.length.gap", above())],
-    ),
+    "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", f"rdpo {LENGTH_GAP}", below())]),
+    "sampo_gap": ("SamPO does not close the gap", [("SamPO's gap", f"sampo {LENGTH_GAP}", above())]),
     # a lean that everyone shares is no disagreement between groups
     "group_dro_length": (
         "Group-DRO removes less than half of the lengthening",
-        [("removed by Group-DRO", "group_dro_annotators removed:tokens.mean", below(MOST), SHARES)],
+        [("removed by Group-DRO", "group_dro_annotators removed:tokens.mean", below(MOST))],
     ),
     "gap_markdown": (
         "DPO opens a held-out gap on Markdown",
-        [("DPO's gap", "dpo heldout.markdown.gap", above())],
+        [("DPO's gap", f"dpo {MARKDOWN_GAP}", above())],
     ),
     "closes_markdown": (
         "Both variants make that gap smaller",
         [
             (
                 "gap of {arm} minus DPO's",
-                "{arm}-markdown heldout.markdown.gap - dpo heldout.markdown.gap",
+                f"{{arm}}-markdown {MARKDOWN_GAP} - dpo {MARKDOWN_GAP}",
                 below(),
             )
         ],
@@ -332,8 +297,8 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
     "rdpo_gap_markdown": (
         "Under Markdown R-DPO's gap is negative and SamPO's is not closed",
         [
-            ("R-DPO's gap", "rdpo heldout.markdown.gap", below()),
-            ("SamPO's gap", "sampo heldout.markdown.gap", above()),
+            ("R-DPO's gap", f"rdpo {MARKDOWN_GAP}", below()),
+            ("SamPO's gap", f"sampo {MARKDOWN_GAP}", above()),
         ],
     ),
     "free_length": (
@@ -343,7 +308,6 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed by theta_k only minus pooled",
                 "per_annotator-length removed:tokens.mean - pooled-length removed:tokens.mean",
                 below(),
-                SHARES,
             )
         ],
     ),
@@ -354,49 +318,53 @@ ASKED: dict[str, tuple[str, list[tuple]]] = {
                 "removed by {arm} started warm minus cold",
                 "{arm}_warm-length removed:tokens.mean - {arm}-length removed:tokens.mean",
                 within(MEET),
-                SHARES,
             )
         ],
     ),
     "strong_rdpo": (
         "A penalty four times as strong makes the answers shorter still",
-        [("tokens, minus R-DPO", "rdpo_strong tokens.mean - rdpo tokens.mean", below(), TOKENS)],
+        [("tokens, minus R-DPO", "rdpo_strong tokens.mean - rdpo tokens.mean", below())],
     ),
 }
-KL = "kl_names"
-PATTERNS = (KL, *ASKED)
+PATTERNS = tuple(ASKED)
 
 
-def filled(label: str, source: str) -> Iterator[tuple[str, str]]:
-    """A label and its source with everything that stands for their fields."""
-    fields = [name for _, name, _, _ in Formatter().parse(label) if name]
-    for values in product(*(EACH[name] for name in fields)):
-        given = dict(zip(fields, values, strict=True))
-        yield label.format(**given), source.format(**given)
+@dataclass(frozen=True)
+class Pattern:
+    """Whether an order was found."""
+
+    sentence: str
+    verdict: Verdict
+    figures: tuple[str, ...]
+    is_begun: bool
+
+    @property
+    def holds(self) -> bool | None:
+        """None where nothing was decided."""
+        return {"reproduced": True, "pattern not reproduced": False}.get(self.verdict)
 
 
 def found_pattern(name: str, found: Found) -> Pattern:
     """One of the patterns on the runs of a panel."""
-    if name == KL:
-        return kl_names(found)
     sentence, asked = ASKED[name]
-    checks = [
-        read(found, source).check(told, order, *places)
-        for label, given, order, *places in asked
-        for told, source in filled(label, given)
-    ]
-    return pattern(sentence, checks)
+    checks = [one for reading in asked for one in _checks(found, *reading)]
+    verdict = min((one.verdict for one in checks), key=VERDICTS.index)
+    figures = tuple(one.figure for one in checks)
+    return Pattern(sentence, verdict, figures, any(one.is_begun for one in checks))
 
 
-def kl_names(found: Found) -> Pattern:
-    """Neither variant goes further from the reference than DPO; the margin is a share of DPO's own divergence."""
-    dpo = read(found, "dpo kl.per_token").values
-    order = not_above(AGREE * fmean(dpo.values()) if dpo else 0.0)
-    checks = [
-        read(found, f"{arm} kl.per_token - dpo kl.per_token").check(f"KL of {arm} minus DPO's", order, 4)
-        for arm in EACH["arm"]
-    ]
-    return pattern("They do so at no higher KL than DPO, to a tenth of its own", checks)
+def _checks(found: Found, label: str, source: str, order: Order) -> Iterator[Check]:
+    """The readings of a label and a source with everything that stands for their fields."""
+    if order.of:
+        mean = read(found, order.of)[0].mean()
+        order = replace(order, low=order.low * mean, high=order.high * mean)
+    column = source.split()[1]
+    places = next((n for start, n in PLACES.items() if column.startswith(start)), 3)
+    fields = [field for field in EACH if f"{{{field}}}" in label]
+    for values in product(*map(EACH.__getitem__, fields)):
+        given = dict(zip(fields, values, strict=True))
+        reading, reason = read(found, source.format(**given))
+        yield check(label.format(**given), reading, order, places, reason)
 
 
 def found_patterns(names: Iterable[str], panels: Sequence[Found]) -> list[Pattern]:

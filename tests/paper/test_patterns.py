@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from badpo_paper.patterns import (
     PATTERNS,
-    Reading,
     above,
     below,
+    check,
     found_pattern,
     found_patterns,
     not_above,
-    pattern,
+    read,
     within,
 )
 from badpo_paper.suites import SUITES
@@ -331,65 +333,69 @@ def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs(tmp_path):
 # -- orders ----------------------------------------------------------------------------------------------------------
 
 
-def reading(*values: float, n_planned: int | None = None, reason: str = "") -> Reading:
-    planned = tuple(range(len(values) if n_planned is None else n_planned))
-    return Reading(dict(enumerate(values)), planned, reason)
-
-
 APART, ACROSS = (0.9, 1.0, 1.1), (-3.0, 1.0, 4.0)  # 0.752 to 1.248; -8.4 to 9.7
-YES, NO, OPEN, NOT = "reproduced", "pattern not reproduced", "undecided", "not measured"
+YES, NO, OPEN = "reproduced", "pattern not reproduced", "undecided"
 
 
 @pytest.mark.parametrize(
     ("values", "order", "verdict"),
     [
         # the whole interval has to lie above or below
-        *(
-            (APART, above(), YES),
-            (APART, below(1.3), YES),
-            (APART, above(0.8), NO),
-            (APART, below(1.2), NO),
-        ),
-        *((ACROSS, above(), NO), (ACROSS, below(), NO)),
+        (APART, above(), YES),
+        (APART, below(1.3), YES),
+        (APART, above(0.8), NO),
+        (APART, below(1.2), NO),
+        (ACROSS, above(), NO),
+        (ACROSS, below(), NO),
         # an interval on both sides leaves the others open
-        *(
-            (APART, within(0.3, 1.0), YES),
-            (APART, within(0.2, 1.0), OPEN),
-            (APART, within(0.2, 1.5), NO),
-        ),
-        *((APART, within(0.5), NO), ((-0.9, 0.0, 0.9), within(0.1), OPEN)),
-        *((APART, not_above(1.3), YES), (APART, not_above(1.0), OPEN), (APART, not_above(0.7), NO)),
+        (APART, within(0.3, 1.0), YES),
+        (APART, within(0.2, 1.0), OPEN),
+        (APART, within(0.2, 1.5), NO),
+        (APART, within(0.5), NO),
+        ((-0.9, 0.0, 0.9), within(0.1), OPEN),
+        (APART, not_above(1.3), YES),
+        (APART, not_above(1.0), OPEN),
+        (APART, not_above(0.7), NO),
         ((0.001, 0.20, 0.40), not_above(), OPEN),
         # one planned seed is compared by itself
-        *(((0.5,), above(), YES), ((0.0,), not_above(), YES), ((0.1,), not_above(0.05), NO)),
+        ((0.5,), above(), YES),
+        ((0.0,), not_above(), YES),
+        ((0.1,), not_above(0.05), NO),
     ],
 )
 def test_what_an_interval_says_of_an_order(values, order, verdict):
-    assert reading(*values).check("x", order).verdict == verdict
+    assert check("x", pd.Series(values), order).verdict == verdict
 
 
 def test_what_was_asked_and_measured_is_told():
-    assert (
-        reading(0.5).check("x", above(), 2).figure
-        == "x: +0.50 (one seed, no interval; asked: above 0.00)"
-    )
-    told = "(95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
-    assert reading(*APART).check("x", within(0.2, 1.0)).figure == f"x: +1.000 {told}"
-    short = reading(0.5, n_planned=3).check("x", above())
-    assert (short.verdict, short.figure, short.is_begun) == (NOT, "x: not measured, 1 of 3 seeds", True)
-    assert reading(n_planned=0).check("x", above()).verdict == NOT
+    told = "x: +0.50 (one seed, no interval; asked: above 0.00)"
+    assert check("x", pd.Series([0.5]), above(), 2).figure == told
+    told = "x: +1.000 (95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
+    assert check("x", pd.Series(APART), within(0.2, 1.0)).figure == told
+    missing = "x: not measured, 1 of 3 seeds", "not measured", True
+    assert check("x", pd.Series([0.5, np.nan, np.nan]), above()) == missing
+    assert check("x", pd.Series(dtype=float), above()).verdict == "not measured"
 
 
-def test_a_difference_is_of_the_seeds_of_both():
-    one = Reading({42: 3.0, 123: 5.0}, (42, 123, 456))
-    found = one.minus(Reading({42: 1.0, 456: 1.0}, (42, 456), "no shift"))
-    assert (found.values, found.planned, found.reason) == ({42: 2.0}, (42, 456), "no shift")
-    assert found.minus(one).reason == "no shift" == found.check("x", above()).figure.removeprefix("x: ")
+def test_a_difference_is_of_the_seeds_of_both(tmp_path):
+    place_in(tmp_path, {"reference": rates(0.5), "dpo": rates((0.4, 0.3, 0.2))})
+    place_in(tmp_path, {"pooled": rates((0.5, 0.6, 0.7))}, seeds=(42, 123))
+    place_in(tmp_path, {"class": rates((0.1, 0.1, 0.3))}, seeds=(42, 456))
+    found = Found(tmp_path, SEEDS, {"class": (42, 456)})
+    values, reason = read(found, f"pooled {WOMAN} - class {WOMAN}")
+    assert values.index.tolist() == [42, 456] and not reason
+    assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
+    for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
+        assert "own shift in" in read(found, source)[1]
 
 
-def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one():
-    good, bad = (reading(value).check("x", above()) for value in (1.0, -1.0))
-    missing, wide = reading(n_planned=3).check("x", above()), reading(*ACROSS).check("x", within(1.0))
-    for checks, verdict in (([good, good], YES), ([good, wide], OPEN), ([wide, good, missing], NOT)):
-        assert pattern("p", checks).verdict == verdict
-    assert pattern("p", [wide, missing, bad]).verdict == NO
+def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one(tmp_path):
+    apart, wide = {"C": (-0.04, 0.0, 0.03)}, {"B": 0.0, "C": (-0.04, 0.0, 0.03)}
+    cases = [
+        ({"A": 0.0, **wide}, OPEN),
+        ({"A": 0.0, **apart}, "not measured"),
+        ({"A": 0.5, **apart}, NO),
+    ]
+    for place, (values, verdict) in enumerate(cases):
+        found = found_in("votes_ceiling", tmp_path / str(place), ceiling(**values))
+        assert found.verdict == verdict, found.figures
