@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import chdtrc, fdtrc, stdtrit
@@ -37,8 +37,8 @@ class ClassOffsets:
 
     Attributes
     ----------
-    offset, se, ci_low, ci_high : array of shape (n_classes, n_attributes)
-        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing, and the last three
+    offset, ci_low, ci_high : array of shape (n_classes, n_attributes)
+        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing, and the last two
         where the annotators cannot tell how far it may be off.
     n : int array of shape (n_classes, n_attributes)
         Annotators of the class with an informative vote.
@@ -47,7 +47,6 @@ class ClassOffsets:
     """
 
     offset: Floats
-    se: Floats
     ci_low: Floats
     ci_high: Floats
     n: Ints
@@ -133,26 +132,27 @@ def class_offsets(
     c, s, k, d = (np.asarray(each)[kept] for each in (comparison, sign, annotator, delta))
     n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
     leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
-    usable = np.isin(leans.status, ("ok", "insufficient"))
+    usable = leans.status == "ok"
     votes = lean_votes(c, s, k, d, len(of))
     covariance = _clustered(votes, of, leans.deviation, usable)
     n = np.zeros((n_classes, q), dtype=np.intp)
-    offset, se = np.full((2, n_classes, q), np.nan)
-    reach, p_value = np.full((2, q), np.nan)
+    (offset, reach), p_value = np.full((2, n_classes, q), np.nan), np.full(q, np.nan)
     for j, informed in enumerate((votes.counted(votes.told) > 0).T):
         n[:, j] = np.bincount(of[informed], minlength=n_classes)
         rows, mine = np.flatnonzero(usable[:, j]), np.flatnonzero(np.nonzero(usable)[1] == j)
         contrast = np.eye(len(rows)) - n[rows, j] / max(n[rows, j].sum(), 1)
-        offset[rows, j] = contrast @ leans.deviation[rows, j]
-        among = contrast @ covariance[np.ix_(mine, mine)] @ contrast.T
-        variance = np.diag(among)
+        offset[rows, j] = among = contrast @ leans.deviation[rows, j]
+        spread = contrast @ covariance[np.ix_(mine, mine)] @ contrast.T
         # clusters whose scores cancel leave nothing to tell the error from
-        se[rows, j] = np.sqrt(np.where(variance > LEAST_VARIANCE, variance, np.nan))
-        residual = int(n[rows, j].sum()) - len(rows)
-        reach[j] = stdtrit(residual, 0.975) if residual > 0 else np.nan
-        if residual > 0 and len(rows) > 1 and np.isfinite(se[rows, j]).all():
-            p_value[j] = _no_difference(offset[rows, j], among, residual)
-    return ClassOffsets(offset, se, offset - reach * se, offset + reach * se, n, p_value)
+        variance = np.where(np.diag(spread) > LEAST_VARIANCE, np.diag(spread), np.nan)
+        df, residual = len(rows) - 1, int(n[rows, j].sum()) - len(rows)
+        if residual > 0:
+            reach[rows, j] = stdtrit(residual, 0.975) * np.sqrt(variance)
+        if residual > 0 and len(rows) > 1 and np.isfinite(variance).all():
+            # Wald's test with an F distribution: there are only so many annotators to learn the covariance from
+            statistic = among @ np.linalg.pinv(spread, rcond=1e-10, hermitian=True) @ among
+            p_value[j] = fdtrc(df, residual, statistic / df)
+    return ClassOffsets(offset, offset - reach, offset + reach, n, p_value)
 
 
 def _clustered(votes: LeanVotes, of: Ints, deviation: Floats, usable: Bools) -> Floats:
@@ -169,13 +169,6 @@ def _clustered(votes: LeanVotes, of: Ints, deviation: Floats, usable: Bools) -> 
     meat = products(votes.annotator) + products(votes.comparison) - products(each)
     bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
     return bread @ meat @ bread
-
-
-def _no_difference(offset: Floats, covariance: Floats, residual: int) -> float:
-    """Wald's test with an F distribution: there are only so many annotators to learn the covariance from."""
-    df = len(offset) - 1
-    statistic = float(offset @ np.linalg.pinv(covariance, rcond=1e-10, hermitian=True) @ offset)
-    return float(fdtrc(df, residual, statistic / df))
 
 
 class Recommendation(NamedTuple):
@@ -267,16 +260,14 @@ class AnnotatorAgreement(NamedTuple):
 
     Attributes
     ----------
-    n_shared : int array of shape (n_annotators,)
-        Comparisons that someone else judged too.
-    agreement : float array of shape (n_annotators,)
-        Mean over these of the share of co-voters who chose the same side; NaN without any.
-    low, high : float array of shape (n_annotators,)
+    agreement : array of shape (n_annotators,)
+        Mean over the comparisons that someone else judged too of the share of co-voters who chose the same side; NaN
+        without any.
+    low, high : array of shape (n_annotators,)
         Wilson's 95 % interval with comparisons as trials. A share of several co-voters varies less than a trial, so
         it is wide rather than narrow.
     """
 
-    n_shared: NDArray[np.int64]
     agreement: Floats
     low: Floats
     high: Floats
@@ -335,16 +326,15 @@ def annotator_agreement(
 
     Examples
     --------
-    >>> found = annotator_agreement([0, 0, 0, 1], [1, 1, -1, 1], [0, 1, 2, 0], 3)
-    >>> found.agreement, found.n_shared
-    (array([0.5, 0.5, 0. ]), array([1, 1, 1]))
+    >>> annotator_agreement([0, 0, 0, 1], [1, 1, -1, 1], [0, 1, 2, 0], 3).agreement
+    array([0.5, 0.5, 0. ])
     """
     votes, share = _shares(comparison, sign, annotator)
     people = np.asarray(annotator)[votes]
     n = np.bincount(people, minlength=n_annotators).astype(np.int64)
     total = np.bincount(people, weights=share, minlength=n_annotators)
     with np.errstate(invalid="ignore"):
-        return AnnotatorAgreement(n, total / n, *wilson_ends(total / n, n))
+        return AnnotatorAgreement(total / n, *wilson_ends(total / n, n))
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
@@ -394,8 +384,7 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
 # -- who judged which comparisons ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class AssignmentTest:
+class AssignmentTest(NamedTuple):
     """A permutation test that annotators were assigned to comparisons at random.
 
     Attributes
@@ -406,15 +395,10 @@ class AssignmentTest:
     statistic : float
         Sum over the attributes of the variance between annotators, in units in which chance gives about the number
         of annotators for each attribute.
-    by_attribute : tuple of float
-        The p-value of each attribute alone.
-    n_permutations : int
     """
 
     p_value: float
     statistic: float
-    by_attribute: tuple[float, ...]
-    n_permutations: int
 
 
 def assignment_test(
@@ -452,10 +436,10 @@ def assignment_test(
     order, blocks = sorted_blocks(comparison[votes])
     votes = votes[order]
     people = np.unique(annotator[votes], return_inverse=True)[1].reshape(-1)
-    cross, n_attributes = delta[votes] != 0, delta.shape[1]
+    cross = delta[votes] != 0
     stacks = _exchangeable(blocks, cross)
     if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):
-        return AssignmentTest(np.nan, np.nan, (np.nan,) * n_attributes, n_permutations)
+        return AssignmentTest(np.nan, np.nan)
     stratum = np.zeros(len(votes), dtype=np.intp)
     for label, stack in enumerate(stacks):
         stratum[stack] = label
@@ -464,26 +448,16 @@ def assignment_test(
         _between_annotators(chose, differs, people, blocks.comparison, stratum)
         for chose, differs in zip(chose_it, cross.T, strict=True)
     ]
-    observed = np.array([variance(people) for variance in between])
-    random = np.random.default_rng(0)
-    exchanged = np.empty((n_permutations, n_attributes))
+    exchanged, random = np.empty(n_permutations), np.random.default_rng(0)
     for i in range(n_permutations):
         others = people.copy()
         for stack in stacks:
             others[stack] = people[random.permutation(stack)]
-        exchanged[i] = [variance(others) for variance in between]
-    return AssignmentTest(
-        p_value=float(_p_value(observed.sum(), exchanged.sum(axis=1))),
-        statistic=float(observed.sum()),
-        by_attribute=tuple(_p_value(observed, exchanged).tolist()),
-        n_permutations=n_permutations,
-    )
-
-
-def _p_value(observed: ArrayLike, exchanged: Floats) -> Floats:
+        exchanged[i] = sum(variance(others) for variance in between)
+    observed = sum(variance(people) for variance in between)
     # equal values may differ by rounding
-    as_large = (exchanged >= np.asarray(observed) * (1 - 1e-9)).sum(axis=0)
-    return (1 + as_large) / (1 + len(exchanged))
+    as_large = (exchanged >= observed * (1 - 1e-9)).sum()
+    return AssignmentTest(float((1 + as_large) / (1 + n_permutations)), observed)
 
 
 def _exchangeable(blocks: ComparisonBlocks, cross: Bools) -> list[Ints]:

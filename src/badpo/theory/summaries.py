@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import logit, ndtri, stdtrit
 
-from badpo.theory import Floats, Ints
+from badpo.theory import Floats
 
 
 @dataclass(frozen=True)
@@ -48,17 +48,12 @@ class Interval:
         return bool(self.low > value or self.high < value)
 
 
-def _student(estimate: float, se: float, n: int, level: float) -> Interval:
-    half = se * float(stdtrit(n - 1, 0.5 + level / 2)) if n > 1 else np.nan
-    return Interval(float(estimate), float(se), float(estimate - half), float(estimate + half), n)
-
-
-def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
-    r"""Mean over runs with Student's t interval.
+def t_interval(values: ArrayLike) -> Interval:
+    r"""Mean over runs with Student's t interval at 95 %, as all intervals here.
 
     .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
 
-    For three seeds at 95 % the factor t is 4.303. With one run the mean stands alone and the interval is NaN.
+    For three seeds the factor t is 4.303. With one run the mean stands alone and the interval is NaN.
 
     References
     ----------
@@ -73,8 +68,7 @@ def t_interval(values: ArrayLike, level: float = 0.95) -> Interval:
     x = np.asarray(values, float)
     if x.ndim != 1 or len(x) == 0:
         raise ValueError(f"one value per run is needed, at least one; got an array of shape {x.shape}")
-    se = x.std(ddof=1) / np.sqrt(len(x)) if len(x) > 1 else np.nan
-    return _student(x.mean(), se, len(x), level)
+    return cluster_mean(x)
 
 
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
@@ -102,7 +96,7 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
     return np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
 
 
-def shift(arm: ArrayLike, reference: float, level: float = 0.95) -> Interval:
+def shift(arm: ArrayLike, reference: float) -> Interval:
     """How far an arm moved from the reference, over its seeds.
 
     The reference is one run and is taken as exact, as in the paper. A share removed is worth printing only where
@@ -117,7 +111,7 @@ def shift(arm: ArrayLike, reference: float, level: float = 0.95) -> Interval:
     >>> shift([0.60, 0.55, 0.62], reference=0.56).excludes(0.0)
     False
     """
-    return t_interval(np.asarray(arm, float) - reference, level)
+    return t_interval(np.asarray(arm, float) - reference)
 
 
 def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
@@ -144,7 +138,7 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
     return logit(rate) - logit(reference)
 
 
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+def wilson_interval(successes: int, n: int) -> Interval:
     """A proportion of independent trials with Wilson's score interval; NaN throughout for no trial.
 
     Examples
@@ -156,14 +150,14 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     if not 0 <= successes <= n:
         raise ValueError(f"successes must lie between 0 and n; got {successes} of {n}")
     p = successes / n if n else np.nan
-    low, high = wilson_ends(np.array(p), np.array(n), level)
+    low, high = wilson_ends(np.array(p), np.array(n))
     se = np.sqrt(p * (1 - p) / n) if n else np.nan
     return Interval(p, float(se), float(low), float(high), n)
 
 
-def wilson_ends(share: Floats, n: NDArray[np.int64], level: float = 0.95) -> tuple[Floats, Floats]:
+def wilson_ends(share: Floats, n: NDArray[np.int64]) -> tuple[Floats, Floats]:
     """Ends of Wilson's score intervals, inside [0, 1] also at shares of 0 and 1; NaN for no trial."""
-    z2 = float(ndtri(0.5 + level / 2)) ** 2
+    z2 = float(ndtri(0.975)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
         center = (share + z2 / (2 * n)) / (1 + z2 / n)
         half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
@@ -171,7 +165,7 @@ def wilson_ends(share: Floats, n: NDArray[np.int64], level: float = 0.95) -> tup
     return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)
 
 
-def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95) -> Interval:
+def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
     """A mean (or, of zeros and ones, a proportion) with a cluster-robust interval.
 
     ``clusters`` is what makes rows depend on each other, usually the prompt; None: every row is its own cluster.
@@ -191,11 +185,11 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None, level: fl
     (0.167, 0.5, 2)
     """
     x = np.asarray(values, float)
-    return ratio_of_sums(x, np.ones_like(x), clusters, level)
+    return ratio_of_sums(x, np.ones_like(x), clusters)
 
 
 def cluster_difference(
-    values: ArrayLike, first: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95
+    values: ArrayLike, first: ArrayLike, clusters: ArrayLike | None = None
 ) -> Interval:
     """Mean of the rows in ``first`` minus mean of the other rows, with a cluster-robust interval.
 
@@ -213,17 +207,16 @@ def cluster_difference(
     (0.25, False)
     """
     x, first = np.asarray(values, float), np.asarray(first, dtype=bool)
-    labels = _cluster_index(clusters, len(x))
-    sides = [x[side] for side in (first, ~first)]
-    if not all(len(side) for side in sides):
-        return Interval(np.nan, np.nan, np.nan, np.nan, labels.max(initial=-1) + 1)
-    one, other = (side.mean() for side in sides)
-    influence = np.where(first, (x - one) / len(sides[0]), -(x - other) / len(sides[1]))
-    return _from_influence(one - other, influence, labels, level)
+    sides = np.stack([first, ~first]).astype(float)
+    n = sides.sum(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        means = (sides * x).sum(axis=1, keepdims=True) / n
+        influence = sides * (x - means) / n
+    return _from_influence(means[0, 0] - means[1, 0], influence[0] - influence[1], clusters)
 
 
 def ratio_of_sums(
-    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None, level: float = 0.95
+    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None
 ) -> Interval:
     r"""Sum over sum, such as nats per token, with an interval by linearization.
 
@@ -243,11 +236,10 @@ def ratio_of_sums(
         raise ValueError(
             f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}"
         )
-    labels = _cluster_index(clusters, len(x))
-    if y.sum() == 0:
-        return Interval(np.nan, np.nan, np.nan, np.nan, labels.max(initial=-1) + 1)
-    ratio = x.sum() / y.sum()
-    return _from_influence(ratio, (x - ratio * y) / y.sum(), labels, level)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = x.sum() / y.sum()
+        influence = (x - ratio * y) / y.sum()
+    return _from_influence(ratio if y.sum() else np.nan, influence, clusters)
 
 
 def length_matched_mean(
@@ -256,7 +248,6 @@ def length_matched_mean(
     reference_lengths: ArrayLike,
     n_bins: int = 5,
     clusters: ArrayLike | None = None,
-    level: float = 0.95,
 ) -> Interval:
     r"""A mean over answers as if their lengths were distributed like the reference's.
 
@@ -303,22 +294,18 @@ def length_matched_mean(
     empty_share = shares[~filled].sum()
     estimate = shares[filled] @ means[filled] + empty_share * x.mean()
     influence = shares[bins] * (x - means[bins]) / counts[bins] + empty_share * (x - x.mean()) / len(x)
-    return _from_influence(estimate, influence, _cluster_index(clusters, len(x)), level)
+    return _from_influence(estimate, influence, clusters)
 
 
-def _cluster_index(clusters: ArrayLike | None, n_rows: int) -> Ints:
-    if clusters is None:
-        return np.arange(n_rows)
-    labels = np.asarray(clusters)
-    if labels.shape != (n_rows,):
+def _from_influence(estimate: float, influence: Floats, clusters: ArrayLike | None) -> Interval:
+    """The interval of an estimate that moves by the sum of the influences of a cluster's rows."""
+    labels = np.arange(len(influence)) if clusters is None else np.asarray(clusters)
+    if labels.shape != influence.shape:
         raise ValueError(
-            f"one cluster label per row is needed: {n_rows} rows, labels of shape {labels.shape}"
+            f"one cluster label per row is needed: {len(influence)} rows, labels of shape {labels.shape}"
         )
-    return np.unique(labels, return_inverse=True)[1].reshape(-1)
-
-
-def _from_influence(estimate: float, influence: NDArray, labels: Ints, level: float) -> Interval:
-    sums = np.bincount(labels, weights=influence)
+    sums = np.bincount(np.unique(labels, return_inverse=True)[1].reshape(-1), weights=influence)
     n = len(sums)
     se = np.sqrt(n / (n - 1) * np.sum(sums**2)) if n > 1 else np.nan
-    return _student(estimate, se, n, level)
+    center, half = float(estimate), float(se * stdtrit(n - 1, 0.975))
+    return Interval(center, float(se), center - half, center + half, n)
