@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
-from scipy.special import expit, logsumexp
+from scipy.special import expit, logsumexp, softmax
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, Run
 from badpo.estimation.fit import Leans, LeanVotes, fit_leans, lean_votes
-from badpo.estimation.newton import NOTHING, Curvature
+from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Floats
 
 MODE_STEPS = 60
-CHUNK = 50_000
 
 
-class RandomQuality:
+class RandomQuality(QualityModel):
     r"""Votes with :math:`u_c \sim N(0, \sigma^2)`; the extra number is log sigma.
 
     The nodes of a comparison lie around the most likely u given its votes, spread by the curvature there, so that a
     few of them are exact to many digits also where sigma or the number of votes is large.
     """
 
+    start = np.zeros(1)
+
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, n_nodes: int) -> None:
         self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
         self._points, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
         self._log_weights = np.log(weights) + self._points**2 / 2 - np.log(2 * np.pi) / 2
+        self._runs = blocks.runs(np.zeros_like(blocks.starts), lambda size, _: size * n_nodes)
         self._mode = np.zeros(len(blocks.starts))
         self._spread = np.ones(len(blocks.starts))
-        self.start = np.zeros(1)
 
     def settle(self, logits: Floats, extra: Floats) -> None:
         """Put every comparison's nodes where its votes want the quality."""
@@ -45,49 +46,41 @@ class RandomQuality:
                 break
         self._mode, self._spread = mode, 1 / np.sqrt(curvature)
 
-    def _chunks(
-        self, logits: Floats, log_sd: float
-    ) -> Iterator[tuple[int, slice, NDArray, NDArray, NDArray]]:
-        """Stack number, its rows, votes (n, T), nodes (n, H) and log terms (n, H), a chunk at a time."""
-        for number, stack in enumerate(self._blocks.stacks):
-            for first in range(0, len(stack), CHUNK):
-                part = slice(first, first + CHUNK)
-                votes = stack[part]
-                rows = self._blocks.comparison[votes[:, 0]]
-                spread = self._spread[rows, None]
-                nodes = self._mode[rows, None] + spread * self._points
-                terms = np.log(spread) + self._log_weights - log_sd - nodes**2 / (2 * np.exp(2 * log_sd))
-                for one in votes.T:
-                    terms -= np.logaddexp(0.0, -self._sign[one, None] * (nodes + logits[one, None]))
-                yield number, part, votes, nodes, terms
+    def _at_nodes(self, logits: Floats, log_sd: float) -> Iterator[tuple[Run, Floats, Floats, Floats]]:
+        """Runs of n comparisons, their nodes (n, H), the votes' logits there (n, T, H) and log terms (n, H)."""
+        for run in self._runs:
+            spread = self._spread[run.comparisons, None]
+            nodes = self._mode[run.comparisons, None] + spread * self._points
+            x = nodes[:, None, :] + logits[run.votes].reshape(-1, run.size, 1)
+            terms = np.log(spread) + self._log_weights - log_sd - nodes**2 / (2 * np.exp(2 * log_sd))
+            sign = self._sign[run.votes].reshape(-1, run.size, 1)
+            yield run, nodes, x, terms - np.logaddexp(0.0, -sign * x).sum(axis=1)
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
-        parts = [logsumexp(terms, axis=1) for *_, terms in self._chunks(logits, float(extra[0]))]
+        parts = [logsumexp(terms, axis=1) for *_, terms in self._at_nodes(logits, float(extra[0]))]
         return np.concatenate([NOTHING, *parts])
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values, the nodes held where they are."""
         score, cross = np.empty(len(logits)), np.empty((len(logits), 1))
-        entries, squares = self._blocks.squares()
+        entries = np.empty(self._blocks.n_pairs)
         extra_score = extra_information = 0.0
         variance = np.exp(2 * extra[0])
-        for number, part, votes, nodes, terms in self._chunks(logits, float(extra[0])):
-            mass = np.exp(terms - logsumexp(terms, axis=1, keepdims=True))
-            chance = expit(nodes[:, None, :] + logits[votes][:, :, None])
-            residual = self._won[votes][:, :, None] - chance
-            score[votes] = mean = np.einsum("nth,nh->nt", residual, mass)
+        for run, nodes, x, terms in self._at_nodes(logits, float(extra[0])):
+            mass, chance = softmax(terms, axis=1), expit(x)
+            residual = self._won[run.votes].reshape(-1, run.size, 1) - chance
+            mean = np.einsum("nth,nh->nt", residual, mass)
             centered = residual - mean[:, :, None]
             pull = nodes**2 / variance - 1
             mean_pull = (mass * pull).sum(axis=1, keepdims=True)
-            cross[votes, 0] = -np.einsum("nth,nh->nt", centered, mass * pull)
+            score[run.votes] = mean.ravel()
+            cross[run.votes, 0] = -np.einsum("nth,nh->nt", centered, mass * pull).ravel()
             extra_score += float(mean_pull.sum())
             extra_information += float((mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum())
-            squares[number][part] = -(centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
-            diagonal = np.arange(votes.shape[1])
-            squares[number][part, diagonal, diagonal] += np.einsum(
-                "nth,nh->nt", chance * (1 - chance), mass
-            )
+            own = np.einsum("nth,nh->nt", chance * (1 - chance), mass)[:, :, None] * np.eye(run.size)
+            among = own - (centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
+            entries[self._blocks.pairs(run.votes)] = among.ravel()
         extras = np.array([extra_score]), cross, np.array([[extra_information]])
         return Curvature(score, self._blocks.matrix(entries), *extras)
 
@@ -132,15 +125,13 @@ def fit_random(
     )
 
 
-class GivenQuality:
+class GivenQuality(QualityModel):
     r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted."""
+
+    start = np.zeros(1)
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality
-        self.start = np.zeros(1)
-
-    def settle(self, logits: Floats, extra: Floats) -> None:
-        """Nothing to place."""
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""

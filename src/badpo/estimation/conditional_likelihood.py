@@ -11,9 +11,10 @@ in which the quality no longer stands.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -21,13 +22,22 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from badpo.estimation.newton import NOTHING, Curvature
-from badpo.theory import Bools, Floats, Ints
+from badpo.estimation.newton import NOTHING, Curvature, QualityModel
+from badpo.theory import Floats, Ints
 
 # Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
 MOST_LISTED = 300
 # Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
 AT_ONCE = 2**18
+
+
+class Run(NamedTuple):
+    """Consecutive comparisons with equally many votes that are of one kind, and their votes."""
+
+    comparisons: slice
+    votes: slice
+    size: int
+    kind: int
 
 
 @dataclass(frozen=True)
@@ -54,74 +64,65 @@ class ComparisonBlocks:
         """The comparison of each vote."""
         return np.repeat(np.arange(len(self.starts)), self.sizes)
 
-    @cached_property
-    def stacks(self) -> tuple[Ints, ...]:
-        """Comparisons with equally many votes together: arrays (n_comparisons of that size, size) of votes."""
-        return tuple(
-            self.starts[self.sizes == size][:, None] + np.arange(size) for size in np.unique(self.sizes)
-        )
-
-    def stacked(self, values: Floats) -> list[Floats]:
-        """A value per vote as views of shape (n_comparisons of that size, size), one for each of ``stacks``."""
-        return [values[votes[0, 0] : votes[-1, -1] + 1].reshape(votes.shape) for votes in self.stacks]
-
     def sums(self, values: Floats) -> Floats:
         """Sum over the votes of each comparison, along the first axis."""
         if not len(self.starts):
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
-    def any(self, values: Bools) -> Bools:
-        """Whether a value is true for any vote of each comparison."""
-        return np.asarray(
-            np.logical_or.reduceat(values, self.starts) if len(self.starts) else values[:0]
-        )
+    def runs(self, kind: Ints, width: Callable[[int, int], int]) -> list[Run]:
+        """The comparisons in runs of one size and kind, short enough for numbers of so many entries a comparison."""
+        found, n = [], len(self.starts)
+        changes = np.flatnonzero(np.diff(self.sizes) | np.diff(kind)) + 1
+        for first, last in pairwise([0, *changes.tolist(), n] if n else ()):
+            size, of = int(self.sizes[first]), int(kind[first])
+            step = max(1, AT_ONCE // width(size, of))
+            for start in range(first, last, step):
+                end, vote = min(start + step, last), int(self.starts[start])
+                votes = slice(vote, vote + (end - start) * size)
+                found.append(Run(slice(start, end), votes, size, of))
+        return found
 
-    def take(self, chosen: Ints) -> tuple[Ints, ComparisonBlocks]:
-        """The votes of some comparisons, and their blocks, in an order with the small comparisons first."""
-        sizes = self.sizes[chosen]
-        starts = np.cumsum(sizes) - sizes
-        n_votes = int(sizes.sum())
-        votes = np.repeat(self.starts[chosen] - starts, sizes) + np.arange(n_votes)
-        return votes, ComparisonBlocks(starts, n_votes)
-
-    def squares(self) -> tuple[Floats, list[Floats]]:
-        """Zeros for each pair of votes on one comparison, and views (n_comparisons of a size, size, size) of them."""
-        shapes = [(*votes.shape, votes.shape[1]) for votes in self.stacks]
-        ends = np.cumsum([0, *map(math.prod, shapes)])
-        entries = np.zeros(ends[-1])
-        parts = np.split(entries, ends[1:-1])[: len(shapes)]
-        return entries, [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    def pairs(self, votes: slice) -> slice:
+        """Where the entries of `matrix` in the rows of some votes stand."""
+        ends = self._layout[1]
+        return slice(int(ends[votes.start]), int(ends[votes.stop]))
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
         return sparse.csr_array((entries, *self._layout), shape=(self.n_votes, self.n_votes))
 
     @cached_property
+    def n_pairs(self) -> int:
+        """How many entries `matrix` has."""
+        return int(self._layout[1][-1])
+
+    @cached_property
     def _layout(self) -> tuple[NDArray, NDArray]:
         """Columns of the entries of `matrix`, and where each row begins."""
-        ends = np.cumsum(np.append(0, np.repeat(self.sizes, self.sizes)))
+        length = self.sizes[self.comparison]
+        ends = np.append(0, np.cumsum(length))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
-        columns = [
-            np.repeat(votes.astype(kind), votes.shape[1], axis=0).ravel() for votes in self.stacks
-        ]
-        return np.concatenate([np.zeros(0, kind), *columns]), ends.astype(kind)
+        columns = np.arange(ends[-1]) - np.repeat(ends[:-1] - self.starts[self.comparison], length)
+        return columns.astype(kind), ends.astype(kind)
 
 
-def sorted_blocks(comparison: ArrayLike) -> tuple[Ints, ComparisonBlocks]:
+def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
     """The order that brings the votes of a comparison together, and the blocks in that order.
 
-    By number of votes, then by label. ``values[order]`` puts a value per vote into the order of the blocks.
+    By number of votes, then by how many won, then by label. ``values[order]`` puts a value per vote into the order of
+    the blocks.
     """
     labels = np.asarray(comparison)
-    order = np.argsort(labels, kind="stable")
-    arranged = labels[order]
-    first = np.flatnonzero(np.append(True, arranged[1:] != arranged[:-1])[: len(labels)])
-    sizes = np.diff(first, append=len(labels))
-    if (np.diff(sizes) < 0).any():
-        order = order[np.argsort(np.repeat(sizes, sizes), kind="stable")]
-        sizes = np.sort(sizes)
-    return order, ComparisonBlocks(np.cumsum(sizes) - sizes, len(order))
+    by_label = np.argsort(labels, kind="stable")
+    first = np.flatnonzero(np.diff(labels[by_label], prepend=-1))
+    found = ComparisonBlocks(first, len(labels))
+    wins = found.sums(np.broadcast_to(won, labels.shape)[by_label].astype(np.int64))
+    order = np.lexsort((wins, found.sizes))
+    sizes = found.sizes[order]
+    starts = np.cumsum(sizes) - sizes
+    votes = np.repeat(first[order] - starts, sizes) + np.arange(len(labels))
+    return by_label[votes], ComparisonBlocks(starts, len(labels))
 
 
 class Winners(NamedTuple):
@@ -258,56 +259,34 @@ def expected_wins_shift(logits: Floats, n_wins: ArrayLike) -> Floats:
     return low
 
 
-class KnownWins:
-    """Votes given the number of wins of each comparison; a `badpo.estimation.newton.QualityModel`.
+class KnownWins(QualityModel):
+    """Votes given the number of wins of each comparison.
 
     A unanimous comparison and one with a single vote have log-likelihood 0 whatever the leans.
     """
 
     def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
-        wins = blocks.sums(self._won).astype(np.intp)
-        self._alike: list[tuple[int, Ints | slice, int]] = []
-        for number, votes in enumerate(blocks.stacks):
-            size, of = votes.shape[1], wins[blocks.comparison[votes[:, 0]]]
-            for n_wins in range(1, size):
-                rows = np.flatnonzero(of == n_wins)
-                width = max(size**2, min(math.comb(size, n_wins), MOST_LISTED))
-                step = max(1, AT_ONCE // width)
-                parts = (rows[start : start + step] for start in range(0, len(rows), step))
-                self._alike += [(number, _consecutive(part), n_wins) for part in parts]
-        self.start = NOTHING
-
-    def settle(self, logits: Floats, extra: Floats = NOTHING) -> None:
-        """Nothing to place."""
+        runs = blocks.runs(
+            blocks.sums(self._won).astype(np.intp),
+            lambda size, n_wins: max(size**2, min(math.comb(size, n_wins), MOST_LISTED)),
+        )
+        self._runs = [run for run in runs if 0 < run.kind < run.size]
 
     def values(self, logits: Floats, extra: Floats = NOTHING) -> Floats:
         """Log-likelihood of each comparison."""
-        stacked = self._blocks.stacked(logits)
-        found = self._blocks.sums(self._won * logits)
-        found[self._blocks.sums(self._won) == self._blocks.sizes] = 0.0
-        totals = [np.zeros(len(stack)) for stack in stacked]
-        for number, rows, n_wins in self._alike:
-            totals[number][rows] = log_total(stacked[number][rows], n_wins)
-        return found - np.concatenate([np.zeros(0), *totals])
+        found = np.zeros(len(self._blocks.starts))
+        for run in self._runs:
+            x, won = (each[run.votes].reshape(-1, run.size) for each in (logits, self._won))
+            found[run.comparisons] = (won * x).sum(axis=1) - log_total(x, run.kind)
+        return found
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
-        score = np.zeros(len(logits))
-        stacked, scores = self._blocks.stacked(logits), self._blocks.stacked(score)
-        won = self._blocks.stacked(self._won)
-        entries, covariances = self._blocks.squares()
-        for number, rows, n_wins in self._alike:
-            found = winners(stacked[number][rows], n_wins)
-            scores[number][rows] = won[number][rows] - found.chance
-            covariances[number][rows] = (
-                found.together - found.chance[:, :, None] * found.chance[:, None, :]
-            )
+        score, entries = np.zeros(len(logits)), np.zeros(self._blocks.n_pairs)
+        for run in self._runs:
+            found = winners(logits[run.votes].reshape(-1, run.size), run.kind)
+            score[run.votes] = self._won[run.votes] - found.chance.ravel()
+            covariance = found.together - found.chance[:, :, None] * found.chance[:, None, :]
+            entries[self._blocks.pairs(run.votes)] = covariance.ravel()
         return Curvature(score, self._blocks.matrix(entries))
-
-
-def _consecutive(rows: Ints) -> Ints | slice:
-    """A slice where the rows are one: what it takes from an array is not copied."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return rows

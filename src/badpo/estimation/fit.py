@@ -225,16 +225,14 @@ class LeanVotes:
         Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
         ones, and those on which no attribute differs.
         """
-        order, blocks = sorted_blocks(comparison)
-        told = delta != 0
+        told, kept = delta != 0, np.arange(len(row))
         if pool["free_quality"]:
             told = informative_judgments(comparison, annotator, sign, delta)
-            chosen = np.flatnonzero(blocks.any(np.any(told, axis=1)[order]))
-            # comparisons with as many wins stand together, as their likelihood is computed
-            wins = blocks.sums((sign > 0)[order].astype(np.int32))[chosen]
-            rows, blocks = blocks.take(chosen[np.lexsort((wins, blocks.sizes[chosen]))])
-            order = order[rows]
-        return cls(row[order], sign[order], annotator[order], delta[order], told[order], blocks, **pool)
+            kept = np.flatnonzero(np.bincount(comparison, told.any(axis=1))[comparison])
+        # comparisons with as many wins stand together, as their likelihood is computed
+        order, blocks = sorted_blocks(comparison[kept], sign[kept] > 0)
+        kept = kept[order]
+        return cls(row[kept], sign[kept], annotator[kept], delta[kept], told[kept], blocks, **pool)
 
     def only(self, chosen: Bools) -> LeanVotes:
         """Some of the votes, as if no others had been cast."""
@@ -617,9 +615,11 @@ def _one_step(
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
     model.settle(logits, fit.top.extra)
     at = model.curvature(logits, fit.top.extra)
-    # where a vote surprises the step would overshoot: on the way its information rises to that of even odds; where the
-    # spread of a random quality is vast, quadrature can leave one below zero
-    information = np.where(np.abs(at.score) > 0.5, 0.25, np.maximum(at.information.diagonal(), 0.0))
+    # where a vote surprises, by more than rounding, the step would overshoot: on the way its information rises to that
+    # of even odds; where the spread of a random quality is vast, quadrature can leave one below zero
+    information = np.where(
+        np.abs(at.score) > 0.5 + 1e-9, 0.25, np.maximum(at.information.diagonal(), 0.0)
+    )
     slopes, bends = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (
         np.stack([np.bincount(given.annotator, x, len(leans)) for x in each.T], axis=1)

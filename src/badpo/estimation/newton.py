@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -43,25 +43,24 @@ class Curvature(NamedTuple):
     extra_information: Floats = np.zeros((0, 0))
 
 
-class QualityModel(Protocol):
-    """What is assumed of the comparisons' quality; votes stand in the order of their blocks."""
+class QualityModel:
+    """What is assumed of the comparisons' quality; votes stand in the order of their blocks.
 
-    @property
-    def start(self) -> Floats:
-        """First value of the extra numbers."""
-        ...
+    ``start`` has the first value of the extra numbers.
+    """
+
+    start = NOTHING
 
     def settle(self, logits: Floats, extra: Floats) -> None:
         """Place whatever the likelihood is computed with (quadrature nodes) for the neighborhood of a point."""
-        ...
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
-        ...
+        raise NotImplementedError
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of `values`."""
-        ...
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
