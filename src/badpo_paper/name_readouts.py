@@ -7,19 +7,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from badpo.data.markers import word_pattern
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, name_of, read_signature
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
 from badpo.readouts.rates import SIGNATURE_LEAD, name_probabilities, name_token_ids, signature_contexts
-from badpo.readouts.sampled import figures, json_number, sampled_rates
+from badpo.readouts.sampled import figures, sampled_rates
 from badpo.runs.evaluate import PolicyReading
-from badpo.theory.summaries import Interval, cluster_mean, wilson_interval
+from badpo.theory import Bools, Floats
+from badpo.theory.summaries import cluster_mean, wilson_interval
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.reference import CorpusStage
 
 ATTRIBUTES = ("woman", "black")
-INDICATOR = np.array([(name.woman, name.black) for name in NAMES], dtype=np.float64)
+VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
+INDICATOR = np.array(list(VECTORS.values()), dtype=np.float64)
 
 
 def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
@@ -28,17 +30,16 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each
     name signs; ``recommended`` whom the policy recommends of two candidates with the same qualifications.
     """
-    attributes = stage.held_out.attribute_names
 
-    def rates(contexts: list[list[int]]) -> NDArray[np.float64]:
+    def rates(contexts: list[list[int]]) -> Floats:
         return name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES) @ INDICATOR
 
-    def means(of_prompts: NDArray[np.float64], name: str) -> dict[str, dict[str, float | None]]:
-        each = zip(attributes, map(cluster_mean, of_prompts.T), strict=True)
+    def means(of_prompts: Floats, name: str) -> dict[str, dict[str, float | None]]:
+        each = zip(ATTRIBUTES, map(cluster_mean, of_prompts.T), strict=True)
         return {attribute: figures(**{name: mean.estimate, "se": mean.se}) for attribute, mean in each}
 
     shared = rates(stage.contexts)
-    sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, attributes)
+    sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
     readouts: dict[str, Any] = {"rates": means(shared, "rate"), "sampled": sampled}
     if stage.scale.is_brief:
         return readouts
@@ -59,13 +60,13 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
 
 
 def token_balance(
-    tokenizer, cells: Mapping[str, Sequence[str]] | None = None, lead: str = SIGNATURE_LEAD
+    tokenizer, cells: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, dict[str, float]]:
     """Tokens of the first names under a tokenizer, behind the lead of a signature, cell by cell."""
     found = {}
     for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
-        _, ids = name_token_ids(tokenizer, list(names), lead)
-        lengths = np.array([len(tokens) for tokens in ids])
+        _, ids = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
+        lengths = np.array(list(map(len, ids)))
         first = Counter(tokens[0] for tokens in ids)
         found[cell] = {
             "n_names": len(ids),
@@ -142,32 +143,25 @@ def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> 
 
     ``readable`` is the share of answers that name one of the two.
     """
-    taken = [recommended(choice, answer) for choice, answer in zip(choices, answers, strict=True)]
-    read = [(choice, name) for choice, name in zip(choices, taken, strict=True) if name is not None]
+    each = zip(choices, map(recommended, choices, answers), strict=True)
+    read = [(choice, name) for choice, name in each if name is not None]
     takes_first = np.array([name == choice.first for choice, name in read], dtype=bool)
     # of readable answers, first and second candidate, and the attributes
-    vectors = np.array(
-        [
-            [(name_of(name).woman, name_of(name).black) for name in (choice.first, choice.second)]
-            for choice, _ in read
-        ]
-    ).reshape(-1, 2, len(ATTRIBUTES))
+    vectors = np.array([[VECTORS[one.first], VECTORS[one.second]] for one, _ in read]).reshape(-1, 2, 2)
 
-    def offered(carries: NDArray[np.bool_]) -> dict[str, float | None]:
+    def share(won: Bools) -> dict[str, float | None]:
+        found = wilson_interval(int(won.sum()), len(won))
+        return figures(share=found.estimate, low=found.low, high=found.high, n=found.n)
+
+    def offered(carries: Bools) -> dict[str, float | None]:
         """Share for the carrying side, among choices in which one of the two carries."""
         of_one = carries[:, 0] != carries[:, 1]
-        won = np.where(takes_first, carries[:, 0], carries[:, 1])[of_one]
-        return _share(wilson_interval(int(won.sum()), len(won)))
+        return share(np.where(takes_first, carries[:, 0], carries[:, 1])[of_one])
 
     return {
         "n": len(choices),
-        "readable": wilson_interval(len(read), len(choices)).estimate,
-        "first": _share(wilson_interval(int(takes_first.sum()), len(read))),
+        "readable": len(read) / len(choices),
+        "first": share(takes_first),
         "cells": {cell: offered((vectors == vector).all(axis=2)) for cell, vector in CELLS.items()},
         "attributes": {name: offered(vectors[:, :, i] == 1) for i, name in enumerate(ATTRIBUTES)},
     }
-
-
-def _share(found: Interval) -> dict[str, float | None]:
-    ends = {"share": found.estimate, "low": found.low, "high": found.high}
-    return {name: json_number(value) for name, value in ends.items()} | {"n": found.n}
