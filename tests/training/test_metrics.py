@@ -25,7 +25,7 @@ from tests.training.run_one import BrokenAt
 from tests.training.tiny_runs import judgments, log_lines, trainer
 
 TWICE = types.SimpleNamespace(
-    reduce=lambda values, reduction: 2 * values
+    reduce=lambda parts, reduction: [2 * part for part in parts]
 )  # two processes that hold the same
 # Four judgments on two attributes; the second attribute differs in the first two by 2 and 0.5.
 MARGINS, BIAS_LOGITS = torch.tensor([2.0, -1.0, 1.0, 0.0]), torch.tensor([-3.0, 2.0, 0.0, 1.0])

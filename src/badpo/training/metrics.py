@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -59,40 +60,33 @@ class Tally:
         self._judgments = judgments
         self._device = device
         self._thresholds = torch.tensor([a.threshold for a in judgments.attributes], device=device)
-        names = judgments.attribute_names
-        of_attributes = (f"rewards/accuracies_{kind}/{a}" for a in names for kind in ("same", "cross"))
-        self._names = [
-            "loss",
-            "rewards/margins",
-            "rewards/accuracies",
-            "votes/accuracy",
-            "aux_loss",
-            *of_attributes,
+        attributes = judgments.attribute_names
+        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", "aux_loss"]
+        self._names += [
+            f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross")
         ]
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
         # only counts are read off the device while all is well
-        self._seen: list[tuple[Tensor, tuple[Tensor, ...]]] = []
+        self._seen: list[tuple[Tensor, Tensor]] = []
 
     def add(
         self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor
     ) -> None:
         """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
-        values = margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
+        margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
-        share, load = (
-            inputs[name] if "router_load" in inputs else 0.0 for name in ("share", "router_load")
-        )
         correct = (sign * margins > 0).double()
         each, nothing = torch.ones_like(correct), correct.new_zeros(())
+        share = inputs["share"] if "router_load" in inputs else 0.0
         ratios = [
             (weight * losses, weight),
             (sign * margins, each),
             (correct, each),
             (sign * (margins + bias_logits) > 0, each),
             # of routers' loads the mean over steps: the shares of a step's micro-batches add up to 1
-            (nothing + share * load, nothing + share),
+            (nothing + share * inputs.get("router_load", 0.0), nothing + share),
         ]
         # in the precision of delta: a difference of exactly the threshold must not become more by rounding
         cross = delta.abs() > self._thresholds.to(delta)
@@ -102,7 +96,8 @@ class Tally:
             [part.detach().sum().double() for pair in ratios for part in pair]
         ).view(-1, 2)
         self.losses.append(losses)
-        self._n_broken += (~torch.stack([torch.isfinite(value) for value in values]).all(dim=0)).sum()
+        values = torch.stack([value.double() for value in (margins, bias_logits, losses)])
+        self._n_broken += (~torch.isfinite(values).all(dim=0)).sum()
         self._seen.append((inputs["votes"], values))
 
     def metrics(self) -> dict[str, float]:
@@ -124,14 +119,9 @@ class Tally:
         return round(self.sums[1, 1].item())
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add the sums up over the processes, and ``more`` tensors in the same message; return those in float64."""
-        parts = [self._n_broken, self.sums, *more]
-        flat = torch.cat([part.flatten().double().to(self._device) for part in parts])
-        flat = accelerator.reduce(flat, reduction="sum")
-        split = flat.split([part.numel() for part in parts])
-        n_broken, self.sums, *added = [
-            values.view_as(part) for values, part in zip(split, parts, strict=True)
-        ]
+        """Add the sums up over the processes, and ``more`` tensors, which are returned."""
+        parts = accelerator.reduce([self._n_broken, self.sums, *more], reduction="sum")
+        n_broken, self.sums, *added = parts
         if n_broken <= 0:
             return added
         findings = gather_object(self._findings())
@@ -155,37 +145,39 @@ class Tally:
         """
         broken = gradients_not_finite(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
-        n_broken, *more = self.add_up(accelerator, when, [broken, *gradients, learned])
+        more = [part.double().to(self._device) for part in (*gradients, learned)]
+        n_broken, *more = self.add_up(accelerator, when, [broken, *more])
         if n_broken or not all(torch.isfinite(part).all() for part in (self.sums, *more)):
-            seen = self._judgments.votes["comparison"].iloc[
-                torch.cat([votes for votes, _ in self._seen]).tolist()
-            ]
-            names = self._judgments.comparisons["comparison_id"].iloc[seen.unique()].astype(str).tolist()
+            names = [str(name) for votes, _ in self._seen for name in self._rows(votes)["comparison_id"]]
             named = ", ".join(sorted(set(gather_object(names)))[:N_LISTED])
-            what = (
-                "a gradient is not finite, though every margin and loss is; the step's comparisons are"
+            raise NotFiniteError(
+                f"{when}: a gradient is not finite, though every margin and loss is; the step's comparisons are "
+                f"{named}. {REMEDY}"
             )
-            raise NotFiniteError(f"{when}: {what} {named}. {REMEDY}")
         for parameter, gradient in zip(theta, more[:-1], strict=True):
             parameter.grad = gradient.to(parameter.dtype)
         return more[-1].cpu()
 
+    def _rows(self, votes: Tensor) -> pd.DataFrame:
+        """The judgments of a micro-batch, with the names of their comparisons and annotators."""
+        rows = self._judgments.votes.iloc[votes.tolist()]
+        rows = rows.join(self._judgments.comparisons["comparison_id"], on="comparison")
+        return rows.join(self._judgments.annotators["pseudonym"], on="annotator")
+
     def _findings(self) -> list[str]:
         """One phrase for each comparison with a value that is not finite, the cause before what follows from it."""
-        found: dict[int, str] = {}
-        names = self._judgments.comparisons["comparison_id"]
-        for positions, values in self._seen:
-            votes = self._judgments.votes.iloc[positions.cpu().numpy()]
-            for name, value in zip(("margin", "bias logit", "loss"), values, strict=True):
-                for i in (~torch.isfinite(value)).nonzero()[:, 0].tolist():
-                    comparison, row, annotator = votes[["comparison", "row", "annotator"]].iloc[i]
-                    place = f"row {row + 1:,} of the table"
-                    if name == "bias logit":
-                        place += f", annotator {self._judgments.annotators['pseudonym'].iloc[annotator]}"
-                    phrase = (
-                        f"the {name} of comparison {names.iloc[comparison]} ({place}) is {value[i]:g}"
-                    )
-                    found.setdefault(comparison, phrase)
+        found: dict[str, str] = {}
+        for votes, values in self._seen:
+            rows = self._rows(votes)
+            for kind, i in (~torch.isfinite(values)).nonzero().tolist():
+                name, row, annotator = rows[["comparison_id", "row", "pseudonym"]].iloc[i]
+                place = f"row {row + 1:,} of the table"
+                if kind == 1:
+                    place += f", annotator {annotator}"
+                what = ("margin", "bias logit", "loss")[kind]
+                found.setdefault(
+                    name, f"the {what} of comparison {name} ({place}) is {values[kind, i]:g}"
+                )
         return list(found.values())
 
 
@@ -213,6 +205,5 @@ def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
     norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))
-    if not norms:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    return (~torch.isfinite(torch.stack([norm.to(device) for norm in norms]))).double().sum()
+    zero = torch.zeros((), dtype=torch.float64, device=device)
+    return (~torch.isfinite(torch.stack([zero, *(norm.to(zero) for norm in norms)]))).double().sum()
