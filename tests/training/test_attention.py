@@ -107,16 +107,14 @@ def random_segments(seed, n_comparisons=12):
 
     comparisons = [(ids(20), ids(15), ids(25), ids(25)) for _ in range(n_comparisons)]
     triples = [(prompt, np.r_[shared, a], np.r_[shared, b]) for shared, prompt, a, b in comparisons]
-    return packed_comparisons(as_pairs(triples))[0]["segments"]
+    return packed_comparisons(as_pairs(triples))["segments"]
 
 
 def long_segments():
     """Segments that are cut into one, two and four blocks."""
     draw = np.random.default_rng(0).integers
     lengths = [(60, 150, 40), (3, 5, 110), (30, 200, 10)]
-    return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))[0][
-        "segments"
-    ]
+    return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))["segments"]
 
 
 def plan_of(segments, device=CPU):
@@ -255,8 +253,7 @@ def mixed_comparisons():
 
 def packed_hidden(model, comparisons):
     """The pack, and its hidden states through the tree."""
-    inputs, _ = packed_comparisons(as_pairs(comparisons))
-    pack = on_device(inputs, CPU)
+    pack = on_device(packed_comparisons(as_pairs(comparisons)), CPU)
     return pack, tree_hidden_states(model.get_decoder(), pack)
 
 

@@ -109,7 +109,7 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     data = judgments(n_comparisons=12, per_comparison=5)
     comparison, fed = data.votes["comparison"].to_numpy(), sampler(data)._n_fed
     pairs = encoded(data).encoded.pairs
-    packed = [packed_comparisons(pairs[2 * c : 2 * c + 2])[0]["input_ids"].size for c in range(12)]
+    packed = [packed_comparisons(pairs[2 * c : 2 * c + 2])["input_ids"].size for c in range(12)]
     assert fed.tolist() == packed
     for votes in random_steps(comparison, 30, np.random.default_rng(0)):
         parts = split_step(votes, comparison, fed, n_parts=3)

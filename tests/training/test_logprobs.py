@@ -81,7 +81,7 @@ def test_target_logps_and_their_gradients_are_those_of_log_softmax(monkeypatch, 
 
 
 def test_segments_stay_where_the_plan_is_made_of_them():
-    inputs, _ = packed_comparisons(pairs()[:2])
+    inputs = packed_comparisons(pairs()[:2])
     moved = on_device(inputs, torch.device("meta"))
     assert moved.pop("segments") is inputs["segments"]
     assert {tensor.device.type for tensor in moved.values()} == {"meta"}

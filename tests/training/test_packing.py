@@ -50,9 +50,8 @@ def plain_contexts(pair, first):
 
 
 def check_pack(pairs, trees):
-    inputs, first_scored = plan_pack(pairs, trees)
+    inputs = plan_pack(pairs, trees)
     order = [branch for tree in trees for branch in tree]
-    assert first_scored.tolist() == [branch.first_scored for branch in order]
     for number, (i, _, first) in enumerate(order):
         assert scored_contexts(inputs, number) == plain_contexts(pairs[i], first)
     segments = inputs["segments"]
@@ -93,8 +92,7 @@ def test_responses_to_a_prompt_are_one_tree_where_they_fit():
 @deterministic
 @given(pair_lists)
 def test_single_responses_have_their_own_prompt_and_all_tokens_scored(pairs):
-    inputs, first_scored = packed_responses(pairs)
-    assert not first_scored.any()
+    inputs = packed_responses(pairs)
     for number, pair in enumerate(pairs):
         assert scored_contexts(inputs, number) == plain_contexts(pair, 0)
 
@@ -119,7 +117,7 @@ def test_shared_length_is_the_same_in_either_order_and_leaves_a_token_to_each(a_
     ],
 )
 def test_comparisons_by_hand(a, b, input_ids, segments, target):
-    inputs, _ = packed_comparisons([(np.array([1]), np.array(a)), (np.array([1]), np.array(b))])
+    inputs = packed_comparisons([(np.array([1]), np.array(a)), (np.array([1]), np.array(b))])
     assert set(inputs) == {"input_ids", "position_ids", "segments", "head_index", "target", "response"}
     assert inputs["input_ids"].tolist() == input_ids
     assert inputs["segments"].tolist() == segments
@@ -128,14 +126,13 @@ def test_comparisons_by_hand(a, b, input_ids, segments, target):
 
 def test_padded_rows_by_hand():
     pairs = [(np.array([5, 6]), np.array([7, 8, 1])), (np.array([5, 6]), np.array([9]))]
-    inputs, first_scored = padded_rows(pairs)
+    inputs = padded_rows(pairs)
     assert inputs["input_ids"].tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]
     assert inputs["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 0, 0]]
     assert inputs["head_index"].tolist() == [1, 2, 3, 5]
     assert inputs["target"].tolist() == [7, 8, 1, 9]
     assert inputs["response"].tolist() == [0, 0, 0, 1]
-    assert first_scored.tolist() == [0, 0]
-    whole, _ = padded_rows(pairs, feed_last=True)
+    whole = padded_rows(pairs, feed_last=True)
     assert whole["input_ids"].tolist() == [[5, 6, 7, 8, 1], [5, 6, 9, 0, 0]]
     assert whole["attention_mask"].sum() == 8 and whole["head_index"].tolist() == [1, 2, 3, 6]
 

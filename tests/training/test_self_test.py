@@ -179,8 +179,8 @@ def changed(layout, name, change):
     """A layout with one of its inputs changed."""
 
     def wrong(pairs):
-        inputs, first_scored = layout(pairs)
-        return {**inputs, name: change(inputs[name])}, first_scored
+        inputs = layout(pairs)
+        return {**inputs, name: change(inputs[name])}
 
     return wrong
 
@@ -215,8 +215,8 @@ def test_the_layout_of_the_reference_is_tried_too(monkeypatch, encoded):
     right = logprobs.plan_pack
 
     def shifted(pairs, trees):
-        inputs, first_scored = right(pairs, trees)
-        return {**inputs, "target": np.roll(inputs["target"], 1)}, first_scored
+        inputs = right(pairs, trees)
+        return {**inputs, "target": np.roll(inputs["target"], 1)}
 
     monkeypatch.setattr(logprobs, "plan_pack", shifted)
     [test] = self_tests(model, packed_comparisons, encoded)

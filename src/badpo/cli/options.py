@@ -346,8 +346,6 @@ def reporting_errors(command: Callable) -> Callable:
             if kwargs.get("debug"):
                 complain(traceback.format_exc())
             code, problems = _verdict(error)
-            if not _speaks():
-                raise typer.Exit(code) from error
             if kwargs.get("as_json"):
                 print_json({"error": "\n".join(problems), "exit_code": code})
             else:
@@ -385,15 +383,6 @@ def _of_several() -> bool:
 
 def _end_by_launcher(signum, frame):
     raise EndedByLauncherError
-
-
-def _speaks() -> bool:
-    """Whether no other process of the same run has told already why it ends."""
-    if not _of_several():
-        return True
-    from badpo.training.processes import speaks_for_all
-
-    return speaks_for_all()
 
 
 def _is_left_alone(error: Exception) -> bool:

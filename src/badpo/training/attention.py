@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -46,7 +47,7 @@ class RowGroup(NamedTuple):
     n_rows: int
     n_query: int
     n_key: int
-    mask: torch.Tensor | None
+    mask: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,9 +68,7 @@ class TreePlan:
         q_start, q_end, prefix_start, prefix_end = self.segments.T
         return int((q_end - q_start + prefix_end - prefix_start).max())
 
-    def attend(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-    ) -> torch.Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
 
         Under autocast it is computed in autocast's precision, as by torch's own attention.
@@ -82,7 +81,7 @@ class TreePlan:
         attend = self._attend_varlen if _varlen_serves(query, value) else self._attend_rows
         return attend(query, key, value, scaling)
 
-    def _attend_rows(self, query, key, value, scaling) -> torch.Tensor:
+    def _attend_rows(self, query, key, value, scaling) -> Tensor:
         """Segments gathered into a few padded batches; exact on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
         # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
@@ -104,7 +103,7 @@ class TreePlan:
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, output_index)
 
-    def _attend_varlen(self, query, key, value, scaling) -> torch.Tensor:
+    def _attend_varlen(self, query, key, value, scaling) -> Tensor:
         """Segments through torch's variable-length flash kernel. Runs on CUDA in half precision only.
 
         The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
@@ -121,7 +120,7 @@ class TreePlan:
         )
 
     @cached_property
-    def _rows(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, list[RowGroup]]:
+    def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
         """Which tokens are gathered as queries and as keys, where each token's output then lies, and the calls."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
@@ -145,7 +144,7 @@ class TreePlan:
         return *map(self._to_device, indices), groups
 
     @cached_property
-    def _varlen(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int]:
+    def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
         """Which tokens are gathered as keys, where each segment's queries and keys end, and the most of either."""
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
@@ -155,11 +154,11 @@ class TreePlan:
         ends = (np.append(0, np.cumsum(n)).astype(np.int32) for n in (n_query, n_key))
         return *map(self._to_device, (key_index, *ends)), int(n_query.max()), int(n_key.max())
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+    def _to_device(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
 
-def _varlen_serves(query: torch.Tensor, value: torch.Tensor) -> bool:
+def _varlen_serves(query: Tensor, value: Tensor) -> bool:
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
         return False
     if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN or not _VARLEN_SHARES_HEADS:
@@ -217,7 +216,7 @@ _SETTLED = {"position_ids", "cache_position", "use_cache", "scaling"}
 _SETTLED |= {"sliding_window", "dropout", "is_causal"}
 
 
-def tree_hidden_states(decoder, pack: Mapping[str, Any]) -> torch.Tensor:
+def tree_hidden_states(decoder, pack: Mapping[str, Any]) -> Tensor:
     """Last hidden state of every token of a pack, equal to those of the plain forward of each sequence.
 
     To be called inside `tree_attention`.
@@ -265,13 +264,13 @@ def tree_attention(model) -> Iterator[None]:
 
 def tree_attention_forward(
     module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
     tree_plan: TreePlan | None = None,
     **options,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attention function for transformers: over a tree where a plan is given, ``sdpa`` where none is."""
     if tree_plan is None:
         if attention_mask is not None and attention_mask.numel() == 0:

@@ -165,8 +165,9 @@ class ComparisonCollator:
         if not len(votes):
             comparisons = np.zeros(1, dtype=np.int64)
         responses = (2 * comparisons[:, None] + [0, 1]).ravel().tolist()
-        inputs, first_scored = self._layout([self._pairs[i] for i in responses])
-        reference = [self._reference[i][n:] for i, n in zip(responses, first_scored, strict=True)]
+        inputs = self._layout([self._pairs[i] for i in responses])
+        n_scored = np.bincount(inputs["response"])
+        reference = [self._reference[i][-n:] for i, n in zip(responses, n_scored, strict=True)]
         return {
             "scoring": on_device(inputs, torch.device("cpu")),
             "reference_logps": torch.from_numpy(np.concatenate(reference)),

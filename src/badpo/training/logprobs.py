@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
@@ -76,7 +77,7 @@ def _base(model):
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _token_logps(model, scoring: dict) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+def _token_logps(model, scoring: dict) -> Tensor | tuple[Tensor, Tensor]:
     inner = _inner_models(model)
     weighs_rows = "row_weight" in scoring
     if "attention_mask" in scoring:
@@ -97,7 +98,7 @@ def _token_logps(model, scoring: dict) -> torch.Tensor | tuple[torch.Tensor, tor
     return logps, _router_load(model, found, scoring["attention_mask"] * scoring["row_weight"][:, None])
 
 
-def _router_load(model, found, weight: torch.Tensor) -> torch.Tensor:
+def _router_load(model, found, weight: Tensor) -> Tensor:
     """The load-balancing loss of a mixture of experts, as TRL computes it, over tokens that count ``weight`` times."""
     config = model.config.get_text_config()
     routed = getattr(found, "router_logits", None)
@@ -133,7 +134,7 @@ class _HiddenStates(BaseModelOutputWithPast):
         return None
 
 
-def _own_logits(model, inner: Sequence[PreTrainedModel], rows: torch.Tensor) -> torch.Tensor:
+def _own_logits(model, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
     """Logits that the model's own forward makes of hidden states (n, hidden): shape (n, vocabulary)."""
     given = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
@@ -165,11 +166,11 @@ def _own_logits(model, inner: Sequence[PreTrainedModel], rows: torch.Tensor) -> 
 
 
 def target_logps(
-    logits_of: Callable[[torch.Tensor], torch.Tensor],
-    hidden: torch.Tensor,
-    target: torch.Tensor,
+    logits_of: Callable[[Tensor], Tensor],
+    hidden: Tensor,
+    target: Tensor,
     n_vocabulary: int,
-) -> torch.Tensor:
+) -> Tensor:
     """Log-probability of each target token under the softmax of ``logits_of(hidden)``, in fp32.
 
     At most `LOGITS_AT_ONCE` logits exist at a time, or `LOGITS_AT_ONCE_ON_GPU`; where that needs more than one
@@ -195,7 +196,7 @@ def rows_at_once(n_vocabulary: int, device: torch.device) -> int:
     return max(1, at_once // n_vocabulary)
 
 
-def picked_logps(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+def picked_logps(logits: Tensor, target: Tensor) -> Tensor:
     r"""Log-probability of the target token of each row under the softmax of its logits, in fp32.
 
     .. math:: \ell_i = z_{i, t_i} - \log \sum_v \exp z_{iv}
@@ -303,14 +304,14 @@ def _forwards(
         trees = response_trees(pairs, token_budget)
         for members in bin_pack([n_fed(pairs, tree) for tree in trees], token_budget):
             batch = [trees[i] for i in members]
-            yield batch, plan_pack(pairs, batch)[0]
+            yield batch, plan_pack(pairs, batch)
         return
     lengths = np.array([len(prompt) + len(response) for prompt, response in pairs])
     order = np.argsort(-lengths, kind="stable")
     while len(order):
         n_rows = max(1, token_budget // lengths[order[0]])
         rows, order = order[:n_rows].tolist(), order[n_rows:]
-        yield [[Branch(i, 0, 0)] for i in rows], padded_rows([pairs[i] for i in rows])[0]
+        yield [[Branch(i, 0, 0)] for i in rows], padded_rows([pairs[i] for i in rows])
 
 
 def response_layout(model, pairs: Sequence[Pair] = ()) -> Layout:
@@ -323,7 +324,7 @@ def response_layout(model, pairs: Sequence[Pair] = ()) -> Layout:
     if unsupported_reason(model.config):
         return padded_rows
     one = np.zeros(1, dtype=np.int64)
-    inputs, _ = packed_responses([(one, one), (one, one)])
+    inputs = packed_responses([(one, one), (one, one)])
     try:
         with looking_at(model) as device, scoring_attention(model, packed_responses):
             model(scoring=on_device(inputs, device))

@@ -6,7 +6,7 @@ through the model once. Trees lie one after the other in a flat row without padd
 tokens see which. This module knows token ids only; `badpo.training.attention` runs the model on them.
 
 A layout takes pairs (prompt ids, response ids) and returns the inputs of the scoring forward, as described at
-`plan_pack`, and how many leading tokens of each response are not scored.
+`plan_pack`. The tokens of a response that are scored are its last ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 ScoredTokens = Literal["unshared", "all"]
 Pair = tuple[np.ndarray, np.ndarray]
 Inputs = dict[str, np.ndarray]
-Layout = Callable[[Sequence[Pair]], tuple[Inputs, np.ndarray]]
+Layout = Callable[[Sequence[Pair]], Inputs]
 
 
 class Branch(NamedTuple):
@@ -90,21 +90,20 @@ def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
     return len(pairs[tree[0].position][0]) + own
 
 
-def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.ndarray]:
+def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
     """Trees laid end to end in one flat row of T fed and N scored tokens.
 
     Returns
     -------
-    inputs : dict of int64 arrays
+    dict of int64 arrays
         ``input_ids``, ``position_ids`` of shape (T,): the tokens, and the position of each in its own sequence.
         ``segments`` of shape (S, 4): columns q_start, q_end, prefix_start, prefix_end, in the order of the row and
         covering it. The tokens [q_start, q_end) see all of [prefix_start, prefix_end) and, among themselves, those up
         to their own place.
         ``head_index``, ``target``, ``response`` of shape (N,): where in the row a next token is predicted, that token,
         and the number of its response in the order of the trees. Ascending, and in token order within a response.
-    first_scored : int64 array of shape (n_responses,)
     """
-    fed, positions, segments, heads, targets, first_scored = [], [], [], [], [], []
+    fed, positions, segments, heads, targets = [], [], [], [], []
     end = 0
     for tree in trees:
         start = end
@@ -126,8 +125,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.
             path = np.concatenate([np.arange(start, start + n_before), np.arange(begin, end)])
             heads.append(path[n_prompt - 1 + first :])
             targets.append(response[first:])
-            first_scored.append(first)
-    inputs = {
+    return {
         "input_ids": np.concatenate(fed, dtype=np.int64),
         "position_ids": np.concatenate(positions, dtype=np.int64),
         "segments": np.array(segments, dtype=np.int64),
@@ -135,12 +133,9 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> tuple[Inputs, np.
         "target": np.concatenate(targets, dtype=np.int64),
         "response": np.repeat(np.arange(len(targets)), [len(scored) for scored in targets]),
     }
-    return inputs, np.array(first_scored, dtype=np.int64)
 
 
-def packed_comparisons(
-    pairs: Sequence[Pair], scored_tokens: ScoredTokens = "unshared"
-) -> tuple[Inputs, np.ndarray]:
+def packed_comparisons(pairs: Sequence[Pair], scored_tokens: ScoredTokens = "unshared") -> Inputs:
     """The layout of comparisons, two pairs each, as trees.
 
     Parameters
@@ -155,7 +150,7 @@ def packed_comparisons(
     Examples
     --------
     >>> prompt = np.array([1, 2])
-    >>> inputs, first_scored = packed_comparisons([(prompt, np.array([5, 6, 7])), (prompt, np.array([5, 9, 8]))])
+    >>> inputs = packed_comparisons([(prompt, np.array([5, 6, 7])), (prompt, np.array([5, 9, 8]))])
     >>> inputs["input_ids"]
     array([1, 2, 5, 6, 9])
     >>> inputs["position_ids"]
@@ -165,18 +160,18 @@ def packed_comparisons(
            [4, 5, 0, 3]])
     >>> inputs["head_index"], inputs["target"]
     (array([2, 3, 2, 4]), array([6, 7, 9, 8]))
-    >>> inputs["response"], first_scored
-    (array([0, 0, 1, 1]), array([1, 1]))
+    >>> inputs["response"]
+    array([0, 0, 1, 1])
     """
     return plan_pack(pairs, comparison_trees(pairs, scored_tokens))
 
 
-def packed_responses(pairs: Sequence[Pair]) -> tuple[Inputs, np.ndarray]:
+def packed_responses(pairs: Sequence[Pair]) -> Inputs:
     """The layout of single responses, each a tree of its own, every response token scored."""
     return plan_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))])
 
 
-def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> tuple[Inputs, np.ndarray]:
+def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
     """The layout of one right-padded row per response, every response token scored.
 
     The last token of a row is fed only where it is asked for: nothing after it is predicted.
@@ -189,14 +184,13 @@ def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> tuple[Inputs,
     whole = [np.concatenate(pair)[:n] for pair, n in zip(pairs, lengths[:, 0], strict=True)]
     input_ids[is_fed] = np.concatenate(whole)
     is_head = (column >= n_prompt - 1) & (column < n_prompt + n_response - 1)
-    inputs = {
+    return {
         "input_ids": input_ids,
         "attention_mask": is_fed.astype(np.int64),
         "head_index": np.flatnonzero(is_head),
         "target": np.concatenate([response for _, response in pairs], dtype=np.int64),
         "response": np.nonzero(is_head)[0],
     }
-    return inputs, np.zeros(len(pairs), dtype=np.int64)
 
 
 def bin_pack(

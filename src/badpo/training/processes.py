@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from datetime import timedelta
 from pathlib import Path
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType, gather_object
-from torch.distributed import TCPStore
 
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError
@@ -93,23 +91,3 @@ def lost_peer(error: BaseException) -> bool:
         return False
     of_the_store = isinstance(error, torch.distributed.DistNetworkError)
     return of_the_store or any(sign in str(error) for sign in LOST_PEER_SIGNS)
-
-
-def speaks_for_all() -> bool:
-    """Whether this process is the first of its run to end with an error: it tells why, and the others are silent.
-
-    The processes agree through the launcher's store; one that cannot reach it speaks.
-    """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return True
-    try:
-        store = TCPStore(
-            os.environ["MASTER_ADDR"],
-            int(os.environ["MASTER_PORT"]),
-            is_master=False,
-            timeout=timedelta(seconds=5),
-        )
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return store.add(f"badpo/ended/{attempt}", 1) == 1
-    except (RuntimeError, KeyError, ValueError):
-        return True

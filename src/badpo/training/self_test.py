@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from badpo.data.problems import ConfigError, Problem
 from badpo.training.attention import require_fixed_positions, unsupported_reason
@@ -30,7 +31,7 @@ N_PADDING = 7
 N_TRIED = 3
 
 # Log-probabilities of tokens, and the gradient of their weighed sum with respect to the embedding of every token id.
-Found = tuple[torch.Tensor, torch.Tensor]
+Found = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -189,7 +190,7 @@ def _trials(encoded: EncodedComparisons) -> list[list[Pair]]:
 
 def _require_determinate(model, layout: Layout, pairs: list[Pair], floor: float) -> None:
     """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
-    scoring, found = on_device(layout(pairs)[0], model.device), []
+    scoring, found = on_device(layout(pairs), model.device), []
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad(), scoring_attention(model, layout):
         for seed in (0, 1):
@@ -215,7 +216,7 @@ def _self_test(
     return SelfTest(precision, tuple(differences.tolist()), tuple(noise.tolist()), floor)
 
 
-def _figures(trial: _Trial) -> tuple[tuple[float, float], tuple[float, float], torch.Tensor]:
+def _figures(trial: _Trial) -> tuple[tuple[float, float], tuple[float, float], Tensor]:
     """Differences and noise, each of log-probabilities and of the gradient; and the model's own log-probabilities."""
     values, gradient = trial.by_model()
     # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
@@ -235,12 +236,12 @@ class _Trial:
 
     def __init__(self, model, layout: Layout, pairs: list[Pair]):
         self.model, self.layout, self.pairs = model, layout, pairs
-        self._inputs, first_scored = layout(pairs)
+        self._inputs = layout(pairs)
         most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
         self.tokens = []
-        for (_, response), first in zip(pairs, first_scored.tolist(), strict=True):
-            n = len(response) - first
-            self.tokens.append(first + np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+        for (_, response), n in zip(pairs, np.bincount(self._inputs["response"]).tolist(), strict=True):
+            scored = np.linspace(0, n - 1, min(n, most)).astype(np.int64)
+            self.tokens.append(len(response) - n + scored)
         rng = np.random.default_rng(0)
         self._weights = [torch.from_numpy(rng.standard_normal(len(tokens))) for tokens in self.tokens]
         self._vocabulary = np.unique(np.concatenate([[0], *(part for pair in pairs for part in pair)]))
@@ -253,9 +254,7 @@ class _Trial:
         ]
         return torch.cat([values for values, _ in found]), sum(gradient for _, gradient in found)
 
-    def _by_own_forward(
-        self, pair: Pair, tokens: np.ndarray, weight: torch.Tensor, n_padding: int
-    ) -> Found:
+    def _by_own_forward(self, pair: Pair, tokens: np.ndarray, weight: Tensor, n_padding: int) -> Found:
         prompt, response = pair
         ids = np.concatenate([prompt, response[:-1], np.zeros(n_padding, dtype=np.int64)])
         index, target, input_ids = (
@@ -271,7 +270,7 @@ class _Trial:
             # the logits of all positions never exist
             options["logits_to_keep"] = index
 
-        def own_logps() -> torch.Tensor:
+        def own_logps() -> Tensor:
             logits = self.model(input_ids=input_ids, **options).logits[0]
             if len(logits) != len(index):
                 logits = logits[index]
@@ -286,7 +285,7 @@ class _Trial:
         rows = zip(ends, self.pairs, self.tokens, strict=True)
         index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
 
-        def scored_logps() -> torch.Tensor:
+        def scored_logps() -> Tensor:
             scored = self.model(scoring=on_device(self._inputs, self.model.device)).double()
             return scored[torch.from_numpy(index).to(scored.device)]
 
@@ -294,13 +293,13 @@ class _Trial:
 
     def _found(
         self,
-        forward: Callable[[], torch.Tensor],
-        weight: torch.Tensor,
+        forward: Callable[[], Tensor],
+        weight: Tensor,
         ids: np.ndarray,
         is_nudged: bool = False,
     ) -> Found:
         """What a forward gives; the input embeddings that it begins with are a leaf."""
-        embedded: list[torch.Tensor] = []
+        embedded: list[Tensor] = []
 
         def leaf(module, args, output):
             if embedded:
@@ -355,5 +354,5 @@ def _without_tf32() -> Iterator[None]:
         matmul.fp32_precision = usual
 
 
-def _rms(differences: torch.Tensor) -> float:
+def _rms(differences: Tensor) -> float:
     return float(differences.square().mean().sqrt())

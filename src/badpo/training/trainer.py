@@ -687,7 +687,7 @@ class SupervisedTrainer(_StepTrainer):
         )
 
     def _collated(self, rows: list[Pair]) -> dict:
-        return {"scoring": on_device(self._layout(rows)[0], torch.device("cpu"))}
+        return {"scoring": on_device(self._layout(rows), torch.device("cpu"))}
 
     def train(self, *args, **kwargs):
         """As `transformers.Trainer.train`, under the attention that the packed rows need."""
