@@ -126,7 +126,6 @@ def test_python_function_may_be_of_any_scope():
         ({"type": "length", "ration": 2}, 'Did you mean "ratio"'),
         ({"type": "length", "ratio": "much"}, "ratio must be a number"),
         ({"type": "length", "ratio": 1}, "ratio must be above 1"),
-        ({"type": "length", "scope": "response"}, "is an attribute of the pair, not response"),
         ({"type": "length_words"}, "needs threshold"),
         ({"type": "length_words", "threshold": -1}, "threshold must be 0 or more"),
         ({"type": "length_words", "threshold": 1, "unit": 0}, "unit must be above 0"),
@@ -141,11 +140,8 @@ def test_wrong_configurations_say_what_is_wrong(config, message):
         attribute_from_config(config)
 
 
-def test_a_right_scope_and_text_numbers_are_taken():
-    assert (
-        attribute_from_config({"type": "length", "scope": "pair", "ratio": "1.25"}).config["ratio"]
-        == 1.25
-    )
+def test_numbers_that_are_written_as_text_are_taken():
+    assert attribute_from_config({"type": "length", "ratio": "1.25"}).config["ratio"] == 1.25
 
 
 def test_plain_text_of_messages():

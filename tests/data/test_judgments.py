@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from badpo.attributes import Column, Length, LengthWords, Markdown, Position, PythonFunction
-from badpo.data.judgments import Judgments, measure_delta, measure_sides
+from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.privacy import is_pseudonym
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.reading import arrange
@@ -297,9 +297,6 @@ def test_scopes_side_by_side_and_sides_as_differences():
     assert judgments.delta.tolist() == [[1, 1, 6, 2.5, 3], [1, 1, 6, 2.5, 4]]
     sides = [measure_sides(attribute, judgments.comparisons).tolist() for attribute in of_sides]
     assert sides == [[[1, 0]], [[2, 1]], [[7, 1]], [[3, 0.5]]]
-    assert (
-        measure_delta(of_sides, judgments.comparisons, judgments.votes) == judgments.delta[:, :4]
-    ).all()
 
 
 def test_each_distinct_text_is_measured_once_and_chat_as_plain_text():

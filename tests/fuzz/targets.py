@@ -23,8 +23,8 @@ from badpo.cli.anchor import parsed_targets, word_pairs
 from badpo.cli.options import parsed_attribute, parsed_flags, parsed_sweep, parted
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError
-from badpo.data.tables import is_unicode, read_table
+from badpo.data.problems import ConfigError, DataError, is_unicode
+from badpo.data.tables import read_table
 from badpo.data.yaml_files import parse_value
 from badpo.training.recipe import read_recipe
 from badpo_paper.cli import parsed_seeds

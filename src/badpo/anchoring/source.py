@@ -13,8 +13,8 @@ from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.tables import is_unicode, read_table
+from badpo.data.problems import ConfigError, DataError, Problem, is_unicode
+from badpo.data.tables import read_table
 from badpo.readouts.generation import Decoding
 from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, finished_stage, load_trained
 from badpo.runs.run import weights_of

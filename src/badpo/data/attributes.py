@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from badpo.data import markers
-from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.problems import ConfigError, did_you_mean, is_unicode
 
 Scope = Literal["response", "pair", "judgment"]
 Text = str | list[dict[str, Any]]
@@ -133,7 +133,7 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
         words = len(a.split()), len(b.split())
         return float(markedly_longer(*words, ratio)), float(markedly_longer(*words[::-1], ratio))
 
-    return _attribute("length", name, "pair", measure, {"ratio": ratio})
+    return _attribute("length", name, "pair", measure, ratio=ratio)
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
@@ -176,9 +176,8 @@ def LengthTokens(
             return len(loaded(text, add_special_tokens=False)["input_ids"])
         return len(loaded(text))
 
-    return _count(
-        "length_tokens", name, count, threshold, unit, tokenizer=called or function_path(tokenizer)
-    )
+    told = called or function_path(tokenizer)
+    return _count("length_tokens", name, count, threshold, unit, tokenizer=told)
 
 
 def Markdown(name: str = "markdown") -> Attribute:
@@ -308,7 +307,7 @@ def SignatureName(name: str, names: Iterable[str]) -> Attribute:
     def is_signed(text: str) -> bool:
         return markers.split_signature(text)[1] in known
 
-    return _of_text("signature_name", name, is_signed, {"names": carriers})
+    return _of_text("signature_name", name, is_signed, names=carriers)
 
 
 def WordList(name: str, words: Iterable[str]) -> Attribute:
@@ -320,7 +319,7 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
     1.0
     """
     listed = checked_words(name, words)
-    return _of_text("word_list", name, markers.word_pattern(listed).search, {"words": listed})
+    return _of_text("word_list", name, markers.word_pattern(listed).search, words=listed)
 
 
 def Regex(name: str, pattern: str) -> Attribute:
@@ -336,10 +335,9 @@ def Regex(name: str, pattern: str) -> Attribute:
     try:
         compiled = re.compile(pattern)
     except re.error as error:
-        raise ConfigError(
-            f'attribute "{name}": {pattern!r} is not a regular expression: {error}'
-        ) from error
-    return _of_text("regex", name, compiled.search, {"pattern": pattern})
+        what = f"{pattern!r} is not a regular expression"
+        raise ConfigError(f'attribute "{name}": {what}: {error}') from error
+    return _of_text("regex", name, compiled.search, pattern=pattern)
 
 
 def Column(
@@ -355,15 +353,17 @@ def Column(
     >>> Column("hedging", a="hedge_chosen", b="hedge_rejected").columns
     ('hedge_chosen', 'hedge_rejected')
     """
-    threshold = checked_number("threshold", threshold, at_least=0)
-    continuous = threshold > 0 if continuous is None else continuous
+    threshold = checked_number("threshold", threshold)
+    if continuous is None:
+        continuous = threshold > 0
 
     def measure(prompt: str, first: str, second: str) -> tuple[float, float]:
         where = f"is read from the columns {a} and {b}"
         raise ConfigError(f'attribute "{name}" {where}; it cannot be measured from text')
 
-    parameters = {"a": a, "b": b, "threshold": threshold, "continuous": continuous}
-    return _attribute("column", name, "pair", measure, parameters, continuous, (a, b))
+    return _attribute(
+        "column", name, "pair", measure, (a, b), a=a, b=b, threshold=threshold, continuous=continuous
+    )
 
 
 def Position(name: str = "position") -> Attribute:
@@ -381,7 +381,7 @@ def Position(name: str = "position") -> Attribute:
     def measure(vote: Mapping[str, Any], comparison: Mapping[str, Any]) -> float:
         return signs.get(vote["shown_first"], 0.0)
 
-    return _attribute("position", name, "judgment", measure, {})
+    return _attribute("position", name, "judgment", measure)
 
 
 def PythonFunction(
@@ -402,10 +402,16 @@ def PythonFunction(
     """
     if scope not in ("response", "pair", "judgment"):
         raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
-    threshold = checked_number("threshold", threshold, at_least=0)
-    parameters = {"function": function_path(function), "scope": scope, "threshold": threshold}
-    parameters["continuous"] = continuous
-    return _attribute("python_function", name, scope, function, parameters, continuous)
+    return _attribute(
+        "python_function",
+        name,
+        scope,
+        function,
+        function=function_path(function),
+        scope=scope,
+        threshold=checked_number("threshold", threshold),
+        continuous=continuous,
+    )
 
 
 @dataclass(frozen=True)
@@ -413,9 +419,7 @@ class BuiltIn:
     """How a built-in attribute is made, and what else there is to know of its type."""
 
     make: Callable[..., Attribute]
-    example: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # parameters with which the type can be tried
+    example: Mapping[str, Any] = field(default_factory=dict)  # parameters to try it with
     is_scanned: bool = False  # whether the audit looks at it where nobody declares it
     # other types that say the same, so that the audit does not look at it beside them
     repeats: tuple[str, ...] = ()
@@ -456,13 +460,14 @@ def describe_attributes() -> list[dict[str, str]]:
     for kind, make in ATTRIBUTES.items():
         example = BUILT_IN[kind].example if kind in BUILT_IN else {}
         written = [f"{k}={';'.join(v) if isinstance(v, list) else v}" for k, v in example.items()]
-        told = {
+        what = (inspect.getdoc(make) or "").partition("\n")[0]
+        row = {
             "type": kind,
             "scope": make(**example).scope,
             "example": f"{kind}:{','.join(written)}".strip(":"),
+            "what": what.replace("`", ""),
         }
-        what = (inspect.getdoc(make) or "").partition("\n")[0]
-        rows.append(told | {"what": what.replace("`", "")})
+        rows.append(row)
     return rows
 
 
@@ -479,22 +484,21 @@ def add_attributes(path: str | Path) -> None:
         raise ConfigError(f'{path} has no ATTRIBUTES, as in ATTRIBUTES = {{"polite": Polite}}') from None
     except Exception as error:  # it is the user's own program
         raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    taken = sorted(BUILT_IN.keys() & own.keys())
-    if taken:
-        raise ConfigError(
-            f"{path}: {', '.join(taken)} is the type of a built-in attribute; choose another name"
-        )
+    if taken := sorted(BUILT_IN.keys() & own.keys()):
+        what = f"{', '.join(taken)} is the type of a built-in attribute"
+        raise ConfigError(f"{path}: {what}; choose another name")
     ATTRIBUTES.update(own)
 
 
-def checked_number(key: str, value: Any, above: float = -math.inf, at_least: float = -math.inf) -> float:
-    """A finite number within its bounds, also when it is written as text, or `ConfigError`."""
+def checked_number(key: str, value: Any, above: float | None = None) -> float:
+    """A finite number, above a bound or 0 or more, also when it is written as text, or `ConfigError`."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{key} must be a number; got {value!r}") from None
-    if not (number > above and number >= at_least and math.isfinite(number)):
-        bound = f"above {above:g}" if above > -math.inf else f"{at_least:g} or more"
+    is_enough = number >= 0 if above is None else number > above
+    if not (is_enough and math.isfinite(number)):
+        bound = "0 or more" if above is None else f"above {above:g}"
         raise ConfigError(f"{key} must be {bound}; got {number:g}")
     return number
 
@@ -515,13 +519,12 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     Parameters
     ----------
     config : mapping
-        ``type`` (a key of ``ATTRIBUTES``) and the constructor's parameters. ``scope`` may be given and must then be
-        right: the paper's length is an attribute of the pair.
+        ``type`` (a key of ``ATTRIBUTES``) and the constructor's parameters.
 
     Raises
     ------
     ConfigError
-        Unknown type or parameter, a parameter that is missing, or another scope.
+        Unknown type or parameter, or a parameter that is missing.
 
     Examples
     --------
@@ -529,20 +532,15 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     {'type': 'length', 'name': 'length', 'ratio': 2.0}
     """
     parameters = dict(config)
-    kind, scope = parameters.pop("type", None), parameters.pop("scope", None)
+    kind = parameters.pop("type", None)
     if kind == "python_function":
-        raise ConfigError(
-            "an attribute that is a Python function can only be declared in Python, or by --attribute-file"
-        )
+        what = "an attribute that is a Python function"
+        raise ConfigError(f"{what} can only be declared in Python, or by --attribute-file")
     make = _maker(kind)
     _check_parameters(kind, inspect.signature(make).parameters, parameters)
     attribute = make(**parameters)
     if kind not in BUILT_IN:
         attribute = replace(attribute, config={"type": kind, "name": attribute.name, **parameters})
-    if scope not in (None, attribute.scope):
-        raise ConfigError(
-            f'attribute "{attribute.name}": {kind} is an attribute of the {attribute.scope}, not {scope}'
-        )
     return attribute
 
 
@@ -551,9 +549,9 @@ def _maker(kind: Any) -> Callable[..., Attribute]:
         for installed in entry_points(group="badpo.attributes", name=kind):
             ATTRIBUTES[kind] = installed.load()
     if not isinstance(kind, str) or kind not in ATTRIBUTES:
+        hint, known = did_you_mean(str(kind), [*ATTRIBUTES]), ", ".join(ATTRIBUTES)
         raise ConfigError(
-            f"unknown attribute type {kind!r}.{did_you_mean(str(kind), list(ATTRIBUTES))} "
-            f"Known: {', '.join(ATTRIBUTES)}; one of yours comes from a file: --attribute-file"
+            f"unknown attribute type {kind!r}.{hint} Known: {known}; one of yours comes from a file: --attribute-file"
         )
     return ATTRIBUTES[kind]
 
@@ -561,28 +559,19 @@ def _maker(kind: Any) -> Callable[..., Attribute]:
 def _check_parameters(
     kind: str, known: Mapping[str, inspect.Parameter], given: Mapping[str, Any]
 ) -> None:
+    where = f"attribute type {kind}"
     for key, value in given.items():
         if key not in known:
-            hint = did_you_mean(str(key), list(known))
-            raise ConfigError(
-                f'attribute type {kind} has no parameter "{key}".{hint} It takes: {", ".join(known)}'
-            )
-        if key in _TEXTS and not _is_text(value):
-            raise ConfigError(f"attribute type {kind}: {key} must be text; got {value!r}")
+            hint = did_you_mean(str(key), [*known])
+            raise ConfigError(f'{where} has no parameter "{key}".{hint} It takes: {", ".join(known)}')
+        if key in _TEXTS and not (isinstance(value, str) and value.strip() and is_unicode(value)):
+            raise ConfigError(f"{where}: {key} must be text; got {value!r}")
     if not isinstance(given.get("continuous"), bool | None):
-        raise ConfigError(f"attribute type {kind}: continuous must be true or false")
-    missing = [key for key, value in known.items() if value.default is value.empty and key not in given]
-    if missing:
-        raise ConfigError(f"attribute type {kind} needs {', '.join(missing)}")
-
-
-def _is_text(value: Any) -> bool:
-    """Whether a value is a text that says something and can be written to a file."""
-    return (
-        isinstance(value, str)
-        and bool(value.strip())
-        and value == value.encode("utf-8", "ignore").decode()
-    )
+        raise ConfigError(f"{where}: continuous must be true or false")
+    if missing := [
+        key for key, value in known.items() if value.default is value.empty and key not in given
+    ]:
+        raise ConfigError(f"{where} needs {', '.join(missing)}")
 
 
 def _attribute(
@@ -590,12 +579,15 @@ def _attribute(
     name: str,
     scope: Scope,
     measure: Callable[..., Any],
-    parameters: Mapping[str, Any],
-    continuous: bool = False,
     columns: tuple[str, str] | None = None,
+    /,
+    **parameters: Any,
 ) -> Attribute:
+    # what is counted is counted in units
+    continuous = parameters.get("continuous", "unit" in parameters)
+    threshold = parameters.get("threshold", 0.0)
     config = {"type": kind, "name": name, **parameters}
-    return Attribute(name, scope, measure, continuous, parameters.get("threshold", 0.0), config, columns)
+    return Attribute(name, scope, measure, continuous, threshold, config, columns)
 
 
 def _count(
@@ -603,24 +595,21 @@ def _count(
 ) -> Attribute:
     """A number that is counted in the response's own text, in units."""
     unit = checked_number("unit", unit, above=0)
-    threshold = checked_number("threshold", threshold, at_least=0)
+    threshold = checked_number("threshold", threshold)
 
     def measure(prompt: str, response: str) -> float:
         return count(response) / unit
 
-    told = {**parameters, "threshold": threshold, "unit": unit}
-    return _attribute(kind, name, "response", measure, told, continuous=True)
+    return _attribute(kind, name, "response", measure, **parameters, threshold=threshold, unit=unit)
 
 
-def _of_text(
-    kind: str, name: str, test: Callable[[str], Any], parameters: Mapping[str, Any] | None = None
-) -> Attribute:
+def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any) -> Attribute:
     """A 0/1 attribute of the response's own text."""
 
     def measure(prompt: str, response: str) -> float:
         return float(bool(test(response)))
 
-    return _attribute(kind, name, "response", measure, parameters or {})
+    return _attribute(kind, name, "response", measure, **parameters)
 
 
 @lru_cache(maxsize=4)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from badpo.data.attributes import Attribute, attribute_from_config, plain_text
 from badpo.data.judgments import Judgments, measure_sides
-from badpo.data.problems import ConfigError, Problem, counted, worst_first
+from badpo.data.problems import ConfigError, Problem, counted, listed, worst_first
 from badpo.data.tables import side_pairs
-from badpo.theory import Bools
+from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 
 FEW_CROSS = 200
@@ -21,7 +22,6 @@ LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
 LARGE_INFLATION = 10.0
 FEW_SCORED = 30
-NAMES_SHOWN = 5
 _SHOWN = 100  # characters of an example
 _SCORES = ("score", "quality", "rating", "reward")
 
@@ -52,57 +52,41 @@ def check(judgments: Judgments) -> list[Problem]:
     >>> [problem.code for problem in check(Judgments.read(rows, attributes=[Emoji()]))]
     ['E120', 'N110']
     """
-    found = _Found(judgments)
-    _check_pool(found)
-    for j in range(judgments.n_attributes):
-        if _check_differences(j, found) and judgments.has_identities and judgments.n_annotators > 1:
-            _check_annotators(j, found)
-    _check_scores(found)
-    _check_collinear(found)
-    return worst_first(found.problems)
+    cross = judgments.cross_group()
+    found = [*judgments.findings, *_of_pool(judgments)]
+    for attribute, delta, differs in zip(judgments.attributes, judgments.delta.T, cross.T, strict=True):
+        problems = _of_differences(attribute, differs, judgments)
+        found += problems
+        is_told = not any(problem.severity == "error" for problem in problems)
+        if is_told and judgments.has_identities and judgments.n_annotators > 1:
+            found += _of_annotators(attribute, delta * differs, judgments)
+    return worst_first([*found, *_of_scores(judgments.votes), *_of_likeness(judgments)])
 
 
-class _Found:
-    """The judgments that are looked over, and what was found."""
-
-    def __init__(self, judgments: Judgments):
-        self.judgments = judgments
-        self.problems = list(judgments.findings)
-        self.names = judgments.annotators["pseudonym"].to_numpy()
-        self.annotator = judgments.votes["annotator"].to_numpy()
-        self.cross = judgments.cross_group()
-
-    def note(self, *problem: Any) -> None:
-        self.problems.append(Problem(*problem))
-
-    def listed(self, chosen: Bools) -> str:
-        names = self.names[chosen]
-        more = f" and {len(names) - NAMES_SHOWN:,} more" if len(names) > NAMES_SHOWN else ""
-        return ", ".join(names[:NAMES_SHOWN]) + more
-
-
-def _check_pool(found: _Found) -> None:
-    n_votes = np.bincount(found.annotator, minlength=len(found.names))
-    if not found.judgments.has_identities or not n_votes.any():
+def _of_pool(judgments: Judgments) -> Iterator[Problem]:
+    """One annotator alone, or one who cast most votes."""
+    names = judgments.annotators["pseudonym"].to_numpy()
+    n_votes = np.bincount(judgments.votes["annotator"], minlength=len(names))
+    if not judgments.has_identities or not n_votes.any():
         return
-    if (n_votes > 0).sum() == 1:
+    has_voted = n_votes > 0
+    if has_voted.sum() == 1:
         what = "1 annotator: shared_mean and per_annotator are the same as pooled"
-        found.note("W111", what, found.listed(n_votes > 0), "use bias: pooled")
+        yield Problem("W111", what, names[has_voted][0], "use bias: pooled")
         return
-    usual, share = np.median(n_votes[n_votes > 0]), n_votes / n_votes.sum()
-    classes = found.judgments.annotators["annotator_class"]
+    usual, share = np.median(n_votes[has_voted]), n_votes / n_votes.sum()
+    classes = judgments.annotators["annotator_class"]
     is_alone = classes.notna() & ~classes.duplicated(keep=False)
     for k in np.flatnonzero((share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual) & ~is_alone):
         what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
         remedy = "give it an annotator_class of its own, or leave it out"
-        found.note("W114", what, str(found.names[k]), remedy, int(n_votes[k]))
+        yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
 
 
-def _check_differences(j: int, found: _Found) -> bool:
-    """Whether the two sides ever differ on an attribute; problems where they seldom or always do."""
-    judgments, attribute, cross = found.judgments, found.judgments.attributes[j], found.cross[:, j]
+def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
+    """An attribute on which the two sides never, seldom or always differ; an error where nothing can be estimated."""
     where = f'attribute "{attribute.name}"'
-    n, n_cross = len(cross), int(cross.sum())
+    n, n_cross = len(differs), int(differs.sum())
     of_all = counted(n, "judgment")
     by_more = f" by more than {attribute.threshold:g}" if attribute.threshold else ""
     if n_cross == 0:
@@ -110,68 +94,57 @@ def _check_differences(j: int, found: _Found) -> bool:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
                 what = f"{where} is {values[0]:g} for every response of {of_all}: nothing to estimate"
-                found.note("E120", what, where, "check the rule: badpo attributes test", n)
-                return False
+                return [Problem("E120", what, where, "check the rule: badpo attributes test", n)]
         what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ tell of a bias"
         remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
-        found.note("E121", what, where, remedy, n)
-        return False
-    if n_cross < SMALL_CROSS_SHARE * n or n_cross < FEW_CROSS:
+        return [Problem("E121", what, where, remedy, n)]
+    found = []
+    if n_cross < max(SMALL_CROSS_SHARE * n, FEW_CROSS):
         what = f"the sides differ{by_more} in {n_cross:,} of {of_all} ({n_cross / n:.1%})"
-        found.note("W121", what, where, "expect a wide interval; judge more pairs that differ", n_cross)
+        remedy = "expect a wide interval; judge more pairs that differ"
+        found.append(Problem("W121", what, where, remedy, n_cross))
     if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
         what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
         remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
-        found.note("W122", what, where, remedy, n_cross)
+        found.append(Problem("W122", what, where, remedy, n_cross))
     unknown = int(judgments.votes["shown_first"].isna().sum())
     if attribute.is_position and unknown:
         what = (
             f"{unknown:,} of {of_all} do not say which side was shown first: they tell nothing about position, and "
             "are compared only with one another"
         )
-        found.note("W127", what, where, "fill in shown_first", unknown)
-    return True
+        found.append(Problem("W127", what, where, "fill in shown_first", unknown))
+    return found
 
 
-def _check_annotators(j: int, found: _Found) -> None:
-    judgments, attribute, cross = found.judgments, found.judgments.attributes[j], found.cross[:, j]
-    where, k = f'attribute "{attribute.name}"', len(found.names)
-    n_votes, n_cross = (
-        np.bincount(found.annotator[rows], minlength=k) for rows in (cross | True, cross)
-    )
-    without = (n_votes > 0) & (n_cross == 0)
+def _of_annotators(attribute: Attribute, delta: Floats, judgments: Judgments) -> Iterator[Problem]:
+    """Annotators of whom an attribute's votes tell nothing, too little, or nothing beside others."""
+    where, names = f'attribute "{attribute.name}"', judgments.annotators["pseudonym"].to_numpy()
+    annotator, k = judgments.votes["annotator"].to_numpy(), len(names)
+    has_voted = np.bincount(annotator, minlength=k) > 0
+    without = has_voted & (np.bincount(annotator[delta != 0], minlength=k) == 0)
     if n := int(without.sum()):
-        what = f"{counted(n, 'annotator')} of {(n_votes > 0).sum():,} never saw the sides differ"
+        what = f"{counted(n, 'annotator')} of {has_voted.sum():,} never saw the sides differ"
         remedy = "their lean is not known; they are given the pool's mean"
-        found.note("W123", what, f"{where}: {found.listed(without)}", remedy, n)
-    delta = np.where(cross, judgments.delta[:, j], 0.0)
-    one_way = separated_annotators(found.annotator, judgments.votes["sign"], delta, k).ravel() != 0
+        yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
+    one_way = separated_annotators(annotator, judgments.votes["sign"], delta, k).ravel() != 0
     if n := int(one_way.sum()):
-        once = int((one_way & (n_cross == 1)).sum())
         what = f"{counted(n, 'annotator')} always sided one way"
-        what += f" ({once:,} of them have one such vote)" if once else ""
         remedy = "a free estimate is unbounded; use shared_mean, and read the shrunken value"
-        found.note("W124", what, f"{where}: {found.listed(one_way)}", remedy, n)
+        yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
-    groups = annotator_components(comparison, found.annotator, cross, k).ravel()
+    groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
-        shown = " + ".join(f"{size:,}" for size in sizes[:NAMES_SHOWN])
-        more = (
-            f" + {int(sizes[NAMES_SHOWN:].sum()):,} in smaller ones" if len(sizes) > NAMES_SHOWN else ""
-        )
-        what = (
-            f"annotators form {len(sizes):,} groups that share no cross-group comparison ({shown}{more})"
-        )
+        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {listed(sizes.tolist())})"
         if sizes[0] == 1:
             what = "no two annotators judged the same cross-group comparison"
         remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"
-        found.note("W125", what, where, remedy, len(sizes))
+        yield Problem("W125", what, where, remedy, len(sizes))
 
 
-def _check_scores(found: _Found) -> None:
+def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
     """Scores that most votes go against: the columns may be the wrong way round."""
-    votes = found.judgments.votes
     for first, second in side_pairs(votes.columns).items():
         if any(word in first.casefold() for word in _SCORES):
             toward = (votes[first] - votes[second]).to_numpy(dtype=np.float64) * votes["sign"]
@@ -180,37 +153,35 @@ def _check_scores(found: _Found) -> None:
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
                 what = f"{against / n:.0%} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
                 remedy = "look at some rows; if they are, exchange the responses or the winners"
-                found.note("W135", what, f"columns {first} and {second}", remedy, against)
+                yield Problem("W135", what, f"columns {first} and {second}", remedy, against)
 
 
-def _check_collinear(found: _Found) -> None:
-    size = np.sqrt((found.judgments.delta**2).sum(axis=0))
-    names = np.array(found.judgments.attribute_names)[size > 0]
+def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
+    """Attributes that say the same in every judgment, or nearly."""
+    size = np.sqrt((judgments.delta**2).sum(axis=0))
+    names = np.array([f'"{name}"' for name in judgments.attribute_names], dtype=object)[size > 0]
     if len(names) < 2:
         return
-    unit = found.judgments.delta[:, size > 0] / size[size > 0]
+    unit = judgments.delta[:, size > 0] / size[size > 0]
     values, vectors = np.linalg.eigh(unit.T @ unit)
-    where = f"attributes {', '.join(found.judgments.attribute_names)}"
+    where = f"attributes {', '.join(judgments.attribute_names)}"
     null = np.abs(vectors[:, values < 1e-9]).max(axis=1, initial=0.0) > 1e-4
-    if null.any():
-        same = (
-            "say the same about"
-            if null.sum() == 2
-            else "follow from one another (one is a sum of others) in"
+    if n := int(null.sum()):
+        relation = (
+            "say the same about" if n == 2 else "follow from one another (one is a sum of others) in"
         )
-        what = f"{_quoted(names[null])} {same} every judgment; their biases cannot be told apart"
-        found.note("E126", what, where, "leave one of them out", int(null.sum()))
+        what = (
+            f"{' and '.join(names[null])} {relation} every judgment; their biases cannot be told apart"
+        )
+        yield Problem("E126", what, where, "leave one of them out", n)
         return
     inflation = ((vectors**2) / values).sum(axis=1)
     high = inflation > LARGE_INFLATION
-    if high.any():
-        what = f"{_quoted(names[high])} nearly say the same (variance inflation up to {inflation.max():.0f})"
+    if n := int(high.sum()):
+        largest = f"variance inflation up to {inflation.max():.0f}"
+        what = f"{' and '.join(names[high])} nearly say the same ({largest})"
         remedy = "expect wide intervals; declare one of them, or judge pairs in which they part"
-        found.note("W126", what, where, remedy, int(high.sum()))
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return " and ".join(f'"{name}"' for name in names)
+        yield Problem("W126", what, where, remedy, n)
 
 
 def attribute_trials(
@@ -264,27 +235,22 @@ def attribute_trials(
 
 def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> dict[str, Any]:
     measured = judgments.with_attributes([attribute])
-    (found,) = measured.offline_log_odds()
+    (odds,) = measured.offline_log_odds()
+    votes = measured.votes.assign(delta=measured.delta[:, 0])[measured.cross_group()[:, 0]]
+    votes = votes.drop_duplicates("comparison").sort_values("comparison")
+    pairs = measured.comparisons.loc[votes["comparison"], ["response_a", "response_b"]].to_numpy()
+    pairs = np.where(votes[["delta"]] > 0, pairs, pairs[:, ::-1])
     figures = ("n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
     return {
         "attribute": attribute.name,
         "parameters": {k: v for k, v in attribute.config.items() if k not in ("type", "name")},
         "scope": attribute.scope,
-        "cross_share": found.n_cross / measured.n_votes,
-        **{name: getattr(found, name) for name in figures},
-        "examples": _examples(measured, n_examples),
-    }
-
-
-def _examples(measured: Judgments, n_examples: int) -> dict[str, list[str]]:
-    votes = measured.votes.assign(delta=measured.delta[:, 0])[measured.cross_group()[:, 0]]
-    votes = votes.drop_duplicates("comparison").sort_values("comparison")
-    pairs = measured.comparisons.loc[votes["comparison"], ["response_a", "response_b"]].to_numpy()
-    has_more = np.where(votes["delta"] > 0, 0, 1)
-    rows = np.arange(len(votes))
-    sides = {"with": pairs[rows, has_more], "without": pairs[rows, 1 - has_more]}
-    return {
-        side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples] for side, texts in sides.items()
+        "cross_share": odds.n_cross / measured.n_votes,
+        **{name: getattr(odds, name) for name in figures},
+        "examples": {
+            side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples]
+            for side, texts in zip(("with", "without"), pairs.T, strict=True)
+        },
     }
 
 

@@ -119,18 +119,16 @@ class Judgments:
         ConfigError
             A choice that is not there.
         """
-        pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
         read = read_votes(
             source,
             columns=columns,
             winners=winners,
             keep=keep,
-            pairs=pairs,
+            pairs=[attribute.columns for attribute in attributes if attribute.columns is not None],
             annotators_missing=annotators_missing,
             repeated=repeated,
         )
-        delta = np.zeros((len(read["votes"]), 0))
-        return cls(**read, attributes=(), delta=delta).with_attributes(attributes)
+        return cls(**read, attributes=(), delta=np.empty(0)).with_attributes(attributes)
 
     def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:
         """The same votes with these attributes instead of the present ones.
@@ -146,7 +144,20 @@ class Judgments:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f'two attributes are called "{name}"; give one of them another name')
-        delta = measure_delta(attributes, self.comparisons, self.votes)
+        delta = np.zeros((self.n_votes, len(names)))
+        problems: list[Problem] = []
+        texts = _plain_texts(self.comparisons)
+        for j, attribute in enumerate(attributes):
+            try:
+                if attribute.scope == "judgment":
+                    delta[:, j] = _of_judgments(attribute, self.comparisons, self.votes)
+                else:
+                    a, b = _sides(attribute, self.comparisons, texts).T
+                    delta[:, j] = (a - b)[self.votes["comparison"]]
+            except DataError as error:
+                problems += error.problems
+        if problems:
+            raise DataError(problems)
         return dataclasses.replace(self, attributes=tuple(attributes), delta=delta)
 
     def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
@@ -178,15 +189,13 @@ class Judgments:
         (8, 2)
         """
         if not 0 <= held_out < 1:
-            raise ConfigError(
-                f"held_out is a share of the prompts, 0 or more and below 1; got {held_out!r}"
-            )
-        prompt_ids = self.comparisons["prompt_id"].to_numpy()
-        prompts = sorted(set(prompt_ids))
+            what = "held_out is a share of the prompts, 0 or more and below 1"
+            raise ConfigError(f"{what}; got {held_out!r}")
+        prompt_id = self.comparisons["prompt_id"]
+        prompts = sorted(set(prompt_id))
         random.Random(seed).shuffle(prompts)
-        chosen = set(prompts[: int(held_out * len(prompts))])
-        is_held_out = np.array([prompt_id in chosen for prompt_id in prompt_ids], dtype=bool)
-        is_held_out = is_held_out[self.votes["comparison"].to_numpy()]
+        chosen = prompt_id.isin(prompts[: int(held_out * len(prompts))]).to_numpy()
+        is_held_out = chosen[self.votes["comparison"]]
         return self.take(~is_held_out), self.take(is_held_out)
 
     def take(self, votes: NDArray[Any]) -> Judgments:
@@ -253,19 +262,22 @@ class Judgments:
         the same pseudonym key. Without the key, votes that are not known cannot be found by trying. Pseudonyms do not
         enter, nor do comparison ids and rows of the source.
         """
-        digest = keyed_digest()
-        comparison = self.votes["comparison"].to_numpy()
-        number, order = pd.factorize(comparison)
+        digest, votes = keyed_digest(), self.votes
+        number, order = pd.factorize(votes["comparison"])
         texts = self.comparisons[["prompt_id", "prompt", "response_a", "response_b"]].iloc[order]
         for row in texts.itertuples(index=False, name=None):
             digest.update(json.dumps([text_key(text) for text in row]).encode())
-        annotator, people = pd.factorize(self.votes["annotator"].to_numpy())
-        for values in (number, annotator, self.votes["sign"].to_numpy()):
-            digest.update(values.astype("<i8").tobytes())
-        digest.update(self.votes["weight"].to_numpy().astype("<f8").tobytes())
-        digest.update(np.ascontiguousarray(self.delta, dtype="<f8").tobytes())
-        shown = self.votes["shown_first"].map({"a": 1, "b": -1}).fillna(0).to_numpy().astype("<i8")
-        digest.update(shown.tobytes())
+        annotator, people = pd.factorize(votes["annotator"])
+        shown = votes["shown_first"].map({"a": 1, "b": -1}).fillna(0)
+        for values, kind in (
+            (number, "<i8"),
+            (annotator, "<i8"),
+            (votes["sign"], "<i8"),
+            (votes["weight"], "<f8"),
+            (self.delta, "<f8"),
+            (shown, "<i8"),
+        ):
+            digest.update(np.asarray(values, dtype=kind).tobytes())
         classes = self.annotators["annotator_class"].to_numpy()[people].tolist()
         configs = [dict(attribute.config) for attribute in self.attributes]
         digest.update(json.dumps([classes, configs, self.has_identities], sort_keys=True).encode())
@@ -289,27 +301,23 @@ class Judgments:
         """
         if not str(path).endswith(".parquet"):
             raise ConfigError(f"{path}: the file's name must end in .parquet, or it cannot be read back")
-        comparison = self.votes["comparison"].to_numpy()
-        table = self.comparisons.iloc[comparison].reset_index(drop=True)
-        table["winner"] = np.where(self.votes["sign"].to_numpy() > 0, "a", "b")
+        table = self.comparisons.iloc[self.votes["comparison"]].reset_index(drop=True)
+        table["winner"] = np.where(self.votes["sign"] > 0, "a", "b")
         if self.has_identities:
-            of_vote = self.annotators.iloc[self.votes["annotator"].to_numpy()].reset_index(drop=True)
+            of_vote = self.annotators.iloc[self.votes["annotator"]].reset_index(drop=True)
             table["annotator"] = of_vote["pseudonym"]
             if of_vote["annotator_class"].notna().any():
                 table["annotator_class"] = of_vote["annotator_class"]
-        table["weight"] = self.votes["weight"]
-        if self.votes["shown_first"].notna().any():
-            table["shown_first"] = self.votes["shown_first"]
-        for name in self.votes.columns.difference(VOTE_COLUMNS):
+        orders = ["shown_first"] if self.votes["shown_first"].notna().any() else []
+        carried = self.votes.columns.difference(VOTE_COLUMNS)
+        for name in ("weight", *orders, *carried):
             table[name] = self.votes[name]
         dropped = json.dumps(self.dropped.to_dict("records"))
         try:
             arrow = pa.Table.from_pandas(table, preserve_index=False)
             write_table(arrow.replace_schema_metadata({DROPPED_KEY: dropped.encode()}), path)
         except (pa.ArrowException, OverflowError) as error:
-            what = (
-                "the messages have fields besides role and content that are of several kinds, or empty"
-            )
+            what = "the messages have fields besides role and content of several kinds, or empty ones"
             remedy = "leave those fields out, or give each of them values of one kind"
             raise DataError([Problem("E105", what, str(path), remedy)]) from error
 
@@ -349,27 +357,6 @@ class Judgments:
 # -- attribute differences: each distinct text is measured once -------------------------------------------------
 
 
-def measure_delta(
-    attributes: Sequence[Attribute], comparisons: pd.DataFrame, votes: pd.DataFrame
-) -> Floats:
-    """Differences d_j = g(a) - g(b), of shape (n_votes, n_attributes)."""
-    delta = np.zeros((len(votes), len(attributes)))
-    problems: list[Problem] = []
-    texts = _plain_texts(comparisons)
-    for j, attribute in enumerate(attributes):
-        try:
-            if attribute.scope == "judgment":
-                delta[:, j] = _of_judgments(attribute, comparisons, votes)
-            else:
-                sides = _sides(attribute, comparisons, texts)
-                delta[:, j] = (sides[:, 0] - sides[:, 1])[votes["comparison"]]
-        except DataError as error:
-            problems.extend(error.problems)
-    if problems:
-        raise DataError(problems)
-    return delta
-
-
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
     """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
     return _sides(attribute, comparisons, _plain_texts(comparisons))
@@ -381,9 +368,7 @@ def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[Ints, Objects]
 
 
 def _sides(
-    attribute: Attribute,
-    comparisons: pd.DataFrame,
-    texts: Callable[[], tuple[Ints, Objects]],
+    attribute: Attribute, comparisons: pd.DataFrame, texts: Callable[[], tuple[Ints, Objects]]
 ) -> Floats:
     if attribute.columns is not None:
         missing = [name for name in attribute.columns if name not in comparisons]
@@ -394,24 +379,26 @@ def _sides(
                 "PythonFunction of the judgment"
             )
             raise DataError([Problem("E128", what, "the comparisons", remedy, len(missing))])
-        return comparisons[list(attribute.columns)].to_numpy(dtype=np.float64)
+        return comparisons[[*attribute.columns]].to_numpy(dtype=np.float64)
     numbers, distinct = texts()
     ids = comparisons["comparison_id"].to_numpy()
     if attribute.scope == "pair":
         return _called(attribute, ids, distinct[numbers].T)
-    prompt, response = np.repeat(numbers[0], 2), numbers[1:].T.ravel()
-    pairs = prompt * len(distinct) + response
-    _, first, number = np.unique(pairs, return_index=True, return_inverse=True)
-    rows = np.stack([distinct[prompt[first]], distinct[response[first]]], axis=1)
-    return _called(attribute, np.repeat(ids, 2)[first], rows)[number].reshape(-1, 2)
+    rows = np.stack([np.repeat(numbers[0], 2), numbers[1:].T.ravel()])
+    _, first, number = np.unique(
+        rows[0] * len(distinct) + rows[1], return_index=True, return_inverse=True
+    )
+    measured = _called(attribute, np.repeat(ids, 2)[first], distinct[rows[:, first]].T)
+    return measured[number, 0].reshape(-1, 2)
 
 
 def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame) -> Floats:
-    shown, comparison = votes["shown_first"], votes["comparison"].to_numpy()
+    shown = votes["shown_first"]
     if not attribute.is_position:
         of = comparisons.to_dict("records")
         rows = [(vote, of[vote["comparison"]]) for vote in votes.to_dict("records")]
-        return _called(attribute, comparisons["comparison_id"].to_numpy()[comparison], rows)
+        ids = comparisons["comparison_id"].to_numpy()[votes["comparison"]]
+        return _called(attribute, ids, rows)[:, 0]
     if shown.isna().all() and len(votes):
         what = f'attribute "{attribute.name}" needs to know which side was shown first, and no judgment says so'
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
@@ -421,12 +408,13 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
 
 
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
-    """What the attribute's function, which may be the user's own, says of each row."""
-    values: list[Any] = []
+    """What the attribute's function, which may be the user's own, says of each row: two numbers, or one and 0."""
+    values: list[tuple[float, float]] = []
     try:
         for row in rows:
             value = attribute.measure(*row)
-            values.append(_two_numbers(*value) if attribute.scope == "pair" else float(value))
+            a, b = value if attribute.scope == "pair" else (value, 0)
+            values.append((float(a), float(b)))
     except ConfigError:
         raise
     except Exception as error:
@@ -434,15 +422,10 @@ def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -
         where = f"first: comparison {ids[len(values)]}"
         remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
         raise DataError([Problem("E127", what, where, remedy)]) from error
-    width = 2 if attribute.scope == "pair" else 1
-    measured = np.array(values, dtype=np.float64).reshape(len(values), width)
+    measured = np.array(values, dtype=np.float64).reshape(-1, 2)
     bad = np.flatnonzero(~np.isfinite(measured).all(axis=1))
-    if len(bad):
-        what = f'attribute "{attribute.name}" gives no finite number: {len(bad):,} of {len(measured):,}'
+    if n := len(bad):
+        what = f'attribute "{attribute.name}" gives no finite number: {n:,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"
-        raise DataError([Problem("E127", what, where, "return a number for every text", len(bad))])
-    return measured if width == 2 else measured[:, 0]
-
-
-def _two_numbers(a: Any, b: Any) -> tuple[float, float]:
-    return float(a), float(b)
+        raise DataError([Problem("E127", what, where, "return a number for every text", n)])
+    return measured

@@ -99,6 +99,15 @@ def written_out(text: str) -> str:
     return written.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def is_unicode(text: str) -> bool:
+    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:
     """A question that names the closest candidate, with a space before it; empty when none is close."""
     if len(word) > _LONGEST_NAME:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import appearing, checksum_file, checksummed, is_changed
-from badpo.data.problems import DataError, Problem, did_you_mean, listed, written_out
+from badpo.data.problems import DataError, Problem, did_you_mean, is_unicode, listed, written_out
 from badpo.theory import Ints
 
 Objects = NDArray[np.object_]
@@ -365,8 +366,9 @@ def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
 
     Of texts, pandas before 3 compares what stands before a NUL: `pandas.factorize` takes others for equal.
     """
-    places: dict[Hashable, int] = {}
-    numbers = np.fromiter((places.setdefault(value, len(places)) for value in values), dtype=np.intp)
+    places: defaultdict[Hashable, int] = defaultdict()
+    places.default_factory = places.__len__
+    numbers = np.fromiter(map(places.__getitem__, values), dtype=np.intp)
     return numbers, as_objects(places)
 
 
@@ -399,15 +401,6 @@ def _id_text(value: Any) -> str | None:
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 
-def is_unicode(text: str) -> bool:
-    r"""Whether a text can be written anywhere: it holds no half of a surrogate pair, which JSON can escape."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def text_key(value: Any) -> str:
     """A text that identifies a text or a list of messages."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
@@ -437,8 +430,9 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
     values = as_objects([*(others.get(key, key) for key in keys), None])
     half = ValueError("it holds half of a surrogate pair, which is no character")
-    is_text = [isinstance(value, ValueError | None) or is_unicode(text_key(value)) for value in values]
-    values[np.logical_not(is_text)] = half
+    for i, value in enumerate(values):
+        if isinstance(value, str | list) and not is_unicode(text_key(value)):
+            values[i] = half
     numbers[pd.isna(values)[numbers]] = -1
     return numbers, values
 

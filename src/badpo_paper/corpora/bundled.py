@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Length, Markdown
-from badpo.data.judgments import measure_delta
+from badpo.data.judgments import measure_sides
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
 from badpo_paper.corpora.signed import (
     ANNOTATORS_PER_CLASS,
@@ -311,7 +311,8 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     comparisons[["response_a", "response_b"]] = np.where(is_turned, sides.iloc[:, ::-1], sides)
     quality = np.where(is_turned.ravel(), -1, 1) * score_margin(pairs)
     attributes = (Length(ratio=1.5), Markdown())
-    delta = measure_delta(attributes, comparisons, pd.DataFrame({"comparison": range(n)}))
+    sides = np.stack([measure_sides(attribute, comparisons) for attribute in attributes], axis=-1)
+    delta = sides[:, 0] - sides[:, 1]
     prefers_a = uniforms[..., 1] < preference(quality, theta[annotators], delta)
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
     planned = (annotators, theta, class_of_each(CLASS_MEANS), quality)
