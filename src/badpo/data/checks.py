@@ -136,7 +136,8 @@ def _of_annotators(attribute: Attribute, delta: Floats, judgments: Judgments) ->
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
-        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {listed(sizes.tolist())})"
+        of_sizes = listed(sizes.tolist())
+        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {of_sizes})"
         if sizes[0] == 1:
             what = "no two annotators judged the same cross-group comparison"
         remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"
