@@ -137,7 +137,9 @@ def _of_annotators(attribute: Attribute, delta: Floats, judgments: Judgments) ->
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
         of_sizes = listed(sizes.tolist())
-        what = f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {of_sizes})"
+        what = (
+            f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {of_sizes})"
+        )
         if sizes[0] == 1:
             what = "no two annotators judged the same cross-group comparison"
         remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"
