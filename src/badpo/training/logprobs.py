@@ -67,12 +67,12 @@ def attach(model):
             return type(self).forward(self, *args, **kwargs)
         return _token_logps(self, scoring)
 
-    base = _base(model)
+    base = plain(model)
     base.forward = types.MethodType(forward, base)
     return model
 
 
-def _base(model):
+def plain(model):
     """The language model itself, where an adapter is around it."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
@@ -241,11 +241,8 @@ class _PickedLogps(torch.autograd.Function):
 
 def scoring_attention(model, layout: Layout) -> AbstractContextManager:
     """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
-    return (
-        tree_attention(_base(model))
-        if layout in (packed_comparisons, packed_responses)
-        else nullcontext()
-    )
+    is_packed = layout in (packed_comparisons, packed_responses)
+    return tree_attention(plain(model)) if is_packed else nullcontext()
 
 
 @contextmanager

@@ -6,7 +6,6 @@ another seed, an extra column or a resumed run finds everything already there.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
@@ -52,7 +51,7 @@ def weights_key(model, numerics: str) -> str:
     key with a disabled adapter as without one. The code of the scoring path is part of the cache's folder.
     """
     settings = configuration(model)
-    inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+    inner = logprobs.plain(model)
     unused = set() if settings["adapter"] else set(getattr(model, "peft_config", None) or {})
     digest = hashlib.blake2b(json.dumps([numerics, settings], default=str).encode(), digest_size=16)
     # some buffers are not saved with the weights, such as the frequencies of a rotary embedding
@@ -127,17 +126,15 @@ def default_cache() -> Path:
 class ReferenceCache:
     """Reference log-probabilities of every token of every response, on disk, memory-mapped.
 
-    A call that has to compute anything writes a new shard every few thousand responses, atomically; shards are never
-    changed. Two processes that write at the same time therefore cannot harm each other: at worst a response stands
-    twice. A shard whose checksum does not match is named, removed and computed again, never read. What was missing is
-    divided as it was the first time, so that the values come out the same to the bit.
+    A call that has to compute anything writes a new shard every few thousand responses, atomically, under the checksum
+    of its content. Two processes that write at the same time therefore cannot harm each other: at worst a response
+    stands twice. A shard whose checksum does not match is named and never read. What was missing is divided as it was
+    the first time, so that the values come out the same to the bit, and the shard takes the damaged one's place.
 
     Attributes
     ----------
     n_computed : int
         Responses that this object had to run a model for.
-    damaged : list of str
-        Shards that were removed.
     key : str
         From `weights_key`.
     folder : Path
@@ -151,7 +148,6 @@ class ReferenceCache:
         self._values: dict[bytes, np.ndarray] = {}
         self._opened: set[str] = set()
         self.n_computed = 0
-        self.damaged: list[str] = []
 
     def logps(self, model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
         """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once, float32.
@@ -170,8 +166,9 @@ class ReferenceCache:
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):
             some = slice(start, start + RESPONSES_PER_SHARD)
-            self._store(keys_of[some], response_logps(model, pairs_of[some], token_budget))
-            self.n_computed += len(keys_of[some])
+            self._write(keys_of[some], response_logps(model, pairs_of[some], token_budget))
+        self.n_computed += len(missing)
+        self.load()
         return [self._values[key] for key in keys]
 
     def load(self) -> None:
@@ -179,32 +176,23 @@ class ReferenceCache:
         for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
-            self._opened.add(path.name)
-            if _shard_name(path.read_bytes()) == path.name:
-                self._open(path)
+            if _shard_name(path.read_bytes()) != path.name:
+                logger.warning(
+                    "reference cache: %s is damaged; its values are computed again", path.name
+                )
                 continue
-            self.damaged.append(path.name)
-            logger.warning("reference cache: %s is damaged; its values are computed again", path.name)
-            # of a cache that is not ours to write to it stays, and is passed over every time
-            with contextlib.suppress(OSError):
-                path.unlink()
+            self._opened.add(path.name)
+            shard = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
+            values, ends = shard["logps"].values.to_numpy(), shard["logps"].offsets.to_numpy()
+            self._values.update(zip(shard["key"].to_pylist(), np.split(values, ends[1:-1]), strict=True))
 
-    def _store(self, keys: list[bytes], values: list[np.ndarray]) -> None:
+    def _write(self, keys: list[bytes], values: list[np.ndarray]) -> None:
         columns = {"key": pa.array(keys), "logps": pa.array(values, pa.large_list(pa.float32()))}
         shard, sink = pa.record_batch(columns), pa.BufferOutputStream()
         with pa.ipc.new_file(sink, shard.schema) as writer:
             writer.write(shard)
         content = sink.getvalue().to_pybytes()
-        path = self.folder / _shard_name(content)
-        write_atomically(path, content)
-        self._opened.add(path.name)
-        self._open(path)
-
-    def _open(self, path: Path) -> None:
-        shard = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
-        logps = shard["logps"]
-        values, ends = logps.values.to_numpy(), logps.offsets.to_numpy()
-        self._values.update(zip(shard["key"].to_pylist(), np.split(values, ends[1:-1]), strict=True))
+        write_atomically(self.folder / _shard_name(content), content)
 
 
 def divided_logps(
@@ -224,7 +212,5 @@ def _shard_name(content: bytes) -> str:
 
 
 def _pair_key(prompt: np.ndarray, response: np.ndarray) -> bytes:
-    digest = hashlib.blake2b(len(prompt).to_bytes(8, "little"), digest_size=16)
-    for ids in (prompt, response):
-        digest.update(np.ascontiguousarray(ids, dtype=np.int64).data)
-    return digest.digest()
+    content = np.concatenate([[len(prompt)], prompt, response], dtype=np.int64).tobytes()
+    return hashlib.blake2b(content, digest_size=16).digest()
