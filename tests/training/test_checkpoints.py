@@ -34,7 +34,7 @@ from badpo.training.checkpoints import (
 )
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
-from tests.training.test_trainer import config, judgments, log_lines, lora
+from tests.training.tiny_runs import judgments, log_lines, lora, trained, trainer
 
 # -- files -------------------------------------------------------------------------------------------------------
 
@@ -140,14 +140,8 @@ def test_the_newest_whole_checkpoints_are_kept(tmp_path, whole, torn, best, left
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_no_limit_keeps_every_checkpoint(tmp_path, limit):
-    begun(tmp_path, max_steps=2, save_steps=1, save_total_limit=limit)
+    trained(tmp_path, **SAVED | dict(max_steps=2, save_steps=1, save_total_limit=limit))
     assert steps(tmp_path / "checkpoints") == [2, 1]
-
-
-def test_another_dropout_of_an_adapter_is_another_run(tmp_path):
-    begun(tmp_path, max_steps=2, disable_dropout=False, peft_config=lora(lora_dropout=0.05))
-    other = make(tmp_path, max_steps=2, disable_dropout=False, peft_config=lora(lora_dropout=0.3))
-    assert "dropout of the adapter was {'default': 0.05}, is now {'default': 0.3}" in refusal(other)
 
 
 def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypatch):
@@ -167,6 +161,7 @@ def test_a_checkpoint_that_is_half_deleted_never_looks_whole(tmp_path, monkeypat
 # -- what a resumed run must share with the run that it continues ------------------------------------------------
 
 SAVED = dict(save_strategy="steps", save_steps=2, max_steps=4)
+SHORT = SAVED | {"max_steps": 2}
 OF_CONTENT = """data, annotators, pseudonym key, attributes, attribute values, parts of theta, fixed part of theta,
 gold_annotators, tokenizer, reference, precision, adapter, configuration of the model, objective, code,
 judgments per step, dropout of the adapter"""
@@ -176,33 +171,9 @@ weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_trai
 FACTS = {*ARGUMENTS.split(), *(name.strip() for name in OF_CONTENT.split(","))}
 
 
-def begun(folder, data=None, **options) -> BADPOTrainer:
-    run = make(folder, data, **options)
-    run.train()
-    return run
-
-
-def make(
-    folder,
-    data=None,
-    model=None,
-    tokenizer=None,
-    peft_config=None,
-    fixed=None,
-    objective=None,
-    **options,
-):
+def with_fixed(value: float) -> BiasTerm:
     people = judgments().annotators["pseudonym"].tolist()
-    own = {"parts": ["mean", "deviation"], "fixed": torch.tensor([fixed or 0.0])}
-    return BADPOTrainer(
-        model or tiny.model(),
-        args=config(folder, **(SAVED | options)),
-        train_dataset=data if data is not None else judgments(),
-        processing_class=tokenizer or tiny.tokenizer(),
-        peft_config=peft_config,
-        objective=objective,
-        bias=None if fixed is None else BiasTerm(["length"], people, **own),
-    )
+    return BiasTerm(["length"], people, ["mean", "deviation"], fixed=torch.tensor([value]))
 
 
 def cut_back(folder) -> None:
@@ -240,66 +211,82 @@ def with_attributes(*attributes) -> Judgments:
     return Judgments.read(tiny.votes(), attributes=attributes)
 
 
+def dropping(share: float) -> dict:
+    return {"disable_dropout": False, "peft_config": lora(lora_dropout=share)}
+
+
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("before", "options", "told"),
     [
-        ({"data": judgments(seed=1)}, ["data was 72 judgments on 24 comparisons ("]),
+        ({}, {"data": judgments(seed=1)}, "data was 72 judgments on 24 comparisons ("),
         (
+            {},
             {"data": judgments(n_comparisons=23)},
-            ["data was 72", "is now 69 judgments on 23 comparisons"],
+            "data was 72|is now 69 judgments on 23 comparisons",
         ),
         (
+            {},
             {"data": with_attributes(Length(ratio=2.0))},
-            ['attributes was {"type": "length", "name": "length", "ratio": 1.5}', '"ratio": 2.0}'],
+            'attributes was {"type": "length", "name": "length", "ratio": 1.5}|"ratio": 2.0}',
         ),
         (
+            {},
             {"data": with_attributes(Length(ratio=1.5), Markdown())},
-            ['"type": "markdown"', "attribute values was 1 a judgment (", "is now 2 a judgment ("],
+            '"type": "markdown"|attribute values was 1 a judgment (|is now 2 a judgment (',
         ),
-        ({"tokenizer": other_tokenizer()}, ["tokenizer was 59 tokens (", "is now 59 tokens ("]),
-        ({"model": tiny.model(seed=1)}, ["reference was "]),
-        ({"model": other_rope()}, ["configuration of the model was ", "reference was "]),
-        ({"peft_config": lora()}, ["adapter was None, is now {'default': "]),
         (
+            {},
+            {"processing_class": other_tokenizer()},
+            "tokenizer was 59 tokens (|is now 59 tokens (",
+        ),
+        ({}, {"model": tiny.model(seed=1)}, "reference was "),
+        ({}, {"model": other_rope()}, "configuration of the model was |reference was "),
+        ({}, {"peft_config": lora()}, "adapter was None, is now {'default': "),
+        (
+            dropping(0.05),
+            dropping(0.3),
+            "dropout of the adapter was {'default': 0.05}, is now {'default': 0.3}",
+        ),
+        (
+            {},
             {"bias": "pooled"},
-            ["bias was shared_mean, is now pooled", "parts of theta was mean, deviation, "],
+            "bias was shared_mean, is now pooled|parts of theta was mean, deviation, ",
         ),
-        ({"fixed": 0.5}, ["fixed part of theta was none, is now "]),
+        ({}, {"bias_term": 0.5}, "fixed part of theta was none, is now "),
         (
+            {},
             {"objective": DiscountedTail(0.5)},
-            ["objective was VoteWeights, is now DiscountedTail alpha=0.5"],
+            "objective was VoteWeights, is now DiscountedTail alpha=0.5",
         ),
-        ({"bf16": True}, ["precision was "]),
+        ({}, {"bf16": True}, "precision was "),
         (
+            {},
             dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
-            [
-                "beta was 0.1, is now 0.5",
-                "seed was 7, is now 8",
-                "learning_rate was 0.001, is now 0.002",
-                "adam_epsilon was 1e-08, is now 1e-06",
-                "weight_decay was 0.0, is now 0.1",
-            ],
+            "beta was 0.1, is now 0.5|seed was 7, is now 8|learning_rate was 0.001, is now 0.002|"
+            "adam_epsilon was 1e-08, is now 1e-06|weight_decay was 0.0, is now 0.1",
         ),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
 )
-def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told):
-    begun(tmp_path, max_steps=2)
-    found = refusal(make(tmp_path, **{"max_steps": 2, **options}))
+def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, before, options, told):
+    trained(tmp_path, **SHORT | before)
+    if "bias_term" in options:  # pseudonyms are made with the key of the test
+        options = {"bias_term": with_fixed(options["bias_term"])}
+    found = refusal(trainer(tmp_path, **SHORT | options))
     assert "Change them back, or start a new output_dir" in found and "--allow-changed" not in found
-    for part in told:
-        assert part in found
+    assert all(part in found for part in told.split("|")), found
 
 
 def test_facts_are_what_is_read_back(tmp_path):
-    run = make(tmp_path)
+    run = trainer(tmp_path, **SAVED)
     assert json.loads(json.dumps(run.facts)) == run.facts
     assert set(run.facts) == FACTS
     shuffled = replace(
         run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True)
     )
-    assert make(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
-    fixed = {make(tmp_path, fixed=x).facts["fixed part of theta"] for x in (0.0, 0.5, 1.0)}
+    assert trainer(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
+    terms = map(with_fixed, (0.0, 0.5, 1.0))
+    fixed = {trainer(tmp_path, bias_term=term).facts["fixed part of theta"] for term in terms}
     assert len(fixed) == 3
     assert changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2}) == {
         "new": "new was None, is now 2",
@@ -308,76 +295,65 @@ def test_facts_are_what_is_read_back(tmp_path):
 
 
 def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, caplog):
-    begun(tmp_path / "whole")
     folder = tmp_path / "run"
-    begun(folder)
+    trained(tmp_path / "whole", **SAVED)
+    trained(folder, **SAVED)
     cut_back(folder)
     before = module.package_versions(["torch"])["torch"]
     monkeypatch.setattr(module, "package_versions", lambda names: {"torch": "0.0"})
-    told = refusal(make(folder))
+    told = refusal(trainer(folder, **SAVED))
     assert f"torch {before}" in told and "is now torch 0.0" in told
     assert "go on with --allow-changed code" in told
-    assert (
-        refusal(make(folder), allow_changed=["beta"])
-        == "beta cannot be allowed to change; only code can"
-    )
-    told = refusal(make(folder, max_steps=6), allow_changed=["code"])
+    told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
+    assert told == "beta cannot be allowed to change; only code can"
+    told = refusal(trainer(folder, **SAVED | {"max_steps": 6}), allow_changed=["code"])
     assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
-    run = make(folder)
-    run.train(resume_from_checkpoint=True, allow_changed=["code"])
+    trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with a change that was allowed: code was" in caplog.text
     assert log_lines(folder) == log_lines(tmp_path / "whole")
 
 
 def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monkeypatch):
-    begun(tmp_path, max_steps=2)
+    trained(tmp_path, **SHORT)
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
-    told = refusal(make(tmp_path, max_steps=2))
+    told = refusal(trainer(tmp_path, **SHORT))
     assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told
 
 
 # -- what a resumed run goes on with -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [None, "pissa", True])
+@pytest.mark.parametrize("kind", ["pissa", True])
 def test_a_killed_run_goes_on_to_the_same_weights_and_log(tmp_path, kind):
-    adapter = None if kind is None else lora(init_lora_weights=kind)
-    whole = begun(tmp_path / "whole", peft_config=adapter)
+    options = SAVED | {"peft_config": lora(init_lora_weights=kind)}
+    whole = trained(tmp_path / "whole", **options)
     folder = tmp_path / "run"
-    begun(folder, peft_config=adapter)
+    trained(folder, **options)
     cut_back(folder)
     (folder / "log.jsonl").write_text('{"step": 1}\n{"st')
-    run = make(folder, peft_config=adapter)
+    run = trainer(folder, **options)
     run.train(resume_from_checkpoint=True)
     assert (folder / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
     assert same_weights(run, whole)
     assert torch.equal(run.bias.theta(), whole.bias.theta())
 
 
-def test_the_last_checkpoint_is_where_a_run_ends(tmp_path):
-    whole = begun(tmp_path)
-    before = (tmp_path / "log.jsonl").read_bytes()
-    run = make(tmp_path)
-    run.train(resume_from_checkpoint=True)
-    assert run.state.global_step == 4 and (tmp_path / "log.jsonl").read_bytes() == before
-    assert same_weights(run, whole) and torch.equal(run.bias.theta(), whole.bias.theta())
-
-
 def test_later_checkpoints_are_not_of_the_resumed_runs_future(tmp_path):
-    begun(tmp_path)
+    trained(tmp_path, **SAVED)
     folder = tmp_path / "checkpoints"
     (folder / "checkpoint-4" / "of another future").touch()
-    make(tmp_path).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
+    trainer(tmp_path, **SAVED).train(resume_from_checkpoint=str(folder / "checkpoint-2"))
     assert steps(folder) == [4, 2]
     assert not (folder / "checkpoint-4" / "of another future").exists()
 
 
 def test_a_damaged_later_checkpoint_does_not_cost_the_one_that_was_resumed(tmp_path):
     """It is of a later step: kept as the newest of one, it would have every new one deleted."""
-    begun(tmp_path, save_total_limit=2)
+    trained(tmp_path, **SAVED, save_total_limit=2)
     newest = tmp_path / "checkpoints" / "checkpoint-4"
     (newest / "model.safetensors").write_bytes(b"torn")
-    make(tmp_path, save_steps=1, save_total_limit=1).train(resume_from_checkpoint=True)
+    options = SAVED | dict(save_steps=1, save_total_limit=1)
+    trainer(tmp_path, **options).train(resume_from_checkpoint=True)
     assert steps(tmp_path / "checkpoints") == [4]
     assert damage(newest) is None
 
@@ -386,43 +362,41 @@ def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
     stale = tmp_path / "checkpoints" / "checkpoint-2"
     stale.mkdir(parents=True)
     (stale / "adapter_model.safetensors").write_bytes(b"of another run")
-    begun(tmp_path, max_steps=2)
+    trained(tmp_path, **SHORT)
     assert damage(stale) is None and not (stale / "adapter_model.safetensors").exists()
     with pytest.raises(ConfigError, match="holds checkpoints of a run; continue it"):
-        make(tmp_path).train()
+        trainer(tmp_path, **SAVED).train()
 
 
 def test_when_nothing_is_whole_every_reason_is_told(tmp_path):
-    begun(tmp_path)
-    named = tmp_path / "checkpoints" / "checkpoint-2"
-    (named / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(
-        ConfigError, match=r"checkpoint-2/optimizer.pt is damaged .* resume from another"
-    ):
-        make(tmp_path).train(resume_from_checkpoint=str(named))
-    with pytest.raises(ConfigError, match="best is no checkpoint of a run; name a folder"):
-        make(tmp_path).train(resume_from_checkpoint=str(named.with_name("best")))
-    marker = tmp_path / "checkpoints" / "checkpoint-4" / MARKER
+    trained(tmp_path, **SAVED)
+    folder = tmp_path / "checkpoints"
+    (folder / "checkpoint-2" / "optimizer.pt").write_bytes(b"")
+    for name, told in {
+        "checkpoint-2": "checkpoint-2/optimizer.pt is damaged .* resume from another",
+        "best": "best is no checkpoint of a run; name a folder",
+    }.items():
+        with pytest.raises(ConfigError, match=told):
+            trainer(tmp_path, **SAVED).train(resume_from_checkpoint=str(folder / name))
+    marker = folder / "checkpoint-4" / MARKER
     content = json.loads(marker.read_text())
     marker.write_text(json.dumps({**content, "facts": {**content["facts"], "beta": 0.2}}))
-    told = refusal(make(tmp_path))
-    assert (
-        "checkpoint-2/optimizer.pt is damaged" in told
-        and "checkpoint-4/complete.json is damaged" in told
-    )
+    told = refusal(trainer(tmp_path, **SAVED))
+    for reason in ("checkpoint-2/optimizer.pt is damaged", "checkpoint-4/complete.json is damaged"):
+        assert reason in told
 
 
 def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
     runs = []
     for n in (3, 5):
         torch.rand(n)
-        runs.append(make(tmp_path / str(n), peft_config=lora()))
+        runs.append(trainer(tmp_path / str(n), peft_config=lora()))
     assert same_weights(*runs)
 
 
 @pytest.mark.parametrize("at", ["before", "while"])
 def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at):
-    run = make(tmp_path, save_steps=100)
+    run = trainer(tmp_path, **SAVED | {"save_steps": 100})
 
     class Told(TrainerCallback):
         def on_step_begin(self, args, state, control, **kwargs):

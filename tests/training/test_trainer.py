@@ -91,34 +91,25 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
 
 
 def test_theta_gradient_is_that_of_the_formula(tmp_path):
-    run = trainer(
-        tmp_path,
-        bias="per_annotator",
-        per_device_train_batch_size=72,
-        gradient_accumulation_steps=1,
-        max_steps=1,
-    )
-    seen = {}
-    step = run.bias_optimizer.step
+    whole = dict(per_device_train_batch_size=72, gradient_accumulation_steps=1, max_steps=1)
+    run = trainer(tmp_path, bias="per_annotator", **whole)
+    step, seen = run.bias_optimizer.step, []
 
     def keep_gradient():
-        seen["gradient"] = next(run.bias.parameters()).grad.clone()
+        seen.append(next(run.bias.parameters()).grad.clone())
         return step()
 
     run.bias_optimizer.step = keep_gradient
     run.train()
     data = run.judgments
-    signs = data.votes["sign"].to_numpy()
+    each = -0.5 * data.votes["sign"].to_numpy()[:, None] * data.delta / data.n_votes
     expected = np.zeros((data.n_annotators, 1))
-    np.add.at(
-        expected, data.votes["annotator"].to_numpy(), -0.5 * signs[:, None] * data.delta / data.n_votes
-    )
-    np.testing.assert_allclose(seen["gradient"].numpy(), expected, atol=1e-7)
+    np.add.at(expected, data.votes["annotator"].to_numpy(), each)
+    np.testing.assert_allclose(seen[0].numpy(), expected, atol=1e-7)
 
 
 def test_a_run_shorter_than_its_logging_steps_is_logged_at_its_end(tmp_path):
-    run = trainer(tmp_path, logging_steps=4, max_steps=6)
-    run.train()
+    run = trained(tmp_path, logging_steps=4, max_steps=6)
     *_, fourth, last = run.state.log_history
     assert "loss" in fourth and "loss" not in last and "train_loss" in last
     lines = log_lines(tmp_path)[4:]
@@ -131,27 +122,20 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path):
 
     class Noting(VoteWeights):
         def __call__(self, step):
-            seen.append(
-                sorted(
-                    zip(step.annotator.tolist(), step.sign.tolist(), step.delta.tolist(), strict=True)
-                )
-            )
+            columns = (step.annotator.tolist(), step.sign.tolist(), step.delta.tolist())
+            seen.append(sorted(zip(*columns, strict=True)))
             return super().__call__(step)
 
-    run = trainer(tmp_path, judgments(n_comparisons=8), objective=Noting())
-    run.train()
+    trained(tmp_path, judgments(n_comparisons=8), objective=Noting())
     first, second = seen[:3], seen[3:]  # 24 judgments in steps of 8
     assert first != second
     assert sorted(sum(first, [])) == sorted(sum(second, []))
 
 
 def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
-    plans = [
-        list(trainer(tmp_path / str(i), **seeds).get_train_dataloader().batch_sampler)
-        for i, seeds in enumerate(
-            ({"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9})
-        )
-    ]
+    seeds = [{"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}]
+    runs = (trainer(tmp_path / str(i), **given) for i, given in enumerate(seeds))
+    plans = [list(run.get_train_dataloader().batch_sampler) for run in runs]
     assert plans[0] == plans[1] != plans[2]
 
 
@@ -350,9 +334,8 @@ def adapter_folder(tmp_path):
 def read_adapter(folder):
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(
-        AutoModelForCausalLM.from_pretrained(folder.parent / "base"), folder
-    )
+    base = AutoModelForCausalLM.from_pretrained(folder.parent / "base")
+    return PeftModel.from_pretrained(base, folder)
 
 
 def same_twice(**options):
@@ -361,28 +344,27 @@ def same_twice(**options):
 
 
 REFUSED = {
-    "an adapter and a new one": (
+    "already": [
         lambda _: dict(model=with_trained_adapter(), peft_config=lora()),
-        "already",
-    ),
-    "a folder and a new one": (lambda folder: dict(model=str(folder), peft_config=lora()), "already"),
-    "a folder": (lambda folder: dict(model=str(folder)), "is_trainable=True"),
-    "an adapter for use": (lambda folder: dict(model=read_adapter(folder)), "is_trainable=True"),
-    "frozen": (lambda _: dict(model=tiny.model().requires_grad_(False)), "model.requires_grad_"),
-    "drawn anew": (lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4")), "use pissa"),
-    "the same as reference": (lambda _: same_twice(), "would move with the policy"),
-    "an adapter's base as reference": (
+        lambda folder: dict(model=str(folder), peft_config=lora()),
+    ],
+    "is_trainable=True": [
+        lambda folder: dict(model=str(folder)),
+        lambda folder: dict(model=read_adapter(folder)),
+    ],
+    "model.requires_grad_": [lambda _: dict(model=tiny.model().requires_grad_(False))],
+    "use pissa": [lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4"))],
+    "would move with the policy": [
+        lambda _: same_twice(),
         lambda _: same_twice(peft_config=lora()),
-        "would move with the policy",
-    ),
+    ],
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
+@pytest.mark.parametrize(("told", "start"), [(told, x) for told in REFUSED for x in REFUSED[told]])
 def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(
-    tmp_path, adapter_folder, case
+    tmp_path, adapter_folder, told, start
 ):
-    start, told = REFUSED[case]
     with pytest.raises(ConfigError, match=told):
         trainer(tmp_path / "run", **start(adapter_folder))
 
@@ -445,15 +427,14 @@ def test_what_is_given_to_evaluate_is_evaluated(tmp_path):
     run = trainer(tmp_path, train, eval_dataset=None)
     with pytest.raises(ConfigError, match="no eval_dataset"):
         run.evaluate()
-    for given in (held_out, others, {"held_out": held_out, "others": others}):
+    both = {"held_out": held_out, "others": others}
+    for given in (held_out, others, both):
         run.evaluate(given)  # the reference of the full policy is there until the first step
     run.train()
-    given = trainer(
-        tmp_path / "given", train, eval_dataset=held_out, reference_cache=str(tmp_path / "cache")
-    )
-    given.train()
+    cache = str(tmp_path / "cache")
+    given = trained(tmp_path / "given", train, eval_dataset=held_out, reference_cache=cache)
     assert run.evaluate(held_out) == given.evaluate() != run.evaluate(others)
-    several = run.evaluate({"held_out": held_out, "others": others})
+    several = run.evaluate(both)
     assert several["eval_held_out_loss"] == given.evaluate()["eval_loss"]
     assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
     with pytest.raises(ConfigError, match="has been trained since"):
@@ -471,13 +452,9 @@ def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
 
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    sets = DatasetDict(
-        {name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate(["a", "b"])}
-    )
-    run = trainer(
-        tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3
-    )
-    run.train()
+    sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate("ab")})
+    options = dict(eval_strategy="steps", eval_steps=3)
+    run = trained(tmp_path, train, eval_dataset={**sets, "c": held_out}, **options)
     seen = {key for entry in run.state.log_history for key in entry}
     assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= seen
     batch = next(iter(run.get_eval_dataloader("b")))
@@ -490,18 +467,15 @@ def test_several_evaluation_sets_are_measured_while_training(tmp_path):
 
 def test_the_reference_of_an_evaluation_is_the_start_whenever_it_is_asked_for(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    early, late = (trainer(tmp_path / name, train, eval_dataset=held_out) for name in ("early", "late"))
+    options = dict(data=train, eval_dataset=held_out)
+    early, late = (trainer(tmp_path / name, **options) for name in ("early", "late"))
     early.evaluate()
     early.train()
     late.train()
     assert late.evaluate() == early.evaluate()
     # nothing of the trained policy was kept as the reference's
-    fresh = trainer(
-        tmp_path / "fresh",
-        train,
-        eval_dataset=held_out,
-        reference_cache=str(tmp_path / "late" / "cache"),
-    )
+    cache = str(tmp_path / "late" / "cache")
+    fresh = trainer(tmp_path / "fresh", **options, reference_cache=cache)
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert fresh.reference_cache.n_computed == 0
 
@@ -539,39 +513,34 @@ def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
 def test_votes_without_annotators_train_one_lean_and_say_so(tmp_path):
     frame = tiny.votes().drop(columns=["annotator", "annotator_class"])
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    run = trainer(tmp_path, data)
+    run, named = trainer(tmp_path, data), trainer(tmp_path)
     assert (run.args.bias, run.bias.parts) == ("pooled", ("mean",))
-    assert "N161" in [finding.code for finding in run.findings]
-    named = trainer(tmp_path)
-    assert named.args.bias == "shared_mean" and "N161" not in [
-        finding.code for finding in named.findings
-    ]
+    assert named.args.bias == "shared_mean"
+    codes = [{finding.code for finding in one.findings} for one in (run, named)]
+    assert "N161" in codes[0] and "N161" not in codes[1]
     with pytest.raises(ConfigError, match="needs an annotator column"):
         trainer(tmp_path, data, bias="shared_mean")
 
 
+TRL_ARGS = dict(use_cpu=True, bf16=False)
+
+
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("name", "given", "said"),
     [
-        ({"args": "dpo"}, "args is a DPOConfig; give a BADPOConfig"),
-        ({"args": "transformers"}, "args is a TrainingArguments; give a BADPOConfig"),
-        ({"train_dataset": None}, "`train_dataset` is required"),
-        ({"data_collator": print}, "data_collator is refused"),
-        ({"compute_metrics": print}, "compute_metrics is refused"),
-        ({"quantization_config": object()}, "quantization_config is refused"),
+        ("args", DPOConfig("runs", **TRL_ARGS), "args is a DPOConfig; give a BADPOConfig"),
+        ("args", TrainingArguments("runs", **TRL_ARGS), "args is a TrainingArguments; give"),
+        ("train_dataset", None, "`train_dataset` is required"),
+        *(
+            (name, print, f"{name} is refused")
+            for name in ("data_collator", "compute_metrics", "quantization_config")
+        ),
     ],
 )
-def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence(tmp_path, given, said):
-    kinds = {"dpo": DPOConfig, "transformers": TrainingArguments}
-    if "args" in given:
-        given = {"args": kinds[given["args"]](str(tmp_path), use_cpu=True, bf16=False)}
-    usual = {
-        "args": config(tmp_path),
-        "train_dataset": judgments(),
-        "processing_class": tiny.tokenizer(),
-    }
+def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence(tmp_path, name, given, said):
+    usual = {"args": config(tmp_path), "train_dataset": judgments()}
     with pytest.raises(ConfigError, match=said):
-        BADPOTrainer(tiny.model(), **(usual | given))
+        BADPOTrainer(tiny.model(), processing_class=tiny.tokenizer(), **(usual | {name: given}))
 
 
 def test_the_arguments_stand_in_the_order_of_trl():
@@ -589,12 +558,9 @@ def test_several_gpus_without_a_launcher_are_refused_with_the_command(tmp_path, 
 
 
 def test_saved_model_loads_plainly_keeps_its_dropout_and_names_no_annotator(tmp_path):
-    from transformers import AutoModelForCausalLM
-
     model = tiny.model()
     model.config.attention_dropout = 0.25
-    run = trainer(tmp_path, model=model)
-    run.train()
+    run = trained(tmp_path, model=model)
     run.save_model()
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
     assert (loaded.config.attention_dropout, run.model.config.attention_dropout) == (0.25, 0.0)
@@ -621,18 +587,17 @@ def test_only_the_model_folder_is_published(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
     folder = tmp_path / "study" / "shared_mean-s7"
-    run = trainer(folder, save_strategy="steps", save_steps=2, push_to_hub=True, hub_model_id="leaning")
-    run.train()
+    saved = dict(save_strategy="steps", save_steps=2)
+    run = trained(folder, push_to_hub=True, hub_model_id="leaning", **saved)
     assert calls == []
-
     assert run.push_to_hub() == "the commit"
     assert calls == [("create", "leaning"), ("upload", "someone/leaning", folder / "model")]
     published = [path for path in (folder / "model").rglob("*") if path.is_file()]
     assert {path.suffix for path in published} <= {".json", ".safetensors", ".jinja"}
     assert not any("bias" in path.name or "optimizer" in path.name for path in published)
     content = b"".join(path.read_bytes() for path in published)
-    for name in [*run.judgments.annotators["pseudonym"], "person 0", "ann_"]:
-        assert name.encode() not in content
+    names = [*run.judgments.annotators["pseudonym"], "person 0", "ann_"]
+    assert not [name for name in names if name.encode() in content]
     assert (folder / "bias.json").exists()
 
 

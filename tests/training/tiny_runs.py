@@ -41,15 +41,16 @@ def config(folder, **options) -> BADPOConfig:
 
 
 def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
-    arguments = {name: options.pop(name, None) for name in ("eval_dataset", "peft_config", "objective")}
+    names = {"eval_dataset", "peft_config", "objective", "processing_class"}
+    arguments = {name: value for name, value in options.items() if name in names}
+    settings = {name: value for name, value in options.items() if name not in names}
     return BADPOTrainer(
         model if model is not None else tiny.model(),
         ref_model,
-        config(folder, **options),
+        config(folder, **settings),
         train_dataset=data if data is not None else judgments(),
-        processing_class=tiny.tokenizer(),
         bias=bias_term,
-        **arguments,
+        **({"processing_class": tiny.tokenizer()} | arguments),
     )
 
 
