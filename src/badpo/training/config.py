@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +20,6 @@ from badpo.training.trl_keys import (
     REFUSED,
     refusal,
 )
-
-logger = logging.getLogger(__name__)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
@@ -65,12 +61,6 @@ def computes_in_bf16(use_cpu: bool) -> bool:
     The weights that are trained stay in the precision that they were loaded in. Both stages ask here.
     """
     return is_torch_bf16_gpu_available() and not use_cpu
-
-
-@cache
-def _tell_of_float32() -> None:
-    """Once for all stages of a process."""
-    logger.info("this device has no bf16: training in float32")
 
 
 @dataclass
@@ -123,8 +113,8 @@ class BADPOConfig(TrainingArguments):
     trust_remote_code : bool
         Whether a model given by name may run its own code. Off, and never switched on by a preset or a file.
     gradient_checkpointing, logging_steps, learning_rate, bf16
-        As in TRL: True, 10, 1e-6, and on wherever the device has bf16. Without bf16 the run is in float32,
-        which one log line says.
+        As in TRL: True, 10, 1e-6, and on wherever the device has bf16. Without bf16 the run is in float32;
+        the log says with each self-test which precision it is.
 
     Raises
     ------
@@ -289,8 +279,6 @@ class BADPOConfig(TrainingArguments):
     def _choose_bf16(self) -> None:
         asked = not self.fp16 if self.bf16 is None else self.bf16
         self.bf16 = asked and (computes_in_bf16(self.use_cpu) or bool(self.bf16 and self.use_cpu))
-        if asked and not self.bf16:
-            _tell_of_float32()
 
     def _choose_checkpointing(self) -> None:
         # Under their new names these arguments bring no deprecation warning; an older Trainer has the old ones only.
