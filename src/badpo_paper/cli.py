@@ -105,15 +105,11 @@ def reproduce(
     debug: Debug = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
-    from badpo.data.problems import did_you_mean
-    from badpo_paper.reproduce import asked_for, run_suites, write_suite_page
+    from badpo_paper.reproduce import asked_for, known, run_suites, write_suite_page
     from badpo_paper.schedule import plan
     from badpo_paper.tables import FORMATS
 
-    if form not in (formats := [*FORMATS, "csv"]):
-        raise ConfigError(
-            f'"{form}" is no format.{did_you_mean(form, formats)} Formats: {", ".join(formats)}'
-        )
+    known("format", form, [*FORMATS, "csv"])
     asked = asked_for(suite, scale, parsed_seeds(seeds), out, data, generate_with)
     if dry_run:
         planned = plan(asked)

@@ -20,19 +20,16 @@ from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
 from badpo_paper.patterns import Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
-from badpo_paper.settings import SCALES, Scale
+from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Column, Corpus, Suite
 from badpo_paper.tables import (
-    Cell,
     Found,
     PanelTable,
-    name_tables,
     number,
-    panel_table,
     published,
+    table_of,
     to_frame,
     to_json,
-    votes_table,
     written,
     written_table,
 )
@@ -44,35 +41,30 @@ def asked_for(
     suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None, generator: str
 ) -> Reproduction:
     """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
-    suites = list(SUITES.values()) if suite == "all" else [SUITES[_known("suite", suite, SUITES)]]
-    chosen = SCALES[_known("scale", scale, SCALES)]
-    decoding = replace(
-        chosen.decoding, generate_with=_known("generator of answers", generator, GENERATORS)
-    )
+    suites = list(SUITES.values()) if suite == "all" else [SUITES[known("suite", suite, SUITES)]]
+    chosen = SCALES[known("scale", scale, SCALES)]
+    decoding = replace(chosen.decoding, generate_with=known("generator", generator, GENERATORS))
     if data is not None:
-        require_usable(data, suites, chosen)
+        # what cannot stand in the place of a public corpus
+        if scale != "paper":
+            raise ConfigError(
+                f"--data holds rows of a public corpus, which scale {scale} does not read; take paper"
+            )
+        if len(suites) > 1:
+            raise ConfigError("--data stands in the place of the corpus of one suite; name that suite")
+        if not data.exists():
+            raise ConfigError(f"--data: {data} is not there")
     folder = out / (scale if data is None else f"{scale}-{data.stem}")
     return Reproduction(suites, replace(chosen, decoding=decoding), seeds, folder, data)
 
 
-def _known(kind: str, name: str, known: Collection[str]) -> str:
-    if name not in known:
+def known(kind: str, name: str, names: Collection[str]) -> str:
+    """A name that is known; another one is refused with the likeliest and with all that are."""
+    if name not in names:
         raise ConfigError(
-            f'there is no {kind} "{name}".{did_you_mean(name, list(known))} Known: {", ".join(known)}'
+            f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'
         )
     return name
-
-
-def require_usable(data: Path, suites: Sequence[Suite], scale: Scale) -> None:
-    """Refuse a file that is not there, or that cannot stand in the place of a public corpus."""
-    if scale.name != "paper":
-        raise ConfigError(
-            f"--data holds rows of a public corpus, which scale {scale.name} does not read; take paper"
-        )
-    if len(suites) > 1:
-        raise ConfigError("--data stands in the place of the corpus of one suite; name that suite")
-    if not data.exists():
-        raise ConfigError(f"--data: {data} is not there")
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------
@@ -124,34 +116,22 @@ def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[S
 
 def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on."""
-    scale, out, asked = asked.scale, asked.out, replace(asked, suites=[suite])
-
-    def measured(corpus: Corpus) -> bool:
-        return (out / corpus.folder / "reference" / "readouts.json").exists()
-
-    of_votes = [
-        votes_table(p, asked.dataset(p.corpus).judgments) for p in suite.votes if measured(p.corpus)
-    ]
-    panels = [
-        panel_table(panel, found_runs(suite, panel.corpus, asked))
+    asked = replace(asked, suites=[suite])
+    found = {corpus: found_runs(suite, corpus, asked) for corpus in suite.corpora()}
+    tables = [
+        table_of(panel, found[panel.corpus], asked.dataset)
         for panel in suite.panels
-        if measured(panel.corpus)
-    ]
-    signatures = [
-        table
-        for corpus in suite.signatures
-        for table in name_tables(corpus, Found(out / corpus.folder, asked.seeds))
+        if found[panel.corpus].readouts("reference")
     ]
     # the first panel of a corpus stands for it
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
-    here = [corpus for corpus in suite.corpora() if scale.has(corpus)]
-    patterns = found_patterns(suite.patterns, [found_runs(suite, corpus, asked) for corpus in here])
+    patterns = found_patterns(suite.patterns, [f for c, f in found.items() if asked.scale.has(c)])
     return SuiteResult(
         suite,
-        (*of_votes, *panels, *signatures),
+        tuple(table for table in tables if table.rows or table.missing),
         tuple(patterns),
-        tuple(titles[corpus] for corpus in suite.corpora() if corpus not in here),
-        scale.stand_in,
+        tuple(titles[corpus] for corpus in found if not asked.scale.has(corpus)),
+        asked.scale.stand_in,
     )
 
 
@@ -167,7 +147,6 @@ def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 OURS, THEIRS = 2, 1  # styles of the marks
-VERDICT_CLASSES = {True: "holds", False: "fails", None: "unknown"}
 
 
 def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
@@ -179,53 +158,20 @@ def suite_html(result: SuiteResult, options: str) -> str:
     """The page as text."""
     template = page_templates().get_template("suite.html.jinja")
     return template.render(
+        result=result,
         name=result.suite.name,
-        title=result.suite.title,
         options=options,
-        patterns=[(VERDICT_CLASSES[p.holds], p.verdict, p.sentence, p.figures) for p in result.patterns],
-        tables=[page_table(table) for table in result.tables],
-        left_out=result.left_out,
-        stand_in=result.stand_in,
+        written=written,
+        published=published,
+        signed=signed,
+        chart=chart,
         legend=legend([("this run", OURS), ("the paper", THEIRS)]),
         version=__version__,
     )
 
 
-def page_table(table: PanelTable) -> dict[str, Any]:
-    """A panel's table and charts as texts and drawings; ``published`` are columns that the paper has too."""
-    labels = [column.label for column in table.columns]
-    charts = [(column.label, _chart(table, column)) for column in table.columns]
-    return {
-        "title": table.panel.title,
-        "source": source_of(table.panel.label),
-        "columns": labels,
-        "published": [label for label in labels if any(row.cells[label].paper for row in table.rows)],
-        "rows": [
-            (row.shown, [_page_cell(row.cells[c.label], c) for c in table.columns]) for row in table.rows
-        ],
-        "missing": table.missing,
-        "notes": table.footnotes(),
-        "charts": charts,
-    }
-
-
-def _page_cell(cell: Cell, column: Column) -> dict[str, str]:
-    return {
-        "ours": written(cell, column.places) if cell.values or cell.paper else "",
-        "paper": published(cell, column.places),
-        "difference": "" if cell.difference is None else signed(cell.difference, 1),
-    }
-
-
-def source_of(label: str) -> str:
-    """Where the paper has what a panel shows, as a sentence; empty where it has nothing like it."""
-    kind = label.partition(":")[0]
-    told = {"tab": f"Table {label} of the paper.", "app": f"Text of the paper, {label}."}
-    return told.get("app" if kind == "sec" else kind, "")
-
-
-def _chart(table: PanelTable, column: Column) -> Markup:
-    """Ours and the paper's, row under row."""
+def chart(table: PanelTable, column: Column) -> Markup:
+    """A column, ours and the paper's, row under row."""
     rows = []
     for row in table.rows:
         cell, marks = row.cells[column.label], []

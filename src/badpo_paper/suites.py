@@ -138,6 +138,11 @@ class Panel:
     spread : {"t95", "sd", "mean", "prompts95", "none"}
     truth : str
         Label of a row with what was planted, in place of what was learned; empty: no such row.
+    of : {"runs", "votes", "signatures", "names"}
+        What the table is of. ``votes``: its rows are the attributes of the corpus, its columns are read from the votes
+        (keys of `badpo.auditing.pool.log_odds_row`). ``signatures``: DPO's, attribute by attribute (keys of
+        `badpo_paper.name_readouts.signature_shift`). ``names``: how many tokens these take, cell by cell (keys of
+        `badpo_paper.name_readouts.token_balance`).
     """
 
     label: str
@@ -147,6 +152,7 @@ class Panel:
     columns: tuple[Column, ...]
     spread: Spread = "t95"
     truth: str = ""
+    of: Literal["runs", "votes", "signatures", "names"] = "runs"
 
 
 @dataclass(frozen=True)
@@ -159,23 +165,16 @@ class Suite:
     panels : tuple of Panel
     patterns : tuple of str
         Keys of `badpo_paper.patterns.PATTERNS`.
-    votes : tuple of Panel
-        Above the others: panels without conditions, whose rows are the attributes of the corpus and whose columns are
-        read from its votes (keys of `badpo.auditing.pool.log_odds_row`).
-    signatures : tuple of Corpus
-        Below the others: what DPO's signatures on these rest on, and how many tokens the names take.
     """
 
     name: str
     title: str
     panels: tuple[Panel, ...]
     patterns: tuple[str, ...] = ()
-    votes: tuple[Panel, ...] = ()
-    signatures: tuple[Corpus, ...] = ()
 
     def corpora(self) -> list[Corpus]:
         """The corpora of its panels, each once."""
-        return list(dict.fromkeys(panel.corpus for panel in (*self.votes, *self.panels)))
+        return list(dict.fromkeys(panel.corpus for panel in self.panels))
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------
@@ -238,6 +237,28 @@ FORMATTING = (
 GROUP_WEIGHTS = (
     Column("group weights, sd", "log:groups/weight_sd", 2),
     Column("largest weight", "log:groups/weight_max", 2),
+)
+SHIFTS = (
+    Column("shift of the share", "shift"),
+    Column("random labels, sd", "sd"),
+    Column("2.5 %", "low"),
+    Column("97.5 %", "high"),
+    Column("share as large", "p_greater"),
+    Column("three names' share", "top_share", PERCENT),
+    Column("shift without them", "shift_without_top"),
+)
+NAME_TOKENS = (
+    Column("names", "n_names", 0),
+    Column("tokens a name", "mean_tokens", 1),
+    Column("one token", "one_token_share", PERCENT),
+    Column("first tokens", "first_tokens", 0),
+    Column("begin alike", "largest_first_share", PERCENT),
+)
+BEFORE_TRAINING = (
+    Column("cross-group", "cross_share", PERCENT1),
+    Column("carrier wins", "carrier_wins", PERCENT1),
+    Column("offline theta", "log_odds", 2),
+    Column("odds", "odds", 1),
 )
 TYPES = (
     *GROUP_WEIGHTS,
@@ -339,12 +360,16 @@ def _names_samples() -> Suite:
         Column("the black candidate", "recommended.attributes.black.share", 2),
     )
     rows = (DPO, *BA, Row("BA-DPO (shuffled ids)", Condition("shuffled_ids")))
+    carriers = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
+    tokens = "Tokens of the names, cell by cell"
     panels = (
         Panel("tab:names_samples", QWEN, SIGNED, rows, columns, "mean"),
         Panel("app:names", "Two candidates with the same qualifications", SIGNED, rows, choices, "mean"),
+        Panel("app:abl_names", carriers, SIGNED, (), SHIFTS, "none", of="signatures"),
+        Panel("app:names", tokens, SIGNED, (), NAME_TOKENS, "none", of="names"),
     )
     title = "Sampled signatures beside probabilities"
-    return Suite("names-samples", title, panels, ("samples_saturate",), signatures=(SIGNED,))
+    return Suite("names-samples", title, panels, ("samples_saturate",))
 
 
 def _multipref_length() -> Suite:
@@ -448,16 +473,13 @@ def _attributes() -> Suite:
         Column("markdown, rate", "markdown.matched"),
         Column("markdown, amplification", "amplified:markdown.matched", 1),
     )
-    before = (
-        Column("cross-group", "cross_share", PERCENT1),
-        Column("carrier wins", "carrier_wins", PERCENT1),
-        Column("offline theta", "log_odds", 2),
-        Column("odds", "odds", 1),
+    before = "The votes, before training"
+    panels = (
+        Panel("tab:attributes", before, STYLE, (), BEFORE_TRAINING, "prompts95", of="votes"),
+        Panel("tab:attributes", QWEN, STYLE, (DPO,), columns, "sd"),
     )
-    panel = Panel("tab:attributes", QWEN, STYLE, (DPO,), columns, "sd")
-    votes = Panel("tab:attributes", "The votes, before training", STYLE, (), before, "prompts95")
     title = "The declared attributes before training, and what DPO does to them"
-    return Suite("attributes", title, (panel,), votes=(votes,))
+    return Suite("attributes", title, panels)
 
 
 def _votes() -> Suite:

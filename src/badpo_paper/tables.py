@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,12 +20,13 @@ from badpo.auditing.pool import log_odds_row
 from badpo.data.files import LOG_FILE
 from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
-from badpo.results.words import DASH, arm_label, decimal, markdown_text, percent, signed
+from badpo.results.words import DASH, arm_label, decimal, markdown_text, signed
 from badpo.runs.run import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo_paper.arms import ARMS
+from badpo_paper.datasets import Dataset
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
-from badpo_paper.suites import PERCENT, PERCENT1, Column, Corpus, Panel, Row
+from badpo_paper.suites import Column, Corpus, Panel, Row
 
 REFERENCE = "Reference"
 # What shares are taken of, in words, and with how many places a shift of it is told.
@@ -67,8 +68,8 @@ class Found:
         return self._planned.get(condition, self.seeds)
 
     def seeds_of(self, condition: str) -> tuple[int, ...]:
-        """The seeds at which a condition was measured."""
-        return tuple(seed for seed in self.seeds if self.readouts(f"{condition}-s{seed}"))
+        """Those of them at which it was measured."""
+        return tuple(seed for seed in self.planned(condition) if self.readouts(f"{condition}-s{seed}"))
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
         """The value at each seed that has it; sources as in `badpo_paper.suites.Column`."""
@@ -82,32 +83,15 @@ class Found:
         found = {
             seed: self._value(condition, seed, how, place, against) for seed in self.seeds_of(condition)
         }
-        return {
-            seed: value for seed, value in found.items() if value is not None and math.isfinite(value)
-        }
+        return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
-    def _value(self, condition: str, seed: int, how: str, place: str, against: str) -> float | None:
-        """One value; None where it was not measured or is not defined."""
+    def _value(self, condition: str, seed: int, how: str, place: str, against: str) -> float:
+        """One value; NaN where it was not measured or is not defined."""
         name = f"{condition}-s{seed}"
-        if how == "log":
-            return place_of(last_step(self.folder / name), place)
-        if how == "type":
-            return of_type(self.readouts(name), place)
-        if how == "anchor":
-            return place_of(kept_json(self.folder / name / "anchor.json"), place)
-        own, reference = (place_of(self.readouts(one), place) for one in (name, "reference"))
-        if own is None or not how:
-            return own
-        if reference is None:
-            return None
-        if how == "shift":
-            return own - reference
-        if how == "distance":
-            return float(log_odds_distance(own, reference))
-        if how == "removed":
-            dpo = place_of(self.readouts(f"{against}-s{seed}"), place)
-            return None if dpo is None else float(share_removed([dpo], [own], reference)[0])
-        raise ValueError(f"there is no source {how}:PLACE")
+        if how in FILES:
+            return place_of(FILES[how](self.folder / name), place)
+        runs = (name, "reference", f"{against}-s{seed}")
+        return float(MEASURES[how](*(place_of(self.readouts(run), place) for run in runs)))
 
     def no_share(self, against: str, place: str) -> str:
         """Why no share of a condition's shift can be said to be removed; empty where it moved up, or was not run.
@@ -117,7 +101,7 @@ class Found:
         """
         reference = place_of(self.readouts("reference"), place)
         values = list(self.values(against, place).values())
-        if reference is None or not values:
+        if math.isnan(reference) or not values:
             return ""
         moved = shift(values, reference)
         if (moved.low if moved.n > 1 else moved.estimate) > 0:
@@ -131,14 +115,11 @@ class Found:
         return f"no share removed: {whose}'s own shift in {words}, {told}, does not lie above zero"
 
 
-def place_of(readouts: Mapping[str, Any], place: str) -> float | None:
-    """The number at a place, its keys joined by dots; None where there is none."""
-    found: Any = readouts
+def place_of(readouts: Any, place: str) -> float:
+    """The number at a place, its keys joined by dots; NaN where there is none."""
     for key in place.split("."):
-        if not isinstance(found, Mapping) or key not in found:
-            return None
-        found = found[key]
-    return float(found) if isinstance(found, int | float) else None
+        readouts = readouts.get(key) if isinstance(readouts, Mapping) else None
+    return float(readouts) if isinstance(readouts, int | float) else math.nan
 
 
 def last_step(folder: Path) -> dict[str, Any]:
@@ -150,17 +131,29 @@ def last_step(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def of_type(readouts: Mapping[str, Any], place: str) -> float | None:
-    """A reading of one type of EM-DPO, types in the order of their annotators; None where there are none.
+def types_in_order(folder: Path) -> dict[str, dict[str, float]]:
+    """What is told of EM-DPO's types, by their places in the order of their annotators.
 
     The number of a type means nothing across seeds; its place in this order does.
     """
-    types = readouts.get("types")
-    if types is None:
-        return None
-    what, _, rank = place.partition(".")
+    types = kept_json(folder / "readouts.json").get("types", {"annotators": []})
     order = np.argsort(-np.array(types["annotators"]), kind="stable")
-    return float(types[what][order[int(rank)]]) if int(rank) < len(order) else None
+    return {what: {str(rank): row[k] for rank, k in enumerate(order)} for what, row in types.items()}
+
+
+# By what stands before the colon of a source: what else of a run is read than its readouts,
+FILES: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+    "log": last_step,
+    "type": types_in_order,
+    "anchor": lambda folder: kept_json(folder / "anchor.json"),
+}
+# and what is made of a run's own number, the reference's, and that of the condition whose shift is removed.
+MEASURES: dict[str, Callable[[float, float, float], Any]] = {
+    "": lambda own, reference, dpo: own,
+    "shift": lambda own, reference, dpo: own - reference,
+    "distance": lambda own, reference, dpo: log_odds_distance(own, reference),
+    "removed": lambda own, reference, dpo: share_removed([dpo], [own], reference)[0],
+}
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
@@ -197,11 +190,8 @@ class TableRow:
     @property
     def shown(self) -> str:
         """The label; a row at fewer seeds than the others is marked as a control."""
-        return (
-            f"{self.label} (seed {', '.join(map(str, self.seeds))} only)"
-            if self.is_control
-            else self.label
-        )
+        only = f" (seed {', '.join(map(str, self.seeds))} only)"
+        return self.label + only * self.is_control
 
 
 @dataclass(frozen=True)
@@ -213,6 +203,11 @@ class PanelTable:
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def published(self) -> set[str]:
+        """Labels of the columns that the paper has too."""
+        return {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
 
     def footnotes(self) -> list[str]:
         """What is to be said of the table, and of single rows: each footnote once, behind the labels of its rows."""
@@ -231,26 +226,24 @@ def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
 
 
 def filled_row(
-    panel: Panel, label: str, values: Mapping[str, Sequence[float | None]], spread: str = ""
+    panel: Panel,
+    label: str,
+    values: Mapping[str, Sequence[float | None]],
+    halves: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """A row of a panel from its values, which stand by the sources of the columns."""
+    """A row of a panel from its values, and half widths where they are known, both by the sources of the columns."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
-    spread = spread or panel.spread
     cells = {}
     for column in panel.columns:
-        known = [float(value) for value in values.get(column.source, ()) if value is not None]
-        half = math.nan
-        if len(known) > 1 and spread == "t95":
+        given = [math.nan if value is None else value for value in values.get(column.source, ())]
+        known = [float(value) for value in given if math.isfinite(value)]
+        half = (halves or {}).get(column.source, math.nan)
+        if len(known) > 1 and panel.spread == "t95":
             half = t_interval(known).half_width
-        if len(known) > 1 and spread == "sd":
+        if len(known) > 1 and panel.spread == "sd":
             half = float(np.std(known, ddof=1))
-        theirs = paper.get(column.label)
-        cells[column.label] = Cell(
-            tuple(known),
-            float(np.mean(known)) if known else math.nan,
-            half,
-            tuple(theirs) if theirs else None,
-        )
+        mean, theirs = float(np.mean(known)) if known else math.nan, paper.get(column.label)
+        cells[column.label] = Cell(tuple(known), mean, half, tuple(theirs) if theirs else None)
     return TableRow(label, cells)
 
 
@@ -263,33 +256,37 @@ def finished_table(
     return PanelTable(panel, columns, rows, tuple(missing), tuple(notes))
 
 
+# -- rows of runs -----------------------------------------------------------------------------------------------------
+
+
 def panel_table(panel: Panel, found: Found) -> PanelTable:
     """A panel's values over the seeds that were planned and run."""
-    reference = found.readouts("reference")
-    plain = {c.source: [place_of(reference, c.source)] for c in panel.columns if ":" not in c.source}
-    above = [filled_row(panel, REFERENCE, plain, "mean")]
-    if panel.truth:
-        above.append(filled_row(panel, panel.truth, _truth(panel, found), "mean"))
-    rows = [row for row in above if any(cell.values or cell.paper for cell in row.cells.values())]
-    missing, notes = [], []
+    rows, missing, notes = _rows_above(panel, found), [], []
     for row in panel.rows:
         name = row.condition.name
-        measured, wanted = found.seeds_of(name), found.planned(name)
-        missing += [f"{name}-s{seed}" for seed in wanted if seed not in measured]
-        seeds = tuple(seed for seed in measured if seed in wanted)
+        seeds = found.seeds_of(name)
+        missing += [f"{name}-s{seed}" for seed in found.planned(name) if seed not in seeds]
         if not seeds:
             continue
         values = {}
         for column in panel.columns:
-            at = found.values(name, column.source, row.against)
-            values[column.source] = [at[seed] for seed in seeds if seed in at]
+            values[column.source] = list(found.values(name, column.source, row.against).values())
             if column.source.startswith("removed:") and name != row.against:
                 notes.append(found.no_share(row.against, column.source.removeprefix("removed:")))
         said = filter(None, (row.note, length_note(row, found, seeds[0])))
-        filled = filled_row(panel, row.label, values)
-        is_control = len(seeds) < len(found.seeds)
+        filled, is_control = filled_row(panel, row.label, values), len(seeds) < len(found.seeds)
         rows.append(replace(filled, seeds=seeds, is_control=is_control, notes=tuple(said)))
     return finished_table(panel, rows, missing, list(dict.fromkeys(filter(None, notes))))
+
+
+def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
+    """The reference, and what was planted, where the columns or the paper tell something of them."""
+    reference = found.readouts("reference")
+    plain = {c.source: [place_of(reference, c.source)] for c in panel.columns if ":" not in c.source}
+    above = [filled_row(panel, REFERENCE, plain)]
+    if panel.truth:
+        above.append(filled_row(panel, panel.truth, _truth(panel, found)))
+    return [row for row in above if any(cell.values or cell.paper for cell in row.cells.values())]
 
 
 def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
@@ -318,66 +315,37 @@ def length_note(row: Row, found: Found, seed: int) -> str:
     return ""
 
 
-def votes_table(panel: Panel, judgments: Judgments) -> PanelTable:
-    """How every declared attribute stands in the votes, the paper's numbers beside."""
+# -- rows of votes and names ------------------------------------------------------------------------------------------
+
+
+def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
+    """The table of a panel, whatever its rows are: runs, attributes, or cells of names."""
+    match panel.of:
+        case "runs":
+            return panel_table(panel, found)
+        case "votes":
+            values = votes_before(dataset(panel.corpus).judgments)
+        case "signatures":
+            values = signature_shifts(found)
+        case "names":
+            values = found.readouts("reference").get("name_tokens", {})
     rows = []
-    for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
-        read = log_odds_row(found, judgments.n_votes)
-        row = filled_row(panel, name, {c.source: [read[c.source]] for c in panel.columns})
-        label = next(column.label for column in panel.columns if column.source == "log_odds")
-        if row.cells[label].values and None not in (read["ci_low"], read["ci_high"]):
-            half = (read["ci_high"] - read["ci_low"]) / 2
-            row = replace(row, cells={**row.cells, label: replace(row.cells[label], half=half)})
-        rows.append(row)
+    for name, row in values.items():
+        low, high = row.get("ci_low"), row.get("ci_high")
+        halves = {} if low is None or high is None else {"log_odds": (high - low) / 2}
+        numbers = {source: [number] for source, number in row.items()}
+        rows.append(filled_row(panel, name.replace("_", " "), numbers, halves))
     return finished_table(panel, rows)
 
 
-SHIFT = (
-    Column("shift of the share", "shift"),
-    Column("random labels, sd", "sd"),
-    Column("2.5 %", "low"),
-    Column("97.5 %", "high"),
-    Column("share as large", "p_greater"),
-    Column("three names' share", "top_share", PERCENT),
-    Column("shift without them", "shift_without_top"),
-)
-TOKENS = (
-    Column("names", "n_names", 0),
-    Column("tokens a name", "mean_tokens", 1),
-    Column("one token", "one_token_share", PERCENT),
-    Column("first tokens", "first_tokens", 0),
-    Column("begin alike", "largest_first_share", PERCENT),
-)
-SHIFT_TITLE = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
+def votes_before(judgments: Judgments) -> dict[str, dict]:
+    """How every declared attribute stands in the votes."""
+    found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
+    return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
 
 
-def name_panels(corpus: Corpus) -> tuple[Panel, Panel]:
-    """The shift of DPO's signatures, its rows the attributes; the tokens of names, its rows the cells."""
-    return (
-        Panel("app:abl_names", SHIFT_TITLE, corpus, (), SHIFT, "none"),
-        Panel("app:names", "Tokens of the names, cell by cell", corpus, (), TOKENS, "none"),
-    )
-
-
-def name_tables(corpus: Corpus, found: Found) -> list[PanelTable]:
-    """Both tables, as far as there are readouts for them."""
-    reference, tables = found.readouts("reference"), []
-    for panel, rows in zip(
-        name_panels(corpus), (_shifts(found), reference.get("name_tokens", {})), strict=True
-    ):
-        if rows:
-            filled = (
-                filled_row(
-                    panel, name.replace("_", " "), {place: [number] for place, number in row.items()}
-                )
-                for name, row in rows.items()
-            )
-            tables.append(finished_table(panel, filled))
-    return tables
-
-
-def _shifts(found: Found) -> dict[str, dict]:
-    """For each attribute, DPO's mean share over its seeds beside random labels of the pool."""
+def signature_shifts(found: Found) -> dict[str, dict]:
+    """For each attribute, DPO's mean share of signatures over its seeds beside random labels of the pool."""
     runs = ["reference", *(f"dpo-s{seed}" for seed in found.seeds_of("dpo"))]
     kept = [found.readouts(name).get("signatures") for name in runs]
     if kept[0] is None or not any(kept[1:]):
@@ -392,18 +360,15 @@ def _shifts(found: Found) -> dict[str, dict]:
 # -- tables as text ---------------------------------------------------------------------------------------------------
 
 
-def number(value: float | None, places: int) -> str:
+def number(value: float, places: int) -> str:
     """A number with a column's decimals."""
-    if places == PERCENT:
-        return percent(value)
-    if places == PERCENT1:
-        return f"{decimal(None if value is None else 100 * value, 1)}\u00a0%"
-    return decimal(value, places)
+    return decimal(value, places) if places >= 0 else f"{decimal(100 * value, -1 - places)} %"
 
 
 def _spread(mean: float, half: float | None, places: int) -> str:
-    behind = "" if half is None or not math.isfinite(half) else f" \u00b1 {number(half, places)}"
-    return f"{number(mean, places)}{behind}".replace("\u00a0", " ")
+    if half is None or not math.isfinite(half):
+        return number(mean, places)
+    return f"{number(mean, places)} \u00b1 {number(half, places)}"
 
 
 def written(cell: Cell, places: int) -> str:
@@ -416,35 +381,55 @@ def published(cell: Cell, places: int) -> str:
     return "" if cell.paper is None else _spread(*cell.paper, places)
 
 
-# How `tabulate` calls each format of a table, and how a line beside one is marked.
-FORMATS = {"text": ("plain", "{}"), "markdown": ("pipe", "*{}*"), "latex": ("latex_booktabs", "% {}")}
+class Format(NamedTuple):
+    """How a table is written: what `tabulate` calls its format, and how the title and a note stand beside it."""
+
+    of_tabulate: str
+    title: str = "{}"
+    note: str = "{}"
+
+
+FORMATS = {
+    "text": Format("plain"),
+    "markdown": Format("pipe", "**{}**\n", "\n*{}*"),
+    "latex": Format("latex_booktabs", "% {}", "% {}"),
+}
 
 
 def written_table(table: PanelTable, form: str) -> str:
     """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours."""
-    name, mark = FORMATS[form]
-    is_markdown, lines = form == "markdown", [*_notes(table)]
-    rows = []
-    for row in table.rows:
-        texts = []
-        for column in table.columns:
-            cell = row.cells[column.label]
-            theirs = published(cell, column.places) if is_markdown else ""
-            texts.append(written(cell, column.places) + (f" [{theirs}]" if theirs else ""))
-        rows.append([row.shown, *texts])
+    how, is_markdown = FORMATS[form], form == "markdown"
+
+    def text(cell: Cell, places: int) -> str:
+        theirs = published(cell, places) if is_markdown else ""
+        return written(cell, places) + f" [{theirs}]" * bool(theirs)
+
+    rows = [
+        [row.shown, *(text(row.cells[c.label], c.places) for c in table.columns)] for row in table.rows
+    ]
     header = ["", *(column.label for column in table.columns)]
     aligned = ["left", *["right"] * len(table.columns)]
-    body = tabulate(rows, header, tablefmt=name, colalign=aligned, disable_numparse=True)
+    body = tabulate(rows, header, how.of_tabulate, colalign=aligned, disable_numparse=True)
     if form != "text":
         body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
     if form == "latex":
         body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$")
-    if is_markdown and any(cell.paper for row in table.rows for cell in row.cells.values()):
-        lines.append("in brackets: the paper's")
-    title = table.panel.title
-    title = f"**{markdown_text(title)}**\n" if is_markdown else mark.format(title)
-    gap = [""] if is_markdown else []
-    return "\n".join([title, *([body] if table.columns else []), *gap, *map(mark.format, lines)])
+    notes = [*_notes(table), *["in brackets: the paper's"] * bool(is_markdown and table.published)]
+    title = how.title.format(markdown_text(table.panel.title) if is_markdown else table.panel.title)
+    return "\n".join([title, *[body] * bool(table.columns), *map(how.note.format, notes)])
+
+
+def _notes(table: PanelTable) -> list[str]:
+    """What stands under a table: what its plus-minus is, which runs lack, and its footnotes."""
+    spread = table.panel.spread
+    has_half = any(math.isfinite(cell.half) for row in table.rows for cell in row.cells.values())
+    notes = [SPREADS[spread]] * (has_half or spread == "mean") if table.columns else ["nothing measured"]
+    if table.missing:
+        notes.append(f"not run: {', '.join(table.missing)}")
+    return [*notes, *table.footnotes()]
+
+
+# -- tables as data ---------------------------------------------------------------------------------------------------
 
 
 def cells_of(table: PanelTable) -> list[dict[str, Any]]:
@@ -481,13 +466,3 @@ def to_frame(table: PanelTable) -> pd.DataFrame:
     for name in ("row", "column", "notes"):
         frame[name] = frame[name].map(inert)
     return frame.assign(table=table.panel.label, panel=table.panel.title, spread=table.panel.spread)
-
-
-def _notes(table: PanelTable) -> list[str]:
-    """What stands under a table: what its plus-minus is, which runs lack, and its footnotes."""
-    spread = table.panel.spread
-    has_half = any(math.isfinite(cell.half) for row in table.rows for cell in row.cells.values())
-    notes = [SPREADS[spread]] * (has_half or spread == "mean") if table.columns else ["nothing measured"]
-    if table.missing:
-        notes.append(f"not run: {', '.join(table.missing)}")
-    return [*notes, *table.footnotes()]

@@ -80,7 +80,7 @@ def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
     [
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
         (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"'),
-        (("names", "--format", "docx"), "is no format"),
+        (("names", "--format", "docx"), 'no format "docx"'),
         (("names", "--data", "votes.csv", "--dry-run"), "which scale tiny does not read"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),
         (("names", "--seeds", "42,42", "--dry-run"), "42 is given twice"),

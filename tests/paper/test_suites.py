@@ -16,7 +16,7 @@ from badpo_paper.reproduce import asked_for, read_suite
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Offset, Panel, Row, Suite
-from badpo_paper.tables import REFERENCE, name_panels, paper_numbers
+from badpo_paper.tables import REFERENCE, paper_numbers
 from tests.paper.suite_scale import SIGNED, small, suite
 
 SEEDS = (42, 123, 456)
@@ -36,27 +36,24 @@ def test_every_row_has_an_arm_every_arm_a_row_and_every_pattern_a_suite():
     assert {name for found in SUITES.values() for name in found.patterns} == set(PATTERNS)
 
 
-OF_NAMES = {"woman", "black", *(cell.replace("_", " ") for cell in CELLS)}
+OTHER_ROWS = {
+    "votes": {"length", "markdown"},
+    "signatures": {"woman", "black"},
+    "names": {cell.replace("_", " ") for cell in CELLS},
+}
 
 
 def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
-    panels = {
-        (panel.label, panel.title): (panel, extra)
-        for found in SUITES.values()
-        for extra, several in (
-            ({"length", "markdown"}, found.votes),
-            (set(), found.panels),
-            *((OF_NAMES, name_panels(corpus)) for corpus in found.signatures),
-        )
-        for panel in several
-    }  # fmt: skip
+    every = [panel for found in SUITES.values() for panel in found.panels]
+    panels = {(panel.label, panel.title): panel for panel in every}
     for label, by_title in paper_numbers().items():
         for title, rows in by_title.items():
-            panel, extra = panels[label, title]
-            assert set(rows) <= {REFERENCE, panel.truth, *extra, *(row.label for row in panel.rows)}
+            panel = panels[label, title]
+            labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
+            assert set(rows) <= OTHER_ROWS.get(panel.of, labels), (label, title)
             columns = {column.label for column in panel.columns}
             assert {column for row in rows.values() for column in row} <= columns, (label, title)
-    spreads = {label: panel.spread for (label, _), (panel, _) in panels.items()}
+    spreads = {label: panel.spread for (label, _), panel in panels.items()}
     assert {spreads[f"tab:{name}"] for name in ("names_v3", "multipref", "formatting", "mistral")} == {
         "t95"
     }
@@ -135,15 +132,12 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text("text")
-    # the tables of signatures stand behind the others, once there is something to show
-    write_json(
-        tmp_path / "signed/reference/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
-    )
-    write_json(
-        tmp_path / "signed/dpo-s42/readouts.json", {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
-    )
+    # a table of signatures stands behind the others, once there is something to show
     samples = Reproduction([SUITES["names-samples"]], SCALES["tiny"], SEEDS, tmp_path)
-    assert len(read_suite(*samples.suites, samples).tables) > len(SUITES["names-samples"].panels)
+    for name, n_tables in (("reference", 2), ("dpo-s42", 3)):
+        shares = {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
+        write_json(tmp_path / "signed" / name / "readouts.json", shares)
+        assert len(read_suite(*samples.suites, samples).tables) == n_tables
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------

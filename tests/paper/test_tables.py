@@ -19,11 +19,10 @@ from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import (
     FORMATS,
     Found,
-    name_tables,
     panel_table,
+    table_of,
     to_frame,
     to_json,
-    votes_table,
     written_table,
 )
 from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset, small
@@ -69,7 +68,7 @@ def panel_named(suite: str, label: str) -> Panel:
     return next(panel for panel in SUITES[suite].panels if panel.label == label)
 
 
-def table_of(folder, *rows, **options):
+def table_for(folder, *rows, **options):
     return panel_table(panel(*rows, **options), Found(folder, SEEDS))
 
 
@@ -81,15 +80,15 @@ def page_of(folder, found: Suite, options: str = "--scale tiny") -> str:
 
 
 def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_papers(signed):
-    cell = table_of(signed, DPO).rows[1].cells["p(woman)"]
+    cell = table_for(signed, DPO).rows[1].cells["p(woman)"]
     assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
     assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
     assert cell.difference == pytest.approx((0.96 - 0.964) / (cell.half + 0.005))
-    assert table_of(signed, DPO, spread="sd").rows[1].cells["p(woman)"].half == pytest.approx(0.01)
+    assert table_for(signed, DPO, spread="sd").rows[1].cells["p(woman)"].half == pytest.approx(0.01)
 
 
 def test_the_share_removed_is_taken_seed_by_seed(signed):
-    _, dpo, pooled = table_of(signed, DPO, POOLED).rows
+    _, dpo, pooled = table_for(signed, DPO, POOLED).rows
     expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
     assert pooled.cells["removed (woman)"].values == pytest.approx(expected)
     assert dpo.cells["removed (woman)"].values == ()
@@ -98,7 +97,7 @@ def test_the_share_removed_is_taken_seed_by_seed(signed):
 def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     for woman, seed in zip((0.505, 0.495, 0.504), SEEDS, strict=True):
         write(signed, f"dpo-s{seed}", names(woman, 0.98))
-    table = table_of(signed, DPO, POOLED)
+    table = table_for(signed, DPO, POOLED)
     # columns that nobody measured are left out
     assert [column.label for column in table.columns] == [
         "p(woman)",
@@ -154,7 +153,7 @@ def test_other_sources_of_a_shift(style):
 
 def test_what_is_missing_or_torn_is_said(signed):
     (signed / "dpo-s123" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
-    table = table_of(signed, DPO)
+    table = table_for(signed, DPO)
     assert table.missing == ("dpo-s123",) and table.rows[1].seeds == (42, 456)
     assert "not run: dpo-s123" in written_table(table, "text")
     em = panel(Row("EM", Condition("em_dpo")), columns=panel_named("names", "sec:names_v3").columns)
@@ -269,13 +268,13 @@ def signatures(**shares: float) -> dict:
 
 
 def test_the_shift_of_signatures_is_the_mean_over_seeds_and_hangs_on_one_name(tmp_path):
-    assert name_tables(SIGNED, Found(tmp_path, SEEDS)) == []
+    shifts = next(one for one in SUITES["names-samples"].panels if one.of == "signatures")
+    assert table_of(shifts, Found(tmp_path, SEEDS), dataset).rows == ()
     write(tmp_path, "reference", signatures(Emily=0.4, Jamal=0.1))
-    assert name_tables(SIGNED, Found(tmp_path, SEEDS)) == []
+    assert table_of(shifts, Found(tmp_path, SEEDS), dataset).rows == ()
     write(tmp_path, "dpo-s42", signatures(Latisha=0.9))
     write(tmp_path, "dpo-s123", signatures(Latisha=0.7, Emily=0.1))
-    (table,) = name_tables(SIGNED, Found(tmp_path, SEEDS))
-    woman, black = table.rows
+    woman, black = table_of(shifts, Found(tmp_path, SEEDS), dataset).rows
     assert black.label == "black" and black.cells["shift of the share"].mean == pytest.approx(0.8 - 0.1)
     assert black.cells["three names' share"].mean == pytest.approx(1.0)
     assert black.cells["shift without them"].mean == pytest.approx(-0.1)
@@ -286,19 +285,19 @@ def test_the_shift_of_signatures_is_the_mean_over_seeds_and_hangs_on_one_name(tm
 def test_tokens_of_names_stand_with_the_papers(tmp_path):
     tokens = {"n_names": 18, "mean_tokens": 2.0, "one_token_share": 0.0, "first_tokens": 9}
     write(tmp_path, "reference", {"name_tokens": {"black_woman": tokens | {"largest_first_share": 0.5}}})
-    (table,) = name_tables(SIGNED, Found(tmp_path, SEEDS))
-    assert table.panel.title.startswith("Tokens of the names") and table.rows[0].label == "black woman"
-    assert table.rows[0].cells["tokens a name"].paper == (2.1, None)
+    of_names = next(one for one in SUITES["names-samples"].panels if one.of == "names")
+    (row,) = table_of(of_names, Found(tmp_path, SEEDS), dataset).rows
+    assert row.label == "black woman" and row.cells["tokens a name"].paper == (2.1, None)
 
 
 # -- the votes before training -----------------------------------------------------------------------------------
 
-VOTES = SUITES["attributes"].votes[0]
+VOTES = SUITES["attributes"].panels[0]
 
 
 def test_the_votes_before_training_are_the_audits(style):
     judgments = dataset(STYLE).judgments
-    table = votes_table(VOTES, judgments)
+    table = table_of(VOTES, Found(style, SEEDS), dataset)
     audited = {row["name"]: row for row in pool_attributes(judgments)}
     for row in table.rows:
         for column in table.columns:
@@ -315,10 +314,12 @@ def test_the_votes_before_training_are_the_audits(style):
     )
 
 
-def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
+def test_an_attribute_whose_votes_all_go_one_way_has_a_dash(tmp_path):
     judgments = dataset(STYLE).judgments
     toward = np.where(judgments.delta[:, 0] != 0, judgments.delta[:, 0], judgments.votes["sign"])
-    table = votes_table(VOTES, replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int))))
+    one_way = replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int)))
+    found = replace(dataset(STYLE), judgments=one_way)
+    table = table_of(VOTES, Found(tmp_path, SEEDS), lambda corpus: found)
     cells = table.rows[0].cells
     assert cells["carrier wins"].mean == 1.0 and cells["offline theta"].values == ()
     json.dumps(to_json(table), allow_nan=False)
@@ -328,7 +329,7 @@ def test_an_attribute_whose_votes_all_go_one_way_has_a_dash():
 
 
 def test_every_format_says_the_same(signed):
-    table = table_of(signed, DPO, POOLED)
+    table = table_for(signed, DPO, POOLED)
     assert "0.960 \u00b1 0.025" in written_table(table, "text")
     assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in written_table(table, "markdown")
     latex = written_table(table, "latex")
@@ -340,7 +341,7 @@ def test_every_format_says_the_same(signed):
         assert (cell["paper_mean"], cell["paper_half_width"]) == (0.964, 0.005)
         assert cell["values"] in ([0.95, 0.96, 0.97], "0.95 0.96 0.97")
     # a formula in a label is text
-    assert "'=1+1" in to_frame(table_of(signed, Row("=1+1", DPO.condition)))["row"].tolist()
+    assert "'=1+1" in to_frame(table_for(signed, Row("=1+1", DPO.condition)))["row"].tolist()
 
 
 def test_every_format_has_the_footnotes_of_its_rows(style):
