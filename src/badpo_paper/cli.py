@@ -14,7 +14,6 @@ from typer import Argument, Option
 
 from badpo.cli.options import (
     AsJson,
-    Debug,
     announce,
     as_lines,
     print_json,
@@ -54,7 +53,6 @@ def demo(
         None, help="Also write the figures over the seeds to this Markdown file."
     ),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Watch a bias enter a small model under DPO and stay out under BA-DPO. Minutes, no GPU, no network."""
     from badpo_paper.datasets import demo_votes, lean_lines
@@ -66,8 +64,8 @@ def demo(
     from badpo_paper.demo import demo_tables, run_demo
 
     numbers = parsed_seeds(seeds)
-    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        summaries = run_demo(out, numbers, progress, model, data_seed)
+    with redirect_stdout(sys.stderr):
+        summaries = run_demo(out, numbers, terminal_progress(as_json), model, data_seed)
 
     if results is not None:
         given = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
@@ -102,7 +100,6 @@ def reproduce(
     ),
     form: str = Option("text", "--format", help="text, markdown, latex or csv."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
     from badpo_paper.reproduce import asked_for, known, run_suites, write_suite_page
@@ -121,12 +118,8 @@ def reproduce(
         return
     quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
-    with (
-        stopping_whole(WHAT_IS_LEFT),
-        redirect_stdout(sys.stderr),
-        terminal_progress(as_json) as progress,
-    ):
-        results = run_suites(asked, progress, jobs)
+    with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr):
+        results = run_suites(asked, terminal_progress(as_json), jobs)
     if as_json:
         print_json([result.to_json() for result in results])
     options = f"--scale {scale}" + (f" --data {data.name}" if data else "")
@@ -161,7 +154,6 @@ def corpus_signed(
     n: int | None = Option(None, help="How many of the bundled pairs, when no file is given."),
     seed: int = Option(0, help="Seed of the plan: kinds, names, annotators, votes."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
     from badpo_paper.corpora.files import write_signed_corpus
@@ -178,7 +170,6 @@ def corpus_multipref(
         None, metavar="[FILE]", help="Rows of allenai/multipref; from the Hub if not given."
     ),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """MultiPref with its votes one by one, its evaluation prompts, and its statistics beside the published ones."""
     from badpo_paper.corpora.files import write_multipref
@@ -200,7 +191,6 @@ def corpus_ultrafeedback(
     signing: int = Option(300, min=1, help="Signing prompts."),
     seed: int = Option(0, help="Seed of the draw and of the plan."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Signed-UltraFeedback: real pairs signed with names, 60 planted annotators, prompts to evaluate on."""
     from badpo_paper.corpora.files import write_signed_ultrafeedback
@@ -215,7 +205,6 @@ def corpus_style(
     n: int = Option(7_177, min=1, help="How many of the bundled pairs."),
     seed: int = Option(0, help="Seed of leans and votes."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Votes of 40 planted annotators who lean toward length and Markdown, on the bundled answers."""
     from badpo_paper.corpora.files import write_style_votes

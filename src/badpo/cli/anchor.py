@@ -16,7 +16,6 @@ from badpo.cli.options import (
     ArmFile,
     AsJson,
     AttributeFile,
-    Debug,
     RunModel,
     RunTable,
     TrustRun,
@@ -36,8 +35,8 @@ def anchor(
     source: str = Argument(
         ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."
     ),
-    target: list[str] | None = Option(
-        None, metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."
+    target: list[str] = Option(
+        [], metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."
     ),
     mode: Literal["sample", "train"] = Option(
         "sample", help="Reweight while sampling, or teach the policy the tilt itself."
@@ -54,8 +53,8 @@ def anchor(
         None,
         help="With train: peak rate. Unless given, four times the source's own; 5e-7 for a model without a run.",
     ),
-    word: list[str] | None = Option(
-        None,
+    word: list[str] = Option(
+        [],
         metavar="WITHOUT=WITH",
         help="A pair of words for a target on an attribute of your own, such as color=colour; repeatable.",
     ),
@@ -80,7 +79,6 @@ def anchor(
     data: RunTable = None,
     trust_run: TrustRun = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
@@ -95,13 +93,13 @@ def anchor(
 
     editor = editor_for(list(targets), words)
     sources = RunSources(model, data, trust_run)
-    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
+    with redirect_stdout(sys.stderr):
         stage = {"steps": steps, "learning_rate": learning_rate}
         given = {name: value for name, value in stage.items() if value is not None}
         opened = open_source(source, prompts, sources, **given)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
-        result = anchor_run(opened, asked, mode, folder, progress)
+        result = anchor_run(opened, asked, mode, folder, terminal_progress(as_json))
     tell(as_json, result, f"{as_lines(result)}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
         raise typer.Exit(EXIT_FAILED)

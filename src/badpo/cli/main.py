@@ -30,7 +30,6 @@ from badpo.cli.options import (
     AttributeOption,
     ColumnOption,
     DataArgument,
-    Debug,
     Repeated,
     RunModel,
     RunTable,
@@ -144,7 +143,7 @@ def _root(
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(_level())
-    # the bars of other libraries: off where nobody watches, and where a bar of ours is drawn
+    # the bars of other libraries: off where nobody watches, and where lines of ours are printed
     if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
 
@@ -165,7 +164,6 @@ def check(
     annotators_missing: AnnotatorsMissing = "error",
     repeated: Repeated = "all",
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
     announce(data, as_json)
@@ -202,9 +200,7 @@ def check(
 
 @attributes_app.command("list")
 @reporting_errors
-def attributes_list(
-    attribute_file: AttributeFile = None, as_json: AsJson = False, debug: Debug = False
-) -> None:
+def attributes_list(attribute_file: AttributeFile = None, as_json: AsJson = False) -> None:
     """The built-in attributes and those of your files, their scope and their parameters."""
     from badpo.data.attributes import describe_attributes
 
@@ -231,7 +227,6 @@ def attributes_test(
     ),
     examples: int = Option(3, help="How many responses to show on each side."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
     from badpo.data.checks import attribute_trials
@@ -261,7 +256,6 @@ def train(
     resume: bool = Option(False, help="Continue from the newest checkpoint whose checksums agree."),
     trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled."""
     from badpo.training.recipe import read_recipe
@@ -297,17 +291,16 @@ def evaluate(
     data: RunTable = None,
     trust_run: TrustRun = False,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
     results, sources = {}, RunSources(model, data, trust_run)
-    with redirect_stdout(sys.stderr), terminal_progress(as_json) as progress:
-        for folder in runs:
-            with locked(folder):
-                results[str(folder)] = evaluate_run(folder, progress, sources)
+    progress = terminal_progress(as_json)
+    for folder in runs:
+        with redirect_stdout(sys.stderr), locked(folder):
+            results[str(folder)] = evaluate_run(folder, progress, sources)
     tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in results.items()))
 
 
@@ -317,7 +310,6 @@ def report(
     runs: RunsArgument,
     out: Path = Option(Path("report.html"), "--out", "-o", help="The page to write."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """One page with the runs' tables and charts, which needs no network and no script."""
     from badpo.results.run_page import write_report

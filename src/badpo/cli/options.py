@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import functools
 import importlib
+import inspect
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
-from badpo.data.problems import ConfigError, written_out
+from badpo.data.problems import ConfigError, DataError, written_out
 from badpo.data.yaml_files import parse_value
 
 # -- values of options -------------------------------------------------------------------------------------------
@@ -287,35 +288,17 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
 SECONDS_A_LINE = 10
 
 
-def _told_in_lines() -> Callable[[str, float], None]:
-    """A progress function that prints a line where `SECONDS_A_LINE` have gone since the last."""
+def terminal_progress(quiet: bool) -> Callable[[str, float], None]:
+    """A function of (what is being done, share of it done) that says so after each `SECONDS_A_LINE`."""
     started = last = time.monotonic()
 
     def tell_now(what: str, share: float) -> None:
         nonlocal last
-        if (now := time.monotonic()) - last >= SECONDS_A_LINE:
+        if not quiet and (now := time.monotonic()) - last >= SECONDS_A_LINE:
             last = now
             complain(f"{now - started:5.0f} s  {what}  {100 * share:.0f} %")
 
     return tell_now
-
-
-@contextmanager
-def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done): a bar on a terminal, else a line now and then."""
-    if quiet:
-        yield lambda what, share: None
-        return
-    if not sys.stderr.isatty():
-        yield _told_in_lines()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda what, share: bar.update(task, description=written_out(what), completed=share)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -328,7 +311,7 @@ def reporting_errors(command: Callable) -> Callable:
     """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
 
     @functools.wraps(command)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args, debug: bool = False, **kwargs):
         if _of_several():
             # a launcher may be faster to end the others than they are to notice that one is gone
             signal.signal(signal.SIGTERM, _end_by_launcher)
@@ -341,17 +324,19 @@ def reporting_errors(command: Callable) -> Callable:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(EXIT_FAILED) from None
         except Exception as error:
+            if debug:
+                complain(traceback.format_exc())
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            if kwargs.get("debug"):
-                complain(traceback.format_exc())
             code, problems = _verdict(error)
-            if kwargs.get("as_json"):
-                print_json({"error": "\n".join(problems), "exit_code": code})
-            else:
-                complain("\n".join(problems))
+            found = {"error": "\n".join(problems), "exit_code": code}
+            print_json(found) if kwargs.get("as_json") else complain(found["error"])
             raise typer.Exit(code) from error
 
+    # every command has the option
+    own = inspect.signature(command, eval_str=True)
+    option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
+    vars(wrapped)["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
     return wrapped
 
 
@@ -396,8 +381,6 @@ def _is_left_alone(error: Exception) -> bool:
 
 def _verdict(error: Exception) -> tuple[int, list[str]]:
     """The exit code for an error, and the lines that say what it was and what to do."""
-    from badpo.data.problems import ConfigError, DataError
-
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
         return EXIT_DATA, [text]
@@ -413,19 +396,18 @@ def _verdict(error: Exception) -> tuple[int, list[str]]:
             "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
             "gradient_checkpointing: true; use_peft: true",
         ]
-    if kind == "NotFiniteError":
-        return EXIT_FAILED, [text]
     if _is_left_alone(error):
         first = (text.strip().splitlines() or [kind])[0]
         return EXIT_FAILED, [
             f"another process of this run has ended, and this one cannot go on alone: {first}",
             "start all of them again with --resume: the newest whole checkpoint is taken up",
         ]
+    # a library may tell no error number
+    is_told = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
-        name = f": {error.filename}" if error.filename else ""
-        is_full = error.errno == errno.ENOSPC
-        remedy = ["free some space and try again; train continues with --resume"] if is_full else []
-        return EXIT_FAILED, [f"{error.strerror}{name}", *remedy]
-    if os.strerror(errno.ENOSPC) in text:  # of a library that tells no error number
+        text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
+    if os.strerror(errno.ENOSPC) in text:
         return EXIT_FAILED, [text, "free some space and try again; train continues with --resume"]
+    if is_told:
+        return EXIT_FAILED, [text]
     return EXIT_FAILED, [f"{kind}: {text}", "run the command again with --debug to see where"]

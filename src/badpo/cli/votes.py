@@ -17,7 +17,6 @@ from badpo.cli.options import (
     AttributeOption,
     ColumnOption,
     DataArgument,
-    Debug,
     Repeated,
     WinnerOption,
     announce,
@@ -46,8 +45,8 @@ def audit(
         metavar="conditional|random|fixed:COLUMN",
         help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
     ),
-    anchor: list[str] | None = Option(
-        None, "--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."
+    anchor: list[str] = Option(
+        [], "--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."
     ),
     anchor_class: str | None = Option(
         None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
@@ -65,7 +64,6 @@ def audit(
         False, "--people", help="Also write people.html: single annotators, personal data."
     ),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
     announce(data, as_json)
@@ -74,12 +72,13 @@ def audit(
     from badpo.auditing.result import PEOPLE_FILE
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
-    with locked(out), terminal_progress(as_json) as progress:
+    with locked(out):
+        progress = terminal_progress(as_json)
         result = audit_judgments(
             data,
             declared(attribute),
             quality=quality,
-            anchors=anchor or (),
+            anchors=anchor,
             anchor_class=anchor_class,
             rho=rho,
             fdr=fdr,
@@ -114,7 +113,6 @@ def watch(
     column: ColumnOption = None,
     winner: WinnerOption = None,
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
     announce(data, as_json)
@@ -153,13 +151,12 @@ def import_votes(
     ),
     column: ColumnOption = None,
     winner: WinnerOption = None,
-    keep: list[str] | None = Option(None, metavar="COLUMN", help="Carry this column along; repeatable."),
+    keep: list[str] = Option([], metavar="COLUMN", help="Carry this column along; repeatable."),
     annotators_missing: AnnotatorsMissing = "error",
     write_mapping: Path | None = Option(
         None, metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."
     ),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
     announce(source, as_json)
@@ -170,7 +167,7 @@ def import_votes(
         out,
         format=format,
         **named(column, winner),
-        keep=keep or (),
+        keep=keep,
         annotators_missing=annotators_missing,
         mapping=write_mapping,
     )
@@ -192,50 +189,44 @@ def forget(
     annotators: list[str] = Argument(
         ..., metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them."
     ),
-    data: list[Path] | None = Option(
-        None, "--data", metavar="FILE", help="A table of judgments; repeatable."
-    ),
-    audit: list[Path] | None = Option(
-        None, "--audit", metavar="FOLDER", help="An audit's folder; repeatable."
-    ),
-    runs: list[Path] | None = Option(
-        None, "--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."
+    data: list[Path] = Option([], "--data", metavar="FILE", help="A table of judgments; repeatable."),
+    audit: list[Path] = Option([], "--audit", metavar="FOLDER", help="An audit's folder; repeatable."),
+    runs: list[Path] = Option(
+        [], "--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."
     ),
     mapping: Path | None = Option(
         None, metavar="FILE", help="What import --write-mapping wrote; they go from it too."
     ),
-    state: list[Path] | None = Option(
-        None, "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
+    state: list[Path] = Option(
+        [], "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
     ),
     column: ColumnOption = None,
     dry_run: bool = Option(False, "--dry-run", help="Only say what is there."),
     as_json: AsJson = False,
-    debug: Debug = False,
 ) -> None:
     """Take a person out of tables, audits, runs and states, and say what still names them."""
     from badpo.data import forgetting
     from badpo.data.problems import ConfigError, counted
 
-    places = {"data": data or (), "audits": audit or (), "runs": runs or (), "states": state or ()}
+    places = {"data": data, "audits": audit, "runs": runs, "states": state}
     if not (mapping or any(places.values())):
         named_places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
         raise ConfigError(f"say where to look: {named_places}")
     people, columns = forgetting.find_people(annotators, mapping), named(column, None)["columns"]
     traces = forgetting.forget(people, **places, mapping=mapping, columns=columns, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
+    told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
+    then = dict.fromkeys(f"then: {remedy}" for remedy in told.values() if remedy)
+    nobody = (
+        "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
+    )
+    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *(told or [nobody]), *then]
     rows = [
         {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}
         for t in traces
     ]
-    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}"]
-    lines += [f"{verb if t.goes else 'still there'}: {t.path}: {t.what}" for t in traces]
-    lines += [f"then: {remedy}" for remedy in dict.fromkeys(t.remedy for t in traces if t.remedy)]
-    if not traces:
-        lines.append(
-            "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
-        )
     tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
     if not traces:
         raise typer.Exit(EXIT_DATA)
-    if any(not trace.goes for trace in traces):
+    if not all(trace.goes for trace in traces):
         raise typer.Exit(EXIT_NOT_MET)
