@@ -37,6 +37,8 @@ from badpo.data.problems import DataError
 from badpo.data.tables import read_table, write_table
 
 DROPPED = [{"reason": "tie", "annotator": "ann_x", "n": 1}]
+# -- whole files -----------------------------------------------------------------------------------------------
+
 KILLED_WHILE_WRITING = """
 import os, pathlib, signal, sys
 from badpo.data.files import appearing
@@ -46,36 +48,18 @@ with appearing(pathlib.Path(sys.argv[1])) as unfinished:
 """
 
 
-def run_folder(tmp_path):
-    (tmp_path / "model").mkdir()
-    for name in ("model/weights", "log.jsonl", "bias.json"):
-        (tmp_path / name).write_text(f"content of {name}")
-    write_seal(tmp_path / RUN_SEAL, {"key": "abc"}, ["model/weights", "log.jsonl", "bias.json"])
-    return tmp_path
-
-
-# -- whole files -----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def killed_writer(tmp_path):
-    """A file, and what a process left that was killed while it wrote another content."""
+def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("old")
     done = subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)], check=False)
-    assert done.returncode == -signal.SIGKILL
-    return path
-
-
-def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(killed_writer):
-    (half,) = killed_writer.parent.glob(".writing-*-a.txt")
-    assert killed_writer.read_text() == "old" and half.read_text() == "hal"
+    (half,) = tmp_path.glob(".writing-*-a.txt")
+    assert (done.returncode, path.read_text(), half.read_text()) == (-signal.SIGKILL, "old", "hal")
     for content in ("new", "newer"):  # the first time somebody might still be at work
         assert half.exists()
-        with appearing(killed_writer) as unfinished:
+        with appearing(path) as unfinished:
             unfinished.write_text(content)
         os.utime(half, (0, 0)) if content == "new" else None
-    assert [path.name for path in killed_writer.parent.iterdir()] == ["a.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_writers_of_one_file_share_nothing_but_its_name(tmp_path):
@@ -115,12 +99,9 @@ def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path):
 
 
 def test_a_full_disk_is_told_with_the_file(tmp_path):
-    def full():
+    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'"):  # noqa: SIM117
         with appearing(tmp_path / "a.txt"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'"):
-        full()
 
 
 # -- locks -------------------------------------------------------------------------------------------------------
@@ -166,8 +147,17 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
 # -- seals -----------------------------------------------------------------------------------------------------
 
 
-def test_a_sealed_run_is_undamaged_and_any_change_is_named(tmp_path):
-    folder = run_folder(tmp_path)
+@pytest.fixture
+def folder(tmp_path):
+    """A run with its seal."""
+    (tmp_path / "model").mkdir()
+    for name in ("model/weights", "log.jsonl", "bias.json"):
+        (tmp_path / name).write_text(f"content of {name}")
+    write_seal(tmp_path / RUN_SEAL, {"key": "abc"}, ["model/weights", "log.jsonl", "bias.json"])
+    return tmp_path
+
+
+def test_a_sealed_run_is_undamaged_and_any_change_is_named(folder):
     assert run_damage(folder) is None
     (folder / "log.jsonl").write_text("other")
     assert run_damage(folder) == f"{folder.name}/log.jsonl is damaged (its checksum does not match)"
@@ -177,44 +167,40 @@ def test_a_sealed_run_is_undamaged_and_any_change_is_named(tmp_path):
     assert run_damage(folder) == f"{folder.name}/bias.json is missing"
 
 
-def test_every_bit_of_a_seal_counts(tmp_path):
-    path = run_folder(tmp_path) / RUN_SEAL
+def flipped(content: bytes, place: int, draw: random.Random) -> bytes:
+    changed = bytearray(content)
+    changed[place] ^= 1 << draw.randrange(8)
+    return bytes(changed)
+
+
+def test_every_bit_of_a_seal_counts(folder):
+    path, draw = folder / RUN_SEAL, random.Random(0)
     content = path.read_bytes()
-    draw = random.Random(0)
     for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(changed)
-        try:
-            assert (
-                read_seal(path)["key"] == "abc"
-            )  # white space, or the other case of a digit that JSON reads alike
+        path.write_bytes(flipped(content, place, draw))
+        try:  # white space, or the other case of a digit that JSON reads alike
+            assert read_seal(path)["key"] == "abc"
         except SealError as error:
-            assert str(error).endswith("run.json is damaged")
-            assert run_damage(tmp_path) is not None
+            assert str(error).endswith("run.json is damaged") and run_damage(folder) is not None
     for length in range(0, len(content) - 1, 9):
         path.write_bytes(content[:length])
         assert seal_damage(path) is not None
 
 
-def test_files_that_are_written_anew_are_sealed_again(tmp_path):
-    with resealed(tmp_path, ["a"]):
-        pass
-    # a run that is not finished has no seal
-    assert run_damage(tmp_path) is None and not (tmp_path / RUN_SEAL).exists()
-    folder = run_folder(tmp_path)
+def test_files_that_are_written_anew_are_sealed_again(folder):
+    with resealed(folder / "model", ["weights"]):  # a run that is not finished has no seal
+        assert run_damage(folder / "model") is None
+    assert not (folder / "model" / RUN_SEAL).exists()
     with resealed(folder, ["log.jsonl", "readouts.json"]):
         (folder / "log.jsonl").write_text("new")
         assert run_damage(folder) is None
-    assert run_damage(folder) is None
-    assert read_seal(folder / RUN_SEAL)["key"] == "abc"
+    assert run_damage(folder) is None and read_seal(folder / RUN_SEAL)["key"] == "abc"
     (folder / "log.jsonl").write_text("old")
     assert "log.jsonl is damaged" in str(run_damage(folder))
 
 
 @pytest.mark.parametrize("schema", [None, "badpo.run/0", 2])
-def test_a_run_of_another_version_is_named(tmp_path, schema):
-    folder = run_folder(tmp_path)
+def test_a_run_of_another_version_is_named(folder, schema):
     assert read_seal(folder / RUN_SEAL)["schema"] == RUN_SCHEMA and run_damage(folder) is None
     write_seal(folder / RUN_SEAL, {"key": "abc", "schema": schema}, ["log.jsonl"])
     assert "another version of badpo" in run_damage(folder) and str(schema) in run_damage(folder)
@@ -225,11 +211,9 @@ def test_a_run_of_another_version_is_named(tmp_path, schema):
 
 @pytest.fixture
 def table(tmp_path):
-    path = tmp_path / "votes.parquet"
-    rows = {"prompt": ["a", "b"] * 20, "n": range(40)}
-    write_table(
-        pa.table(rows).replace_schema_metadata({b"badpo.dropped": json.dumps(DROPPED).encode()}), path
-    )
+    path, told = tmp_path / "votes.parquet", {b"badpo.dropped": json.dumps(DROPPED).encode()}
+    rows = pa.table({"prompt": ["a", "b"] * 20, "n": range(40)})
+    write_table(rows.replace_schema_metadata(told), path)
     return path
 
 
@@ -244,15 +228,10 @@ def test_no_bit_of_a_table_or_its_checksum_makes_it_another(table, name):
     path = table.with_name(name)
     content, draw = path.read_bytes(), random.Random(0)
     for place in draw.sample(range(len(content)), min(len(content), 400)):
-        changed = bytearray(content)
-        changed[place] ^= 1 << draw.randrange(8)
-        path.write_bytes(changed)
+        path.write_bytes(flipped(content, place, draw))
         try:
-            assert (
-                read_table(table).frame["n"].tolist() == list(range(40))
-                and place >= 64
-                and path != table
-            )
+            assert read_table(table).frame["n"].tolist() == list(range(40))
+            assert path != table and place >= 64
         except DataError as error:
             assert "votes.parquet" in str(error)
     for length in range(0, len(content), 97):
@@ -263,9 +242,8 @@ def test_no_bit_of_a_table_or_its_checksum_makes_it_another(table, name):
 
 def test_the_pages_of_a_table_without_its_checksum_have_their_own(table):
     checksum_file(table).unlink()
-    content = table.read_bytes()
     column = pq.ParquetFile(table).metadata.row_group(0).column(1)
-    changed = bytearray(content)
+    changed = bytearray(table.read_bytes())
     changed[column.dictionary_page_offset + column.total_compressed_size - 2] ^= 4
     table.write_bytes(changed)
     with pytest.raises(DataError, match=r"votes\.parquet"):
@@ -274,9 +252,8 @@ def test_the_pages_of_a_table_without_its_checksum_have_their_own(table):
 
 def test_a_table_that_was_changed_on_purpose_is_read_without_its_checksum(table):
     pq.write_table(pq.read_table(table).slice(0, 4), table)
-    with pytest.raises(
-        DataError, match=r"if it was changed on purpose, remove .*votes\.parquet\.sha256"
-    ):
+    remedy = r"if it was changed on purpose, remove .*votes\.parquet\.sha256"
+    with pytest.raises(DataError, match=remedy):
         read_table(table)
     checksum_file(table).unlink()
     assert len(read_table(table).frame) == 4

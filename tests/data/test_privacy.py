@@ -44,36 +44,31 @@ def test_what_only_looks_like_a_pseudonym_is_replaced(raw):
     assert is_pseudonym(pseudonym(raw, KEY))
 
 
-@pytest.mark.usefixtures("configuration")
-def test_pseudonyms_stay_and_need_no_key(tmp_path):
-    assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.fixture
-def configuration(tmp_path, monkeypatch):
-    """The user's configuration folder, in which there is no key yet."""
+def key_file(tmp_path, monkeypatch) -> Path:
+    """Where the key will stand in the user's configuration folder, in which there is none yet."""
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    return tmp_path / "badpo" / "pseudonym.key"
 
 
-@pytest.mark.usefixtures("configuration")
-def test_key_file_is_made_once_and_only_for_its_owner(tmp_path):
+def test_pseudonyms_stay_and_need_no_key(key_file):
+    assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
+    assert not key_file.parent.exists()
+
+
+def test_key_file_is_made_once_and_only_for_its_owner(key_file):
     before = os.umask(0)
     first = pseudonym_key()
     os.umask(before)
-    path = tmp_path / "badpo" / "pseudonym.key"
-    assert [stat.S_IMODE(one.stat().st_mode) for one in (path, path.parent)] == [0o600, 0o700]
-    assert len(first) == 64
-    assert pseudonym_key() == first
-    assert [file.name for file in path.parent.iterdir()] == ["pseudonym.key"]
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (key_file, key_file.parent)] == [0o600, 0o700]
+    assert len(first) == 64 and pseudonym_key() == first
+    assert list(key_file.parent.iterdir()) == [key_file]
 
 
-@pytest.mark.usefixtures("configuration")
-def test_two_first_uses_at_once_agree_on_one_key():
+def test_two_first_uses_at_once_agree_on_one_key(key_file):
     with ThreadPoolExecutor(8) as pool:
-        keys = set(pool.map(lambda _: pseudonym_key(), range(16)))
-    assert len(keys) == 1
+        assert len(set(pool.map(lambda _: pseudonym_key(), range(16)))) == 1
 
 
 @pytest.mark.parametrize(("key", "told"), [("short", "has 5 bytes"), ("a" * 16, "repeats 1 character")])
@@ -83,24 +78,21 @@ def test_a_key_that_can_be_guessed_is_refused(monkeypatch, key, told):
         pseudonym_key()
 
 
-@pytest.mark.usefixtures("configuration")
 @pytest.mark.parametrize("mode", [0o604, 0o640, 0o660])
-def test_key_that_others_can_read_is_refused(tmp_path, mode):
+def test_key_that_others_can_read_is_refused(key_file, mode):
     pseudonym_key()
-    (tmp_path / "badpo" / "pseudonym.key").chmod(mode)
+    key_file.chmod(mode)
     with pytest.raises(ConfigError, match="chmod 600"):
         pseudonym_key()
 
 
-@pytest.mark.usefixtures("configuration")
-def test_key_that_cannot_be_written_says_what_to_do(tmp_path):
-    (tmp_path / "badpo").write_text("not a folder")
+def test_key_that_cannot_be_written_says_what_to_do(key_file):
+    key_file.parent.write_text("not a folder")
     with pytest.raises(ConfigError, match="set BADPO_PSEUDONYM_KEY"):
         pseudonym_key()
 
 
-@pytest.mark.usefixtures("configuration")
-def test_home_is_used_without_a_configuration_folder(tmp_path, monkeypatch):
+def test_home_is_used_without_a_configuration_folder(key_file, tmp_path, monkeypatch):
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setattr(Path, "home", lambda: tmp_path)
     pseudonym_key()

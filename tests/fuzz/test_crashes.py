@@ -97,8 +97,8 @@ RECIPES = [
 ]
 VALUES = [
     *((read, json.loads(NAMED), "half of a surrogate pair") for read in (Judgments.read, import_votes)),
-    *((Judgments.read, answered(extra), "beside its content") for extra in (b"\xff", {1: "a", "b": 2})),
-    (Judgments.read, answered(pd.Timestamp(0)), "beside its content"),
+    *((Judgments.read, answered(extra), "E105") for extra in (b"\xff", {1: "a", "b": 2})),
+    (Judgments.read, answered(pd.Timestamp(0)), "E105"),
     (partial(Judgments.read, keep=["note"]), MODELS, 'keep: "note" holds values of several kinds'),
     *((lambda keys: read_recipe(overrides=keys), keys, None) for keys in RECIPES),
 ]
