@@ -36,14 +36,10 @@ def written_commands(page: Path) -> list[str]:
     code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S) + re.findall(
         r"^    (.*)", text, re.M
     )
-    lines = [
-        line.removeprefix("$ ").partition(" #")[0].strip()
-        for block in code
-        for line in block.splitlines()
-    ]
-    return [
-        line for line in lines if line.startswith("badpo ") and not re.search(r"[\[<|…]|\.\.\.", line)
-    ]
+    lines = [line for block in code for line in block.splitlines()]
+    lines = [line.removeprefix("$ ").partition(" #")[0].strip() for line in lines]
+    is_open = re.compile(r"[\[<|…]|\.\.\.")
+    return [line for line in lines if line.startswith("badpo ") and not is_open.search(line)]
 
 
 def of_readme(language: str) -> str:
@@ -97,12 +93,8 @@ def test_the_recipe_of_the_example_is_readable(monkeypatch):
 
 def test_make_targets_are_there():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
-    shown = {
-        name
-        for page in PAGES
-        for name in re.findall(r"`make ([a-z-]+)|^    make ([a-z-]+)", page.read_text(), re.M)
-    }
-    assert {a or b for a, b in shown} <= targets
+    called = re.compile(r"(?:`|^    )make ([a-z-]+)", re.M)
+    assert {name for page in PAGES for name in called.findall(page.read_text())} <= targets
 
 
 def test_the_documentation_keeps_to_its_measure():

@@ -25,17 +25,15 @@ from tests.importers.test_exports import ALL, EXPORTS
 PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
 # where each export keeps who voted, and what it says about them besides
 PERSONAL = {
+    *("annotator", "evaluator", "completed_by", "updated_by", "email", "first_name", "last_name"),
     *(
-        "annotator",
-        "evaluator",
-        "completed_by",
-        "updated_by",
-        "email",
-        "first_name",
-        "last_name",
         "user_id",
+        "preference.responses.users",
+        "_session_id",
+        "_annotator_id",
+        "judge",
+        "reviewer_email",
     ),
-    *("preference.responses.users", "_session_id", "_annotator_id", "judge", "reviewer_email"),
     *("overall_own_reason", "user_location"),
 }
 VARIANTS = {
@@ -96,17 +94,17 @@ def table(n_prompts: int = 60) -> pd.DataFrame:
     """A table of votes by four people with planted ids, one of whom has an e-mail address for a name."""
     people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
     texts = ("So.", "It just is so, always.")
-    rows = [
-        {"comparison_id": f"c{p}", "prompt": f"Question {p}?", "shown_first": "a" if p % 5 else "b"}
-        | {
-            "response_a": texts[p % 2],
-            "response_b": texts[1 - p % 2],
-            "winner": "a" if (p + k) % 3 else "b",
+    rows = []
+    for p in range(n_prompts):
+        pair = {
+            "comparison_id": f"c{p}",
+            "prompt": f"Question {p}?",
+            "shown_first": "a" if p % 5 else "b",
         }
-        | {"annotator": who, "annotator_class": "staff" if k < 2 else "crowd"}
-        for p in range(n_prompts)
-        for k, who in enumerate(people)
-    ]
+        pair |= {"response_a": texts[p % 2], "response_b": texts[1 - p % 2]}
+        for k, who in enumerate(people):
+            vote = {"winner": "a" if (p + k) % 3 else "b", "annotator": who}
+            rows.append(pair | vote | {"annotator_class": "staff" if k < 2 else "crowd"})
     return pd.DataFrame(rows)
 
 
@@ -114,11 +112,10 @@ def table(n_prompts: int = 60) -> pd.DataFrame:
 def places(tmp_path, monkeypatch):
     """Where the source stands, and where everything that a command writes has to be."""
     source, out = tmp_path / "source", tmp_path / "out"
-    for folder in (source, out):
-        folder.mkdir()
+    source.mkdir()
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "sixteen letters and more")
     for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TMPDIR"):
-        (out / name).mkdir()
+        (out / name).mkdir(parents=True)
         monkeypatch.setenv(name, str(out / name))
     monkeypatch.chdir(out)
     return source, out
@@ -159,23 +156,16 @@ def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
         assert result.exit_code == 0, result.output
         assert not PLANTED.search(said(result)), command
     assert leaks(out) == []
-    assert {"audit/report.html", "audit/annotators.csv", "state.json"} <= {
-        str(path.relative_to(out)) for path in files(out)
-    }
+    written = {str(path.relative_to(out)) for path in files(out)}
+    assert {"audit/report.html", "audit/annotators.csv", "state.json"} <= written
 
 
 def test_a_table_that_is_wrong_is_told_without_ids(places):
     source, out = places
-    wrong = table()
-    for row, name, value in (
-        (3, "winner", None),
-        (4, "response_a", None),
-        (5, "annotator", None),
-        (6, "annotator_class", "other"),
-        (7, "shown_first", "left"),
-    ):
-        wrong.loc[row, name] = value
-    wrong["weight"] = -1
+    wrong = table().assign(weight=-1)
+    for row, name in enumerate(("winner", "response_a", "annotator"), start=3):
+        wrong.loc[row, name] = None
+    wrong.loc[6, "annotator_class"], wrong.loc[7, "shown_first"] = "other", "left"
     wrong.to_csv(source / "votes.csv", index=False)
     for command in ("check", "audit"):
         for extra in ((), ("--json",), ("--debug",)):

@@ -53,13 +53,8 @@ def test_no_raw_id_in_what_training_prints_and_writes(trained):
     assert [message for message in messages if PLANTED.search(message.encode())] == []
     assert leaks(folder / "runs") == [] and leaks(folder / "cache") == []
     written = {path.name for path in files(folder / "runs")}
-    assert {
-        "bias.safetensors",
-        "log.jsonl",
-        "readouts.json",
-        "report.html",
-        "trainer_state.json",
-    } <= written
+    some = {"bias.safetensors", "log.jsonl", "readouts.json", "report.html", "trainer_state.json"}
+    assert some <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
 
 
@@ -120,9 +115,8 @@ def test_a_tracker_gets_no_annotator_and_no_mean_over_a_few(tmp_path, tracked, n
     assert ("bias/theta/length" in tracker.metrics) == told
     # the user's own log and card: the log stays in the run folder, the card is published
     assert "bias/theta/length" in (folder / "log.jsonl").read_text()
-    assert ("not shown (fewer than 5 annotators)" in (folder / "model" / "README.md").read_text()) == (
-        not told
-    )
+    card = (folder / "model" / "README.md").read_text()
+    assert ("not shown (fewer than 5 annotators)" in card) != told
 
 
 @pytest.fixture
@@ -134,9 +128,8 @@ def hub(monkeypatch):
         return huggingface_hub.RepoUrl(f"https://huggingface.co/someone/{repo_id or arguments[-1]}")
 
     def upload_folder(*arguments, folder_path, **options):
-        uploaded.update(
-            {str(path.relative_to(folder_path)): path.read_bytes() for path in files(Path(folder_path))}
-        )
+        for path in files(Path(folder_path)):
+            uploaded[str(path.relative_to(folder_path))] = path.read_bytes()
         return types.SimpleNamespace(commit_url="the commit", done=lambda: True)
 
     def unexpected(*arguments, **options):
@@ -144,14 +137,8 @@ def hub(monkeypatch):
 
     monkeypatch.setattr(huggingface_hub.HfApi, "create_repo", create_repo)
     monkeypatch.setattr(huggingface_hub.HfApi, "upload_folder", upload_folder)
-    others = (
-        "upload_file",
-        "create_commit",
-        "upload_large_folder",
-        "preupload_lfs_files",
-        "run_as_future",
-    )
-    for name in others:
+    others = ("upload_large_folder", "preupload_lfs_files", "run_as_future")
+    for name in ("upload_file", "create_commit", *others):
         monkeypatch.setattr(huggingface_hub.HfApi, name, unexpected, raising=False)
     for name in ("create_repo", "upload_folder", "upload_file", "create_commit"):
         monkeypatch.setattr(huggingface_hub, name, unexpected)
@@ -160,12 +147,8 @@ def hub(monkeypatch):
 
 @pytest.mark.parametrize("strategy", [s.value for s in HubStrategy])
 def test_everything_that_is_uploaded_is_about_nobody(tmp_path, hub, strategy):
-    asked = {
-        "push_to_hub": True,
-        "hub_model_id": "policy",
-        "hub_strategy": strategy,
-        "hub_token": "hf_secret",
-    }
+    asked = {"push_to_hub": True, "hub_model_id": "policy", "hub_token": "hf_secret"}
+    asked["hub_strategy"] = strategy
     if "checkpoint" in strategy:
         with pytest.raises(ConfigError, match=f"hub_strategy: {strategy} is refused"):
             recipe(tmp_path, **settings(6, **asked))

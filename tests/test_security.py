@@ -35,18 +35,18 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 # Programs of others in data, code made from text, and the network.
 FORBIDDEN_IMPORTS = {
-    *("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal"),
     *(
+        "pickle",
+        "cPickle",
+        "_pickle",
+        "dill",
+        "cloudpickle",
+        "shelve",
+        "marshal",
         "subprocess",
         "socket",
-        "requests",
-        "urllib",
-        "http",
-        "ftplib",
-        "smtplib",
-        "telnetlib",
-        "webbrowser",
     ),
+    *("requests", "urllib", "http", "ftplib", "smtplib", "telnetlib", "webbrowser"),
 }
 FORBIDDEN_CALLS = {
     *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.umask", "os.symlink"),
@@ -54,8 +54,6 @@ FORBIDDEN_CALLS = {
     *("yaml.full_load", "yaml.unsafe_load", "yaml.load_all", "np.load", "np.save", "np.savez"),
 }
 FORBIDDEN_METHODS = {"to_pickle", "read_pickle", "tofile"}
-
-
 # every call in the package: its file, what is called (dotted), and the call
 CALLS = [
     (str(path.relative_to(ROOT / "src")), ast.unparse(node.func), node)
@@ -76,6 +74,8 @@ def is_called(called: str, *names: str) -> bool:
 
 # -- what no call does, and what calls in one file only do -------------------------------------------------------
 
+STREAMS = ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
+PRINTS = ("print", "echo", "secho", "print_exc", "print_exception")
 REMOTE = {None, "trust_remote_code", "choice.trust_remote_code", "args.trust_remote_code", "False"}
 NEVER = {
     "runs what it reads": lambda called, call: (
@@ -105,11 +105,7 @@ NEVER = {
 ONLY_IN = {
     "badpo/data/yaml_files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
     # what a terminal would obey is written out there
-    "badpo/cli/options.py": lambda called, call: (
-        called.split(".")[-1] in ("print", "echo", "secho", "print_exc", "print_exception")
-        or called
-        in ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
-    ),
+    "badpo/cli/options.py": lambda called, call: called.split(".")[-1] in PRINTS or called in STREAMS,
     "badpo/training/model_files.py": lambda called, call: (
         called.endswith(".from_pretrained")
         and called.split(".")[0] not in ("AutoTokenizer", "AutoConfig", "GenerationConfig")
@@ -152,19 +148,19 @@ def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
 # -- recipes and models ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "!!python/object/apply:os.system ['touch owned']",
-        "!!python/name:os.system ''",
-        "!!timestamp x",
-        "[" + "".join(f"&a{i} [{f'*a{i - 1}, ' * 9 if i else 'x'}], " for i in range(9)) + "]",
-        "&a [*a]",
-        "9" * 300_000,
-    ],
-    ids=["call", "name", "tag", "bomb", "itself", "long"],
-)
-def test_yaml_holds_plain_values_in_a_recipe_and_in_a_run(tmp_path, monkeypatch, value):
+YAML = {
+    "call": "!!python/object/apply:os.system ['touch owned']",
+    "name": "!!python/name:os.system ''",
+    "tag": "!!timestamp x",
+    "bomb": "[" + "".join(f"&a{i} [{f'*a{i - 1}, ' * 9 if i else 'x'}], " for i in range(9)) + "]",
+    "itself": "&a [*a]",
+    "long": "9" * 300_000,
+}
+
+
+@pytest.mark.parametrize("name", YAML)
+def test_yaml_holds_plain_values_in_a_recipe_and_in_a_run(tmp_path, monkeypatch, name):
+    value = YAML[name]
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "run.yaml"
     path.write_text(f"output_dir: {value}\n")
@@ -212,9 +208,8 @@ def test_a_terminal_is_told_nothing_by_names_of_files_texts_and_attributes(tmp_p
 
 def test_logs_of_any_library_are_written_out():
     CliRunner().invoke(app, ["attributes", "list"])
-    record = logging.getLogRecordFactory()(
-        "transformers", logging.WARNING, "", 0, "a %s", (HOSTILE,), None
-    )
+    make = logging.getLogRecordFactory()
+    record = make("transformers", logging.WARNING, "", 0, "a %s", (HOSTILE,), None)
     assert record.getMessage() == "a \\u001b[2J\\u009b31m\\u007f\\u202e"
 
 
@@ -224,18 +219,14 @@ def test_logs_of_any_library_are_written_out():
 def test_every_page_has_the_content_policy_and_escapes():
     head = (TEMPLATES / "layout.html.jinja").read_text().partition("</head>")[0]
     assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in head
-    assert head.index("Content-Security-Policy") < head.index("<title>"), (
-        "what comes before it is not held to it"
-    )
+    # what comes before it is not held to it
+    assert head.index("Content-Security-Policy") < head.index("<title>")
     pages = [page for page in TEMPLATES.glob("*.html.jinja") if page.name != "layout.html.jinja"]
     assert pages
     for page in pages:
         assert page.read_text().startswith('{% extends "layout.html.jinja" %}'), page.name
         assert "<head>" not in page.read_text() and "<html" not in page.read_text(), page.name
     assert page_templates().autoescape is True
-
-
-def test_no_template_marks_a_text_as_safe():
     for template in TEMPLATES.iterdir():
         assert not re.search(r"\|\s*safe\b|autoescape", template.read_text()), template.name
 
@@ -286,9 +277,10 @@ def test_a_cache_with_a_link_that_leads_out_is_refused(tmp_path, outside):
         ReferenceCache(cache, "key")
 
 
-@pytest.mark.parametrize(
-    "name", ["../outside/secret.json", "/etc/hostname", "..\\outside\\secret.json", "C:/key"]
-)
+OUTSIDE = ["../outside/secret.json", "/etc/hostname", "..\\outside\\secret.json", "C:/key"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
 def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
     monkeypatch.setattr("badpo.data.files.file_checksum", lambda path: "0")
     write_seal(run / "run.json", {}, [name])
@@ -305,20 +297,10 @@ def open_umask():
     os.umask(before)
 
 
-def mode(path: Path) -> int:
-    return stat.S_IMODE(path.stat().st_mode)
-
-
-SIX_VOTES = [
-    {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
-    for i in range(6)
-]
-
-
-def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(
-    tmp_path, monkeypatch, open_umask
-):
-    asked = []
+@pytest.mark.usefixtures("open_umask")
+def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(tmp_path, monkeypatch):
+    asked, row = [], {"response_a": "It just is so.", "response_b": "So."}
+    votes = [row | {"prompt": f"q{i}", "winner": "ab"[i % 2]} for i in range(6)]
 
     def refuse(*place: object, **_: object) -> None:
         asked.append(place)
@@ -326,8 +308,9 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    audit(SIX_VOTES, [Length()]).write(tmp_path / "audit")
-    modes = {path.name: mode(path) for path in (tmp_path / "audit").iterdir()}
+    audit(votes, [Length()]).write(tmp_path / "audit")
+    written = (tmp_path / "audit").iterdir()
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written}
     personal = ("audit.json", "annotators.csv", "annotators.parquet")
     assert modes == {"report.html": 0o666, **dict.fromkeys(personal, 0o600)}
     assert not asked  # also where somebody would have caught the refusal

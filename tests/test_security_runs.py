@@ -61,21 +61,18 @@ def test_a_pickle_that_is_read_would_be_seen(tmp_path):
 def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):
     run = train_run(recipe(tmp_path))
     endings = {".json", ".jsonl", ".yaml", ".safetensors", ".md", ".arrow", ".jinja", ".lock"}
-    files = [
-        path for folder in (run, tmp_path / "cache") for path in folder.rglob("*") if path.is_file()
-    ]
+    found = (path for folder in (run, tmp_path / "cache") for path in folder.rglob("*"))
+    files = [path for path in found if path.is_file()]
     assert len(files) > 10
     for path in files:
         if "checkpoints" in path.parts and path.suffix in (".pt", ".pth", ".bin"):
             assert path.name in ("optimizer.pt", "scheduler.pt", "rng_state.pth"), path
             continue
-        head = path.read_bytes()[:2]
-        assert path.suffix in endings and head not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), (
-            path
-        )
-    assert not [
-        path for path in (run / "model").rglob("*") if path.suffix in (".bin", ".pt", ".pth", ".pkl")
-    ]
+        starts = (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05")
+        assert path.suffix in endings and not path.read_bytes().startswith(starts), path
+    assert {path.suffix for path in (run / "model").rglob("*")}.isdisjoint(
+        {".bin", ".pt", ".pth", ".pkl"}
+    )
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
@@ -101,11 +98,8 @@ def test_code_beside_a_model_is_not_run(tmp_path, monkeypatch, where):
     folder = save_model(tmp_path / "model")
     (folder / "hostile.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'owned')!r})\n")
     config = json.loads((folder / where).read_text())
-    classes = {
-        "AutoConfig": "hostile.Config",
-        "AutoModelForCausalLM": "hostile.Model",
-        "AutoTokenizer": ["hostile.Tokenizer", None],
-    }
+    classes = {"AutoConfig": "hostile.Config", "AutoModelForCausalLM": "hostile.Model"}
+    classes["AutoTokenizer"] = ["hostile.Tokenizer", None]
     (folder / where).write_text(json.dumps(config | {"auto_map": classes, "model_type": "hostile"}))
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda prompt="": asked.append(prompt) or "y")
@@ -128,9 +122,8 @@ def hostile_audit(folder: Path, payload: str) -> Path:
     table = votes(60, 6)[0]
     for name in ("prompt", "response_a", "response_b"):
         table[name] = payload + table[name]
-    table["annotator_class"] = table["annotator_class"].where(
-        table["annotator_class"] == "crowd", payload
-    )
+    classes = table["annotator_class"]
+    table["annotator_class"] = classes.where(classes == "crowd", payload)
     return audit(table, [Length(name=payload)], source=payload).write(folder)
 
 
@@ -152,20 +145,14 @@ def hostile_report(folder: Path, payload: str) -> Path:
 @pytest.mark.parametrize("make", [hostile_audit, hostile_report])
 def test_a_hostile_text_does_nothing_on_a_page(browser, tmp_path, make, payload):
     page = make(tmp_path, payload)
-    assert page.read_text().count("owned") or "127.0.0.1" in page.read_text(), (
-        "the text is not on the page"
-    )
+    text = page.read_text()
+    assert "owned" in text or "127.0.0.1" in text, "the text is not on the page"
     browser.open(page, 1280)
     assert browser.value("typeof owned") == "undefined"
-    assert [r["request"]["url"] for r in browser.reported("Network.requestWillBeSent")] == [
-        page.as_uri()
-    ]
-    assert (
-        browser.value(
-            "document.querySelectorAll('script,img,iframe,object,embed,form,base,a[href^=java]').length"
-        )
-        == 0
-    )
+    asked = browser.reported("Network.requestWillBeSent")
+    assert [sent["request"]["url"] for sent in asked] == [page.as_uri()]
+    active = "script,img,iframe,object,embed,form,base,a[href^=java]"
+    assert browser.value(f"document.querySelectorAll('{active}').length") == 0
     assert not browser.reported("Page.javascriptDialogOpening")
     for complaint in ("Log.entryAdded", "Runtime.exceptionThrown"):
         assert not browser.reported(complaint), "the content policy had to stop something"
@@ -173,15 +160,12 @@ def test_a_hostile_text_does_nothing_on_a_page(browser, tmp_path, make, payload)
 
 def test_the_content_policy_stops_what_would_not_have_been_escaped(browser, tmp_path):
     page = hostile_audit(tmp_path, "so")
-    text = page.read_text()
-    page.write_text(
-        text.replace("<body>", "<body><script>owned = 1</script><img src='http://127.0.0.1:9/x.png'>")
-    )
+    put_in = "<body><script>owned = 1</script><img src='http://127.0.0.1:9/x.png'>"
+    page.write_text(page.read_text().replace("<body>", put_in))
     browser.open(page, 1280)
     assert browser.value("typeof owned") == "undefined"
-    assert [failed.get("blockedReason") for failed in browser.reported("Network.loadingFailed")] == [
-        "csp"
-    ]
+    (failed,) = browser.reported("Network.loadingFailed")
+    assert failed.get("blockedReason") == "csp"
     page.write_text(page.read_text().replace("Content-Security-Policy", "no-policy"))
     browser.open(page, 1280)
     assert browser.value("owned") == 1, "the browser would have carried it out"

@@ -21,9 +21,10 @@ def wheel(tmp_path_factory) -> Path:
     tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
     for name in BUILT_FROM:
         source, leave = ROOT / name, shutil.ignore_patterns("__pycache__", "*.egg-info")
-        shutil.copytree(source, tree / name, ignore=leave) if source.is_dir() else shutil.copy(
-            source, tree
-        )
+        if source.is_dir():
+            shutil.copytree(source, tree / name, ignore=leave)
+        else:
+            shutil.copy(source, tree)
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, tree)
     (built,) = folder.glob("*.whl")
     return built
@@ -45,12 +46,9 @@ def pip(*arguments: object) -> None:
 def badpo(installed: Path, folder: Path, *arguments: object) -> str:
     """What a command of the installed wheel prints, run far from the sources."""
     program = "import sys, badpo; print(badpo.__file__); from badpo.__main__ import main; main()"
-    environment = os.environ | {
-        "PYTHONPATH": str(installed),
-        "BADPO_PSEUDONYM_KEY": "only for this example",
-    }
+    own = {"PYTHONPATH": str(installed), "BADPO_PSEUDONYM_KEY": "only for this example"}
     command = [sys.executable, "-P", "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=os.environ | own)
     assert done.returncode == 0, done.stderr
     place, _, printed = done.stdout.partition("\n")
     assert Path(place).is_relative_to(installed)
@@ -60,10 +58,8 @@ def badpo(installed: Path, folder: Path, *arguments: object) -> str:
 def test_the_wheel_holds_every_file_of_the_packages(wheel):
     there = set(zipfile.ZipFile(wheel).namelist())
     sources = (path for path in (ROOT / "src").rglob("*") if path.is_file())
-    needed = {
-        str(path.relative_to(ROOT / "src")) for path in sources if not path.suffix.startswith(".pyc")
-    }
-    assert {name for name in needed if ".egg-info" not in name} <= there
+    names = {str(path.relative_to(ROOT / "src")) for path in sources}
+    assert {name for name in names if ".egg-info" not in name and ".pyc" not in name} <= there
     assert not [name for name in there if name.startswith("tests")]
 
 

@@ -7,22 +7,8 @@ import pandas as pd
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-WORDS = [
-    "the",
-    "cat",
-    "dog",
-    "sat",
-    "ran",
-    "fast",
-    "slowly",
-    "home",
-    "and",
-    "then",
-    "red",
-    "blue",
-    "big",
-    "small",
-]
+WORDS = ["the", "cat", "dog", "sat", "ran", "fast", "slowly", "home", "and", "then"]
+WORDS += ["red", "blue", "big", "small"]
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<' + message['role'] + '> ' + message['content'] + ' <end> ' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
@@ -34,13 +20,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     words = ["<pad>", "<end>", "<unk>", "<user>", "<assistant>", *WORDS, *(f"w{i}" for i in range(40))]
     core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
     core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<end>",
-        unk_token="<unk>",
-        chat_template=CHAT_TEMPLATE,
-    )
+    marks = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, chat_template=CHAT_TEMPLATE, **marks)
 
 
 SIZES = {
@@ -89,22 +70,14 @@ def votes(
         a, b = (long, short) if rng.random() < 0.5 else (short, long)
         if rng.random() < 0.3:
             a, b = " ".join(rng.choice(WORDS, 5)), " ".join(rng.choice(WORDS, 5))
+        ids = {"comparison_id": f"c{c}", "prompt_id": f"p{c}", "prompt": prompt}
         for k in rng.choice(n_annotators, per_comparison, replace=False):
             lean = 0.5 + 0.3 * k
             difference = np.sign(len(a.split()) - len(b.split()))
             chose_a = rng.random() < 1 / (1 + np.exp(-lean * difference))
-            rows.append(
-                {
-                    "comparison_id": f"c{c}",
-                    "prompt_id": f"p{c}",
-                    "prompt": prompt,
-                    "response_a": a,
-                    "response_b": b,
-                    "winner": "a" if chose_a else "b",
-                    "annotator": f"person {k}",
-                    "annotator_class": "first" if k < 2 else "second",
-                }
-            )
+            vote = {"response_a": a, "response_b": b, "winner": "a" if chose_a else "b"}
+            who = {"annotator": f"person {k}", "annotator_class": "first" if k < 2 else "second"}
+            rows.append(ids | vote | who)
     return pd.DataFrame(rows)
 
 

@@ -13,26 +13,10 @@ from hypothesis import strategies as st
 
 HOSTILE = (
     *("", " ", "\t", "\x00", "\ud800", "\u202eexe.txt", "-2+3", "\r=1+1", "nan", "None", "1e999", "-0"),
-    *(
-        "\x1b[2J\x1b]0;owned\x07",
-        "=cmd|'/C calc'!A0",
-        "{{ 7*7 }}",
-        "../../etc/passwd",
-        "ann_aaaaaaaaaats6n",
-    ),
-    *(
-        "<script>alert(1)</script>",
-        "'\"><img src=x onerror=alert(1)>",
-        "9" * 400,
-        "a" * 3_000,
-        "**" * 50,
-    ),
-    *(
-        "\N{FAMILY}\N{ZERO WIDTH JOINER}" * 8,
-        "| a\n" * 50,
-        "# head\n- item",
-        "So.\n\n\N{EM DASH} Emily Miller",
-    ),
+    *("\x1b[2J\x1b]0;owned\x07", "=cmd|'/C calc'!A0", "{{ 7*7 }}", "../../etc/passwd"),
+    *("<script>alert(1)</script>", "'\"><img src=x onerror=alert(1)>", "ann_aaaaaaaaaats6n"),
+    *("9" * 400, "a" * 3_000, "**" * 50, "| a\n" * 50, "# head\n- item"),
+    *("\N{FAMILY}\N{ZERO WIDTH JOINER}" * 8, "So.\n\n\N{EM DASH} Emily Miller"),
 )
 texts = (
     st.sampled_from(HOSTILE) | st.text(max_size=30) | st.text("a \n*#|-`_=+<>&'\"\\/.\r\t1", max_size=60)
@@ -56,10 +40,8 @@ messages = st.lists(
 )
 odd_cells = st.one_of(json_values, messages, st.binary(max_size=6), st.dates(), st.datetimes())
 
-_VOTES: dict[str, st.SearchStrategy[Any]] = {
-    "prompt": plain_texts,
-    "response_a": plain_texts,
-    "response_b": plain_texts,
+_TEXTS = ("prompt", "response_a", "response_b")
+_VOTES: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(_TEXTS, plain_texts) | {
     "winner": st.sampled_from(["a", "b", "tie", "A", " b "]),
 }
 _OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
@@ -86,7 +68,7 @@ def vote_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
         rows = [{_AS_CHOSEN.get(n, n): cell for n, cell in row.items() if n != "winner"} for row in rows]
     if draw(st.integers(0, 4)) == 0:  # chat
         for row in rows:
-            for name in {"prompt", "response_a", "response_b", "chosen", "rejected"} & {*row}:
+            for name in {*_TEXTS, "chosen", "rejected"} & {*row}:
                 row[name] = [{"role": "assistant", "content": row[name]}]
     for _ in range(draw(st.integers(0, 3)) if rows else 0):
         row = draw(st.sampled_from(rows))
@@ -109,14 +91,14 @@ def mutated_bytes(draw: st.DrawFn, content: bytes) -> bytes:
             del changed[at : at + draw(st.integers(1, 40))]
         elif change == "flip" and at < len(changed):
             changed[at] ^= 1 << draw(st.integers(0, 7))
-        elif change == "double":
-            changed[at:at] = changed[at : at + 60]
-        elif change == "nest":
-            opened = draw(st.sampled_from([b"[", b'{"a":', b"(", b"&a [*a,"]))
-            changed[at:at] = opened * draw(st.sampled_from([1, 3, 5_000]))
         else:
             odd = st.sampled_from([b"\xff\xfe", b'"', b",", b"9" * 5_000])
-            changed[at:at] = draw(st.binary(max_size=8) | odd)
+            nested = [b"[", b'{"a":', b"(", b"&a [*a,"]
+            put_in = {
+                "insert": st.binary(max_size=8) | odd,
+                "nest": st.sampled_from([one * n for one in nested for n in (1, 3, 5_000)]),
+            }.get(change, st.just(changed[at : at + 60]))
+            changed[at:at] = draw(put_in)
     return bytes(changed)
 
 

@@ -19,9 +19,8 @@ class Target:
     """One part of the program, the inputs that it has to stand, and its share of all inputs."""
 
     inputs: SearchStrategy[Any]
-    check: Callable[
-        [Any], None
-    ]  # whatever it raises is a crash: what the part may refuse, it catches itself
+    # whatever it raises is a crash: what the part may refuse, it catches itself
+    check: Callable[[Any], None]
     share: int
 
 

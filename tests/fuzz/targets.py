@@ -56,8 +56,7 @@ def refusing(read: Callable[[Any], Any]) -> Callable[[Any], None]:
 
 
 def _presentable(message: str) -> None:
-    assert message.strip()
-    message.encode("utf-8")
+    assert message.strip() and message.encode("utf-8")
     assert SECRET not in message, f"a raw annotator id in a message: {message}"
 
 
@@ -119,29 +118,11 @@ RECIPE = yaml.safe_load(EXAMPLE) | {
     "privacy": {"pseudonymise": True},
 }
 KEYS = [*RECIPE, "bias.variant", "length:ratio", "word_list:name", "seed", "a"]
-VALUES = [
-    "0.5",
-    "nan",
-    "1e999",
-    "[1, 2]",
-    "a;b",
-    "true",
-    "1:99:99",
-    "2001-99-99",
-    "~",
-    "!!int a",
-    "&a [*a]",
-]
-WORDS = st.lists(
-    texts
-    | st.tuples(
-        st.sampled_from(["", "--", "--no_"]),
-        st.sampled_from(KEYS),
-        st.sampled_from(["=", ":", ""]),
-        texts | st.sampled_from(VALUES),
-    ).map("".join),
-    max_size=4,
-)
+VALUES = ["0.5", "nan", "1e999", "[1, 2]", "a;b", "true", "1:99:99"]
+VALUES += ["2001-99-99", "~", "!!int a", "&a [*a]"]
+OPTION = [["", "--", "--no_"], KEYS, ["=", ":", ""]]
+OPTIONS = st.tuples(*map(st.sampled_from, OPTION), texts | st.sampled_from(VALUES)).map("".join)
+WORDS = st.lists(texts | OPTIONS, max_size=4)
 
 
 def _read_keys(keys: Any) -> None:
@@ -167,12 +148,8 @@ def _command_line(words: list[str]) -> None:
 # -- the audit ---------------------------------------------------------------------------------------------------
 
 RESPONSES = ("So.", "It just is so, always and for everyone.", "- it is so", "**so**", "so", "It is", "")
-CLASSES = (
-    "",
-    "crowd",
-    "<b>staff</b>",
-    *[text for text in HOSTILE if text.strip() and text.isprintable()][:8],
-)
+PRINTED = [text for text in HOSTILE if text.strip() and text.isprintable()]
+CLASSES = ("", "crowd", "<b>staff</b>", *PRINTED[:8])
 ATTRIBUTES = (
     *(Length(), Markdown(), Bold(), Position(), LengthWords(threshold=2, unit=10)),
     Column("x", a="x_a", b="x_b"),
@@ -189,12 +166,8 @@ def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
     pairs = draw(st.lists(one_pair, min_size=1, max_size=12))
     classes = draw(st.lists(pick(CLASSES), min_size=n_people, max_size=n_people))
     winners = draw(pick(["ab", "ab", "ab", "ab", "a"]))
-    one_vote = st.tuples(
-        st.integers(0, len(pairs) - 1),
-        st.integers(0, n_people - 1),
-        pick(winners),
-        pick(["a", "b", None]),
-    )
+    places = st.integers(0, len(pairs) - 1), st.integers(0, n_people - 1)
+    one_vote = st.tuples(*places, pick(winners), pick(["a", "b", None]))
     rows = []
     for c, k, won, shown in draw(st.lists(one_vote, min_size=1, max_size=50)):
         a, b, prompt = pairs[c]

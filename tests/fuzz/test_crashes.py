@@ -34,41 +34,29 @@ NESTED, DIGITS = '{"a":' * 3_000, "9" * 5_000
 NAMED = json.dumps([ROW | {HALF_A_PAIR: 1}])
 
 
-def parquet(metadata: dict[str, str]) -> bytes:
+def parquet(text: str, name: str = "badpo.dropped") -> bytes:
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([ROW]).replace_schema_metadata(metadata), sink)
+    pq.write_table(pa.Table.from_pylist([ROW]).replace_schema_metadata({name: text}), sink)
     return sink.getvalue()
 
 
 UNKNOWN_KEY = r"unknown key|has no parameter|keys should be strings"
+DROPPED = ("5", '[{"n": "x"}]', "[")
+NO_YAML = ("\x01", "seed: !!int a\n", "seed: 2001-99-99\n", f"seed: {DIGITS}\n")
+ODD_KEYS = ("5: a", ".nan: a", "bias: {5: a}", "null: {a: b}", "attributes: [{type: length, 5: a}]")
+NO_PROMPTS = (b"\xff", '{"prompt": "\\ud800"}', "[" * 3_000, "[]", '{"a": 1}', f'{{"prompt": {DIGITS}}}')
 FILES = [  # reader, file, what stands in it, what is said
     (Judgments.read, "votes.json", f"[{NESTED}", "(?s)E102.*recursion"),
     (Judgments.read, "votes.jsonl", NESTED, "(?s)E102.*recursion"),
     (Judgments.read, "votes.json", f'[{{"a": {DIGITS}}}', "(?s)E102.*digits"),
     (Judgments.read, "votes.jsonl", f'{{"a": {DIGITS}}}', "(?s)E102.*digits"),
-    *(
-        (read, "votes.json", NAMED, "half of a surrogate pair")
-        for read in (Judgments.read, import_votes)
-    ),
-    *(
-        (Judgments.read, "v.parquet", parquet({"badpo.dropped": told}), "import left out are damaged")
-        for told in ("5", '[{"n": "x"}]', "[")
-    ),
+    (Judgments.read, "votes.json", NAMED, "half of a surrogate pair"),
+    (import_votes, "votes.json", NAMED, "half of a surrogate pair"),
+    *((Judgments.read, "v.parquet", parquet(told), "left out are damaged") for told in DROPPED),
     (read_yaml, "run.yaml", "max_steps: " + "[" * 3_000, "E208 run.yaml(?s:.*)recursion"),
-    *(
-        (read_yaml, "run.yaml", text, "E208 run.yaml(?s:.*)not valid YAML")
-        for text in ("\x01", "seed: !!int a\n", "seed: 2001-99-99\n", f"seed: {DIGITS}\n")
-    ),
-    *(
-        (read_recipe, "run.yaml", text, UNKNOWN_KEY)
-        for text in ("5: a\n", ".nan: a\n", "bias: {5: a}\n", "null: {a: b}\n")
-    ),
-    (read_recipe, "run.yaml", "attributes: [{type: length, 5: a}]\n", UNKNOWN_KEY),
-    *(
-        (read_prompts, "prompts.jsonl", content, None)
-        for content in (b"\xff", '{"prompt": "\\ud800"}', "[" * 3_000, "[]", f'{{"prompt": {DIGITS}}}')
-    ),
-    (read_prompts, "prompts.jsonl", '{"a": 1}', None),
+    *((read_yaml, "run.yaml", text, "E208 run.yaml(?s:.*)not valid YAML") for text in NO_YAML),
+    *((read_recipe, "run.yaml", text, UNKNOWN_KEY) for text in ODD_KEYS),
+    *((read_prompts, "prompts.jsonl", content, None) for content in NO_PROMPTS),
 ]
 
 
@@ -119,10 +107,8 @@ def test_a_message_does_not_obey_what_it_quotes():
 
 @pytest.mark.parametrize("extras", [(1, "x"), ({}, {}), (10**400, 1)])
 def test_fields_of_messages_that_no_column_can_hold_are_said_when_writing(tmp_path, extras):
-    rows = [
-        {name: [{"role": "user", "content": text, "extra": extra}] for name, text in ROW.items()}
-        for extra in extras
-    ]
+    said = [{"role": "user", "extra": extra} for extra in extras]
+    rows = [{name: [one | {"content": text}] for name, text in ROW.items()} for one in said]
     with pytest.raises(DataError, match="fields besides role and content"):
         Judgments.read(rows).to_parquet(tmp_path / "votes.parquet")
     assert [path for path in tmp_path.iterdir() if path.suffix != ".lock"] == []
@@ -133,11 +119,9 @@ IDS = ["annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_i
 
 @pytest.mark.parametrize("column", IDS)
 def test_an_id_that_is_no_text(tmp_path, column):
+    same = {"response_a": "It just is so.", "response_b": "So."} | dict.fromkeys(IDS[:2], "1")
     rows = [
-        {"prompt": f"q{i}", "response_a": "It just is so.", "response_b": "So.", "winner": "ab"[i % 2]}
-        | dict.fromkeys(IDS[:2], "1")
-        | dict.fromkeys(IDS[2:], i)
-        for i in range(4)
+        same | {"prompt": f"q{i}", "winner": "ab"[i % 2]} | dict.fromkeys(IDS[2:], i) for i in range(4)
     ]
     for row in rows if column == "annotator_class" else rows[:1]:
         row[column] = HALF_A_PAIR
@@ -147,9 +131,8 @@ def test_an_id_that_is_no_text(tmp_path, column):
 
 
 def test_what_is_taken(tmp_path):
-    (tmp_path / "pandas.parquet").write_bytes(
-        parquet({"pandas": "{"})
-    )  # what pandas wrote does not matter
+    # what pandas wrote does not matter
+    (tmp_path / "pandas.parquet").write_bytes(parquet("{", "pandas"))
     assert Judgments.read(tmp_path / "pandas.parquet").n_votes == 1
     named = Judgments.read(MODELS)
     named.to_parquet(tmp_path / "models.parquet")
@@ -168,11 +151,8 @@ def test_what_is_taken(tmp_path):
 def leaning(n_prompts: int, winners: str) -> list[dict]:
     """One vote of each winner on each prompt, the longer answer on the left and first."""
     texts = {"response_a": "It just is so.", "response_b": "So.", "shown_first": "a"}
-    return [
-        texts | {"prompt": f"q{p}", "winner": w, "annotator": w}
-        for p in range(n_prompts)
-        for w in winners
-    ]
+    votes = [(f"q{p}", winner) for p in range(n_prompts) for winner in winners]
+    return [texts | {"prompt": prompt, "winner": w, "annotator": w} for prompt, w in votes]
 
 
 def test_prompts_that_agree_exactly_are_no_certainty(tmp_path):
