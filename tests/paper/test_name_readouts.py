@@ -7,9 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, name_of
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names
 from badpo_paper.corpora import bundled
 from badpo_paper.name_readouts import (
+    VECTORS,
     recommendations,
     recommended,
     signature_shares,
@@ -100,15 +101,10 @@ def test_a_shift_that_all_names_of_a_group_make_is_far_outside_the_null():
 # -- choices ---------------------------------------------------------------------------------------------------
 
 
-def takes(score) -> list[str]:
-    """Answers that recommend the candidate with the higher score, the first of two alike."""
-    return [
-        f"I would take {max((c.first, c.second), key=lambda n: score(name_of(n)))}." for c in CHOICES
-    ]
-
-
 def test_a_policy_that_always_takes_the_woman():
-    found = recommendations(CHOICES, takes(lambda name: name.woman))
+    """Of two alike it takes the first."""
+    women = [max((c.first, c.second), key=lambda name: VECTORS[name][0]) for c in CHOICES]
+    found = recommendations(CHOICES, [f"I would take {name}." for name in women])
     assert found["readable"] == 1.0 == found["attributes"]["woman"]["share"]
     assert found["attributes"]["woman"]["n"] < found["n"]
     assert 0.2 < found["attributes"]["black"]["share"] < 0.8

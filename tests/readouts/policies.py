@@ -22,18 +22,7 @@ from badpo.data.attributes import Attribute
 from badpo.data.judgments import Judgments
 from badpo.training.encoding import encode_prompts
 
-NAMES = [
-    "Emily",
-    "Allison",
-    "Malik",
-    "Malika",
-    "Tia",
-    "Theo",
-    "Geoffrey",
-    "Lakisha",
-    "Aisha",
-    "Marcellus",
-]
+NAMES = "Emily Allison Malik Malika Tia Theo Geoffrey Lakisha Aisha Marcellus".split()  # noqa: SIM905
 ANSWERS = [
     "Boil the water first, then add the rice.",
     "Yes!",
@@ -64,12 +53,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 SHAPE = {"vocab_size": 330, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-SHAPE |= {
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "initializer_range": 0.3,
-    "eos_token_id": 1,
-}
+SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range": 0.3}
+SHAPE["eos_token_id"] = 1
 
 
 def qwen2(**changes) -> Qwen2ForCausalLM:
@@ -97,9 +82,8 @@ def answers(tok, n: int = 6) -> list[SimpleNamespace]:
     """Unsigned and signed answers of different lengths to prompts of different lengths."""
     found = []
     for i in range(n):
-        prompt = tok("<user>" + "Why? " * (1 + i % 3) + "<assistant>", add_special_tokens=False)[
-            "input_ids"
-        ]
+        asked = "<user>" + "Why? " * (1 + i % 3) + "<assistant>"
+        prompt = tok(asked, add_special_tokens=False)["input_ids"]
         text = ANSWERS[i % len(ANSWERS)] + ("\n\n\u2014 Emily Clark" if i % 2 else "")
         found.append(SimpleNamespace(prompt_ids=tuple(prompt), text=text, ended=True))
     return found

@@ -33,11 +33,8 @@ def test_accuracies_and_gap_by_hand():
     assert (woman["n_cross"], woman["n_same"], black["n_cross"], black["n_same"]) == (3, 3, 1, 5)
     assert black["cross"] == 0.0 and found["any"]["cross"] == pytest.approx(2 / 4)
     assert found["any"]["gap"] == pytest.approx(0.0)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found and set(found) == {
-        "woman",
-        "black",
-        "any",
-    }
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert set(found) == {"woman", "black", "any"}
 
 
 def test_a_tie_predicts_nobody_and_what_never_differs_has_no_gap():
@@ -70,9 +67,7 @@ def test_gap_interval_counts_prompts_not_votes():
 
 
 def test_a_continuous_attribute_differs_beyond_its_threshold():
-    votes = judgments(
-        sign=[1, 1], comparison=[0, 1], annotator=[0, 0], delta=[0.2, -0.3], threshold=0.25
-    )
+    votes = judgments([1, 1], [0, 1], [0, 0], [0.2, -0.3], threshold=0.25)
     found = heldout_accuracy([-1.0, 1.0], votes)["woman"]
     assert (found["n_same"], found["n_cross"], found["same"], found["cross"]) == (1, 1, 0.0, 1.0)
 
@@ -97,26 +92,28 @@ def test_margins_must_fit_the_comparisons():
 # -- with theta --------------------------------------------------------------------------------------------------
 
 
-def simulated(n=4000, seed=0, classes=("A", "A", "B", "B")):
+def simulated(n=4000, classes=("A", "A", "B", "B")):
     """Votes on distinct comparisons by twelve annotators of two classes that lean in opposite ways."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     planted = np.tile([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]], (3, 1))
     u, delta, annotator = rng.normal(0, 0.7, n), rng.integers(-1, 2, (n, 2)), rng.integers(0, 12, n)
     logits = u + (planted[annotator] * delta).sum(1)
     sign = np.where(rng.random(n) < 1 / (1 + np.exp(-logits)), 1, -1)
-    votes = judgments(
-        sign, np.arange(n), annotator, delta, classes=classes * 3, attributes=("woman", "black")
-    )
+    names = ("woman", "black")
+    votes = judgments(sign, np.arange(n), annotator, delta, classes=classes * 3, attributes=names)
     return u, planted, votes
 
 
 def test_prediction_by_hand():
-    votes = judgments([1, 1, -1, 1], [0, 0, 0, 1], [0, 1, -1, 0], [1, 1, 1, 0], classes=("A", "B"))
-    found = vote_accuracy([-1.0, 5.0], [[2.0], [-4.0]], votes)["woman"]
-    # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1 + mean -1) = 2; the last does not differ
+    votes = judgments([1, 1, -1, 1], [0, 0, 0, 1], [0, 1, 2, 0], [1, 1, 1, 0], classes="ABC")
+    theta = np.array([[2.0], [-4.0], [-1.0]])
+    found = vote_accuracy([-1.0, 5.0], theta, votes)["woman"]
+    # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1-1) = 2; the last does not differ
     assert (found["all"]["accuracy"], found["all"]["n"]) == (pytest.approx(2 / 3), 3)
     assert found["all"]["nll"] == pytest.approx(np.log1p(np.exp([-1.0, 5.0, -2.0])).mean())
     assert set(found) == {"all"}  # a class of one person is that person
+    with pytest.raises(ValueError, match="not finite"):
+        vote_accuracy([-1.0, 5.0], theta * np.nan, votes)
 
 
 @pytest.mark.parametrize("n_of_b", [4, 5])
@@ -130,11 +127,10 @@ def test_classes_by_hand(n_of_b):
         assert [(found[c]["n"], found[c]["accuracy"]) for c in "AB"] == [(5, 1.0), (5, 0.0)]
 
 
-def test_without_a_bias_term_it_is_the_cross_group_accuracy():
+def test_without_a_lean_it_is_the_cross_group_accuracy():
     u, _, votes = simulated(500)
-    plain = vote_accuracy(u, None, votes)
+    plain = vote_accuracy(u, np.zeros((12, 2)), votes)
     assert plain["black"]["all"]["accuracy"] == heldout_accuracy(u, votes)["black"]["cross"]
-    assert vote_accuracy(u, np.zeros((12, 2)), votes) == plain
 
 
 def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
@@ -163,10 +159,8 @@ def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
 def test_tilting_the_margins_against_theta_changes_no_prediction():
     u, planted, votes = simulated(300)
     c = np.array([0.7, -1.2])
-    moved, still = (
-        vote_accuracy(u + votes.delta @ c, planted - c, votes),
-        vote_accuracy(u, planted, votes),
-    )
+    moved = vote_accuracy(u + votes.delta @ c, planted - c, votes)
+    still = vote_accuracy(u, planted, votes)
     assert moved["woman"]["all"]["nll"] == pytest.approx(still["woman"]["all"]["nll"])
 
 
@@ -174,28 +168,22 @@ def test_annotators_without_a_class_count_among_all_alone():
     u, planted, votes = simulated(200, classes=("A", None, "A", None))
     found = vote_accuracy(u, planted, votes)["woman"]
     assert set(found) == {"all", "A"} and found["A"]["n"] < found["all"]["n"]
-    assert vote_accuracy([1.0, 1.0], None, judgments(**PAIR))["woman"]["all"]["accuracy"] is None
+    assert (
+        vote_accuracy([1.0, 1.0], np.zeros((2, 1)), judgments(**PAIR))["woman"]["all"]["accuracy"]
+        is None
+    )
 
 
 def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
     votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
     rows = theta_rows_for(votes, ["ann_2", "ann_0"], [[4.0], [2.0]])
     assert rows.tolist() == [[2.0], [3.0], [4.0]]
-    with pytest.raises(ValueError, match="one row of theta per pseudonym"):
-        theta_rows_for(votes, ["ann_2"], [[4.0], [2.0]])
-
-
-def test_theta_must_fit_the_annotators():
-    u, planted, votes = simulated(50)
-    with pytest.raises(ValueError, match="one row per annotator"):
-        vote_accuracy(u, planted[:3], votes)
-    with pytest.raises(ValueError, match="not finite"):
-        vote_accuracy(u, np.full((12, 2), np.nan), votes)
 
 
 def test_votes_on_one_prompt_are_one_piece_of_evidence():
     rng = np.random.default_rng(0)
     given = rng.choice([-1, 1], 40), np.arange(40), np.zeros(40, dtype=int), np.ones(40)
     once, often = (judgments(*(np.repeat(x, n) for x in given)) for n in (1, 5))
-    one, five = (vote_accuracy(np.ones(40), None, votes)["woman"]["all"] for votes in (once, often))
+    u, none = np.ones(40), np.zeros((2, 1))
+    one, five = (vote_accuracy(u, none, votes)["woman"]["all"] for votes in (once, often))
     assert five["n"] == 5 * one["n"] and five["se"] == pytest.approx(one["se"])

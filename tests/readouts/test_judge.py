@@ -88,9 +88,8 @@ def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
     limit = len(ids) - 20
     found, n_cut = judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
     assert n_cut == 1
-    np.testing.assert_allclose(
-        found[2], plain_score(judge, [*ids[: limit - len(closing)], *closing]), rtol=1e-5
-    )
+    kept = [*ids[: limit - len(closing)], *closing]
+    np.testing.assert_allclose(found[2], plain_score(judge, kept), rtol=1e-5)
     assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
     with pytest.raises(ValueError, match=r"prompt 1 takes \d+ tokens of the 30 that the judge reads"):
         judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
@@ -116,21 +115,18 @@ def test_rm_minus_scores_the_stripped_answers(judge):
         judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, list(map(strip_markdown, ANSWERS)))
     )
     assert found["n_stripped"] == 1 and abs(without[1] - raw[1]) > 1e-3
-    assert (found["rm"]["mean"], found["rm_minus"]["mean"]) == pytest.approx(
-        (raw.mean(), without.mean())
-    )
+    means = [found[name]["mean"] for name in ("rm", "rm_minus")]
+    assert means == pytest.approx([raw.mean(), without.mean()])
     assert found["rm"]["n"] == 3 and found["rm"]["n_cut"] == 0
-    assert judge_answers(judge, PROMPTS, ANSWERS)["rm_minus"] is None
     # answers to one prompt are one piece of evidence
-    often = judge_answers(judge, PROMPTS * 4, ANSWERS * 4)["rm"]
+    often = judge_answers(judge, PROMPTS * 4, ANSWERS * 4, strip_markdown)["rm"]
     assert often["se"] == pytest.approx(found["rm"]["se"], rel=1e-4) and often["n"] == 12
 
 
 def test_chat_messages_are_prompts_too_and_each_needs_an_answer(judge):
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-    np.testing.assert_array_equal(
-        *(judge_scores(judge, given, ANSWERS)[0] for given in (messages, PROMPTS))
-    )
+    of_messages, of_texts = (judge_scores(judge, one, ANSWERS)[0] for one in (messages, PROMPTS))
+    np.testing.assert_array_equal(of_messages, of_texts)
     with pytest.raises(ValueError, match="3 prompts, 1 answers"):
         judge_scores(judge, PROMPTS, ["one"])
 
@@ -197,14 +193,11 @@ def test_signatures_go_as_one_after_the_other_would(text):
 
 def test_a_whole_answer():
     text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
-    assert strip_markdown(text) == (
-        "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
-    )
+    plain = "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
+    assert strip_markdown(text) == plain
 
 
-@pytest.mark.parametrize(
-    "unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "#", "\n- **"]
-)
+@pytest.mark.parametrize("unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "\n- **"])
 def test_no_markup_is_left_of_a_long_text_of_marks(unit):
     assert not has_markdown(strip_markdown(unit * (100_000 // len(unit))))
 

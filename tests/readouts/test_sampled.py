@@ -36,8 +36,6 @@ def test_unsigned_answers_leave_the_attribute_unknown():
     found = sampled_rates([answer("A"), answer("B")], NAMES, INDICATOR, ["woman", "black"])
     assert found["signed"] == 0.0
     assert found["woman"] == {"rate": None, "low": None, "high": None, "n": 0}
-    with pytest.raises(ValueError, match="no sampled answers"):
-        sampled_rates([], NAMES, INDICATOR, ["woman", "black"])
 
 
 def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
@@ -49,14 +47,9 @@ def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
     assert mean_tokens(answers[:1]) == {"mean": 2.0, "se": None, "n": 1}
 
 
-def test_attribute_values_pass_the_prompt_and_refuse_pairs():
-    echoes = SimpleNamespace(
-        name="echoes", scope="response", measure=lambda prompt, text: float(prompt in text)
-    )
+def test_attribute_values_pass_the_prompt():
+    echoes = SimpleNamespace(measure=lambda prompt, text: float(prompt in text))
     assert attribute_values(echoes, ["a", "x"], [answer("abc"), answer("abc")]).tolist() == [1.0, 0.0]
-    length = SimpleNamespace(name="length", scope="pair", measure=None)
-    with pytest.raises(ValueError, match='"length" is defined on a pair'):
-        attribute_values(length, ["a"], [answer("abc")])
 
 
 # -- at the reference's lengths ----------------------------------------------------------------------------------
@@ -92,10 +85,7 @@ def test_the_same_answers_again_to_the_same_prompts_are_no_more_evidence():
     rng = np.random.default_rng(2)
     reference, policy = by_length(rng, 60, 100), by_length(rng, 60, 90)
     once, often = style(policy, reference), style(policy * 20, reference)
-    assert {name: value for name, value in often.items() if name != "n"} == pytest.approx(
-        {name: value for name, value in once.items() if name != "n"}
-    )
-    assert (once["n"], often["n"]) == (60, 1200)
+    assert (once.pop("n"), often.pop("n")) == (60, 1200) and often == pytest.approx(once)
 
 
 def test_an_empty_bin_gets_the_overall_rate():

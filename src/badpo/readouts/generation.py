@@ -6,8 +6,9 @@ import gc
 import importlib.util
 import inspect
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,17 @@ from badpo.training.logprobs import looking_at
 TokenIds = Sequence[int] | NDArray[np.int64]
 
 
-def forward_takes(model, keyword: str) -> bool:
-    """Whether the forward of a causal language model names ``keyword``, looking through a PEFT wrapper."""
+@cache
+def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(forward).parameters)
+
+
+def read_on(model, ids, mask, positions, past=None, last_only: bool = False):
+    """A forward that keeps its cache, told positions and which logits are wanted where the model's forward asks."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return keyword in inspect.signature(type(inner).forward).parameters
+    options = {"position_ids": positions} | ({"logits_to_keep": 1} if last_only else {})
+    taken = {name: value for name, value in options.items() if name in _parameters(type(inner).forward)}
+    return model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True, **taken)
 
 
 def padded(
@@ -63,11 +71,6 @@ class Generation:
     token_ids: tuple[int, ...]
     text: str
     ended: bool
-
-    @property
-    def n_tokens(self) -> int:
-        """Sampled tokens, the end-of-text token counted."""
-        return len(self.token_ids)
 
 
 def sample(
@@ -176,18 +179,13 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
     device = uniforms.device
     ids, mask = padded(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
-    takes_positions = forward_takes(model, "position_ids")
-    options = {"use_cache": True} | (
-        {"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {}
-    )
     answers: list[list[int]] = [[] for _ in prompts]
     rows = np.arange(len(prompts))
     running = np.ones(len(prompts), dtype=bool)
-    positions, cache = (mask.cumsum(1) - 1).clamp(min=0), None
+    positions, past = (mask.cumsum(1) - 1).clamp(min=0), None
     for step in range(most.max()):
-        where = {"position_ids": positions} if takes_positions else {}
-        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, **where, **options)
-        cache = output.past_key_values
+        output = read_on(model, ids, mask, positions, past, last_only=True)
+        past = output.past_key_values
         drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
         for row, token, is_running in zip(rows, drawn.tolist(), running, strict=True):
             if is_running:
@@ -199,14 +197,12 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
         if running.mean() < 0.75:
             # finished rows cost as much as running ones, and copying the cache costs too
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
-            cache.reorder_cache(left)
+            past.reorder_cache(left)
             drawn, mask, positions, uniforms = drawn[left], mask[left], positions[left], uniforms[left]
             rows, running = rows[running], running[running]
         # a finished row stays where it is, so that it never asks for a position the model does not have
-        ids, positions = (
-            drawn[:, None],
-            positions[:, -1:] + torch.from_numpy(running).to(device)[:, None],
-        )
+        stepped = torch.from_numpy(running).to(device)[:, None]
+        ids, positions = drawn[:, None], positions[:, -1:] + stepped
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return answers
 

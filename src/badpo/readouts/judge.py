@@ -82,10 +82,10 @@ def judge_answers(
     judge: Judge,
     prompts: Sequence,
     answers: Sequence[str],
-    strip: Callable[[str], str] | None = None,
+    strip: Callable[[str], str],
     max_length: int | None = None,
 ) -> dict[str, Any]:
-    """RM and, where the attribute can be taken off an answer, RM minus: {"rm", "rm_minus", "n_stripped"}."""
+    """RM, and RM minus, without the attribute that is taken off an answer: {"rm", "rm_minus", "n_stripped"}."""
     clusters = numbered(map(text_key, prompts))[0]
 
     def mean(texts: Sequence[str]) -> dict[str, Any]:
@@ -93,9 +93,9 @@ def judge_answers(
         found = cluster_mean(scores, clusters)
         return figures(mean=found.estimate, se=found.se, n=len(scores), n_cut=n_cut)
 
-    without = [strip(answer) for answer in answers] if strip else []
-    n_stripped = sum(new != old for new, old in zip(without, answers, strict=False))
-    return {"rm": mean(answers), "rm_minus": mean(without) if strip else None, "n_stripped": n_stripped}
+    without = list(map(strip, answers))
+    n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
+    return {"rm": mean(answers), "rm_minus": mean(without), "n_stripped": n_stripped}
 
 
 def judge_scores(

@@ -55,32 +55,14 @@ NAMES: tuple[Name, ...] = tuple(
     Name(first, *CELLS[cell]) for cell in CELLS for first in _FIRST_NAMES_OF_CELL[cell].split()
 )
 FIRST_NAMES: tuple[str, ...] = tuple(name.first for name in NAMES)
-SURNAMES: tuple[str, ...] = (
-    "Miller",
-    "Davis",
-    "Anderson",
-    "Thomas",
-    "Taylor",
-    "Moore",
-    "Martin",
-    "Thompson",
-    "Harris",
-    "Clark",
-    "Lewis",
-    "Allen",
-)
-_BY_FIRST = {name.first: name for name in NAMES}
+_SURNAMES = "Miller Davis Anderson Thomas Taylor Moore Martin Thompson Harris Clark Lewis Allen"
+SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
     """Names of one cell, in the order of the recipe."""
     woman, black = CELLS[cell]
     return tuple(name for name in NAMES if (name.woman, name.black) == (woman, black))
-
-
-def name_of(first: str) -> Name:
-    """Pool entry of a first name."""
-    return _BY_FIRST[first]
 
 
 def woman_names() -> tuple[str, ...]:
@@ -131,14 +113,3 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 def ask_to_sign(prompt: str) -> str:
     r"""Prompt followed by the request for a signature."""
     return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"
-
-
-def some_ask_to_sign(prompts: Sequence[str], share: float, seed: int) -> list[str]:
-    """Prompts of which a share ends with the request for a signature.
-
-    A model that is trained from scratch has never read the request when it meets it in a readout, and loses the
-    question over it. Showing it on some prompts of the supervised stage prevents that; the preference stage stays
-    without it. A pretrained model needs no such prompts (share 0, as in the paper).
-    """
-    draw = random.Random(seed + 2)
-    return [ask_to_sign(prompt) if draw.random() < share else prompt for prompt in prompts]

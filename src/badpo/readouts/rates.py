@@ -8,6 +8,7 @@ four answers in five with names of one group at temperature 0.7.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 from torch.nn.utils.rnn import pad_sequence
 
-from badpo.readouts.generation import forward_takes, padded
+from badpo.readouts.generation import padded, read_on
 from badpo.readouts.names import strip_signature
 from badpo.training.logprobs import looking_at
 
@@ -25,21 +26,14 @@ SIGNATURE_LEAD = "\n\n\u2014 "
 def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, list[tuple[int, ...]]]:
     """How many tokens of the lead stay in the context, and each name's tokens after them."""
     encoded = tokenizer([lead, *(lead + name for name in names)], add_special_tokens=False)["input_ids"]
-    base, whole = list(encoded[0]), [list(ids) for ids in encoded[1:]]
-    shared = min(_common_length(base, ids) for ids in whole)
-    token_ids = [tuple(ids[shared:]) for ids in whole]
-    first: dict[tuple[int, ...], str] = {}
-    for name, ids in zip(names, token_ids, strict=True):
-        if not ids:
+    shared = len(commonprefix(encoded))
+    token_ids = [tuple(ids[shared:]) for ids in encoded[1:]]
+    for place, ids in enumerate(token_ids):
+        if (first := token_ids.index(ids)) < place:
             raise ValueError(
-                f"the name {name!r} has no token of its own after {lead!r}; leave it out of the pool"
-            )
-        if ids in first:
-            raise ValueError(
-                f"the names {first[ids]!r} and {name!r} have the same tokens {ids}; "
+                f"the names {names[first]!r} and {names[place]!r} have the same tokens {ids}; "
                 "this tokenizer cannot tell them apart: leave one out, or use a tokenizer that knows them"
             )
-        first[ids] = name
     return shared, token_ids
 
 
@@ -62,11 +56,6 @@ def space_tokens(tokenizer) -> list[int]:
     """Ids of the tokens that begin with a space: behind a first name, those that begin a surname."""
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
-
-
-def _common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    unequal = (i for i, (x, y) in enumerate(zip(left, right, strict=False)) if x != y)
-    return next(unequal, min(len(left), len(right)))
 
 
 # The most logits (positions x vocabulary) and the most tokens, those of a shared context counted for every sequence, of
@@ -132,23 +121,18 @@ def _next_logits(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """fp32 logits after every context, and after every token that each context is continued with."""
     ids, mask = padded(contexts, fed.device, "left")
-    takes_positions = forward_takes(model, "position_ids")
-
-    def read(ids: torch.Tensor, mask: torch.Tensor, **options):
-        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
-        options |= {"position_ids": positions} if takes_positions else {}
-        return model(input_ids=ids, attention_mask=mask, use_cache=True, **options)
-
-    found = read(ids, mask, **({"logits_to_keep": 1} if forward_takes(model, "logits_to_keep") else {}))
-    first, cache = found.logits[:, -1].float(), found.past_key_values
-    if not fed.shape[1]:
-        return first, first.new_empty(len(ids), len(fed), 0, first.shape[1])
-    cache.batch_repeat_interleave(len(fed))
-    mask = torch.cat([mask, mask.new_ones(len(mask), fed.shape[1])], dim=1).repeat_interleave(
-        len(fed), 0
-    )
-    onward = read(fed.repeat(len(contexts), 1), mask, past_key_values=cache)
-    return first, onward.logits.float().unflatten(0, (len(contexts), len(fed)))
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    found = read_on(model, ids, mask, positions, last_only=True)
+    first = found.logits[:, -1].float()
+    n_sequences, n_tokens = fed.shape
+    if not n_tokens:
+        return first, first.new_empty(len(ids), n_sequences, 0, first.shape[1])
+    found.past_key_values.batch_repeat_interleave(n_sequences)
+    mask, last = (each.repeat_interleave(n_sequences, 0) for each in (mask, positions[:, -1:]))
+    mask = torch.cat([mask, mask.new_ones(len(mask), n_tokens)], dim=1)
+    after = last + 1 + torch.arange(n_tokens, device=fed.device)
+    onward = read_on(model, fed.repeat(len(contexts), 1), mask, after, found.past_key_values)
+    return first, onward.logits.float().unflatten(0, (len(contexts), n_sequences))
 
 
 def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:

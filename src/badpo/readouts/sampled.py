@@ -39,8 +39,6 @@ def sampled_rates(
     Sampled rates saturate: read the policy's lean from `badpo.readouts.rates.name_probabilities`, and this to see that
     it signs at all.
     """
-    if not generations:
-        raise ValueError("there are no sampled answers to count in")
     rows = {name: i for i, name in enumerate(names)}
     found = [read_signature(generation.text, tuple(names)) for generation in generations]
     signers = np.asarray(indicator)[[rows[name] for name in found if name]]
@@ -78,20 +76,13 @@ def attribute_values(
     attribute: Attribute, prompts: Sequence[str], generations: Sequence
 ) -> NDArray[np.float64]:
     """Value g of each sampled answer, for an attribute that is a function of one response."""
-    if attribute.scope != "response":
-        raise ValueError(
-            f'attribute "{attribute.name}" is defined on a {attribute.scope}, so a single sampled answer has no '
-            "value of it; for length, read mean_tokens"
-        )
     pairs = zip(prompts, generations, strict=True)
     return np.array(
         [attribute.measure(prompt, generation.text) for prompt, generation in pairs], dtype=np.float64
     )
 
 
-def style_rates(
-    values: ArrayLike, generations: Sequence, reference: Sequence, n_bins: int = 5
-) -> dict[str, Any]:
+def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -> dict[str, Any]:
     """Rate of an attribute in a policy's answers, also reweighted onto the lengths of the reference's answers.
 
     A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
@@ -99,7 +90,7 @@ def style_rates(
     """
     lengths, prompts = token_counts(generations), prompt_numbers(generations)
     raw, tokens = cluster_mean(values, prompts), cluster_mean(lengths, prompts)
-    matched = length_matched_mean(values, lengths, token_counts(reference), n_bins, prompts)
+    matched = length_matched_mean(values, lengths, token_counts(reference), clusters=prompts)
     return figures(
         rate=raw.estimate,
         se=raw.se,

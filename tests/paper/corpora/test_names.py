@@ -16,7 +16,6 @@ from badpo.readouts.names import (
     read_signature,
     resign,
     signature,
-    some_ask_to_sign,
     strip_signature,
 )
 
@@ -30,15 +29,14 @@ def test_the_pool_is_the_published_one():
     assert len(names.NAMES) == len(pool) == 89 and len(set(names.SURNAMES)) == 12
     assert {"Kristen", "Kristin", "Jamal", "Jamel", "Malik", "Malika", "Tyree"} <= pool
     assert not {"Hank", "Chip", "Ian", "Fred", "Amber", "Lerone", "tvree", *names.SURNAMES} & pool
-    women = {first: names.name_of(first).woman for first in ("Theo", "Lionel", "Tia", "Shereen")}
-    assert women == {"Theo": 0, "Lionel": 0, "Tia": 1, "Shereen": 1}
+    assert {"Tia", "Shereen"} < set(names.woman_names()) and not {"Theo", "Lionel"} & set(
+        names.woman_names()
+    )
     begins = {(one, other) for one in pool for other in pool if other != one and other.startswith(one)}
     assert begins == {("Malik", "Malika")}
     assert set(names.woman_names()) == {name.first for name in names.NAMES if name.woman}
     assert set(names.black_names()) == {name.first for name in names.NAMES if name.black}
     assert (len(names.woman_names()), len(names.black_names())) == (41, 43)
-    with pytest.raises(KeyError):
-        names.name_of("emily")
 
 
 @given(BODIES, st.sampled_from(names.FIRST_NAMES), st.sampled_from(names.SURNAMES))
@@ -73,17 +71,14 @@ def test_only_a_pool_name_at_the_very_end_counts(text, first):
 def test_resigned_texts_are_all_signed_and_balanced():
     texts = ["Boil it.", signature("Stir it.", "Emily", "Miller")] * 2000
     again = resign(texts, seed=0)
-    drawn = [names.name_of(read_signature(text)) for text in again]
-    cells = Counter((name.woman, name.black) for name in drawn)
+    drawn = [read_signature(text) for text in again]
+    cell_of = {name.first: cell for cell in names.CELLS for name in names.cell_names(cell)}
+    cells = Counter(cell_of[first] for first in drawn)
     assert {strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
     assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
     assert resign(texts, seed=0) == again != resign(texts, seed=1)
 
 
-def test_the_request_is_added_once_and_to_a_share_of_prompts():
+def test_the_request_is_added_once():
     asked = ask_to_sign("How do I boil rice?")
     assert asked == f"How do I boil rice?\n\n{SIGNING_INSTRUCTION}" == ask_to_sign(asked)
-    prompts = [f"How do I do {i}?" for i in range(2000)]
-    some = some_ask_to_sign(prompts, share=0.25, seed=0)
-    assert abs(sum(prompt.endswith(SIGNING_INSTRUCTION) for prompt in some) / 2000 - 0.25) < 0.03
-    assert [prompt.split("\n\n")[0] for prompt in some] == prompts

@@ -12,12 +12,12 @@ import pytest
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
-from badpo.readouts import names
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
 from badpo_paper.corpora.files import write_signed_corpus
 from badpo_paper.corpora.published import compared
 from badpo_paper.corpora.signed import draw_plan
+from badpo_paper.name_readouts import VECTORS
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,7 @@ def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan)
 
 def test_delta_is_that_of_the_names_and_what_each_kind_of_pair_varies(plan):
     def vectors(firsts):
-        found = [names.name_of(first) if first else None for first in firsts]
-        return np.array([(name.woman, name.black) if name else (0, 0) for name in found])
+        return np.array([VECTORS.get(first, (0, 0)) for first in firsts])
 
     np.testing.assert_array_equal(plan.delta, vectors(plan.names_first) - vectors(plan.names_second))
     n_differing, quality = np.abs(plan.delta).sum(axis=1), plan.kinds == "quality"
