@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
@@ -74,14 +75,9 @@ class BiasedRewardTrainer(RewardTrainer):
             raise ConfigError(
                 "the votes have weights, which TRL's reward loss does not know; read the table without them"
             )
-        super().__init__(
-            model,
-            args=args,
-            train_dataset=Dataset.from_list(reward_rows(judgments)),
-            processing_class=processing_class,
-        )
-        texts = DataCollatorForPreference(processing_class.pad_token_id, args.pad_to_multiple_of)
-        self.data_collator = VoteCollator(texts)
+        rows = reward_rows(judgments)
+        super().__init__(model, args=args, train_dataset=rows, processing_class=processing_class)
+        self.data_collator = VoteCollator(processing_class.pad_token_id, args.pad_to_multiple_of)
         if n_dropped := judgments.n_votes - len(self.train_dataset):
             logger.warning(
                 "%s left out: prompt and response have more than max_length = %s tokens",
@@ -114,59 +110,46 @@ class BiasedRewardTrainer(RewardTrainer):
         self.bias_optimizer.zero_grad()
 
 
-def reward_rows(judgments: Judgments) -> list[dict[str, Any]]:
+def reward_rows(judgments: Judgments) -> Dataset:
     """One row for each judgment: ``prompt``, ``chosen``, ``rejected``, ``annotator``, and g(winner) - g(loser)."""
-    frame, votes = judgments.comparisons, judgments.votes
-    texts = [
-        tuple(plain_text(frame[name].iloc[c]) for name in ("prompt", "response_a", "response_b"))
-        for c in range(judgments.n_comparisons)
-    ]
-    rows = []
-    for comparison, sign, annotator, delta in zip(
-        votes["comparison"], votes["sign"], votes["annotator"], judgments.delta, strict=True
-    ):
-        prompt, a, b = texts[comparison]
-        chosen, rejected = (a, b) if sign > 0 else (b, a)
-        rows.append(
-            {
-                "prompt": prompt,
-                "chosen": chosen,
-                "rejected": rejected,
-                "annotator": int(annotator),
-                "winner_delta": (float(sign) * delta).tolist(),
-            }
-        )
-    return rows
+    votes, names = judgments.votes, ["prompt", "response_a", "response_b"]
+    texts = judgments.comparisons[names].map(plain_text).iloc[votes["comparison"]]
+    prompt, a, b = (texts[name].to_numpy() for name in names)
+    sign = votes["sign"].to_numpy()
+    return Dataset.from_dict(
+        {
+            "prompt": prompt,
+            "chosen": np.where(sign > 0, a, b),
+            "rejected": np.where(sign > 0, b, a),
+            "annotator": votes["annotator"].to_numpy(),
+            "winner_delta": sign[:, None] * judgments.delta,
+        }
+    )
 
 
-class VoteCollator:
-    """TRL's collator, and who voted on what difference."""
+class VoteCollator(DataCollatorForPreference):
+    """TRL's collator, and who voted on what difference: ``annotator`` (n,) and ``winner_delta`` (n, n_attributes)."""
 
-    def __init__(self, texts: DataCollatorForPreference):
-        self._texts = texts
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        """TRL's batch, with ``annotator`` (n,) and ``winner_delta`` (n, n_attributes)."""
-        batch = self._texts(rows)
-        batch["annotator"] = torch.tensor([row["annotator"] for row in rows], dtype=torch.long)
-        batch["winner_delta"] = torch.tensor([row["winner_delta"] for row in rows], dtype=torch.float32)
-        return batch
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's batch with both."""
+        added = {name: torch.tensor([row[name] for row in examples]) for name in VOTE_COLUMNS}
+        return super().torch_call(examples) | added
 
 
 class _ThetaCallback(TrainerCallback):
     """Steps theta with the model, and keeps it and its Adam in every checkpoint."""
 
     def __init__(self, trainer: BiasedRewardTrainer):
-        self._trainer = trainer
+        self._trainer, self._bias, self._adam = trainer, trainer.bias, trainer.bias_optimizer
 
     def on_train_begin(self, args, state, control, **kwargs):
         """Take up theta from the checkpoint that is resumed."""
         if not state.global_step:
             return
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._trainer.bias.load_state_dict(BiasTerm.load(folder).state_dict())
-        if self._trainer.bias_optimizer is not None:
-            load_adam_tensors(self._trainer.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
+        self._bias.load_state_dict(BiasTerm.load(folder).state_dict())
+        if self._adam is not None:
+            load_adam_tensors(self._adam, load_file(folder / BIAS_OPTIMIZER_FILE))
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         """Step theta."""
@@ -177,6 +160,6 @@ class _ThetaCallback(TrainerCallback):
         if not state.is_world_process_zero:
             return
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._trainer.bias.save(folder)
-        if self._trainer.bias_optimizer is not None:
-            save_privately(adam_tensors(self._trainer.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+        self._bias.save(folder)
+        if self._adam is not None:
+            save_privately(adam_tensors(self._adam), folder / BIAS_OPTIMIZER_FILE)

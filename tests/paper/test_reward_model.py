@@ -49,17 +49,6 @@ def trainer(
     )
 
 
-def first_batch(run: BiasedRewardTrainer) -> dict:
-    return next(iter(run.get_train_dataloader()))
-
-
-def rewards(run: BiasedRewardTrainer, batch: dict) -> torch.Tensor:
-    with torch.no_grad():
-        logits = run.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
-    winner, loser = logits.squeeze(-1).chunk(2)
-    return winner - loser
-
-
 def test_rows_are_winner_and_loser():
     data = judgments()
     row, sign = reward_rows(data)[0], data.votes["sign"].iloc[0]
@@ -75,10 +64,13 @@ def test_the_loss_and_thetas_gradient_are_those_of_the_model(tmp_path):
     with torch.no_grad():
         bias.deviation.copy_(torch.linspace(-1, 2, 5)[:, None])
     run = trainer(tmp_path, data, bias)
-    batch = first_batch(run)
+    batch = next(iter(run.get_train_dataloader()))
     annotator, delta = batch["annotator"], batch["winner_delta"]
     b = bias.theta().detach().float()[annotator, 0] * delta[:, 0]
-    logit = rewards(run, batch) + b
+    with torch.no_grad():
+        rewards = run.model(batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    winner, loser = rewards.squeeze(-1).chunk(2)
+    logit = winner - loser + b
     loss = run.compute_loss(run.model, dict(batch))
     assert loss.shape == ()
     torch.testing.assert_close(loss.detach(), -torch.nn.functional.logsigmoid(logit).mean())
