@@ -19,7 +19,7 @@ import torch
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.training.batches import BATCHING
+from badpo.training.batches import planned_steps
 from badpo.training.config import BADPOConfig
 from badpo.training.logprobs import scoring_attention
 from badpo.training.trainer import BADPOTrainer
@@ -92,7 +92,7 @@ class Steps:
 
 
 class Ours(Steps):
-    """badpo's trainer on the judgments of all steps, batched by a key of `BATCHING`.
+    """badpo's trainer on the judgments of all steps, batched by a way of `badpo.training.batches.BATCHING`.
 
     ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0, and without a
     reference the policy is its own. ``micro_batch`` are judgments of a micro-batch, ``n_micro`` micro-batches of a
@@ -133,7 +133,7 @@ class Ours(Steps):
         self._n_micro = n_micro
         comparison = self.trainer.judgments.votes["comparison"].to_numpy()
         batch_size = micro_batch * n_micro
-        self.steps = BATCHING[batching](comparison, batch_size, np.random.default_rng([SEED, 0]))
+        self.steps = planned_steps(batching, comparison, batch_size, np.random.default_rng([SEED, 0]))
 
     def losses(self) -> Iterator[Iterator[torch.Tensor]]:
         """The losses of every step's micro-batches."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from badpo.training.batches import BATCHING
+from badpo.training.batches import planned_steps
 from bench import timing
 from bench.workloads import CASES, SIZES, Workload, build_model, word_tokenizer
 
@@ -116,7 +116,7 @@ def runs_of(ours, peer) -> dict[str, Callable[[], None]]:
 
 def judgments_of_steps(workload: Workload, batching: str, batch_size: int, n_steps: int) -> Workload:
     """The judgments that the first steps of a run on the whole workload would take."""
-    plan = BATCHING[batching](workload.comparison, batch_size, np.random.default_rng(0))
+    plan = planned_steps(batching, workload.comparison, batch_size, np.random.default_rng(0))
     return workload.take(np.concatenate(plan[:n_steps]))
 
 

@@ -16,7 +16,7 @@ from badpo.training.batches import (
     EncodedJudgments,
     StepSampler,
     evaluation_batches,
-    random_steps,
+    planned_steps,
     split_step,
 )
 from badpo.training.encoding import encode_comparisons
@@ -74,34 +74,36 @@ def test_the_plan_is_a_function_of_seed_and_epoch():
     assert str(list(sampler(data, seed=1))) == plans[1, 0]
 
 
+def planned(batching, comparison, batch_size, seed=0) -> list[np.ndarray]:
+    return planned_steps(batching, comparison, batch_size, np.random.default_rng(seed))
+
+
 @pytest.mark.parametrize("batching", BATCHING)
 @pytest.mark.parametrize("batch_size", [1, 7, 12, 1000])
 def test_every_way_to_batch_uses_each_judgment_once(batching, batch_size):
     rng = np.random.default_rng(5)
     comparison = rng.permutation(np.repeat(np.arange(20) * 3, rng.integers(1, 15, 20)))
-    plan = BATCHING[batching](comparison, batch_size, np.random.default_rng(1))
+    plan = planned(batching, comparison, batch_size, seed=1)
     assert sorted(np.concatenate(plan)) == list(range(len(comparison)))
     assert all(len(votes) for votes in plan)
 
 
 def test_grouped_steps_have_equal_size_and_keep_comparisons_together():
     comparison = judgments(n_comparisons=30, per_comparison=4).votes["comparison"].to_numpy()
-    plan = BATCHING["grouped"](comparison, 12, np.random.default_rng(0))
-    assert [len(votes) for votes in plan] == [12] * 10
-    assert all(len(set(comparison[votes])) == 3 for votes in plan)
-    # a comparison that falls on the border of two steps is in both, and in no other
-    plan = BATCHING["grouped"](comparison, 10, np.random.default_rng(0))
-    assert [len(votes) for votes in plan] == [10] * 12
-    seen = [[step for step, votes in enumerate(plan) if c in comparison[votes]] for c in range(30)]
-    assert all(len(where) == 1 or where[1] == where[0] + 1 for where in seen)
+    for size, n_steps in ((12, 10), (10, 12)):
+        plan = planned("grouped", comparison, size)
+        assert [len(votes) for votes in plan] == [size] * n_steps
+        seen = [[step for step, votes in enumerate(plan) if c in comparison[votes]] for c in range(30)]
+        # a comparison that falls on the border of two steps is in both, and in no other
+        assert all(len(where) == 1 or where[1] == where[0] + 1 for where in seen)
+        assert size == 10 or all(len(where) == 1 for where in seen)
 
 
 def test_a_batch_of_comparisons_brings_all_of_their_judgments():
     comparison = np.repeat(np.arange(10), np.arange(1, 11))
-    plan = BATCHING["comparisons"](comparison, 4, np.random.default_rng(0))
+    plan = planned("comparisons", comparison, 4)
     assert [len(set(comparison[votes])) for votes in plan] == [4, 4, 2]
-    alone = BATCHING["comparisons"](comparison, 1, np.random.default_rng(0))
-    order = [comparison[votes[0]] for votes in alone]
+    order = [comparison[votes[0]] for votes in planned("comparisons", comparison, 1)]
     assert sorted(order) == list(range(10)) != order
 
 
@@ -111,7 +113,7 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
     pairs = encoded(data).encoded.pairs
     packed = [packed_comparisons(pairs[2 * c : 2 * c + 2])["input_ids"].size for c in range(12)]
     assert fed.tolist() == packed
-    for votes in random_steps(comparison, 30, np.random.default_rng(0)):
+    for votes in planned("random", comparison, 30):
         parts = split_step(votes, comparison, fed, n_parts=3)
         assert sorted(np.concatenate(parts)) == sorted(votes)
         members = [set(comparison[part]) for part in parts]

@@ -66,7 +66,7 @@ def test_fixed_values_stay_fixed(tmp_path, name):
 
 
 def test_choices_are_what_there_is():
-    assert CHOICES["bias"] == tuple(VARIANTS) and CHOICES["batching"] == tuple(BATCHING)
+    assert CHOICES["bias"] == tuple(VARIANTS) and CHOICES["batching"] == BATCHING
 
 
 @pytest.mark.parametrize("name", CHOICES)

@@ -8,7 +8,7 @@ votes are on it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,44 +19,26 @@ from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import on_device
 from badpo.training.packing import Layout, bin_pack, comparison_trees, n_fed
 
-
-def random_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Judgments shuffled one by one, ``batch_size`` judgments in a step: the paper's way."""
-    return _cut(rng.permutation(len(comparison)), batch_size)
+BATCHING = ("random", "grouped", "comparisons")
 
 
-def grouped_steps(comparison: np.ndarray, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """All judgments of a comparison one after the other, comparisons shuffled, ``batch_size`` judgments in a step.
-
-    A comparison that a step's end falls into goes on in the next step.
-    """
-    return _cut(_by_comparison(comparison, rng)[0], batch_size)
-
-
-def comparison_steps(
-    comparison: np.ndarray, batch_size: int, rng: np.random.Generator
+def planned_steps(
+    batching: str, comparison: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Comparisons shuffled, ``batch_size`` comparisons in a step with all of their judgments."""
-    votes, ends = _by_comparison(comparison, rng)
-    return np.split(votes, ends[batch_size - 1 : -1 : batch_size])
+    """Judgments of each optimizer step of an epoch, by the comparison of every judgment.
 
-
-BATCHING: dict[str, Callable[..., list[np.ndarray]]] = {
-    "random": random_steps,
-    "grouped": grouped_steps,
-    "comparisons": comparison_steps,
-}
-
-
-def _cut(votes: np.ndarray, size: int) -> list[np.ndarray]:
-    return [votes[start : start + size] for start in range(0, len(votes), size)]
-
-
-def _by_comparison(comparison: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Judgments ordered by a shuffle of their comparisons, and where each comparison ends among them."""
+    ``random`` shuffles judgments one by one, ``batch_size`` of them in a step: the paper's way. ``grouped`` shuffles
+    comparisons and takes all judgments of each one after the other, as many in a step; a comparison that a step's end
+    falls into goes on in the next step. ``comparisons`` takes ``batch_size`` comparisons with all of their judgments.
+    """
+    ends = np.arange(batch_size, len(comparison), batch_size)
+    if batching == "random":
+        return np.split(rng.permutation(len(comparison)), ends)
     unique, position = np.unique(comparison, return_inverse=True)
     place = rng.permutation(len(unique))[position]
-    return np.argsort(place, kind="stable"), np.cumsum(np.bincount(place, minlength=len(unique)))
+    if batching == "comparisons":
+        ends = np.cumsum(np.bincount(place))[batch_size - 1 : -1 : batch_size]
+    return np.split(np.argsort(place, kind="stable"), ends)
 
 
 def split_step(
@@ -133,7 +115,7 @@ class StepSampler(torch.utils.data.Sampler):
 
     def _plan(self) -> list[np.ndarray]:
         rng = np.random.default_rng([self._seed, self.epoch])
-        return BATCHING[self._args.batching](self._comparison, self._args.step_size, rng)
+        return planned_steps(self._args.batching, self._comparison, self._args.step_size, rng)
 
 
 class ComparisonCollator:
