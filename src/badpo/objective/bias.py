@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from safetensors.torch import load as tensors_from_bytes
 from safetensors.torch import save as tensors_to_bytes
 from torch import Tensor
 
-from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, write_atomically
+from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, Json, write_atomically
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
@@ -293,12 +293,12 @@ class BiasTerm(torch.nn.Module):
             "centred_deviations": self._named(theta - mean, self.annotators),
         }
 
-    def _named(self, values: Tensor, rows: Sequence[str] | None = None) -> dict[str, Any]:
+    def _named(self, values: Tensor, rows: Sequence[str] | None = None) -> Json:
         if rows is None:
             return dict(zip(self.attributes, values.tolist(), strict=True))
         return {name: self._named(row) for name, row in zip(rows, values, strict=True)}
 
-    def save(self, folder: str | os.PathLike, extra: Mapping | None = None) -> None:
+    def save(self, folder: str | os.PathLike, extra: Json | None = None) -> None:
         """Write ``bias.safetensors`` and ``bias.json``; the second, with the checksum of the first, is written last.
 
         Parameters

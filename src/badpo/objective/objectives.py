@@ -18,18 +18,21 @@ import runpy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.objective.bias import require_classes
+from badpo.theory import Floats, Ints
 from badpo.theory.likelihood import ipo_loss, judgment_loss
+
+Metrics = dict[str, float]
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,7 @@ class Step:
     vote_weight: Tensor
 
     @classmethod
-    def of(cls, batches: Sequence[Mapping[str, Tensor]]) -> Step:
+    def of(cls, batches: Sequence[Tensors]) -> Step:
         """The step made of micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
         names = ("sign", "annotator", "delta", "weight")
         return cls(*(torch.cat([batch[name] for batch in batches]) for name in names))
@@ -102,9 +105,7 @@ class VoteWeights:
         weights = step.vote_weight.double()
         return weights, weights.sum()
 
-    def token_weights(
-        self, lengths: NDArray[np.int64], comparison: NDArray[np.int64], step: int
-    ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
         """What each token's log-ratio counts in the margin, of response a and of response b of each comparison.
 
         Parameters
@@ -118,7 +119,7 @@ class VoteWeights:
         """
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
-    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
+    def response_weights(self, n_tokens: int, n_other: int) -> Floats:
         """What each token counts of a response beside one of ``n_other`` tokens: 1."""
         return np.ones(n_tokens)
 
@@ -136,15 +137,15 @@ class VoteWeights:
     def learn(self, sums: Tensor) -> None:
         """Take up the sums of the whole step; called after it, on every process."""
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Metrics:
         """What the log should tell of the state."""
         return {}
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> Tensors:
         """What a resumed run needs besides the seed and the step; empty when there is nothing."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Tensors) -> None:
         """Take up the state of a checkpoint; a `ValueError` where it is that of another objective."""
         held, own = (
             {name: list(values.shape) for name, values in told.items()}
@@ -232,16 +233,16 @@ class GroupWeights(VoteWeights):
         self._weight.clamp_(min=SMALLEST_WEIGHT)
         self._weight /= self._weight.mean()
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> Metrics:
         """Spread of the weights around their mean, which is 1, and the largest; to two decimal places, as of people."""
         spread, most = self._weight.std(correction=0).item(), self._weight.max().item()
         return {"groups/weight_sd": round(spread, 2), "groups/weight_max": round(most, 2)}
 
-    def state_dict(self) -> dict[str, Tensor]:
+    def state_dict(self) -> Tensors:
         """The weights."""
         return {"group_weights": self._weight.clone()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Tensors) -> None:
         """Take up the weights of a checkpoint."""
         super().load_state_dict(state)
         self._weight = state["group_weights"].double().clone()
@@ -314,7 +315,7 @@ class DiscountedTail(VoteWeights):
             raise ValueError(f"alpha is a share, 0 to 1; got {alpha!r}")
         self.alpha = float(alpha)
 
-    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
+    def response_weights(self, n_tokens: int, n_other: int) -> Floats:
         """1 up to the length of the shorter response, ``alpha`` after it."""
         return np.where(np.arange(n_tokens) < n_other, 1.0, self.alpha)
 
@@ -350,7 +351,7 @@ class IdentityPreference(VoteWeights):
     def __init__(self, beta: float):
         self.beta = float(beta)
 
-    def response_weights(self, n_tokens: int, n_other: int) -> NDArray[np.float64]:
+    def response_weights(self, n_tokens: int, n_other: int) -> Floats:
         """One over the response's length."""
         return np.full(n_tokens, 1 / n_tokens)
 
@@ -414,7 +415,7 @@ def add_objectives(path: str | Path) -> None:
     OBJECTIVES.update(own)
 
 
-def make_objective(named: Mapping[str, Any], judgments: Judgments, seed: int, beta: float) -> Objective:
+def make_objective(named: Json, judgments: Judgments, seed: int, beta: float) -> Objective:
     """The objective of a ``name`` in `OBJECTIVES`, with the settings beside it; `ConfigError` where there is none."""
     settings = dict(named)
     require_known(name := settings.pop("name"))

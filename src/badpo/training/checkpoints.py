@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from badpo.data.files import (
     OBJECTIVE_FILE,
     RUN_FILES,
     RUN_SEAL,
+    Json,
     appearing,
     flush_to_disk,
     read_seal,
@@ -40,6 +40,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
+from badpo.objective.objectives import Tensors
 from badpo.theory.identifiability import separated_annotators
 from badpo.training.inputs import gold_cross_votes
 from badpo.training.reference import configuration, scoring_code
@@ -219,7 +220,7 @@ _ARGUMENTS = (
 )
 
 
-def run_facts(run) -> dict[str, Any]:
+def run_facts(run) -> Json:
     """What a resumed run must share with the run that it continues, by names that a person knows.
 
     Content of a `BADPOTrainer` that is no setting is a number of things and the beginning of its checksum.
@@ -290,8 +291,11 @@ def _digest(content: bytes) -> str:
 
 def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
     """Facts that differ between a checkpoint and the run that wants to resume it, each with a line that says how."""
-    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return {name: f"{name} was {before.get(name)}, is now {now.get(name)}" for name in differing}
+    return {
+        name: f"{name} was {before.get(name)}, is now {now.get(name)}"
+        for name in sorted({*before, *now})
+        if before.get(name) != now.get(name)
+    }
 
 
 # -- going on from a checkpoint ----------------------------------------------------------------------------------
@@ -343,7 +347,7 @@ def _named(checkpoint: Path, folder: Path) -> Path:
     return checkpoint
 
 
-def _require_alike(checkpoint: Path, facts: Mapping[str, Any]) -> None:
+def _require_alike(checkpoint: Path, facts: Json) -> None:
     """Refuse a checkpoint of another run, with everything that has changed."""
     changes = changed_facts(read_seal(checkpoint / MARKER)["facts"], facts)
     if not changes:
@@ -372,7 +376,7 @@ def save_state(run, folder: Path) -> None:
         save_privately(dict(state), folder / OBJECTIVE_FILE)
 
 
-def save_privately(tensors: dict[str, torch.Tensor], path: Path) -> None:
+def save_privately(tensors: Tensors, path: Path) -> None:
     """Write tensors that concern single annotators; the file is readable by this user only."""
     with appearing(path, private=True) as unfinished:
         save_file(tensors, unfinished)
@@ -390,7 +394,7 @@ def load_state(run, folder: Path) -> None:
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 
-def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+def adam_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
     """The moments of an optimizer as named tensors, so that they need no pickle."""
     return {
         f"{index}.{name}": torch.as_tensor(value).clone()
@@ -399,7 +403,7 @@ def adam_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     }
 
 
-def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
+def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
     """Put back what `adam_tensors` took out."""
     state: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
     for key, value in tensors.items():

@@ -11,6 +11,7 @@ import torch
 from transformers import TrainingArguments
 from transformers.utils import is_torch_bf16_gpu_available
 
+from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
@@ -162,7 +163,7 @@ class BADPOConfig(TrainingArguments):
     reference_cache: str | None = None
     router_aux_loss_coef: float | None = None
     attention: str = "packed"
-    model_init_kwargs: dict[str, Any] | str | None = None
+    model_init_kwargs: Json | str | None = None
     trust_remote_code: bool = False
 
     # Keys of TRL without effect, or with one value that can be followed: `badpo.training.trl_keys` has the reasons.
@@ -187,7 +188,7 @@ class BADPOConfig(TrainingArguments):
     ref_model_mixup_alpha: float = 0.6
     ref_model_sync_steps: int = 512
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Json:
         """The arguments as trackers get them: who is gold stays in the run folder, of places only the name is told."""
         told = {name: _told(name, value) for name, value in super().to_dict().items()}
         return {name: value for name, value in told.items() if name != "gold_annotators"}

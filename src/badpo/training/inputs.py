@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
-from numpy.typing import NDArray
 
 from badpo.auditing.people import named_annotators
 from badpo.auditing.pool import audit_level
@@ -21,6 +20,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.theory import Bools, Floats
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
 from badpo.training.logprobs import attach
@@ -199,7 +199,7 @@ def build_bias(
     return bias
 
 
-def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np.bool_]:
+def gold_annotators(judgments: Judgments, named: Sequence[object]) -> Bools:
     """Who of the annotators is ``named``, by id or by pseudonym, as a bool array of shape (n_annotators,).
 
     Gold annotators are known to lean nowhere, so that their votes fix the level that the other votes leave open.
@@ -222,14 +222,14 @@ def gold_annotators(judgments: Judgments, named: Sequence[object]) -> NDArray[np
     return gold
 
 
-def gold_cross_votes(judgments: Judgments, gold: NDArray[np.bool_]) -> dict[str, int]:
+def gold_cross_votes(judgments: Judgments, gold: Bools) -> dict[str, int]:
     """Judgments of the gold annotators whose responses differ, by attribute: what the level rests on."""
     of_gold = gold[judgments.votes["annotator"].to_numpy()]
     n_cross = judgments.cross_group()[of_gold].sum(axis=0)
     return dict(zip(judgments.attribute_names, n_cross.tolist(), strict=True))
 
 
-def leans_above_gold(judgments: Judgments, gold: NDArray[np.bool_]) -> NDArray[np.float64]:
+def leans_above_gold(judgments: Judgments, gold: Bools) -> Floats:
     """How everyone leans when the gold annotators do not, in log-odds, (n_annotators, n_attributes): 0 for those.
 
     The leans of the conditional estimator with the gold annotators anchored

@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from badpo.data.attributes import Attribute, attribute_from_config
-from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, made_here
+from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
@@ -47,7 +47,7 @@ Whole = Annotated[int, BeforeValidator(_no_truth_value)]
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
-def _attribute(entry: Any) -> dict[str, Any]:
+def _attribute(entry: Any) -> Json:
     config = {"type": entry} if isinstance(entry, str) else entry
     if not isinstance(config, dict) or "type" not in config:
         raise ConfigError(f"an attribute is {entry!r}; it must be a name, or a block with a type")
@@ -55,7 +55,7 @@ def _attribute(entry: Any) -> dict[str, Any]:
     return config
 
 
-def _objective(named: dict[str, Any]) -> dict[str, Any]:
+def _objective(named: Json) -> Json:
     from badpo.objective.objectives import require_known  # brings torch
 
     if not isinstance(named.get("name"), str):
@@ -123,7 +123,7 @@ class ModelChoice(Block):
     lora_target_modules: Any = None
 
     @property
-    def init_kwargs(self) -> dict[str, Any]:
+    def init_kwargs(self) -> Json:
         """Keyword arguments for ``AutoModelForCausalLM.from_pretrained``."""
         named = {"revision": self.model_revision, "dtype": self.dtype}
         return {**named, "trust_remote_code": self.trust_remote_code}
@@ -216,9 +216,9 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
     reference_cache: str | None = None
     bias: BiasBlock
     reference: ReferenceBlock
-    objective: Annotated[dict[str, Any], AfterValidator(_objective)] = {}
+    objective: Annotated[Json, AfterValidator(_objective)] = {}
     attributes: Annotated[
-        list[Annotated[dict[str, Any], BeforeValidator(_attribute)]],
+        list[Annotated[Json, BeforeValidator(_attribute)]],
         BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
     ]
 
@@ -234,7 +234,7 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
 
 
 # What stands in every recipe, where neither the file nor a preset says another thing.
-_DEFAULTS: dict[str, Any] = {
+_DEFAULTS: Json = {
     "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
     **{name: {} for name in ("columns", "bias", "reference")},
     "attributes": [],
@@ -268,13 +268,13 @@ class Recipe:
     """
 
     output_dir: str
-    training: dict[str, Any]
+    training: Json
     model: ModelChoice
     data: DataChoice
-    attributes: tuple[dict[str, Any], ...]
+    attributes: tuple[Json, ...]
     reference: ReferenceBlock
-    objective: dict[str, Any]
-    keys: dict[str, Any]
+    objective: Json
+    keys: Json
     notices: tuple[Problem, ...]
 
     def arguments(self, **changes):
@@ -286,7 +286,7 @@ class Recipe:
 
 def read_recipe(
     path: str | Path | None = None,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Json | None = None,
     *,
     trust_remote_code: bool = False,
 ) -> Recipe:
@@ -330,7 +330,7 @@ def read_recipe(
     )
 
 
-def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool) -> Recipe:
+def _read(file: YamlFile, overrides: Json, trust_remote_code: bool) -> Recipe:
     reading = _Reading(file, overrides)
     found = reading.keys()
     of_model, of_data = {*ModelChoice.model_fields}, {*DataChoice.model_fields}
@@ -353,7 +353,7 @@ def _read(file: YamlFile, overrides: Mapping[str, Any], trust_remote_code: bool)
 class _Reading:
     """One pass over a recipe's keys that collects what is wrong with it."""
 
-    def __init__(self, file: YamlFile, overrides: Mapping[str, Any]):
+    def __init__(self, file: YamlFile, overrides: Json):
         self.notices: list[Problem] = []
         self._complaints: list[str] = []
         self._file = file
@@ -370,7 +370,7 @@ class _Reading:
             raise ConfigError("\n".join(self._complaints))
         return found
 
-    def _merged(self) -> dict[str, Any]:
+    def _merged(self) -> Json:
         given = _layered(self._file.values, self._overrides)
         preset = given.pop("preset", None)
         if preset is not None and preset not in list(PRESETS):
@@ -433,9 +433,9 @@ _NEEDED = {
 }
 
 
-def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> dict[str, Any]:
+def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> Json:
     """Both together, the second before the first; a key with a dot in it is one of a block, and blocks are merged."""
-    merged: dict[str, Any] = {}
+    merged: Json = {}
     for key, value in [*below.items(), *above.items()]:
         # a key may be a number to YAML; as a text it is one that is not known
         name, _, inner = str(key).partition(".")
@@ -509,7 +509,7 @@ def read_run_recipe(folder: Path, sources: RunSources = NOTHING_SAID) -> Recipe:
     return _read(replace(file, values=values), named, False)
 
 
-def kept_in_run(keys: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def kept_in_run(keys: Json, folder: Path) -> Json:
     """The keys of a recipe as a run folder keeps them: no secret, and places relative to the folder."""
     kept = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:

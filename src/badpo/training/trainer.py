@@ -26,7 +26,7 @@ from transformers.trainer import TRAINING_ARGS_NAME
 from badpo.data.files import require_enclosed
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Objective, Step, VoteWeights
+from badpo.objective.objectives import Metrics, Objective, Step, VoteWeights
 from badpo.theory.likelihood import margin
 from badpo.training.batches import (
     ComparisonCollator,
@@ -478,11 +478,11 @@ class BADPOTrainer(_StepTrainer):
             )
         self.tell([problem] if problem else [])
 
-    def state_metrics(self) -> dict[str, float]:
+    def state_metrics(self) -> Metrics:
         """The mean of theta by attribute, and what the objective tells of its own state."""
         return theta_metrics(self.bias) | self.objective.metrics()
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+    def log(self, logs: Metrics, start_time: float | None = None) -> None:
         """Add the judgment-level metrics since the last log to the Trainer's own."""
         # at the end, what came after the last regular log
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
@@ -493,12 +493,10 @@ class BADPOTrainer(_StepTrainer):
             self._logged = Tally(self.judgments, self.args.device)
         super().log(logs, start_time)
 
-    def evaluate(
-        self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval"
-    ) -> dict[str, float]:
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> Metrics:
         """Loss and accuracies on evaluation judgments; unknown annotators are given the pool mean of theta."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
-        metrics: dict[str, float] = {}
+        metrics: Metrics = {}
         if isinstance(given, Mapping) and given:
             for name, part in given.items():
                 metrics |= self.evaluate(part, None, f"{metric_key_prefix}_{name}")
@@ -509,7 +507,7 @@ class BADPOTrainer(_StepTrainer):
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def _measured(self, loader: DataLoader) -> dict[str, float]:
+    def _measured(self, loader: DataLoader) -> Metrics:
         """The metrics of an evaluation set."""
         data: EncodedJudgments = loader.dataset
         tally = Tally(data.judgments, self.args.device)
