@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from scipy.special import expit, logit
 
 from badpo import attributes as on
-from badpo.auditing.pool import FEATURES, LENGTH_RATIOS, pool_attributes, scan_features
+from badpo.auditing.pool import FEATURES, LENGTH_RATIOS, plain, pool_attributes, scan_features
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
@@ -38,7 +37,7 @@ def rows(n=600, n_prompts=60, length=1.0, bold=0.5):
 
 
 def pooled(table, *attributes):
-    return pool_attributes(Judgments.read(table, attributes=attributes))
+    return plain(pool_attributes(Judgments.read(table, attributes=attributes)))
 
 
 def of(row, names):
@@ -50,8 +49,7 @@ def of(row, names):
 
 def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     judgments = Judgments.read(rows(), attributes=[on.Length(), on.Bold(), on.Emoji()])
-    found = pool_attributes(judgments)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    found = plain(pool_attributes(judgments))
     for row, one in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
         assert of(row, "n_cross n_prompts carrier_wins") == [
@@ -114,7 +112,7 @@ def test_votes_that_go_one_way_and_no_cross_group_vote():
     assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
     assert of(headers, "n_cross interval carrier_wins ci_low") == [0, None, None, None]
     judgments = Judgments.read(rows(5), attributes=[on.Length(), on.Bold()])
-    for row in pool_attributes(judgments.take(np.zeros(5, dtype=bool))):
+    for row in plain(pool_attributes(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross cross_share log_odds interval") == [0, 0.0, None, None]
         assert row["quality_adjusted"] is None
 
@@ -223,8 +221,7 @@ def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
 
 
 def scanned(table, *attributes):
-    found = scan_features(Judgments.read(table, attributes=attributes))
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    found = plain(scan_features(Judgments.read(table, attributes=attributes)))
     return {row["feature"]: row for row in found}
 
 
@@ -303,7 +300,7 @@ def test_one_prompt_is_never_sure_and_no_vote_tells_nothing():
     found = scanned(phrased(300, n_prompts=1, leans={"lists": 1.0}))["lists"]
     assert of(found, "q_value ci_low advice") == [None, None, "watch"]
     judgments = Judgments.read(phrased(5))
-    for row in scan_features(judgments.take(np.zeros(5, dtype=bool))):
+    for row in plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross advice ci_low") == [0, "nothing", None]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -240,15 +241,8 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
     ``column`` is the name that the two share: ``score`` for ``score_a`` and ``score_b``.
     """
     numbers = judgments.comparisons.select_dtypes("number")
-    shared = {
-        "_".join(
-            part for part, other in zip(a.split("_"), b.split("_"), strict=True) if part == other
-        ): (
-            a,
-            b,
-        )
-        for a, b in side_pairs(list(numbers)).items()
-    }
+    pairs = side_pairs(list(numbers)).items()
+    shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in pairs}
     if column not in shared:
         raise ConfigError(
             f"quality=fixed:{column}: there are no two number columns {column}_a and {column}_b (_chosen, _rejected) "
@@ -404,16 +398,11 @@ def _classes(design: Design) -> list[tuple[list[Json], float | None]]:
     number = np.array([design.labels.index(label) if label else -1 for label in design.classes])
     found = class_offsets(*design.votes[:4], number)
     shown = ("n", "offset", "ci_low", "ci_high")
-    return [
-        (
-            [
-                {"class": label} | {name: getattr(found, name)[i, j] for name in shown}
-                for i, label in enumerate(design.labels)
-            ],
-            p_value,
-        )
-        for j, p_value in enumerate(found.p_value.tolist())
+    rows = [
+        pd.DataFrame({"class": design.labels} | {name: getattr(found, name)[:, j] for name in shown})
+        for j in range(len(design.attributes))
     ]
+    return [(of.to_dict("records"), p) for of, p in zip(rows, found.p_value.tolist(), strict=True)]
 
 
 def _spread(spread: Shrunk, equal_p: float, classes: list[Json], class_p: float | None) -> Json:

@@ -47,7 +47,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
 
     Returns
     -------
-    list of dict, one for each attribute, ready for JSON
+    list of dict, one for each attribute; `plain` makes it ready for JSON
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
         them and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won;
         ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
@@ -66,11 +66,8 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     ----------
     BA-DPO, Table `attributes` and appendix `app:multipref`.
     """
-    sign, prompts, cross = (
-        judgments.votes["sign"].to_numpy(),
-        vote_prompts(judgments),
-        judgments.cross_group(),
-    )
+    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
+    cross = judgments.cross_group()
     side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
@@ -78,7 +75,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     is_length = [attribute.config.get("type") == "length" for attribute in judgments.attributes]
     sweep = _sweep(judgments, prompts) if any(is_length) else []
     adjusted = swap_pairs(judgments)
-    rows = [
+    return [
         {
             "name": attribute.name,
             "scope": attribute.scope,
@@ -92,7 +89,6 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
         }
         for j, attribute in enumerate(judgments.attributes)
     ]
-    return plain(rows)
 
 
 def vote_prompts(judgments: Judgments) -> Ints:
@@ -337,7 +333,7 @@ def scan_features(judgments: Judgments) -> list[Json]:
                 "advice": "nothing" if told else _advice(alone, q_value[j] <= FALSE_ALARMS, beyond),
             }
         )
-    return plain(rows)
+    return rows
 
 
 def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:

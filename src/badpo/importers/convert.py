@@ -188,11 +188,6 @@ def import_file(
     dict
         ``format``, ``out``, ``makes`` ("judgments" or "scored pairs"), counts, ``dropped`` by reason,
         ``left_behind`` and ``personal`` fields, ``problems`` (what the reader noticed), ``mapping``.
-
-    Raises
-    ------
-    ConfigError, DataError
-        What cannot be imported; nothing is written then.
     """
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
@@ -206,11 +201,8 @@ def import_file(
         scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
         write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
         dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
-        counts = {
-            "makes": "scored pairs",
-            "pairs": len(frame),
-            "prompts": int(frame["prompt"].nunique()),
-        }
+        n_prompts = int(frame["prompt"].nunique())
+        counts = {"makes": "scored pairs", "pairs": len(frame), "prompts": n_prompts}
         written = list(frame)
     else:
         judgments = _judgments(imported, winners, keep, annotators_missing, mapping)
