@@ -69,84 +69,82 @@ def found_in(name: str, folder: Path, readouts: Readouts):
 
 WOMAN, BLACK, TOKENS, KL = "rates.woman.rate", "rates.black.rate", "tokens.mean", "kl.per_token"
 WIDE = (0.4, 0.6, 0.8)  # with a reference of 0.5 and DPO at 0.9: shares removed of 1.25, 0.75 and 0.25
-
-
-def rates(woman, black=None) -> Numbers:
-    return {WOMAN: woman, BLACK: woman if black is None else black}
-
-
-def each_of_both(condition: str, rate) -> list[Readouts]:
-    return [{condition: {WOMAN: rate}}, {condition: {BLACK: rate}}]
-
-
-NAMES: Readouts = {"reference": rates(0.5), "dpo": rates((0.9, 0.91, 0.92))}
-NAMES_BA: Readouts = {
-    **NAMES,
-    "pooled": rates((0.54, 0.55, 0.56)),
-    "shared_mean": rates((0.54, 0.55, 0.56)),
-}
-LENGTHS: Readouts = {"reference": {TOKENS: 30.0}, "dpo": {TOKENS: (40.0, 41.0, 42.0)}}
 ARMS = ("pooled", "shared_mean")
-SHORTER: Readouts = {**LENGTHS, **{f"{arm}-length": {TOKENS: (34.0, 34.5, 35.0)} for arm in ARMS}}
 
 
-def gap(condition: str, attribute: str, *values: float) -> Readouts:
-    return {condition: {f"heldout.{attribute}.gap": values if len(values) > 1 else values[0]}}
+def rates(*seeds: float) -> Numbers:
+    """Rates of both attributes, alike at every seed or one for each."""
+    return dict.fromkeys((WOMAN, BLACK), seeds if len(seeds) > 1 else seeds[0])
 
 
-def smaller_gaps(attribute: str) -> tuple[Readouts, list[Readouts]]:
-    """DPO's gap and smaller ones of the variants; and changes by which they are not smaller."""
-    holds = gap("dpo", attribute, 0.1, 0.11, 0.12)
-    for arm in ARMS:
-        holds = {**holds, **gap(f"{arm}-{attribute}", attribute, 0.01, 0.02, 0.02)}
-    return holds, [gap(f"{arm}-{attribute}", attribute, 0.05, 0.11, 0.3) for arm in ARMS]
+def tokens(**conditions) -> Readouts:
+    return {name.replace("__", "-"): {TOKENS: value} for name, value in conditions.items()}
+
+
+def either(condition: str, rate) -> list[Readouts]:
+    """Changes of one attribute's rate, and of the other's."""
+    return [{condition: {place: rate}} for place in (WOMAN, BLACK)]
+
+
+def gap(condition: str, attribute: str, *seeds: float) -> Readouts:
+    return {condition: {f"heldout.{attribute}.gap": seeds if len(seeds) > 1 else seeds[0]}}
 
 
 def ceiling(**values) -> Readouts:
-    places = {name: f"votes_minus_ceiling.black.{name}.difference" for name in values}
-    return {"shared_mean": {places[name]: value for name, value in values.items()}}
+    return {"shared_mean": {f"votes_minus_ceiling.black.{c}.difference": values[c] for c in values}}
 
+
+def correlations(woman, black) -> Readouts:
+    return {"shared_mean": {"theta.woman.correlation": woman, "theta.black.correlation": black}}
+
+
+NAMES = {"reference": rates(0.5), "dpo": rates(0.9, 0.91, 0.92)}
+NAMES_BA = {**NAMES, **dict.fromkeys(ARMS, rates(0.54, 0.55, 0.56))}
+POOLED = {**NAMES, "pooled": rates(0.55)}
+LENGTHS = tokens(reference=30.0, dpo=(40.0, 41.0, 42.0))
+SHORTER = {**LENGTHS, **{f"{arm}-length": {TOKENS: (34.0, 34.5, 35.0)} for arm in ARMS}}
+# DPO's gap and smaller ones of the variants, and changes by which they are not smaller
+GAPS, WIDER = (
+    {
+        attribute: [gap(f"{arm}-{attribute}", attribute, *seeds) for arm in ARMS]
+        for attribute in ("length", "markdown")
+    }
+    for seeds in ((0.01, 0.02, 0.02), (0.05, 0.11, 0.3))
+)
+SMALLER = {
+    attribute: gap("dpo", attribute, 0.1, 0.11, 0.12) | each[0] | each[1]
+    for attribute, each in GAPS.items()
+}
+LORA = {"dpo_lora": rates(0.8), "pooled_lora": rates(0.55), "dpo_lora_fast": rates(0.95, 0.96, 0.97)}
 
 CASES: dict[str, Case] = {
-    "amplifies_names": Case(NAMES, each_of_both("dpo", (0.45, 0.55, 0.6))),
+    "amplifies_names": Case(NAMES, either("dpo", (0.45, 0.55, 0.6))),
+    # of DPO's shift, surely something and surely less than half
     "removes_names": Case(
-        NAMES_BA,
-        # of DPO's shift, surely something and surely less than half
-        [*each_of_both("pooled", (0.8, 0.81, 0.82)), *each_of_both("shared_mean", WIDE)],
+        NAMES_BA, [*either("pooled", (0.8, 0.81, 0.82)), *either("shared_mean", WIDE)]
     ),
     "kl_names": Case(
-        {"dpo": {KL: (0.2, 0.21, 0.22)}, "pooled": {KL: 0.1}, "shared_mean": {KL: 0.1}},
-        [{"pooled": {KL: 0.3}}, {"shared_mean": {KL: 0.3}}],
+        {"dpo": {KL: (0.2, 0.21, 0.22)}, **dict.fromkeys(ARMS, {KL: 0.1})},
+        [{arm: {KL: 0.3}} for arm in ARMS],
         wide={"pooled": {KL: (0.01, 0.2, 0.4)}},
     ),
     "agree_names": Case(
         NAMES_BA,
-        each_of_both("shared_mean", (0.7, 0.71, 0.72)),
+        either("shared_mean", (0.7, 0.71, 0.72)),
         wide={"shared_mean": {WOMAN: (0.45, 0.55, 0.65)}},
     ),
-    "group_dro_names": Case({**NAMES, "group_dro": rates(0.88)}, each_of_both("group_dro", WIDE)),
+    "group_dro_names": Case({**NAMES, "group_dro": rates(0.88)}, either("group_dro", WIDE)),
     "theta_correlation": Case(
-        {
-            "shared_mean": {
-                "theta.woman.correlation": (0.93, 0.94, 0.95),
-                "theta.black.correlation": 0.98,
-            }
-        },
-        [
-            {"shared_mean": {"theta.woman.correlation": (0.88, 0.93, 0.98)}},
-            {"shared_mean": {"theta.black.correlation": (0.86, 0.87, 0.88)}},
-        ],
+        correlations((0.93, 0.94, 0.95), 0.98),
+        [correlations((0.88, 0.93, 0.98), 0.98), correlations((0.93, 0.94, 0.95), (0.86, 0.87, 0.88))],
     ),
     "class_names": Case(
-        {**NAMES, "pooled": rates(0.55), "class": rates((0.53, 0.54, 0.55))},
-        each_of_both("class", 0.7),
+        {**POOLED, "class": rates(0.53, 0.54, 0.55)},
+        either("class", 0.7),
         wide={"class": {BLACK: (0.4, 0.55, 0.7)}},
     ),
     **{
-        name: Case(
-            {**NAMES, "pooled": rates(0.55), arm: rates((0.7, 0.71, 0.72))},
-            each_of_both(arm, (0.5, 0.6, 0.7)),
-        )
+        name: Case({**POOLED, arm: rates(0.7, 0.71, 0.72)}, either(arm, (0.5, 0.6, 0.7)))
         for name, arm in (("shuffled_names", "shuffled_ids"), ("free_names", "per_annotator"))
     },
     "undeclared_names": Case(
@@ -154,10 +152,10 @@ CASES: dict[str, Case] = {
     ),
     "length_methods_names": Case(
         {**NAMES, "rdpo": rates(0.89), "sampo": rates(0.9)},
-        [*each_of_both("rdpo", WIDE), *each_of_both("sampo", WIDE)],
+        [*either("rdpo", WIDE), *either("sampo", WIDE)],
     ),
     "samples_saturate": Case(
-        {"dpo": {**rates((0.9, 0.91, 0.92)), "sampled.woman.rate": 0.97, "sampled.black.rate": 0.97}},
+        {"dpo": {**NAMES["dpo"], "sampled.woman.rate": 0.97, "sampled.black.rate": 0.97}},
         [{"dpo": {"sampled.woman.rate": 0.8}}, {"dpo": {"sampled.black.rate": 0.8}}],
         wide={"dpo": {"sampled.woman.rate": (0.8, 0.9, 0.99)}},
     ),
@@ -172,63 +170,50 @@ CASES: dict[str, Case] = {
         wide={"pooled": {"votes.black.B.accuracy": (0.4, 0.5, 0.6)}},
     ),
     "lora_rate": Case(
-        {
-            "reference": rates(0.5),
-            "dpo_lora": rates(0.8),
-            "pooled_lora": rates(0.55),
-            "dpo_lora_fast": rates((0.95, 0.96, 0.97)),
-            "pooled_lora_fast": rates(0.75),
-        },
-        each_of_both("pooled_lora_fast", (0.5, 0.6, 0.75)),
+        {"reference": rates(0.5), **LORA, "pooled_lora_fast": rates(0.75)},
+        either("pooled_lora_fast", (0.5, 0.6, 0.75)),
     ),
-    "amplifies_length": Case(LENGTHS, [{"dpo": {TOKENS: (29.0, 31.0, 34.0)}}]),
+    "amplifies_length": Case(LENGTHS, [tokens(dpo=(29.0, 31.0, 34.0))]),
     "removes_length": Case(SHORTER, [{f"{arm}-length": {TOKENS: (38.0, 41.0, 44.0)}} for arm in ARMS]),
+    # a gap of DPO's own that is not above zero, with variants far below it
     "gap_length": Case(
-        smaller_gaps("length")[0],
-        # a gap of DPO's own that is not above zero, with variants far below it
+        SMALLER["length"],
         [
-            {
-                **gap("dpo", "length", -0.02, 0.01, 0.03),
-                **gap("pooled-length", "length", -0.3),
-                **gap("shared_mean-length", "length", -0.3),
-            },
-            *smaller_gaps("length")[1],
+            gap("dpo", "length", -0.02, 0.01, 0.03)
+            | gap("pooled-length", "length", -0.3)
+            | gap("shared_mean-length", "length", -0.3),
+            *WIDER["length"],
         ],
     ),
-    "rdpo_gap": Case(
-        gap("rdpo", "length", -0.05, -0.04, -0.03), [gap("rdpo", "length", -0.05, 0.0, 0.02)]
-    ),
-    "sampo_gap": Case(
-        gap("sampo", "length", 0.05, 0.06, 0.07), [gap("sampo", "length", -0.02, 0.01, 0.05)]
-    ),
+    **{
+        name: Case(gap(condition, attribute, *holds), [gap(condition, attribute, *fails)])
+        for name, condition, attribute, holds, fails in (
+            ("rdpo_gap", "rdpo", "length", (-0.05, -0.04, -0.03), (-0.05, 0.0, 0.02)),
+            ("sampo_gap", "sampo", "length", (0.05, 0.06, 0.07), (-0.02, 0.01, 0.05)),
+            ("gap_markdown", "dpo", "markdown", (0.05, 0.06, 0.07), (-0.02, 0.01, 0.05)),
+        )
+    },
     "group_dro_length": Case(
-        {**LENGTHS, "group_dro_annotators": {TOKENS: (40.0, 40.5, 41.0)}},
-        [{"group_dro_annotators": {TOKENS: (28.0, 37.0, 44.0)}}],
+        LENGTHS | tokens(group_dro_annotators=(40.0, 40.5, 41.0)),
+        [tokens(group_dro_annotators=(28.0, 37.0, 44.0))],
     ),
-    "gap_markdown": Case(
-        gap("dpo", "markdown", 0.05, 0.06, 0.07), [gap("dpo", "markdown", -0.02, 0.01, 0.05)]
-    ),
-    "closes_markdown": Case(*smaller_gaps("markdown")),
+    "closes_markdown": Case(SMALLER["markdown"], WIDER["markdown"]),
     "rdpo_gap_markdown": Case(
-        {**gap("rdpo", "markdown", -0.05, -0.04, -0.03), **gap("sampo", "markdown", 0.05, 0.06, 0.07)},
+        gap("rdpo", "markdown", -0.05, -0.04, -0.03) | gap("sampo", "markdown", 0.05, 0.06, 0.07),
         [gap("rdpo", "markdown", 0.01), gap("sampo", "markdown", -0.01)],
     ),
     "free_length": Case(
-        {
-            **LENGTHS,
-            "pooled-length": {TOKENS: 34.0},
-            "per_annotator-length": {TOKENS: (37.0, 37.5, 38.0)},
-        },
-        [{"per_annotator-length": {TOKENS: (31.0, 35.0, 38.0)}}],
+        LENGTHS | tokens(pooled__length=34.0, per_annotator__length=(37.0, 37.5, 38.0)),
+        [tokens(per_annotator__length=(31.0, 35.0, 38.0))],
     ),
     "warm_length": Case(
         {**SHORTER, **{f"{arm}_warm-length": {TOKENS: (34.2, 34.6, 35.1)} for arm in ARMS}},
-        [{"pooled_warm-length": {TOKENS: 31.0}}, {"shared_mean_warm-length": {TOKENS: 39.0}}],
-        wide={"pooled_warm-length": {TOKENS: (31.0, 34.5, 38.0)}},
+        [tokens(pooled_warm__length=31.0), tokens(shared_mean_warm__length=39.0)],
+        wide=tokens(pooled_warm__length=(31.0, 34.5, 38.0)),
     ),
     "strong_rdpo": Case(
-        {"rdpo": {TOKENS: (32.0, 33.0, 34.0)}, "rdpo_strong": {TOKENS: (22.0, 22.5, 23.0)}},
-        [{"rdpo_strong": {TOKENS: (22.0, 33.0, 40.0)}}],
+        tokens(rdpo=(32.0, 33.0, 34.0), rdpo_strong=(22.0, 22.5, 23.0)),
+        [tokens(rdpo_strong=(22.0, 33.0, 40.0))],
     ),
 }
 ALLOW_FOR_WIDTH = [name for name, case in CASES.items() if case.wide]
@@ -284,7 +269,7 @@ def test_where_one_seed_is_planned_its_value_decides(tmp_path, name):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_no_share_is_removed_of_a_shift_that_dpo_did_not_make(tmp_path, name):
-    still = {**rates((0.45, 0.5, 0.58)), TOKENS: (28.0, 30.0, 33.0)}
+    still = {**rates(0.45, 0.5, 0.58), TOKENS: (28.0, 30.0, 33.0)}
     unmoved = dict.fromkeys(("dpo", "dpo_lora", "dpo_lora_fast"), still)
     found = found_in(name, tmp_path, changed(CASES[name].holds, unmoved))
     reasons = ["own shift in" in figure for figure in found.figures]
@@ -378,9 +363,9 @@ def test_what_was_asked_and_measured_is_told():
 
 
 def test_a_difference_is_of_the_seeds_of_both(tmp_path):
-    place_in(tmp_path, {"reference": rates(0.5), "dpo": rates((0.4, 0.3, 0.2))})
-    place_in(tmp_path, {"pooled": rates((0.5, 0.6, 0.7))}, seeds=(42, 123))
-    place_in(tmp_path, {"class": rates((0.1, 0.1, 0.3))}, seeds=(42, 456))
+    place_in(tmp_path, {"reference": rates(0.5), "dpo": rates(0.4, 0.3, 0.2)})
+    place_in(tmp_path, {"pooled": rates(0.5, 0.6, 0.7)}, seeds=(42, 123))
+    place_in(tmp_path, {"class": rates(0.1, 0.1, 0.3)}, seeds=(42, 456))
     found = Found(tmp_path, SEEDS, {"class": (42, 456)})
     values, reason = read(found, f"pooled {WOMAN} - class {WOMAN}")
     assert values.index.tolist() == [42, 456] and not reason
