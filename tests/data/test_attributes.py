@@ -60,15 +60,8 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
 @pytest.mark.parametrize(
     ("a", "b", "expected"),
     [
-        *(
-            (3, 2, (1, 0)),
-            (2, 3, (0, 1)),
-            (4, 3, (0, 0)),
-            (3, 3, (0, 0)),
-            (0, 0, (0, 0)),
-            (1, 0, (0, 0)),
-        ),
-        *((0, 2, (0, 1)), (149, 100, (0, 0)), (150, 100, (1, 0))),
+        *((3, 2, (1, 0)), (2, 3, (0, 1)), (4, 3, (0, 0)), (3, 3, (0, 0)), (0, 0, (0, 0))),
+        *((1, 0, (0, 0)), (0, 2, (0, 1)), (149, 100, (0, 0)), (150, 100, (1, 0))),
     ],
 )
 def test_length_is_one_for_the_side_with_the_ratio(a, b, expected):
@@ -76,16 +69,15 @@ def test_length_is_one_for_the_side_with_the_ratio(a, b, expected):
 
 
 def test_scopes_and_thresholds():
-    made = (Length(), Markdown(), Position(), Column("x", "x_a", "x_b"))
+    column, above = Column("x", "x_a", "x_b"), Column("x", "x_a", "x_b", threshold=0.2)
+    made = (Length(), Markdown(), Position(), column)
     assert [attribute.scope for attribute in made] == ["pair", "response", "judgment", "pair"]
-    assert LengthWords(threshold=20).continuous and not Markdown().continuous
-    assert (
-        Column("x", "x_a", "x_b", threshold=0.2).continuous and not Column("x", "x_a", "x_b").continuous
-    )
+    assert LengthWords(threshold=20).continuous and above.continuous
+    assert not Markdown().continuous and not column.continuous
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
     assert sides == [1.0, -1.0, 0.0]
     with pytest.raises(ConfigError, match="cannot be measured from text"):
-        Column("x", "x_a", "x_b").measure("", "a", "b")
+        column.measure("", "a", "b")
 
 
 def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
@@ -109,9 +101,7 @@ def test_signature_name_agrees_with_the_signed_corpus():
 
 
 def test_python_function_may_be_of_any_scope():
-    attribute = PythonFunction(
-        "longer", lambda prompt, a, b: (len(a) > len(b), len(b) > len(a)), scope="pair"
-    )
+    attribute = PythonFunction("longer", lambda prompt, a, b: (len(a) > len(b), False), scope="pair")
     assert attribute.measure("", "aa", "b") == (True, False)
     assert attribute.config["function"].endswith("<lambda>")
     with pytest.raises(ConfigError, match="only be declared in Python, or by --attribute-file"):
@@ -145,11 +135,8 @@ def test_numbers_that_are_written_as_text_are_taken():
 
 
 def test_plain_text_of_messages():
-    said = [
-        {"role": role, "content": text}
-        for role, text in (("assistant", "a"), ("tool", "t"), ("assistant", "b"))
-    ]
-    assert plain_text(said) == "a\nb"
+    said = [("assistant", "a"), ("tool", "t"), ("assistant", "b")]
+    assert plain_text([{"role": role, "content": text} for role, text in said]) == "a\nb"
     assert plain_text([{"role": "user", "content": "q"}]) == "q"
 
 
@@ -231,13 +218,7 @@ FORMS = {  # has it, has it not
 }
 OTHERS = {
     markers.has_hedge: (
-        [
-            "Perhaps.",
-            "It MIGHT rain",
-            "well, I think so",
-            f"I{APOSTROPHE}m not sure it does",
-            "it depends",
-        ],
+        ["Perhaps.", "It MIGHT rain", "I think so", f"I{APOSTROPHE}m not sure it does", "it depends"],
         ["mighty", "I thinker", "You may go.", "it  seems", ""],
     ),
     markers.has_refusal: (
@@ -312,12 +293,8 @@ def trials(configs, **options):
 
 def test_counts_shares_and_examples():
     (trial,) = trials([{"type": "length", "ratio": 2}])
-    assert (trial["attribute"], trial["scope"], trial["parameters"]) == (
-        "length",
-        "pair",
-        {"ratio": 2.0},
-    )
-    assert (trial["n_cross"], trial["cross_share"]) == (3, 0.6)
+    told = [trial[name] for name in ("attribute", "scope", "parameters", "n_cross", "cross_share")]
+    assert told == ["length", "pair", {"ratio": 2.0}, 3, 0.6]
     assert trial["carrier_wins"] == pytest.approx(2 / 3)
     assert trial["ci_low"] < trial["log_odds"] < trial["ci_high"]
     assert trial["examples"] == {"with": [LONGEST], "without": [SHORT]}
@@ -326,12 +303,10 @@ def test_counts_shares_and_examples():
 
 
 def test_long_examples_are_cut_and_chat_is_read():
-    texts = {
-        "prompt": ("user", "Why?"),
-        "chosen": ("assistant", "word\n" * 100),
-        "rejected": ("assistant", "no"),
-    }
-    row = {name: [{"role": role, "content": text}] for name, (role, text) in texts.items()}
+    prompt, *texts = "Why?", "word\n" * 100, "no"
+    row = {"prompt": [{"role": "user", "content": prompt}]}
+    for name, text in zip(("chosen", "rejected"), texts, strict=True):
+        row[name] = [{"role": "assistant", "content": text}]
     (trial,) = attribute_trials(Judgments.read([row]), [{"type": "length"}])
     (example,) = trial["examples"]["with"]
     assert example.startswith("word word") and example.endswith("...") and len(example) == 100

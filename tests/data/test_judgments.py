@@ -50,10 +50,9 @@ Q, X, Y = said("user", "q"), said("assistant", "x"), said("assistant", "y")
 def test_a_b_table():
     judgments = Judgments.read([vote("a", "x"), vote("B ", "y")], attributes=[Length()])
     rows = judgments.votes[["comparison", "sign", "annotator", "row"]].values.tolist()
-    assert rows == [[0, 1, 0, 0], [0, -1, 1, 1]]
-    assert judgments.delta.tolist() == [[1.0], [1.0]]
-    (row,) = judgments.comparisons.to_dict("records")
-    assert (row["prompt"], row["response_a"], row["response_b"]) == ("Why?", LONG, SHORT)
+    assert rows == [[0, 1, 0, 0], [0, -1, 1, 1]] and judgments.delta.tolist() == [[1.0], [1.0]]
+    ((*_, prompt, a, b),) = judgments.comparisons.values.tolist()
+    assert (prompt, a, b) == ("Why?", LONG, SHORT)
     assert judgments.has_identities and judgments.annotators["pseudonym"].map(is_pseudonym).all()
 
 
@@ -98,26 +97,20 @@ def test_an_explicit_prompt_stays_and_text_beside_messages_becomes_a_message(giv
 
 def test_chat_and_implicit_prompts_are_read():
     yes, no = said("assistant", LONG), said("assistant", SHORT)
-    explicit = Judgments.read(
-        [{"prompt": [Q], "chosen": [yes], "rejected": [no]}], attributes=[Length()]
-    )
-    implicit = Judgments.read([{"chosen": [Q, yes], "rejected": [Q, no]}], attributes=[Length()])
+    rows = {"prompt": [Q], "chosen": [yes], "rejected": [no]}, {"chosen": [Q, yes], "rejected": [Q, no]}
+    explicit, implicit = (Judgments.read([row], attributes=[Length()]) for row in rows)
     assert explicit.fingerprint() == implicit.fingerprint()
     assert (explicit.comparisons["prompt"][0], explicit.delta.tolist()) == ([Q], [[1.0]])
-    rows = [{"chosen": f"Why? {text}", "rejected": f"Why? {SHORT}"} for text in (LONG, "else", LONG)]
-    text = Judgments.read(rows).comparisons
-    assert text["prompt"].tolist() == ["Why?"] * 2 and text["response_a"].tolist() == [
-        f" {LONG}",
-        " else",
-    ]
+    texts = [{"chosen": f"Why? {text}", "rejected": f"Why? {SHORT}"} for text in (LONG, "else", LONG)]
+    text = Judgments.read(texts).comparisons
+    assert text[["prompt", "response_a"]].values.tolist() == [["Why?", f" {LONG}"], ["Why?", " else"]]
 
 
 def test_no_annotator_column_is_one_annotator():
     row = {"prompt": "Why?", "chosen": "so", "rejected": "no"}
     judgments = Judgments.read([row])
-    assert not judgments.has_identities
+    assert not judgments.has_identities and codes(judgments) == ["N110"]
     assert judgments.annotators["pseudonym"].tolist() == ["everyone"]
-    assert codes(judgments) == ["N110"]
     hinted = Judgments.read([row | {"worker_id": "7"}])
     assert 'columns={"annotator": "worker_id"}' in hinted.findings[0].remedy
 
@@ -133,21 +126,20 @@ def test_winner_labels_of_others():
 def test_annotator_classes_and_weights():
     rows = [vote("a", annotator_class=None, weight=2), vote("b", annotator_class="expert", weight="0.5")]
     judgments = Judgments.read(rows)
-    assert judgments.annotators["annotator_class"].tolist() == ["expert"]
     assert judgments.votes["weight"].tolist() == [2.0, 0.5]
+    assert judgments.annotators["annotator_class"].tolist() == ["expert"]
     assert Judgments.read([vote()]).annotators["annotator_class"].tolist() == [None]
 
 
 def test_annotators_are_numbered_by_first_vote_and_the_key_is_in_names_and_fingerprint(monkeypatch):
     rows = [vote("tie", "z"), vote("a", "y"), vote("a", "x"), vote("b", "y")]
-    prints, names = set(), set()
+    found = []
     for key in ("one key of sixteen bytes", "two keys of sixteen bytes"):
         monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
         judgments = Judgments.read(rows)
         assert judgments.votes["annotator"].tolist() == [0, 1, 0]
-        prints.add(judgments.fingerprint())
-        names.add(tuple(judgments.annotators["pseudonym"]))
-    assert len(prints) == len(names) == 2
+        found += [judgments.fingerprint(), *judgments.annotators["pseudonym"]]
+    assert len({*found}) == 6
 
 
 # -- equal comparisons ---------------------------------------------------------------------------------------
@@ -187,9 +179,7 @@ def test_the_side_shown_is_turned_with_its_row():
     [
         ([1, "2.5"], [3, 4], True),
         ([1, None], [None, 4], True),  # numbers where there are any
-        ([None, None], [3, 4], False),
-        ([1, "high"], [3, 4], False),
-        ([1, 2], ["low", None], False),
+        *(([None, None], [3, 4], False), ([1, "high"], [3, 4], False), ([1, 2], ["low", None], False)),
     ],
 )
 def test_two_columns_go_along_where_both_hold_numbers_and_nothing_else(a, b, go_along):
@@ -199,14 +189,11 @@ def test_two_columns_go_along_where_both_hold_numbers_and_nothing_else(a, b, go_
 
 @pytest.mark.parametrize("keep", [["code_a"], ["code_b", "code_a"]])
 def test_two_columns_of_which_one_is_kept_go_along_as_they_are_written(keep):
-    rows = [
-        vote("a", "x", code_a="007", code_b="8"),
-        turned(vote("a", "y")) | {"code_a": "8", "code_b": "007"},
-    ]
-    found = Judgments.read(rows, keep=keep)
-    places = found.votes if "code_a" in found.votes else found.comparisons
-    assert set(places["code_a"]) == {"007"} and set(places["code_b"]) == {"8"}
-    assert set(Judgments.read(rows).votes.get("code_a", [7.0])) == {7.0}
+    row = vote("a", "x", code_a="007", code_b="8")
+    rows = [row, turned(row) | {"annotator": "y", "code_a": "8", "code_b": "007"}]
+    found = Judgments.read(rows, keep=keep).comparisons
+    assert found[["code_a", "code_b"]].values.tolist() == [["007", "8"]]
+    assert Judgments.read(rows).comparisons["code_a"].tolist() == [7.0]
 
 
 def test_columns_without_sides_stay_behind_unless_kept():
@@ -240,17 +227,11 @@ def test_what_is_left_out_is_counted_by_reason_and_annotator():
     (name,) = judgments.annotators["pseudonym"]
     dropped = {(reason, who): n for reason, who, n in judgments.dropped.itertuples(index=False)}
     (other,) = {who for _, who in dropped} - {name, "unknown"}
-    assert dropped == {
-        ("tie", name): 2,
-        ("repeated vote", name): 1,
-        ("tie", other): 1,
-        ("no annotator", "unknown"): 1,
-    }
+    of_x = {("tie", name): 2, ("repeated vote", name): 1}
+    assert dropped == of_x | {("tie", other): 1, ("no annotator", "unknown"): 1}
     assert judgments.votes["row"].tolist() == [2]
     assert {"N130", "N112", "N133", "W133"} <= set(codes(judgments))
-    nobodys = [
-        {name: cell for name, cell in vote(w).items() if name != "annotator"} for w in ("a", "tie")
-    ]
+    nobodys = pd.DataFrame([vote("a"), vote("tie")]).drop(columns="annotator")
     assert Judgments.read(nobodys).dropped.values.tolist() == [["tie", "everyone", 1]]
 
 
@@ -284,15 +265,11 @@ def problems(*attributes, rows=ROWS):
 
 def test_scopes_side_by_side_and_sides_as_differences():
     rows = [row | {"x_a": 3.0, "x_b": 0.5} for row in ROWS]
-    of_sides = [
-        Length(),
-        LengthWords(threshold=0),
-        PythonFunction(
-            "both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True
-        ),
-        Column("x", "x_a", "x_b", threshold=1),
-    ]
+    both = PythonFunction(
+        "both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True
+    )
     own = PythonFunction("own", lambda v, c: v["row"] + len(c["response_b"]), scope="judgment")
+    of_sides = [Length(), LengthWords(threshold=0), both, Column("x", "x_a", "x_b", threshold=1)]
     judgments = Judgments.read(rows, attributes=[*of_sides, own])
     assert judgments.delta.tolist() == [[1, 1, 6, 2.5, 3], [1, 1, 6, 2.5, 4]]
     sides = [measure_sides(attribute, judgments.comparisons).tolist() for attribute in of_sides]
@@ -334,15 +311,13 @@ def test_all_attributes_are_tried():
 
 
 def test_columns_of_an_attribute_must_be_there_hold_numbers_and_agree():
-    rows = [{**row, "grade_a": "high", "grade_b": 1} for row in ROWS]
-    found = problems(
-        Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b"), rows=rows
-    )
+    grade, other = Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b")
+    found = problems(grade, other, rows=[{**row, "grade_a": "high", "grade_b": 1} for row in ROWS])
     assert [problem.code for problem in found] == ["E128", "E128"]
     assert 'attribute column "grade_a" holds no number: 2 of 2 rows' in found[0].what
     assert 'Did you mean "grade_b"?' in found[1].what
     rows = [{**row, "grade_a": i, "grade_b": 0} for i, row in enumerate(ROWS)]
-    (found,) = problems(Column("grade", "grade_a", "grade_b"), rows=rows)
+    (found,) = problems(grade, rows=rows)
     assert found.code == "E128" and "no single value for each comparison in grade_a" in found.what
     assert Judgments.read(rows).votes["grade_a"].tolist() == [0, 1]
 
@@ -359,13 +334,7 @@ def test_a_wrong_setting_inside_an_attribute_is_no_data_problem():
 
 
 def test_majority_and_its_ties():
-    cast = [
-        ("b", "x", SHORT),
-        ("a", "y", SHORT),
-        ("b", "x", "other"),
-        ("a", "y", "other"),
-        ("a", "z", "other"),
-    ]
+    cast = [*zip("babaa", "xyxyz", (SHORT, SHORT, "other", "other", "other"), strict=True)]
     rows = [vote(winner, who, b=b, weight=1) for winner, who, b in cast]
     rows += [vote("ab"[i > 0], "xyz"[i], b="third", weight=9 if i == 0 else 1) for i in range(3)]
     assert Judgments.read(rows).majority().tolist() == [-1, 1, -1]
@@ -393,10 +362,8 @@ def many(n_prompts: int = 25, seed: int = 0) -> pd.DataFrame:
     rows = []
     for i in range(n_prompts):
         for k in rng.sample(range(6), 3):
-            row = vote(
-                rng.choice("ab"), f"person {k}", a=f"long answer to {i}, three times", prompt=f"p{i}"
-            )
-            row |= {"prompt_id": str(i), "score_a": float(i), "score_b": 0.0}
+            cells = {"prompt": f"p{i}", "prompt_id": str(i), "score_a": float(i), "score_b": 0.0}
+            row = vote(rng.choice("ab"), f"person {k}", f"long answer to {i}, three times", **cells)
             rows.append(turned(row) if rng.random() < 0.4 else row)
     return pd.DataFrame(rows)
 
@@ -408,9 +375,7 @@ def test_split_follows_the_papers_rule():
     random.Random(3).shuffle(prompts)
     assert set(held_out.comparisons["prompt_id"]) == set(prompts[:2])
     assert set(train.comparisons["prompt_id"]) == set(prompts[2:])
-    assert (
-        train.n_votes + held_out.n_votes == judgments.n_votes and len(held_out.delta) == held_out.n_votes
-    )
+    assert train.n_votes + len(held_out.delta) == train.n_votes + held_out.n_votes == judgments.n_votes
     assert train.annotators is held_out.annotators is judgments.annotators
 
 
@@ -456,14 +421,11 @@ def test_fingerprint_sees_everything_that_training_sees():
     tables += [many().assign(annotator_class="crowd"), many().assign(weight=2.0)]
     tables += [many().assign(shown_first=side) for side in "ab"]
     changed = [Judgments.read(table, attributes=[Length()]) for table in tables]
-    base = changed[4]
-    column = [Column("score", "score_a", "score_b")]
-    changed += [Judgments.read([vote(score_a=a, score_b=0.0)], attributes=column) for a in (1.0, 2.0)]
-    changed += [
-        base.with_attributes([]),
-        base.with_attributes([Length(ratio=1.6)]),
-        base.take(np.arange(74)),
-    ]
+    column, base = Column("score", "score_a", "score_b"), changed[4]
+    scored = [[vote(score_a=a, score_b=0.0)] for a in (1.0, 2.0)]
+    changed += [Judgments.read(rows, attributes=[column]) for rows in scored]
+    changed += [base.with_attributes([]), base.with_attributes([Length(ratio=1.6)])]
+    changed.append(base.take(np.arange(74)))
     assert len({judgments.fingerprint() for judgments in changed}) == len(changed)
 
 
@@ -474,10 +436,8 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
     if chat:
         for name, role in (("prompt", "user"), ("response_a", "assistant"), ("response_b", "assistant")):
             table[name] = [[said(role, text)] for text in table[name]]
-    options = {
-        "attributes": [Length(), Position(), Column("score", "score_a", "score_b")],
-        "keep": ["note"],
-    }
+    attributes = [Length(), Position(), Column("score", "score_a", "score_b")]
+    options = {"attributes": attributes, "keep": ["note"]}
     judgments = Judgments.read(table, **options)
     path = tmp_path / "new" / "judgments.parquet"
     judgments.to_parquet(path)
@@ -505,15 +465,11 @@ def test_parts_and_judgments_without_identities_read_back_the_same(tmp_path):
 TEXTS = st.sampled_from(["so", "because it is", "- a list", "no", "it just is so, and more"])
 VOTES = st.lists(
     st.builds(
-        lambda p, a, b, w, k, s: vote(
-            w, k, a, b, prompt=f"p{p}", shown_first=s, score_a=len(a), score_b=len(b)
+        lambda p, a, b, winner, who, shown: vote(
+            winner, who, a, b, prompt=p, shown_first=shown, score_a=len(a), score_b=len(b)
         ),
-        st.integers(0, 3),
-        TEXTS,
-        TEXTS,
-        st.sampled_from(["a", "b", "tie"]),
-        st.sampled_from(["x", "y", "z"]),
-        st.sampled_from(["a", "b"]),
+        *(st.sampled_from(["p0", "p1", "p2", "p3"]), TEXTS, TEXTS, st.sampled_from(["a", "b", "tie"])),
+        *(st.sampled_from("xyz"), st.sampled_from("ab")),
     ).filter(lambda row: row["response_a"] != row["response_b"]),
     min_size=1,
     max_size=25,
@@ -567,7 +523,5 @@ def test_the_order_of_rows_does_not_matter(rows, seed):
     assert sorted(mixed.dropped.values.tolist()) == sorted(straight.dropped.values.tolist())
     for one, other in zip(straight.offline_log_odds(), mixed.offline_log_odds(), strict=True):
         assert (one.n_cross, one.carrier_wins) == (other.n_cross, other.carrier_wins)
-    held_out = [
-        set(judgments.split(0.5)[1].comparisons["comparison_id"]) for judgments in (straight, mixed)
-    ]
-    assert held_out[0] == held_out[1]
+    parts = [judgments.split(0.5)[1].comparisons["comparison_id"] for judgments in (straight, mixed)]
+    assert set(parts[0]) == set(parts[1])

@@ -9,24 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
+from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
 from badpo.data.tables import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"
-PROBLEMS = [Problem(code, f"what {code}", "votes.csv, row 3", "mend it") for code in ("E101", "E134")]
 
 
 def test_all_problems_are_in_the_message_and_survive_pickling():
-    error = DataError(PROBLEMS)
-    for part in (
-        "E101 error: what E101",
-        "E134 error: what E134",
-        "where:  votes.csv, row 3",
-        "remedy: mend it",
-    ):
+    problems = [
+        Problem(code, f"what {code}", "votes.csv, row 3", "mend it") for code in ("E101", "E134")
+    ]
+    error = DataError(problems)
+    assert all(str(problem) in str(error) for problem in problems)
+    for part in ("E101 error: what E101", "where:  votes.csv, row 3", "remedy: mend it"):
         assert part in str(error)
-    assert pickle.loads(pickle.dumps(error)).problems == tuple(PROBLEMS)
+    assert pickle.loads(pickle.dumps(error)).problems == tuple(problems)
     assert isinstance(ConfigError("beta is 0"), ValueError) and isinstance(error, ValueError)
 
 
@@ -40,6 +38,11 @@ def test_all_problems_are_in_the_message_and_survive_pickling():
 )
 def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close(word, candidates, hint):
     assert did_you_mean(word, candidates) == hint
+
+
+def test_five_are_listed_and_the_others_counted():
+    assert listed(range(5)) == "0, 1, 2, 3, 4" and listed(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+    assert listed(range(5), 5_000) == "0, 1, 2, 3, 4 and 4,995 more"
 
 
 def test_a_problem_shows_hostile_names_inert():
@@ -59,8 +62,6 @@ def test_every_column_and_code_is_on_the_page():
     assert [name for name in KNOWN if f"`{name}`" not in text] == []
     listed = re.findall(r"[EWN](\d{3})(?: to [EWN](\d{3}))?", text)
     known = {n for low, high in listed for n in range(int(low), int(high or low) + 1)}
-    sources = [
-        path for room in ("data", "importers") for path in (ROOT / "src/badpo" / room).glob("*.py")
-    ]
-    used = {int(code) for path in sources for code in re.findall(r'"[EWN](\d{3})"', path.read_text())}
+    files = [path for room in ("data", "importers") for path in (ROOT / "src/badpo" / room).glob("*.py")]
+    used = {int(code) for path in files for code in re.findall(r'"[EWN](\d{3})"', path.read_text())}
     assert {101, 126, 139, 146} <= used <= known and len(used) >= 35  # of several files
