@@ -47,8 +47,6 @@ def test_fixed_is_a_logistic_regression_with_a_scale():
     np.testing.assert_allclose(
         leans.deviation[:, 0], peer.params[:6] - peer.params[:6].mean(), atol=1e-5
     )
-    assert leans.u_scale == pytest.approx(peer.params[6], abs=1e-5)
-    assert leans.log_likelihood == pytest.approx(peer.llf, abs=1e-6)
     centering = np.eye(6) - 1 / 6
     expected = centering @ peer.cov_params()[:6, :6] @ centering
     np.testing.assert_allclose(leans.covariance, expected, rtol=1e-4, atol=1e-8)
@@ -83,8 +81,7 @@ def test_random_is_at_the_top_of_its_likelihood():
     assert leans.gradient_norm < 1e-8
     more_nodes = fit_random(*arrays, n_nodes=31)
     np.testing.assert_allclose(leans.deviation, more_nodes.deviation, atol=1e-5)
-    assert leans.quality_sd == pytest.approx(more_nodes.quality_sd, abs=1e-5)
-    assert 1.0 < leans.quality_sd < 1.9
+    np.testing.assert_allclose(leans.se, more_nodes.se, atol=1e-5)
 
 
 MODELS = {
@@ -203,7 +200,7 @@ def test_an_infinite_lean_beside_a_vast_quality_has_no_negative_information():
     sign = np.where(annotator == 0, delta, sign)
     leans = fit_random(comparison, sign, annotator, delta[:, None], m)
     known = np.isfinite(leans.finite_deviation)
-    assert np.isinf(leans.deviation).sum() > 2 and leans.quality_sd > 5
+    assert np.isinf(leans.deviation).sum() > 2
     assert (leans.finite_se[known] > 0).all()
 
 

@@ -115,7 +115,7 @@ def fit_random(
     Returns
     -------
     Leans
-        ``quality_sd`` is the fitted spread. Standard errors come from the observed information with the spread
+        Standard errors come from the observed information with the spread
         estimated along. The common level is not reported unless anchors or the design identify it: here it rests on
         the mean quality not depending on the attribute.
     """
@@ -176,11 +176,6 @@ def fit_fixed(
         informative here.
     quality : array of shape (n_comparisons,)
         a over b, in any unit.
-
-    Returns
-    -------
-    Leans
-        ``u_scale`` is the fitted factor.
 
     Raises
     ------

@@ -27,13 +27,14 @@ from badpo.estimation.newton import (
     covariance_of_leans,
     maximize,
 )
-from badpo.estimation.pool import summed_products
+from badpo.estimation.pool import summed, summed_products
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import (
     annotator_components,
     free_directions,
     informative_judgments,
     judgment_arrays,
+    lean_design,
     separated_annotators,
     separating_mixes,
 )
@@ -78,12 +79,6 @@ class Leans:
         Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
     gradient_norm : float
         Largest gradient entry at the estimate.
-    log_likelihood : float
-        Of the comparisons with a vote that informs, at the estimate.
-    u_scale : float or None
-        Fitted scale of a given quality.
-    quality_sd : float or None
-        Fitted standard deviation of a random quality.
     """
 
     quality: str
@@ -100,9 +95,6 @@ class Leans:
     absolute: Bools
     covariance: Floats | None
     gradient_norm: float
-    log_likelihood: float
-    u_scale: float | None
-    quality_sd: float | None
 
     @property
     def ci_low(self) -> Floats:
@@ -253,20 +245,13 @@ class LeanVotes:
 
     def counted(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, a column for each attribute."""
-        m = len(self.anchored)
-        columns = [np.bincount(self.annotator[column], minlength=m) for column in chosen.T]
-        return np.stack(columns, axis=1) if columns else np.zeros((m, 0), dtype=np.intp)
+        return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
         """From leans (the ``active`` ones, row by row) to logits, of shape (n_votes, n_leans)."""
-        moves = self.delta != 0
-        if not active.all():
-            moves &= active[self.annotator]
-        number = (np.cumsum(active.ravel()) - 1).astype(np.int32).reshape(active.shape)
-        ends = np.zeros(len(moves) + 1, dtype=np.int32)
-        np.cumsum(np.count_nonzero(moves, axis=1), out=ends[1:])
-        entries = self.delta[moves], number[self.annotator][moves], ends
-        return sparse.csr_array(entries, shape=(len(moves), int(active.sum())))
+        design = lean_design(self.annotator, self.delta, len(active))[:, active.ravel()]
+        design.eliminate_zeros()
+        return design
 
 
 def lean_votes(
@@ -393,11 +378,15 @@ class Identified:
     flat: Floats
 
     @cached_property
+    def label(self) -> Ints:
+        """Groups of all attributes by number."""
+        return self.attribute * (self.group.max(initial=0) + 1) + self.group
+
+    @cached_property
     def member(self) -> sparse.csr_array:
         """Which lean is in which group, of shape (p, n_groups); one whose level is known is in none."""
-        label = self.attribute * (self.group.max(initial=0) + 1) + self.group
-        entries = (~self.absolute).astype(float), (np.arange(len(label)), label)
-        return sparse.csr_array(entries, shape=(len(label), label.max(initial=-1) + 1))
+        entries = (~self.absolute).astype(float), (np.arange(len(self.label)), self.label)
+        return sparse.csr_array(entries, shape=(len(self.label), self.label.max(initial=-1) + 1))
 
     @cached_property
     def size(self) -> Floats:
@@ -565,15 +554,15 @@ def _leans(
     min_informative: int,
 ) -> Leans:
     known, top = fit.known, fit.top
-    place = known.annotator, known.attribute
+    place = known.annotator[known.compared], known.attribute[known.compared]
     compared = np.zeros(status.shape, dtype=bool)
-    compared[place] = known.compared
+    compared[place] = True
     n_informative = given.counted(given.told)
     status[(status == "ok") & ~compared] = "no_information"
     status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
     deviation, se = np.full((2, *status.shape), np.nan)
-    deviation[place] = np.where(known.compared, known.centered(top.leans), np.nan)
-    se[place] = np.where(known.compared, np.sqrt(np.maximum(fit.variance, 0.0)), np.nan)
+    deviation[place] = known.centered(top.leans)[known.compared]
+    se[place] = np.sqrt(np.maximum(fit.variance, 0.0))[known.compared]
     deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
     deviation[given.anchored] = 0.0
     attributes = [known.compared & (known.attribute == j) for j in range(status.shape[1])]
@@ -598,9 +587,6 @@ def _leans(
         absolute=absolute,
         covariance=_in_place(fit, status.size),
         gradient_norm=top.gradient_norm,
-        log_likelihood=top.value,
-        u_scale=float(top.extra[0]) if kind == "fixed" else None,
-        quality_sd=float(np.exp(top.extra[0])) if kind == "random" else None,
     )
 
 
@@ -621,10 +607,7 @@ def _one_step(
         np.abs(at.score) > 0.5 + 1e-9, 0.25, np.maximum(at.information.diagonal(), 0.0)
     )
     slopes, bends = at.score[:, None] * given.delta, information[:, None] * given.delta**2
-    slope, bend = (
-        np.stack([np.bincount(given.annotator, x, len(leans)) for x in each.T], axis=1)
-        for each in (slopes, bends)
-    )
+    slope, bend = (summed(given.annotator, each, len(leans)) for each in (slopes, bends))
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 

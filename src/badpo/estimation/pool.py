@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import product
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -266,19 +265,24 @@ def _logistic_regression(
     if eigh(-slope(beta), x.T @ x / 4, eigvals_only=True)[0] < _NO_INFORMATION:
         return None
     chance = expit(x @ beta)
-    scores = np.stack([np.bincount(codes, column * (won - chance)) for column in x.T], axis=1)
+    n = codes.max() + 1
     weighted = x * (chance * (1 - chance))[:, None]
-    errors = cluster_errors(scores, summed_products(codes, weighted, x, len(scores)))
+    scores = summed(codes, x * (won - chance)[:, None], n)
+    errors = cluster_errors(scores, summed_products(codes, weighted, x, n))
     return beta / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters)
+
+
+def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
+    """For each group of votes the sums of the columns, of shape (n_groups, n_columns)."""
+    sums = [np.bincount(group, column, n_groups) for column in values.T]
+    return np.reshape(sums, (values.shape[1], n_groups)).T.astype(float)
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
     """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
     q = left.shape[1]
-    found = np.empty((n_groups, q, q))
-    for a, b in product(range(q), repeat=2):
-        found[:, a, b] = np.bincount(group, left[:, a] * right[:, b], n_groups)
-    return found
+    products = (left[:, :, None] * right[:, None, :]).reshape(-1, q * q)
+    return summed(group, products, n_groups).reshape(n_groups, q, q)
 
 
 def swap_log_odds(

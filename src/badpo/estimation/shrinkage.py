@@ -29,10 +29,9 @@ from scipy.special import chdtri, ndtr, ndtri
 from scipy.stats import false_discovery_control
 
 from badpo.estimation.conditional_likelihood import KnownWins
-from badpo.estimation.fit import LeanVotes, lean_votes
+from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
 from badpo.estimation.newton import Curvature
 from badpo.theory import Bools, Floats
-from badpo.theory.identifiability import annotator_components
 
 # A likelihood ends its 95 % interval, or all that matters of it, where it is so much below its top.
 DROP = float(chdtri(1, 0.05)) / 2
@@ -367,23 +366,17 @@ class _Pool:
     """
 
     def __init__(self, votes: LeanVotes) -> None:
-        component = annotator_components(
-            votes.comparison, votes.annotator, votes.delta * votes.told, len(votes.anchored)
-        )
-        self.n_annotators, q = component.shape
-        self.annotator, self.attribute = np.nonzero(component >= 0)
-        labels = np.stack([self.attribute, component[self.annotator, self.attribute]])
-        _, group, size = np.unique(labels, axis=1, return_inverse=True, return_counts=True)
-        self.group = group.ravel()
-        self.companions = np.where(votes.varying[self.attribute], np.inf, size[self.group])
+        informed = votes.counted(votes.told) > 0
+        known = identified_leans(votes, informed, by_rank=False)
+        self.n_annotators, q = informed.shape
+        self.annotator, self.attribute, self.group = known.annotator, known.attribute, known.label
+        self.companions = np.where(known.absolute, np.inf, known.member @ known.size)
         self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
-        self.design = votes.design(component >= 0)
+        self.design = votes.design(informed)
         self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
         at = self.model.curvature(np.zeros(len(votes.row)))
         diagonal = (self.turned @ (at.information @ self.design)).diagonal()
-        total, self.n_leans = (
-            np.bincount(self.attribute, x, q) for x in (diagonal, np.ones(len(diagonal)))
-        )
+        total, self.n_leans = np.bincount(self.attribute, diagonal, q), informed.sum(axis=0)
         self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
 

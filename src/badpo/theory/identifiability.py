@@ -187,7 +187,7 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
         people, number = np.unique(annotator[mine], return_inverse=True)
         votes = toward[mine] / np.abs(toward[mine]).max(axis=1, keepdims=True, initial=0.0)
         distinct = np.unique(np.column_stack([number, votes]), axis=0)
-        against = -_design(distinct[:, 0].astype(np.intp), distinct[:, 1:], len(people))
+        against = -lean_design(distinct[:, 0].astype(np.intp), distinct[:, 1:], len(people))
         for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
             for j, aim in enumerate(way * np.eye(toward.shape[1])):
                 found = linprog(
@@ -283,7 +283,7 @@ def free_directions(
     )
     scale = np.sqrt(np.mean(delta**2, axis=0)) if len(delta) else np.ones(delta.shape[1])
     scale[scale == 0] = 1.0
-    design = _design(annotator, delta / scale, n_annotators)
+    design = lean_design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
     # attributes are measured in units of their spread, so theta is divided by it on the way back
     unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
@@ -313,12 +313,12 @@ def judgment_arrays(
     return comparison.astype(np.intp), annotator.astype(np.intp), delta, n_annotators
 
 
-def _design(annotator: NDArray, delta: NDArray, n_annotators: int) -> sparse.csr_array:
+def lean_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
     """Row j holds d_j in the columns of annotator k_j."""
     n, q = delta.shape
     columns = (annotator[:, None] * q + np.arange(q)).ravel()
-    entries = (delta.ravel(), (np.repeat(np.arange(n), q), columns))
-    return sparse.csr_array(sparse.coo_array(entries, shape=(n, n_annotators * q)))
+    entries = delta.ravel(), columns, q * np.arange(n + 1)
+    return sparse.csr_array(entries, shape=(n, n_annotators * q))
 
 
 def null_basis(equations: sparse.sparray) -> sparse.csr_array:
