@@ -175,23 +175,9 @@ def fit_fixed(
         As in `badpo.estimation.fit.fit_conditional`; ``comparison`` indexes ``quality``. Every cross-group vote is
         informative here.
     quality : array of shape (n_comparisons,)
-        a over b, in any unit.
-
-    Raises
-    ------
-    ValueError
-        If a quality is missing or not finite.
+        a over b, in any unit; all finite.
     """
     given, chosen = np.asarray(quality, float), np.asarray(comparison)
-    if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(given)):
-        raise ValueError(
-            f"quality has {len(given)} entries, and comparisons are numbered {chosen.min()} to {chosen.max()}; "
-            "give one number for each comparison"
-        )
-    if not np.isfinite(given).all():
-        raise ValueError(
-            f"the quality of comparison {int(np.flatnonzero(~np.isfinite(given))[0])} is not finite"
-        )
 
     def model(votes: LeanVotes) -> GivenQuality:
         return GivenQuality(votes.blocks, votes.sign, given[chosen[votes.row]])

@@ -289,4 +289,5 @@ class KnownWins(QualityModel):
             score[run.votes] = self._won[run.votes] - found.chance.ravel()
             covariance = found.together - found.chance[:, :, None] * found.chance[:, None, :]
             entries[self._blocks.pairs(run.votes)] = covariance.ravel()
-        return Curvature(score, self._blocks.matrix(entries))
+        extras = NOTHING, np.zeros((len(logits), 0)), np.zeros((0, 0))
+        return Curvature(score, self._blocks.matrix(entries), *extras)

@@ -274,8 +274,6 @@ def lean_votes(
             f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
         )
     held = np.zeros(m, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
-    if held.shape != (m,):
-        raise ValueError(f"anchored needs one entry for each of {m} annotators; got {held.shape}")
     crossed = np.zeros((m, d.shape[1]), dtype=bool)
     for j, difference in enumerate(d.T):
         crossed[k[difference != 0], j] = True
@@ -621,8 +619,6 @@ def _components(
         return np.where(informed & (fit.active | fixed), 0, -1)
     group = np.full(status.shape, -1)
     group[compared] = fit.known.group[fit.known.compared]
-    if not fixed.any():
-        return group
     joined = annotator_components(
         given.comparison, given.annotator, given.delta * given.told, len(status)
     )
@@ -653,8 +649,7 @@ def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
     """The covariance with a row for every annotator and attribute; NaN where there is no finite estimate."""
     if fit.covariance is None or n_leans > LARGEST_DENSE:
         return None
-    full = np.full((n_leans, n_leans), np.nan)
-    there = np.flatnonzero(fit.active.ravel())
-    shown = fit.known.compared
-    full[np.ix_(there[shown], there[shown])] = fit.covariance[np.ix_(shown, shown)]
+    full, shown = np.full((n_leans, n_leans), np.nan), fit.known.compared
+    there = np.flatnonzero(fit.active)[shown]
+    full[np.ix_(there, there)] = fit.covariance[np.ix_(shown, shown)]
     return full

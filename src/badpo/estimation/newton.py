@@ -38,9 +38,9 @@ class Curvature(NamedTuple):
 
     score: Floats
     information: sparse.csr_array
-    extra_score: Floats = NOTHING
-    extra_cross: Floats | None = None
-    extra_information: Floats = np.zeros((0, 0))
+    extra_score: Floats
+    extra_cross: Floats
+    extra_information: Floats
 
 
 class QualityModel:
@@ -87,8 +87,6 @@ class Information:
     @cached_property
     def across(self) -> Floats:
         """The part between leans and extra numbers."""
-        if self.at.extra_cross is None:
-            return np.zeros((self.design.shape[1], 0))
         return self.design.T @ self.at.extra_cross
 
 

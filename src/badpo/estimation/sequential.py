@@ -69,13 +69,13 @@ def log_tilt_ratios(
     >>> 0.25 * ratio[0] + 0.75 * ratio[1]
     array([1., 1.])
     """
-    share = np.asarray(share, float)
     step = np.asarray(delta, float)[..., None] * np.asarray(grid, float)
-    chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], share[..., None]
-    contested = (p > 0) & (p < 1)
+    chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], np.asarray(share, float)[..., None]
     # either way of writing it is exact; this one cannot overflow
-    up = np.logaddexp(np.log1p(-np.where(contested, p, 0.5)) - step, np.log(np.where(contested, p, 0.5)))
-    return np.where(contested & (step != 0), np.where(chose_a, 0.0, -step) - up, 0.0)
+    with np.errstate(divide="ignore"):
+        up = np.logaddexp(np.log1p(-p) - step, np.log(p))
+    contested = (p > 0) & (p < 1) & (step != 0)
+    return np.where(contested, np.where(chose_a, 0.0, -step) - up, 0.0)
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
@@ -128,12 +128,7 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     >>> e_bh(np.log([45.0, 3.0, 1.0]), 0.05)
     array([False, False, False])
     """
-    if not 0 < alpha < 1:
-        raise ValueError(f"alpha is a share above 0 and below 1; got {alpha}")
     values = np.asarray(log_e, float)
-    if not values.size:
-        return np.zeros(values.shape, dtype=bool)
     descending = np.sort(values, axis=None)[::-1]
-    needed = np.log(values.size) - np.log(alpha) - np.log(np.arange(1, values.size + 1))
-    passed = np.flatnonzero(descending >= needed - 1e-12)
-    return values >= descending[passed[-1]] if len(passed) else np.zeros(values.shape, dtype=bool)
+    needed = np.log(values.size / (alpha * np.arange(1, values.size + 1)))
+    return values >= descending[descending >= needed - 1e-12].min(initial=np.inf)

@@ -195,14 +195,16 @@ class Spread:
         return _tau_at(np.asarray(share, float), self.scale)
 
     def ends(self, drop: float) -> Floats:
-        """The shares between which the likelihood is within ``drop`` of its top; from 0 where it never falls so far."""
+        """The shares between which the likelihood is within ``drop`` of its top; the end of the range where it never falls so far."""
         target = self.log_likelihood(self.at(self.share)) - drop
 
         def above(share: float) -> float:
             return float(self.log_likelihood(self.at(share)) - target)
 
-        low = brentq(above, 0.0, self.share) if above(0.0) < 0 else 0.0
-        return np.array([low, brentq(above, self.share, 1 - 1e-12)])
+        ends = (0.0, 1 - 1e-12)
+        return np.array(
+            [brentq(above, *sorted((end, self.share))) if above(end) < 0 else end for end in ends]
+        )
 
     def posterior(self) -> tuple[Floats, Floats]:
         r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
@@ -261,10 +263,6 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     [True, False]
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    if value.ndim != 1 or value.shape != error.shape:
-        raise ValueError(
-            f"one estimate and standard error per annotator are needed; got shapes {value.shape} and {error.shape}"
-        )
     known = np.isfinite(value)
     wrong = np.flatnonzero(known & ~(error > 0))
     if len(wrong):
@@ -651,10 +649,6 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
     >>> probability_exceeds(found, 0.5).round(2)
     array([1., 0., 0., 0., 1.])
     """
-    if not (np.isfinite(rho) and rho >= 0):
-        raise ValueError(
-            f"rho is the smallest deviation that matters, in log-odds, 0 or more; got {rho}"
-        )
     posteriors = [one for one in (shrunk.posterior, shrunk.other) if one is not None]
     inside = [one.cdf(rho) - one.cdf(-rho) for one in posteriors]
     return np.clip(1 - np.max(inside, axis=0), 0.0, 1.0)
@@ -678,8 +672,6 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     array([ True,  True, False, False])
     """
     chance = np.asarray(prob_exceeds, float)
-    if not 0 <= fdr <= 1:
-        raise ValueError(f"the false discovery rate is a share between 0 and 1; got {fdr}")
     ranked = np.sort(chance[~np.isnan(chance)])[::-1]
     mistakes = np.cumsum(1 - ranked) / np.arange(1, len(ranked) + 1)
     last_of_tie = np.append(ranked[1:] < ranked[:-1], True)[: len(ranked)]
