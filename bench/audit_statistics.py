@@ -98,7 +98,11 @@ def estimates(pool: Pool, random: np.random.Generator, estimator: str = "conditi
         "slope": float(deviation[finite] @ truth[finite] / (truth[finite] @ truth[finite])),
         "coverage": float(inside[sure].mean()) if sure.any() else np.nan,
         "infinite": float(np.isinf(deviation).mean()),
-        "posterior_coverage": float(((shrunk.post_low <= truth) & (truth <= shrunk.post_high)).mean()),
+        "posterior_coverage": float(
+            (
+                (shrunk.posterior.quantile(0.025) <= truth) & (truth <= shrunk.posterior.quantile(0.975))
+            ).mean()
+        ),
         "tau": shrunk.tau,
         "tau_coverage": float(shrunk.tau_low <= pool.spread <= shrunk.tau_high),
     }

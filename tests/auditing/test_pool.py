@@ -57,7 +57,7 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
             one.n_clusters,
             one.carrier_wins,
         ]
-        assert of(row, "ci_low naive_ci_high") == [one.ci_low, one.interval(naive=True)[1]]
+        assert of(row, "ci_low naive_ci_high") == [one.interval()[0], one.interval(naive=True)[1]]
         assert row["cross_share"] == one.n_cross / 600
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
     assert found[0]["odds"] == pytest.approx(math.exp(found[0]["log_odds"]))
@@ -80,7 +80,7 @@ def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     assert [(one["parameter"], one["value"]) for one in steps] == [("ratio", r) for r in LENGTH_RATIOS]
     for one in steps[1:]:
         (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
-        expected = found.log_odds, found.ci_low, found.ci_high
+        expected = found.log_odds, *found.interval()
         assert (one["log_odds"], one["ci_low"], one["ci_high"]) == pytest.approx(expected)
         assert one["cross_share"] == found.n_cross / 600
     texts = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))

@@ -163,7 +163,7 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
     grid = np.linspace(-8, 10, 20_001)
     weight = stats.norm.pdf(grid, 0, sd) * expit(grid) ** n_votes
-    assert found.shrunk[-1] == pytest.approx(np.average(grid, weights=weight), rel=0.25)
+    assert found.posterior.mean[-1] == pytest.approx(np.average(grid, weights=weight), rel=0.25)
 
 
 @EVERY

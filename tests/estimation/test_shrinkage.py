@@ -47,16 +47,16 @@ def test_posterior_against_integration_over_tau_and_mu():
     means = kept * value[0] + (1 - kept) * mu[None, :]
     mean = (mass * means).sum()
     variance = (mass * (kept * se[0] ** 2 + (means - mean) ** 2)).sum()
-    assert found.shrunk[0] == pytest.approx(mean, abs=5e-3)
-    assert found.post_sd[0] == pytest.approx(np.sqrt(variance), rel=2e-2)
+    assert found.posterior.mean[0] == pytest.approx(mean, abs=5e-3)
+    assert found.posterior.sd[0] == pytest.approx(np.sqrt(variance), rel=2e-2)
 
 
 def test_the_interval_holds_its_share_and_scales():
     rng = np.random.default_rng(1)
     _, value, se = drawn_pool(rng, 30, 0.5, 0.3)
     found = shrink_normal(value, se)
-    np.testing.assert_allclose(found.posterior.cdf(found.post_low), 0.025, atol=1e-6)
-    np.testing.assert_allclose(found.posterior.cdf(found.post_high), 0.975, atol=1e-6)
+    np.testing.assert_allclose(found.posterior.cdf(found.posterior.quantile(0.025)), 0.025, atol=1e-6)
+    np.testing.assert_allclose(found.posterior.cdf(found.posterior.quantile(0.975)), 0.975, atol=1e-6)
     larger, turned = shrink_normal(10 * value, 10 * se), shrink_normal(-value, se)
     assert larger.tau == pytest.approx(10 * found.tau, rel=1e-3)
     for name in ("posterior", "other"):
@@ -68,7 +68,7 @@ def test_the_interval_holds_its_share_and_scales():
 def test_equal_annotators_have_no_spread_and_one_common_value():
     found = shrink_normal(np.full(30, 0.01), np.full(30, 0.5))
     assert (found.tau, found.tau_low, found.reliability) == (0.0, 0.0, 0.0)
-    assert np.all(found.shrunk == pytest.approx(0.01))
+    assert np.all(found.posterior.mean == pytest.approx(0.01))
 
 
 def test_who_has_no_finite_estimate_rests_on_the_prior():
@@ -84,18 +84,18 @@ def test_who_has_no_finite_estimate_rests_on_the_prior():
 
 def test_too_few_to_shrink():
     alone = shrink_normal([0.7, np.nan], [0.2, np.nan])
-    assert alone.shrunk[0] == pytest.approx(0.7)
-    assert alone.post_sd[0] == pytest.approx(0.2)
+    assert alone.posterior.mean[0] == pytest.approx(0.7)
+    assert alone.posterior.sd[0] == pytest.approx(0.2)
     assert np.isnan(alone.tau) and (alone.tau_low, alone.tau_high) == (0.0, np.inf)
     assert np.isnan(alone.reliability)
     nobody = shrink_normal([np.nan, np.inf], [np.nan, np.nan])
-    assert np.isnan(nobody.shrunk).all() and nobody.basis.tolist() == ["prior", "prior"]
-    assert len(shrink_normal([], []).shrunk) == 0
+    assert np.isnan(nobody.posterior.mean).all() and nobody.basis.tolist() == ["prior", "prior"]
+    assert len(shrink_normal([], []).posterior.mean) == 0
 
 
 def test_two_camps_stay_two_camps_and_somebody_in_between_is_drawn_to_the_nearer_one():
     found = shrink_normal(np.append(np.repeat([-1.0, 1.0], 20), 0.4), np.full(41, 0.3))
-    assert found.other.mean[40] > found.shrunk[40]
+    assert found.other.mean[40] > found.posterior.mean[40]
 
 
 def test_an_estimate_far_off_the_grid_still_has_a_posterior():
@@ -207,7 +207,7 @@ def test_against_brute_force_integration():
     taus = np.linspace(0.05, 4 * found.tau_high, 16)
     log_marginal, means = zip(*(marginal(tau) for tau in taus), strict=True)
     weight = taus * np.exp(np.array(log_marginal) - max(log_marginal))
-    np.testing.assert_allclose(found.shrunk, weight @ np.array(means) / weight.sum(), atol=0.05)
+    np.testing.assert_allclose(found.posterior.mean, weight @ np.array(means) / weight.sum(), atol=0.05)
 
 
 def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
@@ -215,8 +215,8 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch):
     (exact,) = shrink_votes(*votes.arrays)
     monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
     (close,) = shrink_votes(*votes.arrays)
-    np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.02)
-    np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.03)
+    np.testing.assert_allclose(close.posterior.mean, exact.posterior.mean, atol=0.02)
+    np.testing.assert_allclose(close.posterior.sd, exact.posterior.sd, rtol=0.03)
     assert close.tau == pytest.approx(exact.tau, rel=0.03)
 
 
@@ -227,13 +227,13 @@ def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     )
     (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
     assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
-    assert 0.3 < found.shrunk[0] < 6 and found.shrunk[0] == found.shrunk.max()
-    assert found.shrunk[20] == 0.0 and found.post_sd[20] > found.tau * 0.9
+    assert 0.3 < found.posterior.mean[0] < 6 and found.posterior.mean[0] == found.posterior.mean.max()
+    assert found.posterior.mean[20] == 0.0 and found.posterior.sd[20] > found.tau * 0.9
 
 
 def test_nothing_to_shrink():
     (found,) = shrink_votes(np.arange(5), np.ones(5), np.arange(5), np.ones((5, 1)), 5)
-    assert np.isnan(found.tau) and np.isnan(found.shrunk).all()
+    assert np.isnan(found.tau) and np.isnan(found.posterior.mean).all()
     assert (found.tau_low, found.tau_high) == (0.0, np.inf)
     assert pytest.approx(1.9207, abs=1e-4) == DROP
 
@@ -276,8 +276,8 @@ def test_a_group_of_few_in_a_large_pool_is_taken_whole(monkeypatch):
     (exact,) = shrink_votes(*arrays)
     monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
     (close,) = shrink_votes(*arrays)
-    np.testing.assert_allclose(close.shrunk, exact.shrunk, atol=0.03)
-    np.testing.assert_allclose(close.post_sd, exact.post_sd, rtol=0.05)
+    np.testing.assert_allclose(close.posterior.mean, exact.posterior.mean, atol=0.03)
+    np.testing.assert_allclose(close.posterior.sd, exact.posterior.sd, rtol=0.05)
 
 
 def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_estimates():
@@ -291,4 +291,4 @@ def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_e
     leans = fit_conditional(*votes)
     expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
     assert found.tau == pytest.approx(expected.tau, rel=0.05)
-    np.testing.assert_allclose(found.shrunk, expected.shrunk, atol=0.05)
+    np.testing.assert_allclose(found.posterior.mean, expected.posterior.mean, atol=0.05)

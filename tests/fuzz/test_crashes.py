@@ -158,7 +158,7 @@ def leaning(n_prompts: int, winners: str) -> list[dict]:
 def test_prompts_that_agree_exactly_are_no_certainty(tmp_path):
     (found,) = offline_log_odds([1, -1] * 2, [[1]] * 4, [[True]] * 4, [0, 0, 1, 1])
     assert found.log_odds == 0 and found.interval(naive=True)[0] is not None
-    assert (found.se_clustered, found.ci_low, found.ci_high, found.p_value) == (None, None, None, None)
+    assert (found.se_clustered, *found.interval(), found.p_value) == (None, None, None, None)
     agreed = pool_agreement([0, 0, 1, 1], [1, 1, 1, 1], [0, 1, 0, 1])
     assert agreed.percent == agreed.high == 1 and agreed.low < 0.5
     audited = audit(leaning(2, "ab"), [Length()])

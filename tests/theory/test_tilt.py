@@ -104,7 +104,7 @@ ONE_OF_THREE = np.log([[0.6, 0.3, 0.1]])
     [
         *(
             ((LOGS, CARRIES, [x, 0.5], NAMES), "woman: the target .* strictly between")
-            for x in (0, 1, -0.1, 1.5)
+            for x in (0, 1, -0.1, 1.5, np.nan)
         ),
         ((LOGS, np.stack([WOMAN, 0 * WOMAN], 1), [0.5, 0.5], NAMES), "other: no choice carries it"),
         (
@@ -135,7 +135,7 @@ def test_targets_out_of_reach_are_refused(arguments, words):
         ),
         ((LOGS, CARRIES * 2, [0, 0]), "carries must be 1"),
         ((LOGS, CARRIES[1:], [0, 0]), r"shapes \(3, 12\) and \(11, 2\)"),
-        ((LOGS, CARRIES, [0, np.nan]), "shift: one finite number for each of 2"),
+        ((LOGS, CARRIES, [0, 0, 0]), "mismatch"),
     ],
 )
 def test_bad_arrays_are_named(arguments, words):

@@ -306,7 +306,7 @@ def annotator_table(
 
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
     is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
-    shrunk = believed([one.shrunk for one in spreads])
+    shrunk = believed([one.posterior.mean for one in spreads])
     prob_exceeds = believed([probability_exceeds(one, options.rho) for one in spreads])
     own = zip(_own(leans, leans.deviation).T, _own(leans, leans.se).T, strict=True)
     q_value = np.stack([benjamini_hochberg(deviation, se) for deviation, se in own], axis=1)
@@ -329,9 +329,9 @@ def annotator_table(
         "ci_low": leans.ci_low,
         "ci_high": leans.ci_high,
         "shrunk": shrunk,
-        "post_sd": believed([one.post_sd for one in spreads]),
-        "post_low": believed([one.post_low for one in spreads]),
-        "post_high": believed([one.post_high for one in spreads]),
+        "post_sd": believed([one.posterior.sd for one in spreads]),
+        "post_low": believed([one.posterior.quantile(0.025) for one in spreads]),
+        "post_high": believed([one.posterior.quantile(0.975) for one in spreads]),
         "odds_ratio": odds_ratio,
         "q_value": q_value,
         "prob_exceeds": prob_exceeds,

@@ -91,16 +91,6 @@ class LogOdds:
         return self.log_odds - half, self.log_odds + half
 
     @property
-    def ci_low(self) -> float | None:
-        """Lower end of the clustered 95 % interval."""
-        return self.interval()[0]
-
-    @property
-    def ci_high(self) -> float | None:
-        """Upper end of the clustered 95 % interval."""
-        return self.interval()[1]
-
-    @property
     def p_value(self) -> float | None:
         """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
 

@@ -100,7 +100,7 @@ class Shrunk:
     Attributes
     ----------
     posterior : Mixture
-        Of every annotator's deviation.
+        Of every annotator's deviation; NaN only when no annotator has an estimate.
     other : Mixture or None
         The posterior under a prior of any shape, so that a flag can be asked to hold under both; None where there are
         fewer than two estimates.
@@ -121,26 +121,6 @@ class Shrunk:
     tau_low: float
     tau_high: float
     reliability: float
-
-    @cached_property
-    def shrunk(self) -> Floats:
-        """Posterior mean of each deviation; NaN only when no annotator has an estimate."""
-        return self.posterior.mean
-
-    @cached_property
-    def post_sd(self) -> Floats:
-        """Posterior standard deviation."""
-        return self.posterior.sd
-
-    @cached_property
-    def post_low(self) -> Floats:
-        """Lower end of the central 95 % posterior interval."""
-        return self.posterior.quantile(0.025)
-
-    @cached_property
-    def post_high(self) -> Floats:
-        """Upper end of the central 95 % posterior interval."""
-        return self.posterior.quantile(0.975)
 
 
 def _nothing_known(m: int) -> Shrunk:
@@ -195,7 +175,7 @@ class Spread:
         return _tau_at(np.asarray(share, float), self.scale)
 
     def ends(self, drop: float) -> Floats:
-        """The shares between which the likelihood is within ``drop`` of its top; the end of the range where it never falls so far."""
+        """Shares where the likelihood has fallen by ``drop`` on either side; the range's end where it never does."""
         target = self.log_likelihood(self.at(self.share)) - drop
 
         def above(share: float) -> float:
@@ -259,7 +239,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     A well-measured annotator keeps most of their deviation, a badly measured one of the same size little:
 
     >>> found = shrink_normal([1.0, 1.0, -0.9, -0.6, 0.5, -1.0], [0.1, 2.0, 0.1, 0.1, 0.1, 0.1])
-    >>> [bool(found.shrunk[k] > 0.5) for k in (0, 1)]
+    >>> [bool(found.posterior.mean[k] > 0.5) for k in (0, 1)]
     [True, False]
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
@@ -423,7 +403,8 @@ def shrink_votes(
     >>> who = np.array([rng.permutation(20)[:4] for _ in range(300)]).ravel()
     >>> sign = np.where(rng.random(1200) < 1 / (1 + np.exp(-lean[who])), 1, -1)
     >>> found, = shrink_votes(np.repeat(np.arange(300), 4), sign, who, np.ones((1200, 1)), 20)
-    >>> bool(found.shrunk[:10].max() < 0 < found.shrunk[10:].min()), bool(found.tau_low < 1 < found.tau_high)
+    >>> low, high = np.split(found.posterior.mean, 2)
+    >>> bool(low.max() < 0 < high.min()), bool(found.tau_low < 1 < found.tau_high)
     (True, True)
     """
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
@@ -696,8 +677,9 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
     array([0.0081, 1.    , 0.0683,    nan])
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    known = np.isfinite(value) & (error > 0)
-    return q_values(2 * ndtr(-np.abs(np.where(known, value, np.nan) / np.where(known, error, 1.0))))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p_values = 2 * ndtr(-np.abs(value / error))
+    return q_values(np.where(np.isfinite(value) & (error > 0), p_values, np.nan))
 
 
 def q_values(p_values: Floats) -> Floats:

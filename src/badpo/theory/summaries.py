@@ -232,10 +232,6 @@ def ratio_of_sums(
     0.282
     """
     x, y = np.asarray(numerator, float), np.asarray(denominator, float)
-    if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(
-            f"numerator and denominator need one value per row each; got {x.shape} and {y.shape}"
-        )
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = x.sum() / y.sum()
         influence = (x - ratio * y) / y.sum()

@@ -86,7 +86,7 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     array([[0.5, 0.5]])
     """
     logs, indicator = _choices(log_probs, carries)
-    return softmax(logs + indicator @ _one_per_attribute(shift, indicator, "shift"), axis=1)
+    return softmax(logs + indicator @ np.atleast_1d(shift), axis=1)
 
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
@@ -144,7 +144,7 @@ def shift_to_targets(
     array([0.5, 0.4])
     """
     logs, indicator = _choices(log_probs, carries, attributes)
-    wanted = _one_per_attribute(targets, indicator, "targets")
+    wanted = np.atleast_1d(np.asarray(targets, float))
     names = list(attributes) or [f"attribute {i}" for i in range(len(wanted))]
     before = tilted_rates(logs, indicator, np.zeros(len(wanted)))
     for i, name in enumerate(names):
@@ -233,15 +233,6 @@ def _choices(
             f"all ({int(bad.sum())} of {len(bad)} prompts do); {SHOW_IT}"
         )
     return logs, indicator
-
-
-def _one_per_attribute(values: ArrayLike, indicator: NDArray, what: str) -> Floats:
-    given = np.atleast_1d(np.asarray(values, float))
-    if given.shape != indicator.shape[1:] or not np.isfinite(given).all():
-        raise ValueError(
-            f"{what}: one finite number for each of {indicator.shape[1]} attributes is needed, got {given}"
-        )
-    return given
 
 
 def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carrying: NDArray) -> None:

@@ -248,7 +248,7 @@ def leans_above_gold(judgments: Judgments, gold: Bools) -> Floats:
             )
         found[~gold, i] = shrink_normal(
             leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]
-        ).shrunk
+        ).posterior.mean
     return found
 
 
