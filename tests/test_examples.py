@@ -54,9 +54,9 @@ def test_training(name, tmp_path):
 def as_before():
     """What the page adds to the lists of names is taken out again."""
     from badpo.objective.objectives import OBJECTIVES
-    from badpo_paper.arms import ARMS
+    from badpo_paper.arms import ARMS, BEYOND_THE_PAPER
 
-    lists = (ATTRIBUTES, FORMATS, OBJECTIVES, ARMS)
+    lists = (ATTRIBUTES, FORMATS, OBJECTIVES, ARMS, BEYOND_THE_PAPER)
     before = [dict(known) for known in lists]
     yield
     for known, content in zip(lists, before, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 
 @dataclass(frozen=True)
@@ -86,4 +86,51 @@ ARMS: dict[str, Arm] = {
     # what the paper names as future work
     "ipo": Arm(bias="none", objective="identity_preference"),
     "ipo_pooled": Arm(bias="pooled", objective="identity_preference"),
+}
+
+
+class Shown(NamedTuple):
+    """Where an arm stands that the paper has no row for: suite, the row's label, a footnote, whose shift is removed."""
+
+    suite: str
+    label: str
+    note: str
+    against: str = "dpo"
+
+
+# They run at one seed.
+BEYOND_THE_PAPER: dict[str, Shown] = {
+    "ipo": Shown(
+        "names-ablation",
+        "IPO (extension)",
+        "not in the paper: IPO's loss with DPO's beta and learning rate",
+    ),
+    "ipo_pooled": Shown(
+        "names-ablation",
+        "IPO with a pooled theta (extension)",
+        "not in the paper, which names it as future work: what it removes is taken of IPO's own shift, and its theta "
+        "is reward per token and no log-odds, so that votes are predicted with the policy alone",
+        against="ipo",
+    ),
+    "ld_dpo": Shown(
+        "multipref-ablation",
+        "LD-DPO",
+        "not in the paper: what is longer than the shorter response counts one half",
+    ),
+    "spectral": Shown(
+        "multipref-ablation",
+        "Reliability, spectral",
+        "Crowd-PrefRL's own spectral meta-learner: one label for each comparison, no weights",
+    ),
+    "length_pooled": Shown(
+        "multipref-ablation",
+        "BA-DPO (pooled, length in words)",
+        "not in the paper: the attribute is the length as a number and not the ratio; votes are predicted with theta "
+        "on it",
+    ),
+    "rdpo_words": Shown(
+        "multipref-ablation",
+        "R-DPO (0.005 a word)",
+        "white-space words, as the published code counts, where the paper's definition has tokens",
+    ),
 }

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from badpo_paper.arms import BEYOND_THE_PAPER
+
 # What stands behind a mean: half of Student's 95 % interval over seeds, one standard deviation, nothing, or half of
 # the 95 % interval clustered by prompt; "none" where a value is no mean over seeds.
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
@@ -204,6 +206,15 @@ def _declaring(attribute: str, *rows: Row) -> tuple[Row, ...]:
     return tuple(replace(row, condition=replace(row.condition, declared=attribute)) for row in rows)
 
 
+def _beyond_the_paper(suite: str) -> tuple[Row, ...]:
+    """A suite's rows of arms that the paper has no rows for."""
+    return tuple(
+        Row(shown.label, Condition(arm), "one", shown.against, shown.note)
+        for arm, shown in BEYOND_THE_PAPER.items()
+        if shown.suite == suite
+    )
+
+
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 WOMAN, BLACK = Column("p(woman)", "rates.woman.rate"), Column("p(black)", "rates.black.rate")
@@ -315,20 +326,7 @@ def _names_ablation() -> Suite:
         Row("Pooled, gender declared only", Condition("declared_subset"), "first"),
         RDPO,
         SAMPO,
-        Row(
-            "IPO (extension)",
-            Condition("ipo"),
-            "one",
-            note="not in the paper: IPO's loss with DPO's beta and learning rate",
-        ),
-        Row(
-            "IPO with a pooled theta (extension)",
-            Condition("ipo_pooled"),
-            "one",
-            against="ipo",
-            note="not in the paper, which names it as future work: what it removes is taken of IPO's own shift, and "
-            "its theta is reward per token and no log-odds, so that votes are predicted with the policy alone",
-        ),
+        *_beyond_the_paper("names-ablation"),
     )
     panels = (
         Panel("tab:abl_names_v3", QWEN, SIGNED, rows, (*RATES, *DIVERGENCES, *VOTES), "sd"),
@@ -423,31 +421,7 @@ def _multipref_ablation() -> Suite:
         replace(RDPO, seeds="first"),
         replace(SAMPO, seeds="first"),
         *weighted,
-        Row(
-            "LD-DPO",
-            Condition("ld_dpo"),
-            "one",
-            note="not in the paper: what is longer than the shorter response counts one half",
-        ),
-        Row(
-            "Reliability, spectral",
-            Condition("spectral"),
-            "one",
-            note="Crowd-PrefRL's own spectral meta-learner: one label for each comparison, no weights",
-        ),
-        Row(
-            "BA-DPO (pooled, length in words)",
-            Condition("length_pooled"),
-            "one",
-            note="not in the paper: the attribute is the length as a number and not the ratio; votes are predicted "
-            "with theta on it",
-        ),
-        Row(
-            "R-DPO (0.005 a word)",
-            Condition("rdpo_words"),
-            "one",
-            note="white-space words, as the published code counts, where the paper's definition has tokens",
-        ),
+        *_beyond_the_paper("multipref-ablation"),
     )
     columns = (
         *TOKENS,

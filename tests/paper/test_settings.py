@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaForCausalLM, MistralForCausalLM
 
 from badpo.readouts import names
 from badpo_paper.corpora import bundled
-from badpo_paper.settings import build_model, build_tokenizer
+from badpo_paper.settings import SCALES, build_model, build_start, build_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,12 @@ def test_texts_are_short_in_tokens(texts, tokenizer):
     assert np.percentile(lengths, 95) < 90
     per_name = [len(tokenizer(f" {name.first}")["input_ids"]) for name in names.NAMES]
     assert np.mean(per_name) < 2.5
+
+
+def test_another_family_has_another_model_and_vocabulary(texts):
+    for model, kind, size in (("small", LlamaForCausalLM, 1536), ("other", MistralForCausalLM, 1024)):
+        built, tokenizer = build_start(texts, **SCALES["tiny"].shapes[model])
+        assert type(built) is kind and len(tokenizer) == size
 
 
 def test_size_and_seed_of_the_model(tokenizer):
