@@ -143,27 +143,20 @@ def test_a_wrong_command_leaves_with_2(arguments, message):
     assert "Traceback" not in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("error", "code", "message"),
-    [
-        (ConfigError("no such thing"), 2, "no such thing"),
-        (
-            DataError([Problem("E104", "the table has no rows", "votes.csv", "export it again")]),
-            3,
-            "E104",
-        ),
-        (
-            OSError(errno.ENOSPC, "No space left on device", "runs/a/model"),
-            1,
-            "No space left on device: runs/a/model",
-        ),
-        (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
-        (ModuleNotFoundError("no torch", name="torch"), 2, 'pip install "ba-dpo[train]"'),
-        (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
-        (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 1, "E180 out of memory"),
-    ],
-    ids=["config", "data", "disk", "other", "extra", "module", "memory"],
-)
+NO_ROWS = Problem("E104", "the table has no rows", "votes.csv", "export it again")
+FULL = "No space left on device"
+ERRORS = {
+    "config": (ConfigError("no such thing"), 2, "no such thing"),
+    "data": (DataError([NO_ROWS]), 3, "E104"),
+    "disk": (OSError(errno.ENOSPC, FULL, "runs/a/model"), 1, f"{FULL}: runs/a/model\nfree some space"),
+    "other": (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
+    "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'pip install "ba-dpo[train]"'),
+    "module": (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
+    "memory": (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 1, "E180 out of memory"),
+}
+
+
+@pytest.mark.parametrize(("error", "code", "message"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("flag", ["", "--debug", "--json"])
 def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, flag):
     def fail(*args, **kwargs):
@@ -188,11 +181,8 @@ def test_attributes_test_shows_shares_and_examples():
     result = run("attributes", "test", EXAMPLE, "--attribute", "length:ratio=2", "--examples", "1")
     assert result.exit_code == 0, result.output
     assert "length, with:\n  Basil wants light above all." in result.output
-    swept = json.loads(
-        run(
-            "attributes", "test", EXAMPLE, "--attribute", "length", "--sweep", "ratio=1.5,3", "--json"
-        ).stdout
-    )
+    asked = ("--attribute", "length", "--sweep", "ratio=1.5,3", "--json")
+    swept = json.loads(run("attributes", "test", EXAMPLE, *asked).stdout)
     assert [trial["parameters"]["ratio"] for trial in swept] == [1.5, 3.0]
     assert swept[0]["n_cross"] > swept[1]["n_cross"] > 0
 
@@ -208,13 +198,11 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     trl = "--no_disable_dropout --use_peft --report_to tensorboard trackio --dataset_num_proc 4"
     result = run(*config, *flags.split(), *trl.split())
     assert result.exit_code == 0, result.stderr
-    recipe, expected = (
-        seen["recipe"],
-        {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100},
-    )
+    recipe = seen["recipe"]
+    expected = {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
     expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
     assert {key: recipe.training[key] for key in expected} == expected
-    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True, ())
+    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True,)
     assert (recipe.model.use_peft, recipe.model.trust_remote_code) == (True, False)
     assert "dataset_num_proc" in result.stderr and str(tmp_path / "pooled-s7") in result.stdout
     assert run(*config, "--trust-remote-code").exit_code == 0

@@ -39,11 +39,9 @@ def run(*arguments: object):
 
 def audited(table: pd.DataFrame, folder: Path, *arguments: object):
     """``badpo audit`` on a table; the result, and the folder it wrote to."""
-    path = folder / "votes.parquet"
-    table.to_parquet(path)
-    return run(
-        "audit", path, "--attribute", "length", "--out", folder / "audit", *arguments
-    ), folder / "audit"
+    table.to_parquet(path := folder / "votes.parquet")
+    asked = (path, "--attribute", "length", "--out", folder / "audit")
+    return run("audit", *asked, *arguments), folder / "audit"
 
 
 def summary_of(folder: Path) -> dict:
@@ -58,21 +56,15 @@ def table() -> pd.DataFrame:
 # -- what it does --------------------------------------------------------------------------------------------
 
 
-def test_the_example(tmp_path):
-    result = run("audit", EXAMPLE, "--attribute", "length:ratio=1.5", "--out", tmp_path / "audit")
-    assert result.exit_code == OK, result.output
-    assert result.stdout.startswith(f"reading {EXAMPLE}\n")
-    assert f"report: {tmp_path / 'audit' / 'report.html'}" in result.stdout
-    assert {path.name for path in (tmp_path / "audit").iterdir()} == FILES
-
-
 def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
     result, folder = audited(table, tmp_path, "--people")
     assert result.exit_code == OK, result.output
     names = set(pd.read_parquet(folder / "annotators.parquet")["annotator"])
     assert all(name in (folder / "people.html").read_text() for name in names)
     assert not any(name in (folder / "report.html").read_text() for name in names)
-    audited(table, tmp_path)
+    again = audited(table, tmp_path)[0]
+    assert again.stdout.startswith(f"reading {tmp_path / 'votes.parquet'}\n")
+    assert f"report: {folder / 'report.html'}" in again.stdout
     assert {path.name for path in folder.iterdir()} == FILES
 
 
@@ -80,9 +72,8 @@ def test_options_reach_the_audit(table, tmp_path):
     options = ("--rho", 0.3, "--fdr", 0.05, "--min-informative", 5, "--quality", "random")
     result, folder = audited(table, tmp_path, *options)
     assert result.exit_code == OK, result.output
-    settings = summary_of(folder)["settings"]
-    assert (settings["rho"], settings["fdr"]) == (0.3, 0.05)
-    assert (settings["min_informative"], settings["quality"]) == (5, "random")
+    asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "random"}
+    assert asked.items() <= summary_of(folder)["settings"].items()
 
 
 def test_columns_winners_and_anchors(table, tmp_path):
@@ -120,16 +111,15 @@ def test_hostile_text_does_nothing_in_the_page_and_in_the_spreadsheet(table, tmp
     hostile["response_a"] += f" {text[:100]}"
     result, folder = audited(hostile, tmp_path)
     assert result.exit_code == OK, result.output[-500:]
-    page = (folder / "report.html").read_text()
-    assert "<script" not in page.lower()
-    assert "<img" not in page.lower()
-    assert "\u202e" not in page
-    assert len(page) < 1_000_000 and "\0" not in page
-    with open(folder / "annotators.csv", newline="", encoding="utf-8") as file:
-        rows = list(csv.reader(file))
+    page = (folder / "report.html").read_text().lower()
+    assert (
+        not any(text in page for text in ("<script", "<img", "\u202e", "\0")) and len(page) < 1_000_000
+    )
+    cells = (folder / "annotators.csv").read_text(encoding="utf-8")
+    rows = list(csv.reader(cells.splitlines()))
     assert {len(row) for row in rows} == {len(rows[0])}
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
-    assert not {"\u202e", "\0"} & set((folder / "annotators.csv").read_text(encoding="utf-8"))
+    assert not {"\u202e", "\0"} & set(cells)
 
 
 # -- little, odd and wrong data ------------------------------------------------------------------------------
@@ -155,8 +145,7 @@ def test_without_an_annotator_column(table, tmp_path):
 def test_what_is_refused(table, tmp_path, arguments, code, message):
     result, folder = audited(table, tmp_path, *arguments)
     assert result.exit_code == code, result.output
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    assert message in result.stderr and "Traceback" not in result.stderr
     assert not folder.exists()
 
 
@@ -191,9 +180,8 @@ def key(monkeypatch):
 
 
 def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
-    result = run(
-        "import", EXPORT, "-o", tmp_path / "j.parquet", "--write-mapping", tmp_path / "who.json"
-    )
+    mapping = ("--write-mapping", tmp_path / "who.json")
+    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", *mapping)
     assert result.exit_code == 0 and result.output.startswith(f"reading {EXPORT}\n")
     assert re.search(r"personal +annotations\.completed_by\.email", result.output)
     assert "not submitted=1, " in result.output and str(tmp_path / "j.parquet") in result.output
@@ -202,15 +190,8 @@ def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
 
 
 def test_import_takes_names_labels_and_columns(tmp_path):
-    row = {
-        "q": "Why?",
-        "x": "So.",
-        "y": "No.",
-        "vote": "left",
-        "who": "007",
-        "topic": "t",
-        "mail": "a@b.c",
-    }
+    row = {"q": "Why?", "x": "So.", "y": "No.", "vote": "left", "who": "007"}
+    row |= {"topic": "t", "mail": "a@b.c"}
     pd.DataFrame([row]).to_csv(tmp_path / "votes.csv", index=False)
     names = ("prompt=q", "response_a=x", "response_b=y", "winner=vote", "annotator=who")
     columns = [part for name in names for part in ("--column", name)]
@@ -267,9 +248,8 @@ def documented() -> list[tuple[str, str]]:
 def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    commands = [
-        command for command in documented() if shlex.split(command[0])[1] in ("import", "forget")
-    ]
+    of_votes = ("import", "forget")
+    commands = [command for command in documented() if shlex.split(command[0])[1] in of_votes]
     assert len(commands) >= 3
     for command, output in commands:
         assert run(*shlex.split(command)[1:]).output == output
