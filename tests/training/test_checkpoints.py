@@ -68,14 +68,11 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch,
     assert path.read_text(encoding="utf-8") == '{\n  "name": "Åsa"\n}\n'
 
 
-def test_a_failed_write_leaves_no_folder(tmp_path):
+def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end_or_not_at_all(tmp_path):
     with pytest.raises(OSError, match="No space"), whole_folder(tmp_path / "model") as unfinished:
         unfinished.mkdir()
         raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end(tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "old").touch()
     with whole_folder(tmp_path / "model") as unfinished:
@@ -140,7 +137,7 @@ def test_the_newest_whole_checkpoints_are_kept(tmp_path, whole, torn, best, left
 
 @pytest.mark.parametrize("limit", [0, -1])
 def test_no_limit_keeps_every_checkpoint(tmp_path, limit):
-    trained(tmp_path, **SAVED | dict(max_steps=2, save_steps=1, save_total_limit=limit))
+    trained(tmp_path, **SHORT | dict(save_steps=1, save_total_limit=limit))
     assert steps(tmp_path / "checkpoints") == [2, 1]
 
 

@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+import yaml
 from trl import DPOConfig
 
 from badpo.data.problems import ConfigError
@@ -22,22 +23,13 @@ def arguments(tmp_path, **values) -> BADPOConfig:
 
 
 def test_defaults_are_those_of_trl():
-    ours = {field.name: field.default for field in dataclasses.fields(BADPOConfig)}
-    theirs = {field.name: field.default for field in dataclasses.fields(DPOConfig)}
-    assert set(theirs) <= set(ours), "a key of TRL's that a recipe answers and Python does not"
-    shared = (
-        (set(ours) & set(theirs))
-        - set(FIXED)
-        - {"hub_strategy", "output_dir", "ddp_find_unused_parameters"}
+    ours, theirs = (
+        {field.name: field.default for field in dataclasses.fields(kind)}
+        for kind in (BADPOConfig, DPOConfig)
     )
-    assert {
-        "learning_rate",
-        "logging_steps",
-        "gradient_checkpointing",
-        "bf16",
-        "beta",
-        "max_length",
-    } <= shared
+    assert set(theirs) <= set(ours), "a key of TRL's that a recipe answers and Python does not"
+    shared = set(theirs) - {*FIXED, "output_dir", "ddp_find_unused_parameters"}
+    assert {"learning_rate", "logging_steps", "bf16", "beta", "max_length"} <= shared
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
@@ -75,42 +67,36 @@ def test_an_unknown_choice_names_the_choices(tmp_path, name):
         arguments(tmp_path, **{name: "other"})
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"beta": 0.0}, "beta is 0.0; it must be positive"),
-        ({"beta": float("nan")}, "beta is nan"),
-        (
-            {"beta": 1e30},
-            "beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100",
-        ),
-        ({"learning_rate": 1e30}, "learning_rate is 1e+30; it must lie between 0 and 10"),
-        ({"learning_rate": -1e-6}, "learning_rate is -1e-06"),
-        ({"bias_learning_rate": 1e30}, "bias_learning_rate is 1e+30"),
-        ({"bias_learning_rate": -1.0}, "bias_learning_rate is -1.0"),
-        ({"max_length": 1}, "max_length is 1"),
-        ({"max_prompt_length": 100}, "encoding: paper only"),
-        (
-            {"encoding": "paper", "max_length": 100, "max_prompt_length": 100},
-            "between 1 and max_length - 1, here 99",
-        ),
-        ({"bias": "none", "warm_start": "offline"}, "warm_start: offline needs a bias"),
-        ({"bias": "none", "warm_start": "audit"}, "warm_start: audit needs a bias"),
-        ({"warm_start": "audit", "gold_annotators": ["p1"]}, "gold_annotators fix another"),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size: True is refused"),
-        ({"loss_type": "ipo"}, "loss_type: ipo is refused"),
-        ({"sync_ref_model": True}, "sync_ref_model: True is refused"),
-        ({"warmup_ratio": 0.1, "warmup_steps": 5}, "warmup_ratio and warmup_steps say the same"),
-        (
-            {"hub_strategy": "checkpoint"},
-            "hub_strategy: checkpoint is refused: checkpoints hold the estimates",
-        ),
-        ({"torch_compile": True}, "torch_compile: True is refused"),
-    ],
-)
-def test_a_value_that_cannot_be_followed_is_refused(tmp_path, values, message):
+REFUSALS = """
+beta: 0.0 -> beta is 0.0; it must be positive
+beta: .nan -> beta is nan
+beta: 1.0e+30 -> beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100
+learning_rate: 1.0e+30 -> learning_rate is 1e+30; it must lie between 0 and 10
+learning_rate: -1.0e-6 -> learning_rate is -1e-06
+bias_learning_rate: 1.0e+30 -> bias_learning_rate is 1e+30
+bias_learning_rate: -1.0 -> bias_learning_rate is -1.0
+max_length: 1 -> max_length is 1
+max_prompt_length: 100 -> encoding: paper only
+encoding: paper, max_length: 100, max_prompt_length: 100 -> between 1 and max_length - 1, here 99
+bias: none, warm_start: offline -> warm_start: offline needs a bias
+bias: none, warm_start: audit -> warm_start: audit needs a bias
+bias: none, gold_annotators: [p1] -> there is nothing to learn
+warm_start: audit, gold_annotators: [p1] -> gold_annotators fix another
+gold_annotators: p1 -> is a list of annotators; write [id]
+auto_find_batch_size: true -> auto_find_batch_size: True is refused
+loss_type: ipo -> loss_type: ipo is refused
+sync_ref_model: true -> sync_ref_model: True is refused
+warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps say the same
+hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hold the estimates
+torch_compile: true -> torch_compile: True is refused
+"""
+
+
+@pytest.mark.parametrize("case", REFUSALS.strip().splitlines())
+def test_a_value_that_cannot_be_followed_is_refused(tmp_path, case):
+    values, message = case.split(" -> ")
     with pytest.raises(ConfigError) as caught:
-        arguments(tmp_path, **values)
+        arguments(tmp_path, **yaml.safe_load(f"{{{values}}}"))
     assert message in str(caught.value)
 
 
@@ -147,20 +133,19 @@ def test_bf16_on_a_cpu_is_followed_when_asked_for(tmp_path):
 
 
 def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
+    # an older Trainer has the old name only
+    newest = RENAMED["gradient_checkpointing"]
+    newest = newest if hasattr(BADPOConfig, newest) else "gradient_checkpointing"
+    reentrant = {"use_reentrant": True}
     with warnings.catch_warnings():
         warnings.simplefilter("error", FutureWarning)
         default = arguments(tmp_path)
-        # an older Trainer has the old name only
-        newest = RENAMED["gradient_checkpointing"]
-        newest = newest if hasattr(default, newest) else "gradient_checkpointing"
-        off = arguments(tmp_path, **{newest: False})
-        old_name = arguments(tmp_path, gradient_checkpointing=False)
-        reentrant = arguments(tmp_path, gradient_checkpointing_kwargs={"use_reentrant": True})
+        off = [arguments(tmp_path, **{n: False}) for n in (newest, "gradient_checkpointing")]
+        asked = arguments(tmp_path, gradient_checkpointing_kwargs=reentrant)
     assert default.gradient_checkpointing is True
     assert default.gradient_checkpointing_kwargs == {"use_reentrant": False}
-    assert off.gradient_checkpointing is False
-    assert old_name.gradient_checkpointing is False
-    assert reentrant.gradient_checkpointing_kwargs == {"use_reentrant": True}
+    assert [args.gradient_checkpointing for args in off] == [False, False]
+    assert asked.gradient_checkpointing_kwargs == reentrant
 
 
 def test_a_device_without_float64_is_not_used(monkeypatch, tmp_path):

@@ -97,28 +97,22 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
 
 
 # What TRL 1.16 documents: its page of the command line, and the head of trl/scripts/dpo.py.
-DOCUMENTED = [
-    ("", {}),
-    ("torch_dtype: bfloat16", {"dtype": "bfloat16"}),
-    (
-        "num_train_epochs: 1\nno_remove_unused_columns: true\nuse_peft: true\noutput_dir: own",
-        {"out": "own"},
-    ),
-    ("report_to:\n  none\nlearning_rate:\n  0.0001\nlr_scheduler_type:\n  cosine\n", {"rate": 1e-4}),
-]
-
-
-@pytest.mark.parametrize(("text", "told"), DOCUMENTED)
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", {}),
+        ("torch_dtype: bfloat16", {"dtype": "bfloat16"}),
+        ("no_remove_unused_columns: true\nuse_peft: true\noutput_dir: own", {"out": "own"}),
+        ("report_to:\n  none\nlearning_rate:\n  0.0001\n", {"rate": 1e-4}),
+    ],
+)
 def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
     named = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: anthropic/hh-rlhf\n"
     recipe = read(tmp_path, named + text, {"attributes": "length"})
-    assert recipe.training["bias"] is None
-    found = {
-        "dtype": recipe.model.dtype,
-        "out": recipe.output_dir,
-        "rate": recipe.arguments(use_cpu=True).learning_rate,
-    }
+    rate = recipe.arguments(use_cpu=True).learning_rate
+    found = {"dtype": recipe.model.init_kwargs["dtype"], "out": recipe.output_dir, "rate": rate}
     assert found == {"dtype": "float32", "out": "runs/badpo", "rate": 1e-6} | told
+    assert recipe.training["bias"] is None
 
 
 def test_trls_flags_are_taken():
@@ -137,8 +131,9 @@ def test_remote_code_is_allowed_by_the_caller_only(tmp_path):
 
 @pytest.mark.parametrize("text", ["5e-7", "5.0e-7", "5E-7", "0.0000005", '"5e-7"'])
 def test_a_small_number_is_a_number_however_it_is_written(tmp_path, text):
-    recipe = read(tmp_path, RECIPE.replace("5.0e-7", text))
-    assert recipe.training["learning_rate"] == 5e-7
+    text = RECIPE.replace("5.0e-7", text) + "warmup_ratio: 0.1\n"
+    training = read(tmp_path, text).training
+    assert (training["learning_rate"], training["warmup_steps"]) == (5e-7, 0.1)
 
 
 def test_overrides_replace_and_are_named_as_flags(tmp_path):
@@ -151,31 +146,27 @@ def test_overrides_replace_and_are_named_as_flags(tmp_path):
         read(tmp_path, RECIPE, {"bias.varaint": "pooled"})
 
 
+LORA = (32, 64, "all-linear")
+
+
 @pytest.mark.parametrize(
     ("name", "rate", "supervised_rate", "adapter", "dtype"),
     [
         ("paper-0.5b", 5e-7, 1e-5, None, "float32"),
-        ("paper-8b-lora", 5e-6, 1e-4, (32, 64, "all-linear"), "bfloat16"),
-        ("paper-7b-lora", 5e-6, 1e-4, (32, 64, "all-linear"), "bfloat16"),
+        ("paper-8b-lora", 5e-6, 1e-4, LORA, "bfloat16"),
+        ("paper-7b-lora", 5e-6, 1e-4, LORA, "bfloat16"),
     ],
 )
 def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, adapter, dtype):
-    keys = {"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
-    recipe = read_recipe(overrides=keys)
+    recipe = read_recipe(
+        overrides={"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
+    )
     args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
-    assert (args.learning_rate, args.lr_scheduler_type, args.get_warmup_steps(1000)) == (
-        rate,
-        "cosine",
-        100,
-    )
-    assert args.per_device_train_batch_size * args.gradient_accumulation_steps == 32
-    assert (args.max_steps, args.max_length, args.max_prompt_length) == (1000, 1280, 384)
-    assert (args.encoding, args.beta, args.max_grad_norm, args.bias_learning_rate) == (
-        "paper",
-        0.1,
-        1.0,
-        1e-2,
-    )
+    expected = {"learning_rate": rate, "lr_scheduler_type": "cosine", "max_grad_norm": 1.0}
+    expected |= {"max_steps": 1000, "max_length": 1280, "max_prompt_length": 384}
+    expected |= {"encoding": "paper", "beta": 0.1, "bias_learning_rate": 1e-2, "step_size": 32}
+    assert {key: getattr(args, key) for key in expected} == expected
+    assert args.get_warmup_steps(1000) == 100
     assert (recipe.reference.sft, recipe.reference.learning_rate) == (True, supervised_rate)
     lora = recipe.model.peft_config()
     assert (lora and (lora.r, lora.lora_alpha, lora.target_modules)) == adapter
@@ -206,47 +197,33 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("betta: 0.1\n", 'E201 run.yaml:12: unknown key "betta". Did you mean "beta"?'),
-        (
-            "  warmstart: 0\n",
-            'E201 run.yaml:12: unknown key "warmstart" in bias. Did you mean "warm_start"?',
-        ),
-        ("max_length: true\n", "E202 run.yaml:12: max_length is True: "),
-        ("lora_r: sixteen\n", "E202 run.yaml:12: lora_r is 'sixteen': "),
-        ("held_out: 1.0\n", "E202 run.yaml:12: held_out is 1.0: "),
-        ("dtype: int8\n", "E202 run.yaml:12: dtype is 'int8': input should be 'auto', 'float32', "),
-        (
-            "num_processes: 4\n",
-            "E205 run.yaml:12: num_processes: 4 is refused: the launcher starts the processes: `accelerate launch ",
-        ),
-        (
-            "accelerate_config: zero2\n",
-            "E205 run.yaml:12: accelerate_config: zero2 is refused: the launcher ",
-        ),
-        ("winners: left\n", "E202 run.yaml:12: winners is 'left': "),
-        ("model_init_kwargs: {token: hf_x}\n", "E205 run.yaml:12: model_init_kwargs: ... is refused: "),
-        (
-            "warmup_ratio: 0.1\nwarmup_steps: 10\n",
-            "E203 run.yaml:12: warmup_ratio and warmup_steps say the same",
-        ),
-        ("loss_type: ipo\n", "E205 run.yaml:12: loss_type: ipo is refused: "),
-        ("objective: em_dpo\n", 'E202 run.yaml:12: unknown objective "em_dpo".'),
-        (
-            "objective: {alpha: 1}\n",
-            "E202 run.yaml:12: objective is {'alpha': 1}; it must be a block with a name",
-        ),
-        (
-            "preset: paper-3b\n",
-            'E201 run.yaml:12: unknown preset "paper-3b"; choose one of paper-0.5b, ',
-        ),
-    ],
-)
-def test_a_mistake_is_told_with_its_line(tmp_path, text, told):
-    message = complaint(tmp_path, RECIPE + text)
-    assert message.startswith(told)
+# What follows on line 12, and what is told.
+MISTAKES = """
+betta: 0.1 -> E201 unknown key "betta". Did you mean "beta"?
+  warmstart: 0 -> E201 unknown key "warmstart" in bias. Did you mean "warm_start"?
+max_length: true -> E202 max_length is True:
+lora_r: sixteen -> E202 lora_r is 'sixteen':
+held_out: 1.0 -> E202 held_out is 1.0:
+dtype: int8 -> E202 dtype is 'int8': input should be 'auto', 'float32',
+winners: left -> E202 winners is 'left':
+objective: em_dpo -> E202 unknown objective "em_dpo".
+objective: {alpha: 1} -> E202 objective is {'alpha': 1}; it must be a block with a name
+num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the processes: `accelerate launch
+accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
+model_init_kwargs: {token: hf_x} -> E205 model_init_kwargs: ... is refused:
+loss_type: ipo -> E205 loss_type: ipo is refused:
+warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps say the same
+preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.strip("\n").splitlines())
+def test_a_mistake_is_told_with_its_line(tmp_path, mistake):
+    text, told = mistake.split(" -> ")
+    *before, _ = lines = text.split("; ")
+    message = complaint(tmp_path, RECIPE + "\n".join(lines) + "\n")
+    code, what = told.split(" ", 1)
+    assert message.startswith(f"{code} run.yaml:{12 + len(before)}: {what}")
     assert "hf_x" not in message and "\n" not in message
 
 
@@ -270,10 +247,6 @@ def test_missing_keys_say_what_they_are(tmp_path, content):
         assert f"E206 run.yaml: {key} is missing: the " in message
 
 
-def test_warmup_ratio_is_read_as_warmup_steps(tmp_path):
-    assert read(tmp_path, RECIPE + "warmup_ratio: 0.1\n").training["warmup_steps"] == 0.1
-
-
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
@@ -286,8 +259,7 @@ def test_warmup_ratio_is_read_as_warmup_steps(tmp_path):
 )
 def test_a_wrong_attribute_is_named_with_its_line(tmp_path, entry, message):
     text = complaint(tmp_path, RECIPE.replace("- markdown", f"- {entry}"))
-    assert text.startswith("E204 run.yaml:9:")
-    assert message in text
+    assert text.startswith("E204 run.yaml:9:") and message in text
 
 
 @pytest.mark.parametrize(
