@@ -91,6 +91,8 @@ NEVER = {
     "takes a text for markup": lambda called, call: (
         called == "Markup" and not all(isinstance(argument, ast.Constant) for argument in call.args)
     ),
+    # SECURITY.md: only processes of one run connect; a store of torch is a server or a connection to one
+    "serves or asks a store": lambda called, call: called.endswith("Store") and "Text" not in called,
     "asks a shell": lambda called, call: value_of(call, "shell") is not None,
     # what the caller chose, or not mentioned, which transformers takes for no
     "runs code of a model unasked": lambda called, call: (
@@ -109,10 +111,6 @@ ONLY_IN = {
     "badpo/training/model_files.py": lambda called, call: (
         called.endswith(".from_pretrained")
         and called.split(".")[0] not in ("AutoTokenizer", "AutoConfig", "GenerationConfig")
-    ),
-    # SECURITY.md: only processes of one run connect; a store of torch is a server or a connection to one
-    "badpo/training/processes.py": lambda called, call: (
-        called.split(".")[-1].endswith("Store") and "Text" not in called
     ),
     "badpo/results/words.py": lambda called, call: is_called(called, "jinja2.Environment"),
     "badpo/results/model_card.py": lambda called, call: (

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from badpo.data.files import write_json
 from badpo.results.run_page import write_report
 from badpo.results.words import REFERENCE, arm_label
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
-from badpo.training.checkpoints import write_json
 from badpo_paper.schedule import Reproduction, execute
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import BLACK, KL, RATES, WOMAN, Column, Condition, Corpus, Panel, Row, Suite

@@ -24,7 +24,7 @@ from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
 
-from badpo.data.files import Json
+from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -42,7 +42,6 @@ from badpo.runs.run import (
     run_facts,
 )
 from badpo.theory import Floats, Ints
-from badpo.training.checkpoints import write_json
 from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
 from badpo_paper.arm_setup import agreements, vote_table, with_checkpoints

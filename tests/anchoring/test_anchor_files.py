@@ -23,11 +23,10 @@ from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import answer_rates
 from badpo.anchoring.source import AnchorSource, Prompts
 from badpo.data.attributes import Length
-from badpo.data.files import run_damage
+from badpo.data.files import run_damage, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, Generation
-from badpo.training.checkpoints import write_json
 from tests import tiny
 from tests.readouts import policies
 

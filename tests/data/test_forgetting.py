@@ -141,14 +141,14 @@ def test_another_name_for_the_column(tmp_path):
     path.write_text(TABLE.replace("annotator", "worker_id"))
     with pytest.raises(DataError, match='columns={"annotator": "worker_id"}'):
         forget("ann-1", data=[path])
-    assert len(forget("ann-1", data=[path], columns={"annotator": "worker_id"})) == 1
+    assert len(forget("ann-1", data=[path], column="worker_id")) == 1
 
 
 def test_the_mapping_knows_people_without_the_key_and_loses_them(judgments, monkeypatch):
     who = judgments.parent / "who.json"
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
     votes, entry = forget("7", data=[judgments], mapping=who)
-    assert "2 judgments" in votes.what and entry.what == "1 entry"
+    assert "2 judgments" in votes.what and entry.what == "1 pseudonym"
     assert sorted(json.loads(who.read_text()).values()) == ["3", "9"]
     assert stat.S_IMODE(who.stat().st_mode) == 0o600
 

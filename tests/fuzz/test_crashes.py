@@ -15,6 +15,7 @@ import pytest
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
+from badpo.data.files import write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import ConfigError, DataError
@@ -25,7 +26,6 @@ from badpo.importers.convert import import_votes
 from badpo.importers.export import personal_fields
 from badpo.readouts.judge import strip_markdown
 from badpo.theory.tilt import fit_calibration
-from badpo.training.checkpoints import write_json
 from badpo.training.recipe import read_recipe
 
 ROW = {"prompt": "Why?", "chosen": "It just is so.", "rejected": "So."}

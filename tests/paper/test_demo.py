@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
+from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import write_json
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import bundled_signed

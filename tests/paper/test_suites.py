@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
-from badpo.training.checkpoints import write_json
 from badpo_paper.arms import ARMS
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.patterns import PATTERNS

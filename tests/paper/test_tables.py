@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from badpo.auditing.pool import pool_attributes
+from badpo.data.files import write_json
 from badpo.theory.summaries import t_interval
-from badpo.training.checkpoints import write_json
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import found_runs, read_suite, suite_html
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite

@@ -14,6 +14,7 @@ import torch
 from transformers import TrainerCallback
 
 from badpo.attributes import Length, Markdown
+from badpo.data.files import write_json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -30,7 +31,6 @@ from badpo.training.checkpoints import (
     saving_when_told,
     separated_by_attribute,
     whole_folder,
-    write_json,
 )
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny

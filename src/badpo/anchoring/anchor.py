@@ -28,7 +28,7 @@ from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved, sign
 from badpo.anchoring.sampling import redrawn_names, rejection_sample
 from badpo.anchoring.source import AnchorSource
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, locked, run_damage, write_seal
+from badpo.data.files import RUN_SEAL, locked, run_damage, write_json, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.readouts.generation import Generation, sample
@@ -42,7 +42,7 @@ from badpo.runs.evaluate import kept_json
 from badpo.runs.run import BEGUN, Progress, Ticker
 from badpo.theory.summaries import cluster_mean
 from badpo.theory.tilt import shift_to_targets
-from badpo.training.checkpoints import whole_folder, write_json
+from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo.training.reference import ReferenceCache, weights_key
 

@@ -102,6 +102,23 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     flush_to_disk(path.parent)
 
 
+def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`)."""
+    with appearing(path, private) as unfinished:
+        unfinished.write_bytes(content)
+
+
+def write_json(path: Path, value: Any, private: bool = False) -> None:
+    """Write a value as indented JSON, atomically."""
+    write_atomically(path, as_json(value), private)
+
+
+def as_json(value: Any) -> bytes:
+    """Indented JSON; half of a surrogate pair, which has no UTF-8 form, becomes the escape that JSON has for it."""
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "backslashreplace")
+
+
 def _remove_leftovers(path: Path) -> None:
     """Remove what killed processes left half written of a file, where it is an hour old or more."""
     for leftover in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
@@ -279,10 +296,8 @@ def file_checksum(path: Path) -> str:
 
 
 def _write_seal(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps({**content, _OWN: _digest(content)}, indent=2, ensure_ascii=False)
     # the checksum of a file about single people tells whether a guess at it is right
-    with appearing(path, private=True) as unfinished:
-        unfinished.write_text(text + "\n", encoding="utf-8")
+    write_json(path, {**content, _OWN: _digest(content)}, private=True)
 
 
 def _is_keyed(content: Mapping[str, Any]) -> bool:
@@ -364,9 +379,3 @@ def leads_out(name: str) -> bool:
     # which takes both kinds of slashes, and the letters of drives
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts
-
-
-def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part of it (see `appearing`)."""
-    with appearing(path, private) as unfinished:
-        unfinished.write_bytes(content)

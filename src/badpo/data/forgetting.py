@@ -36,11 +36,13 @@ from badpo.data.files import (
     POOL_RUN_FILES,
     RUN_MARKS,
     appearing,
+    as_json,
     checksum_file,
     checksummed,
     holder,
     locked,
     require_enclosed,
+    write_json,
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
@@ -144,7 +146,7 @@ def forget(
     runs: Paths = (),
     states: Paths = (),
     mapping: str | os.PathLike[str] | None = None,
-    columns: Mapping[str, str | None] | None = None,
+    column: str | None = None,
     dry_run: bool = False,
 ) -> list[Trace]:
     """Take people out of tables of votes, audits, runs and states; list what went, and what remains.
@@ -152,7 +154,6 @@ def forget(
     Everything that is changed is locked before the first change, and people's rows are looked up after that. Then every
     file below the folders and beside the files is searched. The list is empty where nothing of them is there.
     """
-    column = (columns or {}).get("annotator") or "annotator"
     tables, mappings = [Path(path) for path in data], [Path(mapping)] if mapping is not None else []
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
     # what `badpo anchor` made of a run stands beside it
@@ -171,17 +172,16 @@ def forget(
 
         hold(files, wait=True)
         hold(audits)
-        theirs = {path: _rows_in(path, people, column) for path in tables}
+        theirs = {path: _rows_in(path, people, column or "annotator") for path in tables}
         people = replace(
             people, raw_ids=people.raw_ids.union(*(rows.raw_ids for rows in theirs.values()))
         )
         hits = _search(files, folders, people)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
-        steps = [step for path in files for step in _unfinished(path, hits)]
-        steps += [step for path, rows in theirs.items() for step in _without_rows(path, people, rows)]
+        steps = [step for path, rows in theirs.items() for step in _without_rows(path, people, rows)]
         steps += [step for path in mappings for step in _without_entries(path, people)]
-        steps += _files_of_people(audits, learned, states, hits)
+        steps += _files_of_people(files, audits, learned, states, hits)
         found = [trace for step in steps for trace in step.traces]
         found += [trace for folder in folders for trace in _policies(folder, learned)]
         found += [trace for run in runs for trace in _at_work(run, learned)]
@@ -202,9 +202,7 @@ def forget(
 def _existing(path: str | os.PathLike[str]) -> Path:
     path, record = Path(path), Path(path).with_name(RECORD)
     # a state that went by an earlier call is no mistake
-    if not path.exists() and not (
-        record.exists() and json.dumps(path.name) in record.read_text("utf-8")
-    ):
+    if not (path.exists() or record.exists() and json.dumps(path.name) in record.read_text("utf-8")):
         raise ConfigError(
             f"{path} is not there; name an audit's folder, a folder of runs, or a state of watch"
         )
@@ -275,7 +273,7 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
     """A file of text without their rows; of lines the file's own are left, so that nothing else about it changes."""
     if rows.table.lines is None:
         records = json.loads(path.read_text(encoding="utf-8-sig"))
-        return _as_json([*itertools.compress(records, ~rows.theirs)])
+        return as_json([*itertools.compress(records, ~rows.theirs)])
     # CSV counts lines as the csv module does, JSON lines by line feeds alone
     is_csv = path.suffix.lower() in (".csv", ".tsv")
     text = io.StringIO(path.read_bytes().decode("utf-8"), newline="" if is_csv else "\n")
@@ -289,30 +287,23 @@ def _without_entries(path: Path, people: People) -> Iterator[_Step]:
     whose = read_mapping(path)
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
 
-    def write() -> None:
-        with appearing(path) as unfinished:
-            unfinished.write_bytes(_as_json(left))
-
     if n_gone := len(whose) - len(left):
-        yield _Step([Trace(path, f"{n_gone:,} entr{'y' if n_gone == 1 else 'ies'}")], write)
-
-
-def _as_json(value: Any) -> bytes:
-    # half of a surrogate pair becomes the escape that JSON has for it
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
+        yield _Step([Trace(path, counted(n_gone, "pseudonym"))], lambda: write_json(path, left))
 
 
 # -- files about single people ---------------------------------------------------------------------------------
 
 
-def _unfinished(path: Path, hits: Collection[Path]) -> Iterator[_Step]:
-    halves = sorted(path.parent.glob(f".writing-*-{glob.escape(path.name)}"))
-    yield from _gone(halves, "half of a file that a killed command was writing", "", hits)
-
-
 def _files_of_people(
-    audits: Sequence[Path], learned: Sequence[Path], states: Sequence[Path], hits: Collection[Path]
+    tables: Sequence[Path],
+    audits: Sequence[Path],
+    learned: Sequence[Path],
+    states: Sequence[Path],
+    hits: Collection[Path],
 ) -> Iterator[_Step]:
+    for path in tables:
+        halves = _matching(path.parent, [f".writing-*-{glob.escape(path.name)}"])
+        yield from _gone(halves, "half of a file that a killed command was writing", "", hits)
     for folder in audits:
         files = _matching(folder, AUDIT_FILES)
         if any(_is_below(path, files) for path in hits):

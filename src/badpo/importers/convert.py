@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from badpo.data.files import appearing
+from badpo.data.files import write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
@@ -259,6 +258,4 @@ def _judgments(
 def _write_mapping(imported: Imported, mapping: str | os.PathLike[str]) -> None:
     column = imported.table.frame[imported.columns.get("annotator") or "annotator"]
     ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
-    whose = dict(zip(pseudonyms(ids), ids, strict=True))
-    with appearing(mapping, private=True) as unfinished:
-        unfinished.write_text(json.dumps(whose, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(Path(mapping), dict(zip(pseudonyms(ids), ids, strict=True)), private=True)

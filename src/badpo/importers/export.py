@@ -67,11 +67,9 @@ class Export:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """The rows as dicts, missing cells left out."""
-        columns = [self.table.frame.iloc[:, i].to_numpy(dtype=object) for i in range(len(self.names))]
-        for cells in zip(*columns, strict=True):
-            yield {
-                name: cell for name, cell in zip(self.names, cells, strict=True) if not is_missing(cell)
-            }
+        for cells in self.table.frame.astype(object).itertuples(index=False, name=None):
+            named = zip(self.names, cells, strict=True)
+            yield {name: cell for name, cell in named if not is_missing(cell)}
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
         """Keep a warning or a notice for the user."""

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed
+from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -27,7 +27,6 @@ from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.theory.summaries import cluster_mean
-from badpo.training.checkpoints import write_json
 from badpo.training.encoding import encode_prompts
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_adapter

@@ -24,6 +24,7 @@ from badpo.data.files import (
     Json,
     file_checksum,
     write_atomically,
+    write_json,
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
@@ -41,7 +42,6 @@ from badpo.training.checkpoints import (
     saving_when_told,
     seal_run,
     whole_folder,
-    write_json,
 )
 from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first

@@ -55,13 +55,6 @@ PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 # -- files and folders that appear whole -------------------------------------------------------------------------
 
 
-def write_json(path: Path, value, private: bool = False) -> None:
-    """Write ``value`` as indented JSON, atomically."""
-    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
-    # what has no UTF-8 form, half of a surrogate pair, becomes the escape that JSON has for it
-    write_atomically(path, text.encode("utf-8", "backslashreplace"), private)
-
-
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     """A folder to write into that takes the place of ``folder`` only when everything is in it.
