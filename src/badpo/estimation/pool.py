@@ -139,7 +139,7 @@ def offline_log_odds(
 def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
     if not len(wins):
         return LogOdds(0, None, None)
-    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    codes = np.unique(clusters, return_inverse=True)[1]
     size, won = np.bincount(codes), np.bincount(codes, weights=wins)
     share = float(wins.mean())
     if share in (0.0, 1.0):
@@ -239,7 +239,7 @@ def _logistic_regression(
     x: Floats, sign: Floats, clusters: NDArray
 ) -> tuple[Floats, ClusterErrors] | None:
     """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
-    codes = np.unique(clusters, return_inverse=True)[1].reshape(-1)
+    codes = np.unique(clusters, return_inverse=True)[1]
     scale = np.sqrt((x**2).mean(axis=0))
     x = x / scale
     won = (sign > 0).astype(float)
@@ -296,16 +296,16 @@ def swap_log_odds(
     side, sign = np.asarray(side), np.asarray(sign)
     carried = side != 0
     strata, codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)
-    cell = 4 * codes.reshape(-1) + 2 * (side < 0)[carried] + (sign < 0)[carried]
+    cell = 4 * codes + 2 * (side < 0)[carried] + (sign < 0)[carried]
     votes = np.bincount(cell, minlength=4 * len(strata)).reshape(-1, 2, 2)
     size = votes.sum(axis=(1, 2))
     first = votes[:, 0, 0] * votes[:, 1, 1] / size
     second = votes[:, 0, 1] * votes[:, 1, 0] / size
     if not (first.sum() > 0 and second.sum() > 0):
         return None
-    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1].reshape(-1)
+    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1]
     prompt = np.zeros(len(strata), dtype=np.intp)
-    prompt[codes.reshape(-1)] = prompts
+    prompt[codes] = prompts
     won, lost = (np.bincount(prompt, weights=each) for each in (first, second))
     # the log-odds of a share, with each cluster's error as of so many votes
     errors = _share_errors(won, won + lost)

@@ -170,9 +170,9 @@ class Spread:
         is_above = self.log_likelihood(self.at(found.x)) > self.log_likelihood(0.0)
         return float(found.x) if is_above else 0.0
 
-    def at(self, share: ArrayLike) -> Floats:
+    def at(self, share: Any) -> Any:
         """Tau at some shares."""
-        return _tau_at(np.asarray(share, float), self.scale)
+        return _tau_at(share, self.scale)
 
     def ends(self, drop: float) -> Floats:
         """Shares where the likelihood has fallen by ``drop`` on either side; the range's end where it never does."""

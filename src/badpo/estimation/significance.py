@@ -435,7 +435,7 @@ def assignment_test(
     votes = np.flatnonzero(first_votes(comparison, annotator))
     order, blocks = sorted_blocks(comparison[votes])
     votes = votes[order]
-    people = np.unique(annotator[votes], return_inverse=True)[1].reshape(-1)
+    people = np.unique(annotator[votes], return_inverse=True)[1]
     cross = delta[votes] != 0
     stacks = _exchangeable(blocks, cross)
     if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):

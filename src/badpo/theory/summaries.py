@@ -274,10 +274,6 @@ def length_matched_mean(
     0.5
     """
     x, sizes = np.asarray(values, float), np.asarray(lengths, float)
-    if x.shape != sizes.shape or x.ndim != 1 or len(x) == 0:
-        raise ValueError(
-            f"one length per answer is needed, at least one; got {x.shape} and {sizes.shape}"
-        )
     reference = np.asarray(reference_lengths, float)
     if len(reference) == 0:
         raise ValueError("the reference has no answers to match the lengths to")
@@ -300,7 +296,7 @@ def _from_influence(estimate: float, influence: Floats, clusters: ArrayLike | No
         raise ValueError(
             f"one cluster label per row is needed: {len(influence)} rows, labels of shape {labels.shape}"
         )
-    sums = np.bincount(np.unique(labels, return_inverse=True)[1].reshape(-1), weights=influence)
+    sums = np.bincount(np.unique(labels, return_inverse=True)[1], weights=influence)
     n = len(sums)
     se = np.sqrt(n / (n - 1) * np.sum(sums**2)) if n > 1 else np.nan
     center, half = float(estimate), float(se * stdtrit(n - 1, 0.975))
