@@ -16,15 +16,7 @@ from badpo.theory.summaries import t_interval
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import found_runs, read_suite, suite_html
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
-from badpo_paper.tables import (
-    FORMATS,
-    Found,
-    panel_table,
-    table_of,
-    to_frame,
-    to_json,
-    written_table,
-)
+from badpo_paper.tables import FORMATS, Found, panel_table, table_of, to_frame, to_json, written_table
 from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset, small
 
 SEEDS = (42, 123, 456)
@@ -49,7 +41,6 @@ def signed(tmp_path):
     for i, seed in enumerate(SEEDS):
         write(folder, f"dpo-s{seed}", names(0.95 + i / 100, 0.98, kl=0.03))
         write(folder, f"pooled-s{seed}", names(0.55, 0.60 + i / 100))
-        write(folder, f"shared_mean-s{seed}", names(0.54, 0.60 + i / 100))
         write(folder, f"group_dro-s{seed}", names(0.93, 0.95))
     return folder
 
@@ -64,12 +55,17 @@ def panel(*rows, columns=SUITES["names"].panels[0].columns, spread="t95"):
     return Panel("tab:names_v3", QWEN, SIGNED, rows, columns, spread)
 
 
-def panel_named(suite: str, label: str) -> Panel:
-    return next(panel for panel in SUITES[suite].panels if panel.label == label)
+def panel_named(suite: str, label: str, of: str = "runs") -> Panel:
+    every = SUITES[suite].panels
+    return next(panel for panel in every if (panel.label, panel.of) == (label, of))
 
 
-def table_for(folder, *rows, **options):
-    return panel_table(panel(*rows, **options), Found(folder, SEEDS))
+def read(folder, asked: Panel, seeds=SEEDS):
+    return table_of(asked, Found(folder, seeds), dataset)
+
+
+def cells(table) -> dict:
+    return {row.label: row.cells for row in table.rows}
 
 
 def page_of(folder, found: Suite, options: str = "--scale tiny") -> str:
@@ -80,41 +76,32 @@ def page_of(folder, found: Suite, options: str = "--scale tiny") -> str:
 
 
 def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_papers(signed):
-    cell = table_for(signed, DPO).rows[1].cells["p(woman)"]
+    found = cells(read(signed, panel(DPO, POOLED)))
+    cell = found["DPO"]["p(woman)"]
     assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
     assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
     assert cell.difference == pytest.approx((0.96 - 0.964) / (cell.half + 0.005))
-    assert table_for(signed, DPO, spread="sd").rows[1].cells["p(woman)"].half == pytest.approx(0.01)
-
-
-def test_the_share_removed_is_taken_seed_by_seed(signed):
-    _, dpo, pooled = table_for(signed, DPO, POOLED).rows
+    spread = cells(read(signed, panel(DPO, spread="sd")))
+    assert spread["DPO"]["p(woman)"].half == pytest.approx(0.01)
+    # shares are taken seed by seed
     expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
-    assert pooled.cells["removed (woman)"].values == pytest.approx(expected)
-    assert dpo.cells["removed (woman)"].values == ()
+    assert found["BA-DPO (pooled)"]["removed (woman)"].values == pytest.approx(expected)
+    assert found["DPO"]["removed (woman)"].values == ()
 
 
 def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     for woman, seed in zip((0.505, 0.495, 0.504), SEEDS, strict=True):
         write(signed, f"dpo-s{seed}", names(woman, 0.98))
-    table = table_for(signed, DPO, POOLED)
+    table = read(signed, panel(DPO, POOLED))
     # columns that nobody measured are left out
-    assert [column.label for column in table.columns] == [
-        "p(woman)",
-        "p(black)",
-        "removed (black)",
-        "KL",
-    ]
+    labels = [column.label for column in table.columns]
+    assert labels == ["p(woman)", "p(black)", "removed (black)", "KL"]
     note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
     assert table.notes == (note,)
-    assert all(note in written_table(table, form) for form in ("text", "markdown", "latex"))
-    page = page_of(
-        signed, Suite("names", "Names", (panel(DPO, POOLED),)), "--scale tiny --data own.parquet"
-    )
-    assert (
-        "badpo reproduce names --scale tiny --data own.parquet" in page
-        and "own shift in p(woman)" in page
-    )
+    assert all(note in written_table(table, form) for form in FORMATS)
+    options = "--scale tiny --data own.parquet"
+    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)), options)
+    assert f"badpo reproduce names {options}" in page and "own shift in p(woman)" in page
 
 
 @pytest.mark.parametrize(
@@ -133,10 +120,8 @@ def test_there_is_no_share_of_a_shift_the_other_way(style, tokens, shares, why):
         write(style, f"pooled-s{seed}", {"tokens": {"mean": 40.5}})
     found = Found(style, SEEDS)
     assert found.values("pooled", "removed:tokens.mean") == shares
-    assert (
-        why in found.no_share("dpo", "tokens.mean")
-        and found.no_share("shared_mean", "tokens.mean") == ""
-    )
+    assert why in found.no_share("dpo", "tokens.mean")
+    assert found.no_share("shared_mean", "tokens.mean") == ""
 
 
 def test_other_sources_of_a_shift(style):
@@ -153,12 +138,12 @@ def test_other_sources_of_a_shift(style):
 
 def test_what_is_missing_or_torn_is_said(signed):
     (signed / "dpo-s123" / "readouts.json").write_text('{"rates": {', encoding="utf-8")
-    table = table_for(signed, DPO)
+    table = read(signed, panel(DPO))
     assert table.missing == ("dpo-s123",) and table.rows[1].seeds == (42, 456)
     assert "not run: dpo-s123" in written_table(table, "text")
     em = panel(Row("EM", Condition("em_dpo")), columns=panel_named("names", "sec:names_v3").columns)
-    empty = panel_table(em, Found(signed, SEEDS))
-    for text in (written_table(empty, "text"), written_table(empty, "markdown")):
+    for form in ("text", "markdown"):
+        text = written_table(read(signed, em), form)
         assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
     assert "Nothing measured" in page_of(signed, Suite("names", "Names", (em,)))
     # an arm at one seed of the scale is missing at that seed alone
@@ -199,49 +184,41 @@ def test_a_scale_decides_where_the_papers_controls_are_run(tmp_path):
 
 
 def test_the_spread_of_group_weights_is_that_of_the_last_step(signed):
-    for i, seed in enumerate(SEEDS):
-        lines = [{"step": 1, "groups/weight_sd": 9.0}, {"step": 2, "groups/weight_sd": 0.5 + i / 10}]
-        log = "\n".join(json.dumps(line | {"groups/weight_max": 2.0}) for line in lines)
-        (signed / f"group_dro-s{seed}" / "log.jsonl").write_text(log + "\n", encoding="utf-8")
     weights = panel_named("names", "sec:names_v3")
-    (row,) = panel_table(weights, Found(signed, SEEDS)).rows
-    assert row.label == "Group-DRO DPO"
-    assert row.cells["group weights, sd"].values == pytest.approx((0.5, 0.6, 0.7))
+    for i, seed in enumerate(SEEDS):
+        lines = [{"groups/weight_sd": 9.0}, {"groups/weight_sd": 0.5 + i / 10}]
+        log = "\n".join(map(json.dumps, lines)) + "\n"
+        (signed / f"group_dro-s{seed}" / "log.jsonl").write_text(log, encoding="utf-8")
+    row = cells(read(signed, weights))["Group-DRO DPO"]
+    assert row["group weights, sd"].values == pytest.approx((0.5, 0.6, 0.7))
     (signed / "group_dro-s42" / "log.jsonl").write_text('{"groups/weight_sd": 0.5', encoding="utf-8")
-    (row,) = panel_table(weights, Found(signed, SEEDS)).rows
-    assert row.cells["group weights, sd"].values == pytest.approx((0.6, 0.7))
+    row = cells(read(signed, weights))["Group-DRO DPO"]
+    assert row["group weights, sd"].values == pytest.approx((0.6, 0.7))
 
 
 def test_types_stand_in_the_order_of_their_annotators(signed):
     for seed, annotators in zip(SEEDS, ([2, 57, 1], [55, 3, 2], [1, 2, 57]), strict=True):
         types = {"annotators": annotators, "weights": [n / 60 for n in annotators]}
         write(signed, f"em_dpo-s{seed}", names(0.9, 0.7, types=types))
-    cells = panel_table(panel_named("names", "sec:names_v3"), Found(signed, SEEDS)).rows[-1].cells
-    assert cells["annotators of type 1"].values == (57, 55, 57)
-    assert cells["type 3"].values == (1, 2, 1)
-    assert cells["mixture weight of type 1"].mean == pytest.approx(np.mean([57, 55, 57]) / 60)
+    row = read(signed, panel_named("names", "sec:names_v3")).rows[-1].cells
+    assert row["annotators of type 1"].values == (57, 55, 57)
+    assert row["type 3"].values == (1, 2, 1)
+    assert row["mixture weight of type 1"].mean == pytest.approx(np.mean([57, 55, 57]) / 60)
 
 
 def theta(level, correlation, offsets):
-    classes = {
-        name: {
-            "mean": 1 + offset,
-            "offset": offset,
-            "planted_mean": 1.1 + planted,
-            "planted_offset": planted,
-        }
-        for name, offset, planted in zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
-    }
-    agreement = {"level": level, "planted_level": 1.1, "correlation": correlation, "classes": classes}
-    return {"theta": {"woman": agreement, "black": agreement}}
+    rows = zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
+    classes = {name: {"offset": own, "planted_offset": planted} for name, own, planted in rows}
+    found = {"level": level, "planted_level": 1.1, "correlation": correlation, "classes": classes}
+    return {"theta": {"woman": found, "black": found}}
 
 
 def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
     for seed in SEEDS:
         write(signed, f"class-s{seed}", names(0.52, 0.55, **theta(0.8, 0.9, (1.0, -1.0, 0.0))))
         write(signed, f"pooled-s{seed}", names(0.55, 0.6, **theta(0.6, None, (0.0, 0.0, 0.0))))
-    table = panel_table(panel_named("names-ablation", "app:abl_variants"), Found(signed, SEEDS))
-    rows = {row.label: row.cells for row in table.rows}
+    table = read(signed, panel_named("names-ablation", "app:abl_variants"))
+    rows = cells(table)
     assert list(rows)[0] == "Planted" and rows["Planted"]["offset (race), B"].mean == -1.5
     assert rows["Planted"]["mean theta (race)"].mean == pytest.approx(1.1)
     offset = rows["Class"]["offset (race), A"]
@@ -252,76 +229,66 @@ def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
 
 def test_the_ceiling_is_the_mean_over_arms_and_seeds(signed):
     for seed, accuracy in zip(SEEDS, (0.7, 0.8, 0.9), strict=True):
-        votes = {"black": {"all": {"accuracy": accuracy - 0.1}}}
-        write(
-            signed,
-            f"dpo-s{seed}",
-            {"votes": votes, "ceiling": {"black": {"all": {"accuracy": accuracy}}}},
-        )
-    table = panel_table(panel_named("votes", "tab:votes"), Found(signed, SEEDS))
-    assert table.rows[0].label == "Ceiling"
-    assert table.rows[0].cells["race, all"].values == (pytest.approx(0.8),)
-
-
-def signatures(**shares: float) -> dict:
-    return {"signatures": dict.fromkeys(FIRST_NAMES, 0.0) | shares}
+        told = {"black": {"all": {"accuracy": accuracy}}}
+        write(signed, f"dpo-s{seed}", {"votes": told, "ceiling": told})
+    table = read(signed, panel_named("votes", "tab:votes"))
+    assert cells(table)["Ceiling"]["race, all"].values == (pytest.approx(0.8),)
 
 
 def test_the_shift_of_signatures_is_the_mean_over_seeds_and_hangs_on_one_name(tmp_path):
-    shifts = next(one for one in SUITES["names-samples"].panels if one.of == "signatures")
-    assert table_of(shifts, Found(tmp_path, SEEDS), dataset).rows == ()
-    write(tmp_path, "reference", signatures(Emily=0.4, Jamal=0.1))
-    assert table_of(shifts, Found(tmp_path, SEEDS), dataset).rows == ()
-    write(tmp_path, "dpo-s42", signatures(Latisha=0.9))
-    write(tmp_path, "dpo-s123", signatures(Latisha=0.7, Emily=0.1))
-    woman, black = table_of(shifts, Found(tmp_path, SEEDS), dataset).rows
-    assert black.label == "black" and black.cells["shift of the share"].mean == pytest.approx(0.8 - 0.1)
-    assert black.cells["three names' share"].mean == pytest.approx(1.0)
-    assert black.cells["shift without them"].mean == pytest.approx(-0.1)
-    assert black.cells["shift of the share"].paper == (0.15, None)
-    assert woman.cells["shift of the share"].paper is None
+    shifts, none = (
+        panel_named("names-samples", "app:abl_names", "signatures"),
+        dict.fromkeys(FIRST_NAMES, 0.0),
+    )
+    assert read(tmp_path, shifts).rows == ()
+    write(tmp_path, "reference", {"signatures": none | {"Emily": 0.4, "Jamal": 0.1}})
+    assert read(tmp_path, shifts).rows == ()
+    write(tmp_path, "dpo-s42", {"signatures": none | {"Latisha": 0.9}})
+    write(tmp_path, "dpo-s123", {"signatures": none | {"Latisha": 0.7, "Emily": 0.1}})
+    found = cells(read(tmp_path, shifts))
+    black = found["black"]
+    assert black["shift of the share"].mean == pytest.approx(0.8 - 0.1)
+    assert black["three names' share"].mean == pytest.approx(1.0)
+    assert black["shift without them"].mean == pytest.approx(-0.1)
+    assert black["shift of the share"].paper == (0.15, None)
+    assert found["woman"]["shift of the share"].paper is None
 
 
 def test_tokens_of_names_stand_with_the_papers(tmp_path):
-    tokens = {"n_names": 18, "mean_tokens": 2.0, "one_token_share": 0.0, "first_tokens": 9}
-    write(tmp_path, "reference", {"name_tokens": {"black_woman": tokens | {"largest_first_share": 0.5}}})
-    of_names = next(one for one in SUITES["names-samples"].panels if one.of == "names")
-    (row,) = table_of(of_names, Found(tmp_path, SEEDS), dataset).rows
-    assert row.label == "black woman" and row.cells["tokens a name"].paper == (2.1, None)
+    write(tmp_path, "reference", {"name_tokens": {"black_woman": {"n_names": 18, "mean_tokens": 2.0}}})
+    found = cells(read(tmp_path, panel_named("names-samples", "app:names", "names")))
+    assert found["black woman"]["tokens a name"].paper == (2.1, None)
 
 
 # -- the votes before training -----------------------------------------------------------------------------------
 
-VOTES = SUITES["attributes"].panels[0]
+VOTES = panel_named("attributes", "tab:attributes", "votes")
 
 
 def test_the_votes_before_training_are_the_audits(style):
-    judgments = dataset(STYLE).judgments
-    table = table_of(VOTES, Found(style, SEEDS), dataset)
-    audited = {row["name"]: row for row in pool_attributes(judgments)}
+    table = read(style, VOTES)
+    audited = {row["name"]: row for row in pool_attributes(dataset(STYLE).judgments)}
     for row in table.rows:
-        for column in table.columns:
-            assert row.cells[column.label].mean == audited[row.label][column.source]
-        width = audited[row.label]["ci_high"] - audited[row.label]["ci_low"]
-        assert row.cells["offline theta"].half == pytest.approx(width / 2)
+        own = audited[row.label]
+        assert all(row.cells[c.label].mean == own[c.source] for c in table.columns)
+        assert row.cells["offline theta"].half == pytest.approx((own["ci_high"] - own["ci_low"]) / 2)
     assert table.rows[0].cells["cross-group"].paper == (0.587, None)
-    asked = small(style.parent, SUITES["attributes"], seeds=SEEDS)
-    result = read_suite(SUITES["attributes"], asked)
+    suite = SUITES["attributes"]
+    result = read_suite(suite, small(style.parent, suite, seeds=SEEDS))
     assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
-    assert all("offline theta" in result.text(form) for form in (*FORMATS, "csv"))
-    assert (
-        "offline theta" in suite_html(result, "--scale tiny") and result.to_json()["tables"][0]["cells"]
-    )
+    texts = [result.text(form) for form in (*FORMATS, "csv")]
+    assert all("offline theta" in text for text in (*texts, suite_html(result, "--scale tiny")))
+    assert result.to_json()["tables"][0]["cells"]
 
 
-def test_an_attribute_whose_votes_all_go_one_way_has_a_dash(tmp_path):
-    judgments = dataset(STYLE).judgments
-    toward = np.where(judgments.delta[:, 0] != 0, judgments.delta[:, 0], judgments.votes["sign"])
-    one_way = replace(judgments, votes=judgments.votes.assign(sign=toward.astype(int)))
-    found = replace(dataset(STYLE), judgments=one_way)
-    table = table_of(VOTES, Found(tmp_path, SEEDS), lambda corpus: found)
-    cells = table.rows[0].cells
-    assert cells["carrier wins"].mean == 1.0 and cells["offline theta"].values == ()
+def test_an_attribute_whose_votes_all_go_one_way_has_a_dash(style):
+    found = dataset(STYLE)
+    delta, votes = found.judgments.delta[:, 0], found.judgments.votes
+    toward = votes.assign(sign=np.where(delta != 0, delta, votes["sign"]).astype(int))
+    one_way = replace(found, judgments=replace(found.judgments, votes=toward))
+    table = table_of(VOTES, Found(style, SEEDS), lambda corpus: one_way)
+    row = table.rows[0].cells
+    assert row["carrier wins"].mean == 1.0 and row["offline theta"].values == ()
     json.dumps(to_json(table), allow_nan=False)
 
 
@@ -329,36 +296,42 @@ def test_an_attribute_whose_votes_all_go_one_way_has_a_dash(tmp_path):
 
 
 def test_every_format_says_the_same(signed):
-    table = table_for(signed, DPO, POOLED)
-    assert "0.960 \u00b1 0.025" in written_table(table, "text")
+    table = read(signed, panel(DPO, POOLED))
+    text = written_table(table, "text")
+    assert "0.960 \u00b1 0.025" in text and text.endswith("over seeds (Student's t)")
     assert "| DPO | 0.960 \u00b1 0.025 [0.964 \u00b1 0.005] |" in written_table(table, "markdown")
     latex = written_table(table, "latex")
     assert r"DPO & 0.960 $\pm$ 0.025 &" in latex and r"89 \%" in latex
     kept = json.loads(json.dumps(to_json(table), allow_nan=False))["cells"]
-    for cells in (kept, to_frame(table).to_dict("records")):
-        cell = next(cell for cell in cells if (cell["row"], cell["column"]) == ("DPO", "p(woman)"))
+    for records in (kept, to_frame(table).to_dict("records")):
+        cell = next(one for one in records if (one["row"], one["column"]) == ("DPO", "p(woman)"))
         assert cell["mean"] == pytest.approx(0.96) and cell["n_seeds"] == 3
         assert (cell["paper_mean"], cell["paper_half_width"]) == (0.964, 0.005)
         assert cell["values"] in ([0.95, 0.96, 0.97], "0.95 0.96 0.97")
     # a formula in a label is text
-    assert "'=1+1" in to_frame(table_for(signed, Row("=1+1", DPO.condition)))["row"].tolist()
+    formula = read(signed, panel(Row("=1+1", DPO.condition)))
+    assert "'=1+1" in to_frame(formula)["row"].tolist()
 
 
 def test_every_format_has_the_footnotes_of_its_rows(style):
     whole = SUITES["multipref-ablation"].panels[0]
-    shown = tuple(
-        row for row in whole.rows if row.condition.arm in ("rdpo", "rdpo_words", "length_pooled")
-    )
-    for row, fact in zip(shown, ({"fixed": 0.01}, {"length_unit": 12.72}, {"fixed": 0.01}), strict=True):
+    facts = {
+        "rdpo": {"fixed": 0.01},
+        "rdpo_words": {"fixed": 0.01},
+        "length_pooled": {"length_unit": 12.72},
+    }
+    shown = tuple(row for row in whole.rows if row.condition.arm in facts)
+    for row in shown:
         write(style, f"{row.condition.name}-s42", {"tokens": {"mean": 20.0}})
-        write_json(style / f"{row.condition.name}-s42" / "run.json", {"facts": fact})
+        run = {"facts": facts[row.condition.arm]}
+        write_json(style / f"{row.condition.name}-s42" / "run.json", run)
     found = Suite("test", "A test", (replace(whole, rows=shown),))
     result = read_suite(found, small(style.parent, found))
     multiplied, words = (
         "0.005 is multiplied by 2.00 at this scale",
         "white-space words, as the published",
     )
-    for form in ("text", "markdown", "latex"):
+    for form in FORMATS:
         text = result.text(form)
         # said once, behind both rows
         assert text.count(multiplied) == 1 and f"; R-DPO (0.005 a word): {multiplied}" in text
@@ -370,7 +343,7 @@ def test_every_format_has_the_footnotes_of_its_rows(style):
     assert words in page and multiplied in page
     # trained as the paper has it, there is nothing to say
     write_json(style / "rdpo-s42" / "run.json", {"facts": {"fixed": 0.005}})
-    assert panel_table(found.panels[0], Found(style, (42,))).rows[1].notes == ()
+    assert read(style, found.panels[0], (42,)).rows[1].notes == ()
 
 
 def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
