@@ -39,33 +39,11 @@ from badpo.training.logprobs import on_device
 from badpo.training.packing import packed_comparisons, shared_length
 from tests import tiny
 
-SIZES = {
-    "vocab_size": 31,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-GPT2_SIZES = {
-    "vocab_size": 31,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 64,
-    "pad_token_id": 0,
-}
-GPT2_SIZES |= {
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "embd_pdrop": 0.0,
-    "attn_pdrop": 0.0,
-    "resid_pdrop": 0.0,
-}
+TOKENS = dict(vocab_size=31, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+HEADS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+SIZES = TOKENS | HEADS | dict(intermediate_size=48, max_position_embeddings=64)
+GPT2_SIZES = TOKENS | dict(n_embd=32, n_layer=2, n_head=4, n_positions=64)
+GPT2_SIZES |= dict(embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
 CONFIGS = {
     "qwen2": Qwen2Config(**SIZES),
     "llama": LlamaConfig(**SIZES),
@@ -195,10 +173,8 @@ def test_the_kernel_gets_every_segment_with_its_prefix(monkeypatch, scaling):
 
 
 def test_the_kernel_is_called_as_this_torch_declares_it():
-    from torch.nn.attention.varlen import varlen_attn
-
-    declared = inspect.signature(varlen_attn).parameters
-    assert list(declared)[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
+    declared = list(inspect.signature(attention.varlen_attn).parameters)
+    assert declared[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
     assert {"scale", "window_size", "enable_gqa"} <= set(declared)
 
 
@@ -207,26 +183,23 @@ def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
     monkeypatch.setattr(
         attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors)
     )
-    segments = random_segments(0)
-    query, key, value = random_rows(segments)
+    (query, key, value), plan = random_rows(random_segments(0)), plan_of(random_segments(0))
     with torch.autocast("cpu", torch.bfloat16):
         # as rotary embeddings leave them
-        output = plan_of(segments).attend(query, key, value.bfloat16(), None)
+        output = plan.attend(query, key, value.bfloat16(), None)
     assert {output.dtype, *seen} == {torch.bfloat16}
-    expected = plan_of(segments).attend(query, key, value, None)
-    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(
+        output.float(), plan.attend(query, key, value, None), rtol=0.02, atol=0.02
+    )
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
 def test_the_kernel_agrees_with_padded_rows_on_cuda():
-    segments = random_segments(0)
-    rows = random_rows(segments, width=64, device="cuda", dtype=torch.bfloat16)
-    plan = plan_of(segments, torch.device("cuda"))
-    expected, actual = plan._attend_rows(*rows, None), plan.attend(*rows, None)
-    torch.testing.assert_close(actual, expected, rtol=0.02, atol=0.02)
-    gradients = [
-        torch.autograd.grad(output, rows, torch.ones_like(actual)) for output in (actual, expected)
-    ]
+    rows = random_rows(random_segments(0), width=64, device="cuda", dtype=torch.bfloat16)
+    plan = plan_of(random_segments(0), torch.device("cuda"))
+    outputs = plan.attend(*rows, None), plan._attend_rows(*rows, None)
+    torch.testing.assert_close(*outputs, rtol=0.02, atol=0.02)
+    gradients = [torch.autograd.grad(output, rows, torch.ones_like(output)) for output in outputs]
     torch.testing.assert_close(*gradients, rtol=0.05, atol=0.05)
 
 
@@ -266,11 +239,6 @@ def packed_margins(model, comparisons):
     return sums[0::2] - sums[1::2]
 
 
-def plain_hidden(model, prompt_ids, response_ids):
-    ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids[:-1]]))
-    return model.get_decoder()(input_ids=ids[None], use_cache=False).last_hidden_state[0]
-
-
 def plain_margins(model, comparisons):
     """The same, by one ordinary forward for each response."""
     sums = torch.stack([tiny.plain_logps(model, *pair).sum() for pair in as_pairs(comparisons)])
@@ -280,9 +248,11 @@ def plain_margins(model, comparisons):
 def plain_tree_hidden(model, comparisons):
     """Hidden states in the order of a pack, by ordinary forwards."""
     parts = []
-    for prompt_ids, a_ids, b_ids in comparisons:
-        fork = len(prompt_ids) + shared_length(a_ids, b_ids)
-        parts += [plain_hidden(model, prompt_ids, a_ids), plain_hidden(model, prompt_ids, b_ids)[fork:]]
+    for prompt, a, b in comparisons:
+        for response, first in ((a, 0), (b, len(prompt) + shared_length(a, b))):
+            ids = torch.from_numpy(np.concatenate([prompt, response[:-1]]))[None]
+            hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
+            parts.append(hidden[0, first:])
     return torch.cat(parts)
 
 
@@ -327,7 +297,20 @@ def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
     assert relative(actual, expected) <= TOLERANCE
 
 
-def test_leaving_before_a_checkpointed_backward_fails_aloud(qwen2):
+def test_what_cannot_follow_the_plan_fails_aloud(qwen2):
+    gptj = tiny_model(GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
+    with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
+        pytest.fail("the tree attention was switched on")
+    nemotron = tiny_model(NemotronConfig(**SIZES))
+    with (
+        pytest.raises(RuntimeError, match="NemotronAttention did not receive"),
+        tree_attention(nemotron),
+    ):
+        packed_hidden(nemotron, mixed_comparisons())
+    for outside in ("sdpa", "eager"):
+        with pytest.raises((RuntimeError, ValueError)):
+            packed_hidden(tiny_model(CONFIGS["qwen2"], outside), mixed_comparisons())
+    # the tree attention is left before a checkpointed backward pass
     qwen2.train().gradient_checkpointing_enable({"use_reentrant": False})
     with tree_attention(qwen2):
         margins = packed_margins(qwen2, mixed_comparisons())
@@ -335,29 +318,14 @@ def test_leaving_before_a_checkpointed_backward_fails_aloud(qwen2):
         margins.sum().backward()
 
 
-def test_a_model_that_cannot_follow_the_plan_is_refused():
-    gptj = tiny_model(GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
-    with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
-        pytest.fail("the tree attention was switched on")
-    nemotron = tiny_model(NemotronConfig(**SIZES))
-    with (
-        tree_attention(nemotron),
-        pytest.raises(RuntimeError, match="NemotronAttention did not receive"),
-    ):
-        packed_hidden(nemotron, mixed_comparisons())
-
-
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_a_pack_outside_of_the_tree_attention_fails_aloud(attention):
-    with pytest.raises((RuntimeError, ValueError)):
-        packed_hidden(tiny_model(CONFIGS["qwen2"], attention), mixed_comparisons())
-
-
-def attention_call(model, n_tokens=3, **keywords):
+def attention_call(model, n_rows=1, n_query=3, n_key=3, **keywords):
     layer = model.get_decoder().layers[0].self_attn
-    plan = TreePlan(np.array([[0, n_tokens, 0, 0]]), CPU)
-    query, key = torch.ones(1, 4, n_tokens, 8), torch.ones(1, 2, n_tokens, 8)
+    plan = TreePlan(np.array([[0, 3, 0, 0]]), CPU)
+    query, key = torch.ones(n_rows, 4, n_query, 8), torch.ones(n_rows, 2, n_key, 8)
     return tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
+
+
+OTHER_TOKENS = "the plan is for one row of 3 tokens"
 
 
 @pytest.mark.parametrize(
@@ -369,21 +337,15 @@ def attention_call(model, n_tokens=3, **keywords):
         ({"sliding_window": 2}, "a sliding window of 2 tokens on sequences of 3"),
         ({"dropout": 0.1}, "attention dropout of 0.1"),
         ({"is_causal": False}, "attention that is not causal"),
+        # a second row, another query, and the keys of a cache
+        ({"n_rows": 2}, OTHER_TOKENS),
+        ({"n_query": 4}, OTHER_TOKENS),
+        ({"n_key": 5}, OTHER_TOKENS),
     ],
 )
 def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
     with pytest.raises(ValueError, match=named):
         attention_call(qwen2, **keywords)
-
-
-@pytest.mark.parametrize(
-    ("n_rows", "n_query", "n_key"), [(2, 3, 3), (1, 4, 3), (1, 3, 5)], ids=["rows", "queries", "cache"]
-)
-def test_a_plan_for_other_tokens_is_refused(qwen2, n_rows, n_query, n_key):
-    layer, plan = qwen2.get_decoder().layers[0].self_attn, TreePlan(np.array([[0, 3, 0, 0]]), CPU)
-    query, key = torch.ones(n_rows, 4, n_query, 8), torch.ones(n_rows, 2, n_key, 8)
-    with pytest.raises(ValueError, match="the plan is for one row of 3 tokens"):
-        tree_attention_forward(layer, query, key, key, None, tree_plan=plan)
 
 
 def test_keywords_that_ask_for_nothing_pass(qwen2):
@@ -433,12 +395,7 @@ def test_left_padded_generation_is_exact_while_switched_on(model):
     ids = torch.tensor([[0, 0, 0, 5, 9], [4, 8, 7, 6, 3]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     model.eval()
-    wanted = {
-        "max_new_tokens": 6,
-        "do_sample": False,
-        "output_logits": True,
-        "return_dict_in_generate": True,
-    }
+    wanted = dict(max_new_tokens=6, do_sample=False, output_logits=True, return_dict_in_generate=True)
     expected = model.generate(**batch, **wanted)
     unpadded = model.generate(input_ids=ids[:1, 3:], **wanted)
     with tree_attention(model):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, GPTJConfig, MistralConfig
+from transformers import GPTJConfig
 
 from badpo.training import logprobs
 from badpo.training.logprobs import (
@@ -23,17 +23,10 @@ from badpo.training.logprobs import (
 )
 from badpo.training.packing import packed_comparisons, packed_responses, padded_rows
 from tests import tiny
-from tests.training.test_self_test import SIZES
+from tests.training.test_self_test import config, made
 
-MISTRAL = MistralConfig(**SIZES, sliding_window=8)
-GPTJ = GPTJConfig(
-    vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4, bos_token_id=1
-)
-
-
-def made(config):
-    torch.manual_seed(0)
-    return attach(AutoModelForCausalLM.from_config(config).eval())
+MISTRAL = config("Mistral", sliding_window=8)
+GPTJ = GPTJConfig(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=64, rotary_dim=4)
 
 
 def pairs() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -153,8 +146,8 @@ def test_looking_at_puts_every_mode_back():
 
 def test_responses_are_packed_only_where_the_tree_attention_serves():
     assert response_layout(attach(tiny.model())) is packed_responses
-    for config in (GPTJ, MISTRAL):
-        model = made(config)
+    for configuration in (GPTJ, MISTRAL):
+        model = made(configuration).eval()
         assert response_layout(model) is padded_rows
         assert_plain(model, pairs(), response_logps(model, pairs()))
 

@@ -7,29 +7,8 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    BertConfig,
-    CohereConfig,
-    FalconConfig,
-    Gemma2Config,
-    GraniteConfig,
-    Llama4TextConfig,
-    LlamaConfig,
-    MistralConfig,
-    MixtralConfig,
-    ModernBertDecoderConfig,
-    NemotronConfig,
-    OPTConfig,
-    Phi3Config,
-    PhimoeConfig,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen2MoeConfig,
-    Starcoder2Config,
-    T5Config,
-    T5ForConditionalGeneration,
-)
+import transformers
+from transformers import AutoModelForCausalLM, Qwen2ForCausalLM, T5ForConditionalGeneration
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
@@ -42,35 +21,32 @@ from badpo.training.packing import packed_comparisons, padded_rows
 from badpo.training.self_test import choose_layout, self_tests
 from tests import tiny
 
-SIZES = dict(
-    vocab_size=64,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=64,
-    pad_token_id=0,
-    bos_token_id=1,
-    eos_token_id=1,
-    initializer_range=0.2,
-)
-CONFIGS = {
-    "llama": LlamaConfig(**SIZES),
-    # no cap on attention scores, so that it is packed
-    "gemma2": Gemma2Config(
-        **SIZES, attn_logit_softcapping=None, final_logit_softcapping=5.0, sliding_window=64
-    ),
-    "cohere": CohereConfig(**SIZES, logit_scale=0.25),
-    "granite": GraniteConfig(**SIZES, logits_scaling=4.0),
-}
+TOKENS = dict(vocab_size=64, pad_token_id=0, bos_token_id=1, eos_token_id=1)
+HEADS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+SIZES = TOKENS | HEADS | dict(intermediate_size=48, num_key_value_heads=2, head_dim=8)
+SIZES |= dict(max_position_embeddings=64, initializer_range=0.2)
 PRECISIONS = (torch.float32, torch.bfloat16)
 
 
-def made(config, dtype=torch.float32):
+def config(kind: str, **options):
+    """The configuration of a small model of a kind."""
+    return getattr(transformers, f"{kind}Config")(**SIZES | options)
+
+
+CONFIGS = {
+    "llama": config("Llama"),
+    # no cap on attention scores, so that it is packed
+    "gemma2": config(
+        "Gemma2", attn_logit_softcapping=None, final_logit_softcapping=5.0, sliding_window=64
+    ),
+    "cohere": config("Cohere", logit_scale=0.25),
+    "granite": config("Granite", logits_scaling=4.0),
+}
+
+
+def made(configuration, dtype=torch.float32):
     torch.manual_seed(0)
-    return attach(AutoModelForCausalLM.from_config(config).to(dtype))
+    return attach(AutoModelForCausalLM.from_config(configuration).to(dtype))
 
 
 @pytest.fixture(scope="module")
@@ -127,16 +103,14 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "autocast"])
-@pytest.mark.parametrize("config", [LlamaConfig, MixtralConfig])
-def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(config, precision):
+@pytest.mark.parametrize("kind", ["Llama", "Mixtral"])
+def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(kind, precision):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(2, 256, 40) for _ in range(4)]
     pairs = [(prompt, rng.integers(2, 256, n)) for prompt in prompts for n in (150, 120)]
     data = EncodedComparisons(pairs, np.ones(4, bool), np.zeros((4, 2), bool))
-    sizes = SIZES | dict(
-        vocab_size=256, hidden_size=128, head_dim=32, num_hidden_layers=4, initializer_range=0.02
-    )
-    model = made(config(**sizes | dict(max_position_embeddings=256)))
+    sizes = dict(vocab_size=256, hidden_size=128, head_dim=32, num_hidden_layers=4)
+    model = made(config(kind, **sizes, initializer_range=0.02, max_position_embeddings=256))
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if precision == "autocast" else None
     for attention in ("packed", "padded"):
         tests = choose_layout(model if autocast else model.bfloat16(), attention, data, autocast)[2]
@@ -154,22 +128,15 @@ def head_without_bias(model, inner, rows):
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("attention", ["packed", "padded"])
-@pytest.mark.parametrize(
-    ("name", "fault"),
-    [
-        ("gemma2", head_alone),
-        ("cohere", head_alone),
-        ("granite", head_alone),
-        ("llama", head_without_bias),
-    ],
-)
+@pytest.mark.parametrize("name", CONFIGS)
 def test_what_a_class_does_to_its_logits_is_kept_and_missed(
-    monkeypatch, encoded, name, fault, attention, dtype
+    monkeypatch, encoded, name, attention, dtype
 ):
     model = made(CONFIGS[name], dtype)
     if name == "llama":
         model.lm_head.bias = torch.nn.Parameter(torch.randn(64).to(dtype))
     assert choose_layout(model, attention, encoded)[1] is None
+    fault = head_without_bias if name == "llama" else head_alone
     monkeypatch.setattr(logprobs, "_own_logits", fault)
     with pytest.raises(ConfigError, match="differs from"):
         choose_layout(model, attention, encoded)
@@ -260,44 +227,38 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
     assert test.passed is passes
 
 
-MOE = dict(
-    num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16
-)
-LLAMA4 = Llama4TextConfig(**SIZES, num_local_experts=4, num_experts_per_tok=1, intermediate_size_mlp=48)
+MOE = dict(num_experts=4, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+LOCAL = dict(num_local_experts=4, num_experts_per_tok=1)
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("configuration", "reason"),
     [
-        (MistralConfig(**SIZES, sliding_window=13), None),
-        (MistralConfig(**SIZES, sliding_window=12), "a sliding window of 12 tokens"),
-        (NemotronConfig(**SIZES), "did not receive the tree plan"),
+        (config("Mistral", sliding_window=13), None),
+        (config("Mistral", sliding_window=12), "a sliding window of 12 tokens"),
+        (config("Nemotron"), "did not receive the tree plan"),
         # a window of 0, and one that no layer has
-        (Qwen2MoeConfig(**SIZES, **MOE), None),
-        (Qwen2Config(**SIZES, sliding_window=4), None),
+        (config("Qwen2Moe", **MOE, num_experts_per_tok=2), None),
+        (config("Qwen2", sliding_window=4), None),
         # decoders that their class does not name
-        (LLAMA4, "layers of type chunked_attention"),
-        (ModernBertDecoderConfig(**SIZES | dict(global_attn_every_n_layers=1)), None),
+        (config("Llama4Text", **LOCAL, intermediate_size_mlp=48), "layers of type chunked_attention"),
+        (config("ModernBertDecoder", global_attn_every_n_layers=1), None),
     ],
 )
-def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, config, reason):
+def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, configuration, reason):
     assert encoded.longest == 13
-    layout, found, tests = choose_layout(made(config), "packed", encoded)
+    layout, found, tests = choose_layout(made(configuration), "packed", encoded)
     assert tests[0].passed and layout is (packed_comparisons if reason is None else padded_rows)
     assert found is None if reason is None else reason in found
 
 
 def test_a_model_that_is_no_language_model_is_refused_by_name(encoded):
-    torch.manual_seed(0)
-    t5 = T5ForConditionalGeneration(
-        T5Config(vocab_size=64, d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
-    )
+    sizes = dict(d_model=16, d_kv=4, d_ff=16, num_layers=1, num_heads=2)
+    t5 = T5ForConditionalGeneration(transformers.T5Config(vocab_size=64, **sizes))
     with pytest.raises(ConfigError, match="T5ForConditionalGeneration"):
         choose_layout(attach(t5), "packed", encoded)
-    ahead = dict(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2
-    )
-    bert = made(BertConfig(**ahead, initializer_range=0.2)).eval()
+    ahead = dict(vocab_size=64, intermediate_size=48, initializer_range=0.2)
+    bert = made(transformers.BertConfig(**HEADS, **ahead)).eval()
     with pytest.raises(ConfigError, match="BertLMHeadModel does not read from left to right"):
         choose_layout(bert, "packed", encoded)
 
@@ -337,36 +298,15 @@ def test_the_model_is_left_as_it_was(encoded):
 
 # -- what must not depend on a seed or on what shares the forward --------------------------------------------------
 
-OPT_SIZES = dict(
-    vocab_size=64,
-    hidden_size=32,
-    word_embed_proj_dim=32,
-    ffn_dim=48,
-    num_hidden_layers=2,
-    num_attention_heads=4,
-    max_position_embeddings=64,
-    pad_token_id=0,
-    init_std=0.2,
-)
+OPT_SIZES = dict(word_embed_proj_dim=32, ffn_dim=48, max_position_embeddings=64, init_std=0.2)
+OPT_SIZES |= HEADS | dict(vocab_size=64, pad_token_id=0)
+JITTER = dict(router_jitter_noise=0.5, input_jitter_noise=0.5)
 DROPPING = {
-    "a function's number": OPTConfig(**OPT_SIZES, dropout=0.5, attention_dropout=0.5),
-    "whole layers": OPTConfig(**OPT_SIZES, dropout=0.0, layerdrop=0.5),
-    "residual": Starcoder2Config(**SIZES, residual_dropout=0.5, embedding_dropout=0.5),
-    "of a fused add": FalconConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        hidden_dropout=0.5,
-        alibi=False,
-    ),
-    "jitter of the router": PhimoeConfig(
-        **SIZES,
-        num_local_experts=4,
-        num_experts_per_tok=2,
-        router_jitter_noise=0.5,
-        input_jitter_noise=0.5,
-    ),
+    "a function's number": transformers.OPTConfig(**OPT_SIZES, dropout=0.5, attention_dropout=0.5),
+    "whole layers": transformers.OPTConfig(**OPT_SIZES, dropout=0.0, layerdrop=0.5),
+    "residual": config("Starcoder2", residual_dropout=0.5, embedding_dropout=0.5),
+    "of a fused add": transformers.FalconConfig(vocab_size=64, **HEADS, hidden_dropout=0.5, alibi=False),
+    "jitter of the router": config("Phimoe", **LOCAL | dict(num_experts_per_tok=2), **JITTER),
 }
 
 
@@ -407,15 +347,10 @@ def test_a_dropout_that_cannot_be_turned_off_is_refused_in_training_mode_and_no_
 
 LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
 LONGROPE |= dict(short_factor=[1.0] * 4, long_factor=[4.0] * 4)
+DYNAMIC = dict(rope_type="dynamic", factor=2.0, rope_theta=1e4)
 ROTATIONS = {
-    "longrope": Phi3Config(**SIZES, original_max_position_embeddings=8, rope_parameters=LONGROPE),
-    "dynamic": LlamaConfig(
-        **SIZES
-        | dict(
-            max_position_embeddings=8,
-            rope_parameters=dict(rope_type="dynamic", factor=2.0, rope_theta=1e4),
-        )
-    ),
+    "longrope": config("Phi3", original_max_position_embeddings=8, rope_parameters=LONGROPE),
+    "dynamic": config("Llama", max_position_embeddings=8, rope_parameters=DYNAMIC),
 }
 
 
