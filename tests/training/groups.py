@@ -1,35 +1,234 @@
-"""Groups of processes that train together, forked from one process that has imported everything.
+"""Small training runs in groups of processes, forked from one process that has imported everything.
 
 An import costs more than a tiny run: a test that starts four processes would mostly import.
 """
 
 from __future__ import annotations
 
+import json
+import math
 import multiprocessing
 import os
+import signal
 import socket
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+import pandas as pd
+import torch
+import yaml
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from transformers import (
+    CLIPVisionConfig,
+    LlamaConfig,
+    LlavaConfig,
+    LlavaForConditionalGeneration,
+    TrainerCallback,
+)
+
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
+from badpo.objective.objectives import GroupWeights, SampledTokens, VoteWeights
+from badpo.training import logprobs
+from badpo.training.config import BADPOConfig
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+from tests.training import tiny_runs
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120.0
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.training.run_one"])
+FORKS.set_forkserver_preload(["tests.training.groups"])
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is particular about a run."""
+
+    batching: str = "random"
+    bias: str = "shared_mean"
+    objective: str = "votes"
+    resume: bool = False
+    uneven: bool = False  # fewer comparisons than micro-batches
+    own_annotators: bool = False  # nobody judges two comparisons
+    untied: bool = False  # an output embedding of its own
+    multimodal: bool = False  # with a vision tower that nothing goes through
+    experts: bool = False  # with the routers' auxiliary loss
+    lora: bool = False
+    bf16: bool = False
+    fsdp: bool = False  # with the FSDP2 settings that are shipped
+    evaluate: bool = False  # every two steps, on an odd number of votes
+    as_accelerate_does: bool = False  # which leaves weights whole on processors
+    own_weights: bool = False  # each process starts with other weights
+    die_at: int = 0
+    die_rank: int | None = None  # the process that dies; else all of them
+    logits_at_once: int = 0
+    broken: str = ""
+    break_at: int = 3
+
+
+# Each makes an objective for so many annotators.
+OBJECTIVES = {
+    "votes": lambda n_annotators: VoteWeights(),
+    "sampo": lambda n_annotators: SampledTokens(seed=7),
+    "group_dro": lambda n_annotators: GroupWeights(range(n_annotators), eta=0.5),
+}
+
+
+class KilledAt(TrainerCallback):
+    """Kills the process, without any chance to clean up, while a step is under way."""
+
+    def __init__(self, step: int):
+        self._step = step
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        if state.global_step + 1 == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class _NotFiniteBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * math.nan
+
+
+class BrokenAt(TrainerCallback):
+    """From a step on, on the last process: a margin is NaN, or a gradient, or theta is infinite, or weights moved."""
+
+    def __init__(self, step: int, kind: str):
+        self._step = step
+        self._kind = kind
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step + 1 != self._step or args.process_index != args.world_size - 1:
+            return
+        if self._kind == "theta":
+            self.trainer.bias.deviation.data.fill_(math.inf)
+            return
+        if self._kind == "weights":
+            for parameter in self.trainer.model.parameters():
+                parameter.data.mul_(1.1)
+            return
+        whole = self.trainer._margins
+
+        def margins(model, inputs):
+            values = whole(model, inputs)
+            if self._kind == "gradient":
+                return _NotFiniteBackward.apply(values)
+            return torch.cat([values[:1] * math.nan, values[1:]])
+
+        self.trainer._margins = margins
+
+
+def votes(asked: Options) -> pd.DataFrame:
+    """The judgments of a run; every one for the longer response."""
+    table = tiny.for_the_longer(tiny.votes(n_comparisons=4 if asked.uneven else 24))
+    if asked.own_annotators:
+        return table.assign(annotator=table["comparison_id"] + " " + table["annotator"])
+    return table
+
+
+def config(folder: Path, asked: Options) -> BADPOConfig:
+    """The settings of a run; the step is the same for every number of processes."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    # with --uneven a step has fewer comparisons than micro-batches, so that some processes get empty ones
+    per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
+    # what the shipped configuration says, for processes that no launcher has told
+    shipped = yaml.safe_load((ROOT / "examples" / "accelerate" / "fsdp2.yaml").read_text())[
+        "fsdp_config"
+    ]
+    sharded = {"fsdp": True, "fsdp_config": shipped} if asked.fsdp and world > 1 else {}
+    return tiny_runs.config(
+        folder,
+        per_device_train_batch_size=per_device,
+        per_device_eval_batch_size=3,
+        gradient_accumulation_steps=accumulation // world,
+        batching=asked.batching,
+        bias=asked.bias,
+        save_strategy="steps",
+        save_steps=2,
+        eval_strategy="steps" if asked.evaluate else "no",
+        eval_steps=2,
+        bf16=asked.bf16,
+        router_aux_loss_coef=0.5 if asked.experts else None,
+        **sharded,
+    )
+
+
+def divide_on_processors() -> None:
+    """Let accelerate apply FSDP2 where there is no GPU: torch can, accelerate asks for a GPU first."""
+    original = AcceleratorState.__init__
+
+    def with_fsdp(self, *args, fsdp_plugin=None, **kwargs):
+        original(self, *args, fsdp_plugin=fsdp_plugin, **kwargs)
+        if fsdp_plugin is not None and self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.FSDP
+            if self.mixed_precision != "no":
+                fsdp_plugin.set_mixed_precision(self.mixed_precision)
+            self.fsdp_plugin = fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = with_fsdp
+
+
+def multimodal():
+    """A Llava of two layers: text does not go through its vision tower."""
+    sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
+    torch.manual_seed(0)
+    text = LlamaConfig(vocab_size=64, pad_token_id=0, eos_token_id=1, initializer_range=0.2, **sizes)
+    vision = CLIPVisionConfig(image_size=28, patch_size=14, **sizes)
+    return LlavaForConditionalGeneration(
+        LlavaConfig(text_config=text, vision_config=vision, image_token_index=60)
+    )
+
+
+def train(folder: Path, asked: Options) -> None:
+    """Train, save the model and theta, and what was evaluated."""
+    judgments = Judgments.read(votes(asked), attributes=[Length(ratio=1.5)])
+    rank = int(os.environ.get("RANK", "0"))
+    callbacks = []
+    if asked.die_at and asked.die_rank in (None, rank):
+        callbacks.append(KilledAt(asked.die_at))
+    if asked.broken:
+        callbacks.append(BrokenAt(asked.break_at, asked.broken))
+    if asked.fsdp and not asked.as_accelerate_does:
+        divide_on_processors()
+    if asked.logits_at_once:
+        logprobs.LOGITS_AT_ONCE = asked.logits_at_once
+    model = tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied)
+    trainer = BADPOTrainer(
+        multimodal() if asked.multimodal else tiny.mixture_of_experts() if asked.experts else model,
+        args=config(folder, asked),
+        train_dataset=judgments,
+        eval_dataset=judgments.take(range(7)) if asked.evaluate else None,
+        processing_class=tiny.tokenizer(),
+        peft_config=tiny_runs.lora() if asked.lora else None,
+        callbacks=callbacks,
+        objective=OBJECTIVES[asked.objective](judgments.n_annotators),
+    )
+    for callback in callbacks:
+        callback.trainer = trainer
+    trainer.train(resume_from_checkpoint=True if asked.resume else None)
+    if trainer.args.fsdp:
+        divided = any(isinstance(p, DTensor) for p in trainer.model.parameters())
+        assert divided, "the weights are not divided"
+    trainer.save_model()
+    if trainer.is_world_process_zero():
+        torch.save(trainer.bias.theta().detach(), folder / "theta.pt")
+        evaluated = [line for line in trainer.state.log_history if "eval_loss" in line]
+        (folder / "evaluated.json").write_text(json.dumps(evaluated))
 
 
 class Ended(NamedTuple):
-    """How the processes of one group ended.
-
-    Attributes
-    ----------
-    statuses : tuple of int
-        Exit status of each rank; minus the signal's number for one that was killed.
-    outputs : tuple of str
-        What each printed, standard error included.
-    hung : bool
-        Whether they had to be killed because the time was over.
-    """
+    """How the ranks of one group ended: exit status or minus a signal, what each printed, and whether time was over."""
 
     statuses: tuple[int, ...]
     outputs: tuple[str, ...]
@@ -61,15 +260,15 @@ def rank_environment(rank: int, n: int, port: int) -> dict[str, str]:
     }
 
 
-def run_group(n: int, folder: Path, *options: str, seconds: float = SECONDS) -> Ended:
+def run_group(n: int, folder: Path, asked: Options, seconds: float = SECONDS) -> Ended:
     """Train in ``n`` processes; with one there is no process group at all."""
-    port, arguments = free_port(), [str(folder), *options]
+    port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / f"output-{rank}.txt" for rank in range(n)]
     processes = []
     for rank, output in enumerate(outputs):
         environment = rank_environment(rank, n, port) if n > 1 else {}
-        processes.append(FORKS.Process(target=_run, args=(arguments, environment, output)))
+        processes.append(FORKS.Process(target=_run, args=(folder, asked, environment, output)))
         processes[-1].start()
     deadline = time.monotonic() + seconds
     for process in processes:
@@ -82,11 +281,9 @@ def run_group(n: int, folder: Path, *options: str, seconds: float = SECONDS) -> 
     return Ended(tuple(process.exitcode for process in processes), tuple(texts), bool(hung))
 
 
-def _run(arguments: list[str], environment: dict[str, str], output: Path) -> None:
+def _run(folder: Path, asked: Options, environment: dict[str, str], output: Path) -> None:
     os.environ.update(environment)
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for stream in (1, 2):
         os.dup2(file, stream)
-    from tests.training import run_one
-
-    run_one.main(arguments)
+    train(folder, asked)

@@ -21,7 +21,7 @@ from badpo.training.checkpoints import save_bias
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
 from tests.results.suites import write_suite
-from tests.training.run_one import BrokenAt
+from tests.training.groups import BrokenAt
 from tests.training.tiny_runs import judgments, log_lines, trainer
 
 TWICE = types.SimpleNamespace(
@@ -115,10 +115,7 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
 
 @pytest.mark.parametrize(
     "precision",
-    [
-        pytest.param({}, id="float32"),
-        pytest.param({"bf16": True}, id="bf16", marks=pytest.mark.slow),
-    ],
+    [pytest.param({}, id="float32"), pytest.param({"bf16": True}, id="bf16", marks=pytest.mark.slow)],
 )
 @pytest.mark.parametrize("kind", ["margin", "gradient", "theta"])
 def test_a_value_that_is_not_finite_stops_the_run_and_names_its_comparison(tmp_path, kind, precision):

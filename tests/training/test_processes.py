@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ from badpo.cli.options import reporting_errors
 from badpo.training.processes import lost_peer
 from tests import tiny
 from tests.runs.recipes import write_recipe
-from tests.training.groups import ROOT, free_port, run_group
+from tests.training.groups import ROOT, Options, free_port, run_group
 
 slow = pytest.mark.slow
 
@@ -30,20 +32,11 @@ slow = pytest.mark.slow
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """Runs of one process by their options, each made once."""
-    made: dict[tuple[str, ...], Path] = {}
-
-    def run(*options: str) -> Path:
-        if options not in made:
-            folder = tmp_path_factory.mktemp("one")
-            succeeded(1, folder, *options)
-            made[options] = folder
-        return made[options]
-
-    return run
+    return cache(lambda options: succeeded(1, tmp_path_factory.mktemp("one"), options))
 
 
-def succeeded(n: int, folder: Path, *options: str) -> Path:
-    ended = run_group(n, folder, *options)
+def succeeded(n: int, folder: Path, options: Options) -> Path:
+    ended = run_group(n, folder, options)
     assert ended.ok, "\n".join([f"statuses {ended.statuses}, hung {ended.hung}", *ended.outputs])
     return folder
 
@@ -65,60 +58,61 @@ def losses(folder: Path) -> list[float]:
 @pytest.mark.parametrize(
     ("n", "options"),
     [
-        (2, ()),
-        (4, ()),
-        (4, ("--uneven",)),
-        (4, ("--uneven", "--batching", "grouped")),
-        (2, ("--batching", "comparisons")),
-        (4, ("--own-annotators", "--uneven", "--bias", "per_annotator")),
-        (2, ("--lora",)),
-        (2, ("--multimodal",)),
-        (4, ("--experts", "--uneven")),
-        (2, ("--objective", "sampo")),
-        (4, ("--objective", "group_dro", "--uneven")),
-        (4, ("--fsdp",)),
-        (2, ("--fsdp", "--untied")),
-        (2, ("--fsdp", "--lora")),
-        (2, ("--fsdp", "--logits-at-once", "200")),
-        (4, ("--fsdp", "--uneven")),
+        (2, Options()),
+        (4, Options()),
+        (4, Options(uneven=True)),
+        (4, Options(uneven=True, batching="grouped")),
+        (2, Options(batching="comparisons")),
+        (4, Options(own_annotators=True, uneven=True, bias="per_annotator")),
+        (2, Options(lora=True)),
+        (2, Options(multimodal=True)),
+        (4, Options(experts=True, uneven=True)),
+        (2, Options(objective="sampo")),
+        (4, Options(objective="group_dro", uneven=True)),
+        (4, Options(fsdp=True)),
+        (2, Options(fsdp=True, untied=True)),
+        (2, Options(fsdp=True, lora=True)),
+        (2, Options(fsdp=True, logits_at_once=200)),
+        (4, Options(fsdp=True, uneven=True)),
         # votes that do not divide evenly
-        (4, ("--evaluate",)),
-        (2, ("--evaluate", "--fsdp")),
-        (4, ("--evaluate", "--fsdp")),
+        (4, Options(evaluate=True)),
+        (2, Options(evaluate=True, fsdp=True)),
+        (4, Options(evaluate=True, fsdp=True)),
     ],
 )
 def test_processes_equal_one(alone, tmp_path, n, options):
-    ours, theirs = succeeded(n, tmp_path, *options), alone(*(o for o in options if o != "--fsdp"))
+    ours, theirs = succeeded(n, tmp_path, options), alone(replace(options, fsdp=False))
     assert losses(ours) == pytest.approx(losses(theirs), rel=1e-5)
     torch.testing.assert_close(theta(ours), theta(theirs), rtol=1e-4, atol=1e-5)
     assert weights(ours).keys() == weights(theirs).keys()
     for name, value in weights(theirs).items():
         torch.testing.assert_close(weights(ours)[name], value, rtol=1e-3, atol=1e-5)
     evaluated = [json.loads((folder / "evaluated.json").read_text()) for folder in (ours, theirs)]
-    assert [len(found) for found in evaluated] == [3 * ("--evaluate" in options)] * 2
+    assert [len(found) for found in evaluated] == [3 * options.evaluate] * 2
     for one, other in zip(*evaluated, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
 
 
 @slow
-@pytest.mark.parametrize("options", [(), ("--lora",)], ids=["all weights", "adapter"])
-@pytest.mark.parametrize("divided", [(), ("--fsdp",)], ids=["whole", "divided"])
-def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, options, divided):
-    found = succeeded(2, tmp_path, "--bf16", *options, *divided)
+@pytest.mark.parametrize("lora", [False, True], ids=["all weights", "adapter"])
+@pytest.mark.parametrize("fsdp", [False, True], ids=["whole", "divided"])
+def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, lora, fsdp):
+    found = succeeded(2, tmp_path, Options(bf16=True, lora=lora, fsdp=fsdp))
     assert losses(found)[0] == pytest.approx(math.log(2), abs=1e-3)
     # autocast rounds each product, so that only the order of sums may differ: far below the rounding of bf16
-    assert losses(found) == pytest.approx(losses(alone("--bf16", *options)), rel=1e-4)
+    assert losses(found) == pytest.approx(losses(alone(Options(bf16=True, lora=lora))), rel=1e-4)
 
 
 @slow
 @pytest.mark.parametrize(
-    ("n", "options"), [(2, ()), (4, ()), (2, ("--fsdp",)), (2, ("--fsdp", "--lora"))]
+    ("n", "options"),
+    [(2, Options()), (4, Options()), (2, Options(fsdp=True)), (2, Options(fsdp=True, lora=True))],
 )
 def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    succeeded(n, whole, *options)
-    assert set(run_group(n, cut, "--die-at", "4", *options).statuses) == {-9}
-    succeeded(n, cut, "--resume", *options)
+    succeeded(n, whole, options)
+    assert set(run_group(n, cut, replace(options, die_at=4)).statuses) == {-9}
+    succeeded(n, cut, replace(options, resume=True))
     assert (cut / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
     assert torch.equal(theta(cut), theta(whole))
     for name, value in weights(whole).items():
@@ -126,9 +120,9 @@ def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, opt
 
 
 @slow
-@pytest.mark.parametrize(("rank", "options"), [(0, ()), (3, ()), (1, ("--fsdp",))])
+@pytest.mark.parametrize(("rank", "options"), [(0, Options()), (3, Options()), (1, Options(fsdp=True))])
 def test_one_that_dies_ends_all(tmp_path, rank, options):
-    ended = run_group(4, tmp_path, "--die-at", "3", "--die-rank", str(rank), *options, seconds=60)
+    ended = run_group(4, tmp_path, replace(options, die_at=3, die_rank=rank), seconds=60)
     assert not ended.hung, ended.outputs
     assert ended.statuses[rank] == -9
     assert all(status == 1 for i, status in enumerate(ended.statuses) if i != rank), ended.statuses
@@ -138,21 +132,21 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--own-weights",), "the processes do not start alike: reference differ"),
+        (Options(own_weights=True), "the processes do not start alike: reference differ"),
         # divided weights, where they would stay whole
-        (("--fsdp", "--as-accelerate-does"), "fsdp was asked for, but"),
-        (("--break", "weights", "--break-at", "1"), "though the policy is its own reference"),
-        (("--break", "weights", "--break-at", "1", "--bf16"), "though the policy is its own reference"),
-        (("--break", "weights", "--break-at", "1", "--fsdp"), "though the policy is its own reference"),
-        (("--break", "margin"), "NotFiniteError: step 3: .*comparison c"),
-        (("--break", "margin", "--fsdp"), "NotFiniteError: step 3: .*comparison c"),
-        (("--break", "gradient", "--bf16"), "NotFiniteError: step 3: .*comparisons are c"),
-        (("--break", "gradient", "--fsdp"), "NotFiniteError: step 3: .*comparisons are c"),
-        (("--break", "theta"), "NotFiniteError: step 3: .*comparison c"),
+        (Options(fsdp=True, as_accelerate_does=True), "fsdp was asked for, but"),
+        (Options(broken="weights", break_at=1), "though the policy is its own reference"),
+        (Options(broken="weights", break_at=1, bf16=True), "though the policy is its own reference"),
+        (Options(broken="weights", break_at=1, fsdp=True), "though the policy is its own reference"),
+        (Options(broken="margin"), "NotFiniteError: step 3: .*comparison c"),
+        (Options(broken="margin", fsdp=True), "NotFiniteError: step 3: .*comparison c"),
+        (Options(broken="gradient", bf16=True), "NotFiniteError: step 3: .*comparisons are c"),
+        (Options(broken="gradient", fsdp=True), "NotFiniteError: step 3: .*comparisons are c"),
+        (Options(broken="theta"), "NotFiniteError: step 3: .*comparison c"),
     ],
 )
 def test_what_is_wrong_on_one_process_stops_all_of_them_alike(tmp_path, options, said):
-    ended = run_group(2, tmp_path, *options, seconds=60)
+    ended = run_group(2, tmp_path, options, seconds=60)
     assert not ended.hung and ended.statuses == (1, 1), ended.outputs
     told = [text.splitlines()[-1] for text in ended.outputs]
     assert all(re.search(said, line) for line in told), told
@@ -171,20 +165,19 @@ def launched(n: int, folder: Path, *options: str, **changes) -> subprocess.Popen
     reference = {"sft": True, "num_train_epochs": 1}
     sizes = dict(per_device_train_batch_size=2, gradient_accumulation_steps=4 // n)
     config = write_recipe(folder, table, max_steps=8, reference=reference, **sizes, **changes)
-    launcher = [
-        "torch.distributed.run",
-        "--nproc_per_node",
-        str(n),
-        "--master_port",
-        str(free_port()),
-        "-m",
-    ]
-    command = [*(launcher if n > 1 else ()), "badpo", "train", "--config", str(config), *options]
+    module = ["-m", "badpo", "train", "--config", str(config), *options]
+    if n > 1:
+        launcher = [
+            "torch.distributed.run",
+            "--nproc_per_node",
+            str(n),
+            "--master_port",
+            str(free_port()),
+        ]
+        module = ["-m", *launcher, *module]
     settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "ACCELERATE_USE_CPU": "true"}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=ROOT, env={**os.environ, **settings}, **pipes
-    )
+    return subprocess.Popen([sys.executable, *module], cwd=ROOT, env=os.environ | settings, **pipes)
 
 
 def finished(process: subprocess.Popen) -> str:
