@@ -167,13 +167,7 @@ def launched(n: int, folder: Path, *options: str, **changes) -> subprocess.Popen
     config = write_recipe(folder, table, max_steps=8, reference=reference, **sizes, **changes)
     module = ["-m", "badpo", "train", "--config", str(config), *options]
     if n > 1:
-        launcher = [
-            "torch.distributed.run",
-            "--nproc_per_node",
-            str(n),
-            "--master_port",
-            str(free_port()),
-        ]
+        launcher = f"torch.distributed.run --nproc_per_node {n} --master_port {free_port()}".split()
         module = ["-m", *launcher, *module]
     settings = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "src"), "ACCELERATE_USE_CPU": "true"}
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
