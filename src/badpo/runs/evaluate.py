@@ -318,21 +318,15 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
         require_enclosed(started_from)
         require_undamaged(started_from)
     train, held_out = read_judgments(recipe)
-    start = start_model(recipe, train, recipe.arguments(output_dir=str(folder)))
-    return Stage(recipe, train, held_out, start, (), Decoding(MAX_NEW_TOKENS))
-
-
-def start_model(recipe: Recipe, train: Judgments, args) -> str:
-    """The folder or name of the model that a finished run started from."""
-    if not recipe.reference.sft:
-        return recipe.model.model_name_or_path
-    kept = kept_reference(recipe, train, args)
-    if kept is None:
+    start: Path | str | None = recipe.model.model_name_or_path
+    if recipe.reference.sft:
+        start = kept_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
+    if start is None:
         raise ConfigError(
             f"{Path(recipe.output_dir) / 'reference'} holds no model any more, and the run is measured against it; "
             "put it back, or train the run again"
         )
-    return str(kept)
+    return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 
 
 def load_trained(folder: Path, stage: Stage):

@@ -96,28 +96,21 @@ def plan_run(recipe: Recipe) -> Plan:
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
-    judgments, weights = trainer.judgments, list(trainer.model.parameters())
+    args, judgments, weights = trainer.args, trainer.judgments, list(trainer.model.parameters())
+    n_drawn = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
+    n_of_epochs = math.ceil(args.num_train_epochs * math.ceil(n_drawn / args.step_size))
     return Plan(
         run_folder=str(run_folder(recipe)),
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,
         n_held_out=held_out.n_votes,
-        n_steps=n_steps(trainer),
+        n_steps=args.max_steps if args.max_steps > 0 else n_of_epochs,
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
         self_tests=tuple(trainer.self_tests),
         findings=(*findings, *trainer.findings),
     )
-
-
-def n_steps(trainer: BADPOTrainer) -> int:
-    """Optimizer steps of a run."""
-    args, judgments = trainer.args, trainer.judgments
-    if args.max_steps > 0:
-        return args.max_steps
-    n = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
-    return math.ceil(args.num_train_epochs * math.ceil(n / args.step_size))
 
 
 # -- a run of a recipe -------------------------------------------------------------------------------------------
@@ -204,21 +197,15 @@ def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
 
 
 def run_folder(recipe: Recipe) -> Path:
-    """Where a recipe's run is written: its arm and its seed, in ``output_dir``."""
-    training = recipe.training
-    bias = (
-        training["bias"] or "shared_mean"
-    )  # where none is named; without annotators it becomes another
-    name = arm_name(bias, training["warm_start"], training["gold_annotators"])
-    if recipe.objective:
-        name += f"_{recipe.objective['name']}"
+    """Where a recipe's run is written: its arm, with its anchor and its objective, and its seed in ``output_dir``."""
+    training, objective = recipe.training, recipe.objective
+    # where none is named; without annotators it becomes another
+    bias = training["bias"] or "shared_mean"
+    name = "dpo" if bias == "none" else bias
+    name += "_gold" if training["gold_annotators"] else ""
+    name += {"zero": "", "offline": "_warm", "audit": "_audit"}[training["warm_start"]]
+    name += f"_{objective['name']}" if objective else ""
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
-
-
-def arm_name(bias: str, warm_start: str, gold_annotators: Sequence[str] = ()) -> str:
-    """The arm's name in folder names and tables: ``dpo`` without a bias term, else the variant, and its anchor."""
-    name = {"none": "dpo"}.get(bias, bias) + ("_gold" if gold_annotators else "")
-    return name + {"zero": "", "offline": "_warm", "audit": "_audit"}[warm_start]
 
 
 # -- a run whose recipe does not say all -------------------------------------------------------------------------
@@ -293,21 +280,19 @@ def keep_run(
 
 
 def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
-    """What decides the figures of a run: its settings, its votes, the model it starts from, and its method."""
-    start = weights_of(Path(recipe.model.model_name_or_path))
-    facts = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
-    return {**settings_facts(recipe), **_plain(facts)}
+    """What decides the figures of a run: its settings, its votes, the model it starts from, and its method.
 
-
-def settings_facts(recipe: Recipe) -> Json:
-    """A recipe without its places, block by block, and the name of the key that pseudonyms are made with."""
+    The settings are those of the recipe, block by block and without places, and the name of the pseudonym key.
+    """
     facts: Json = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
         if isinstance(value, dict):
             facts |= {f"{name}.{inner}": entry for inner, entry in value.items()}
         elif name not in (*PATHS, "attributes"):
             facts[name] = value
-    return _plain(facts)
+    start = weights_of(Path(recipe.model.model_name_or_path))
+    own = {"data": prepared.judgments.fingerprint(), "reference": start, **prepared.facts}
+    return _plain(facts | own)
 
 
 def weights_of(model_folder: Path) -> str:

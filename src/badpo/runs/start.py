@@ -122,16 +122,14 @@ def reference_facts(
         **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
         "responses": told and hashlib.sha256(told).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
-        "responses per step": _batch_size(recipe, args)
+        "responses per step": (
+            recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
+        )
         * args.gradient_accumulation_steps
         * args.world_size,
     }
     # as they will be read back
     return json.loads(json.dumps(facts))
-
-
-def _batch_size(recipe: Recipe, args) -> int:
-    return recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
 
 
 def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, args) -> list[Pair]:
@@ -176,7 +174,9 @@ def _fitted(
     )
     stage = supervised_arguments(
         folder,
-        per_device_train_batch_size=_batch_size(recipe, args),
+        per_device_train_batch_size=(
+            recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
+        ),
         **recipe.reference.model_dump(include={"learning_rate", "num_train_epochs", "max_steps"}),
         **{name: getattr(args, name) for name in shared},
         ddp_find_unused_parameters=args.ddp_find_unused_parameters or reads_more_than_text(policy),
