@@ -273,7 +273,7 @@ def test_each_form_and_its_near_misses(test):
     ],
 )
 def test_signature_stands_at_the_very_end(text, expected):
-    assert markers.signature_first_name(text) == expected
+    assert markers.split_signature(text)[1] == expected
 
 
 # -- what an attribute finds in data, counted by hand ------------------------------------------------------------

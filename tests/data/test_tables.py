@@ -346,13 +346,8 @@ def test_ordinary_text_and_quotes_come_back(tmp_path):
         ("a\x00b\x1b[31m", "a\\u0000b\\u001b[31m"),
         ("a\u202egpj.exe", "a\\u202egpj.exe"),
         *(("a\r=1", "a\\u000d=1"), ("a\r\nb", "a\nb"), ("\ud800", "\\ud800")),
-        *((same, same) for same in ("<script>alert(1)</script>", "y" * 32_767)),
+        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
     ],
 )
 def test_hostile_text_is_written_out(text, written):
     assert inert(text) == written
-
-
-def test_a_text_longer_than_a_cell_is_cut():
-    long = inert("=" + "y" * 1_000_000)
-    assert len(long) == 32_767 and long.endswith("(1,000,001 characters)")

@@ -58,7 +58,7 @@ class SignatureSwap:
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """All cells of the pool for an answer that is signed with a name of it, else none."""
-        return tuple(self._names_of) if markers.signature_first_name(text) in self.names else ()
+        return tuple(self._names_of) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer signed with a name drawn uniformly from a cell."""

@@ -54,11 +54,6 @@ def split_signature(text: str) -> tuple[str, str]:
     return (above.rstrip(), found.group(1)) if found else (text, "")
 
 
-def signature_first_name(text: str) -> str:
-    r"""First name in the signature that ends a text; ``""`` without one. See `split_signature`."""
-    return split_signature(text)[1]
-
-
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
     """Pattern that finds any of the words or phrases as whole words, in upper or lower case."""
     longest_first = sorted(words, key=len, reverse=True)

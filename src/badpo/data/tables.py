@@ -480,7 +480,6 @@ def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, O
 _FORMULA = re.compile(r"[=+\-@\t\n\uff1d\uff0b\uff0d\uff20]")
 # Where the separator of lists is a semicolon, a cell of ours is cut at these, quoted or not.
 _LATER_FORMULA = re.compile(r"([;\t\n] *)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
-_LONGEST_SHEET_CELL = 32_767  # the longest that spreadsheets take
 
 
 def write_csv(frame: pd.DataFrame, path: str | os.PathLike[str]) -> None:
@@ -499,18 +498,12 @@ def inert(text: str) -> str:
     r"""Text that does nothing in a spreadsheet or a terminal.
 
     An apostrophe stands before a character that would make it, or what follows a semicolon, a formula; control
-    characters and those that turn the reading direction are written out; text longer than a cell may be is cut, and
-    says so. Any other text is returned as it is.
+    characters and those that turn the reading direction are written out. Any other text is returned as it is.
     """
     # a lone carriage return is not quoted, and what follows it would start a cell
     written = written_out(text.replace("\r\n", "\n"))
     written = _LATER_FORMULA.sub(r"\1'", written)
-    if _FORMULA.match(written):
-        written = f"'{written}"
-    if len(written) > _LONGEST_SHEET_CELL:
-        said = f"... ({len(text):,} characters)"
-        written = written[: _LONGEST_SHEET_CELL - len(said)] + said
-    return written
+    return f"'{written}" if _FORMULA.match(written) else written
 
 
 def _inert_cell(cell: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
-from badpo.data.markers import has_markdown, signature_first_name
+from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.data.tables import numbered, text_key
 from badpo.readouts.generation import padded
@@ -212,7 +212,7 @@ def strip_signatures(text: str) -> str:
     # the first line is no signature: there is nothing that it could be below
     while first > 1:
         line = lines[first - 1]
-        if signature_first_name(f"\n{line}"):
+        if split_signature(f"\n{line}")[1]:
             kept = first - 1
         elif line.strip():
             break
