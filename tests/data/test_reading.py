@@ -150,21 +150,9 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
     assert not any(raw in str(finding) for raw in raw_ids)
 
 
-def test_a_model_in_a_class_of_its_own_is_fine():
-    table = good().assign(annotator=["gpt-4", "y"] * 4, annotator_class=["model", "people"] * 4)
-    assert Judgments.read(table).findings == ()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"repeated": "lats"}, "repeated must be all or last; got 'lats'"),
-        ({"annotators_missing": "mean"}, "annotators_missing must be error or drop"),
-    ],
-)
-def test_unknown_choices_are_refused(options, message):
-    with pytest.raises(ConfigError, match=message):
-        Judgments.read(good(), **options)
+def test_unknown_choices_are_refused():
+    with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
+        Judgments.read(good(), annotators_missing="mean")
 
 
 def test_kept_columns_must_be_free():

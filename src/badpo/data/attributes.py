@@ -62,7 +62,7 @@ class Attribute:
 
     name: str
     scope: Scope
-    measure: Callable[..., Any]
+    measure: Callable[..., Any] = field(repr=False)
     continuous: bool = False
     threshold: float = 0.0
     config: Mapping[str, Any] = field(default_factory=dict)
@@ -72,9 +72,6 @@ class Attribute:
     def is_position(self) -> bool:
         """Whether the side shown first is what is measured, which a vote may not tell."""
         return self.config.get("type") == "position"
-
-    def __repr__(self) -> str:
-        return f"Attribute({self.name!r}, scope={self.scope!r}, config={dict(self.config)!r})"
 
 
 def plain_text(response: Text) -> str:

@@ -119,15 +119,9 @@ class Judgments:
         ConfigError
             A choice that is not there.
         """
-        read = read_votes(
-            source,
-            columns=columns,
-            winners=winners,
-            keep=keep,
-            pairs=[attribute.columns for attribute in attributes if attribute.columns is not None],
-            annotators_missing=annotators_missing,
-            repeated=repeated,
-        )
+        pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
+        choices = {"annotators_missing": annotators_missing, "repeated": repeated}
+        read = read_votes(source, columns, winners, keep, pairs, choices)
         return cls(**read, attributes=(), delta=np.empty(0)).with_attributes(attributes)
 
     def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:

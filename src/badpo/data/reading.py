@@ -67,17 +67,16 @@ _LEFT_OUT = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133"}
 
 def read_votes(
     source: Any,
-    *,
-    columns: Mapping[str, str | None] | None = None,
-    winners: Mapping[str, str] | None = None,
-    keep: Sequence[str] = (),
-    pairs: Sequence[tuple[str, str]] = (),
-    **choices: str,
+    columns: Mapping[str, str | None] | None,
+    winners: Mapping[str, str] | None,
+    keep: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    choices: Mapping[str, str],
 ) -> dict[str, Any]:
     """What `badpo.data.judgments.Judgments` is made of, before attributes are measured; see `Judgments.read`.
 
-    ``pairs`` are columns that declared attributes read. A `DataError` lists everything that is wrong with the table;
-    problems of the columns come first and alone.
+    ``pairs`` are columns that declared attributes read, ``choices`` what `CHOICES` asks. A `DataError` lists everything
+    that is wrong with the table; problems of the columns come first and alone.
     """
     for key, known in CHOICES.items():
         if choices[key] not in known:
