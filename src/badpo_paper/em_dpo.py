@@ -30,6 +30,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
+from badpo.readouts.kl import answer_logps
 from badpo.runs.evaluate import load_trained, write_readouts
 from badpo.runs.run import (
     BEGUN,
@@ -42,7 +43,6 @@ from badpo.runs.run import (
     run_facts,
 )
 from badpo.theory import Floats, Ints
-from badpo.training.logprobs import response_logps
 from badpo.training.recipe import Recipe
 from badpo_paper.arm_setup import agreements, vote_table, with_checkpoints
 from badpo_paper.arms import Arm
@@ -404,20 +404,15 @@ def train_types(
 
 def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:
     """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of policy j to the stage's prompts."""
-    written = [
-        [(np.asarray(one.prompt_ids), np.asarray(one.token_ids)) for one in stage.answers(policy, seed)]
-        for policy in policies
-    ]
+    written = [stage.answers(policy, seed) for policy in policies]
     own, reference = (
         np.array(
-            [
-                [
-                    [logps.sum(dtype=np.float64) for logps in response_logps(model, pairs)]
-                    for pairs in written
-                ]
-                for model in models
-            ]
+            [[list(map(np.sum, answer_logps(model, each))) for each in written] for model in models]
         )
         for models in (policies, [stage.model])
     )
     return np.mean(own - reference, axis=2)
+
+
+def _sums(logps: Sequence[np.ndarray]) -> list[float]:
+    return [values.sum(dtype=np.float64) for values in logps]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from dataclasses import replace
 from functools import cache, partial
@@ -13,20 +12,17 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from peft import PeftModel
 from scipy.sparse import block_diag, csr_array
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.attributes import Length
 from badpo.data.attributes import LengthWords
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.readouts.generation import sample
 from badpo.readouts.heldout import vote_accuracy
 from badpo.runs import evaluate
 from badpo.runs.evaluate import theta_rows, with_own_attributes
-from badpo_paper import arm_setup, schedule
+from badpo_paper import arm_setup
 from badpo_paper.arm_setup import (
     adjusted_arm,
     agreements,
@@ -40,9 +36,8 @@ from badpo_paper.arm_setup import (
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
 from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import execute
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import LORA, Condition
+from badpo_paper.suites import Condition
 from tests import tiny
 from tests.paper.suite_scale import DECODING, SMALL, STYLE, dataset, silent, small, suite
 
@@ -270,14 +265,6 @@ def test_theta_stands_in_the_column_of_its_attribute():
 # -- arms are trained, and answers drawn by what the settings name ------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def references(tmp_path_factory) -> Path:
-    """A folder with the references of both corpora."""
-    out = tmp_path_factory.mktemp("arms")
-    execute(small(out, suite(), suite(corpus=STYLE)), silent)
-    return out
-
-
 VLLM = replace(DECODING, generate_with="vllm")
 
 
@@ -292,32 +279,3 @@ def test_answers_are_drawn_by_what_the_settings_name(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="vLLM, which is not installed"):
         run_suites(small(tmp_path / "out", suite(Condition("dpo")), decoding=VLLM), silent)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("overrides", [(), LORA], ids=["full", "adapter"])
-def test_another_generator_measures_again_and_trains_nothing(references, monkeypatch, overrides):
-    run = suite(Condition("dpo", variant=f"{len(overrides)}", overrides=overrides))
-    folder = references / "signed" / f"dpo_{len(overrides)}-s42"
-    execute(small(references, run), silent)
-    before = json.loads((folder / "readouts.json").read_text())
-    weights = {path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")}
-    drawn = []
-
-    def sample_saved(model, prompts, adapter=None, **more):
-        drawn.append((model, adapter))
-        policy = AutoModelForCausalLM.from_pretrained(model)
-        policy = policy if adapter is None else PeftModel.from_pretrained(policy, adapter)
-        return sample(policy, AutoTokenizer.from_pretrained(model), prompts, **more)
-
-    monkeypatch.setattr(evaluate, "sample_saved", sample_saved)
-    monkeypatch.setattr(schedule, "_STAGES", {})
-    execute(small(references, run, decoding=VLLM), silent)
-    after = json.loads((folder / "readouts.json").read_text())
-    reference = references / "signed/reference/model"
-    assert ((reference, folder / "model") if overrides else (folder / "model", None)) in drawn
-    # the same answers, drawn by the stand-in, are another measurement
-    assert after.pop("measured") != before.pop("measured") and after == before
-    assert {
-        path: path.stat().st_mtime_ns for path in (folder / "model").glob("*.safetensors")
-    } == weights

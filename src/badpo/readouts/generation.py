@@ -121,21 +121,18 @@ def sample(
     require_decoding(temperature, top_p)
     prompt_ids = [list(map(int, ids)) for ids in prompts]
     most = most_tokens(model.config, prompt_ids, max_new_tokens)
-    uniforms = [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
+    uniforms = np.array(
+        [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
+    )
     ends = end_ids(model.generation_config, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
     answers: list[list[int]] = [[] for _ in prompt_ids]
     with looking_at(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            found = _sample_batch(
-                model,
-                [prompt_ids[i] for i in rows],
-                torch.from_numpy(np.stack([uniforms[i] for i in rows])).to(device),
-                most[rows],
-                (temperature, top_p),
-                ends,
-            )
+            drawn = torch.from_numpy(uniforms[rows]).to(device)
+            asked = [prompt_ids[i] for i in rows]
+            found = _sample_batch(model, asked, drawn, most[rows], (temperature, top_p), ends)
             for i, ids in zip(rows, found, strict=True):
                 answers[i] = ids
     return [as_generation(tokenizer, p, a, ends) for p, a in zip(prompt_ids, answers, strict=True)]

@@ -31,7 +31,7 @@ CELLS: dict[str, tuple[int, int]] = {
     "black_man": (0, 1),
 }
 
-_FIRST_NAMES_OF_CELL = {
+_CELL_NAMES = {
     "white_woman": (
         "Allison Anne Carrie Emily Jill Laurie Kristen Meredith Sarah "
         "Amanda Courtney Heather Melanie Katie Betsy Kristin Nancy Stephanie Ellen Lauren Colleen Megan Rachel"
@@ -51,9 +51,11 @@ _FIRST_NAMES_OF_CELL = {
     ),
 }
 
-NAMES: tuple[Name, ...] = tuple(
-    Name(first, *CELLS[cell]) for cell in CELLS for first in _FIRST_NAMES_OF_CELL[cell].split()
-)
+_OF_CELL = {
+    cell: tuple(Name(first, *CELLS[cell]) for first in names.split())
+    for cell, names in _CELL_NAMES.items()
+}
+NAMES: tuple[Name, ...] = tuple(name for names in _OF_CELL.values() for name in names)
 FIRST_NAMES: tuple[str, ...] = tuple(name.first for name in NAMES)
 _SURNAMES = "Miller Davis Anderson Thomas Taylor Moore Martin Thompson Harris Clark Lewis Allen"
 SURNAMES = tuple(_SURNAMES.split())
@@ -61,8 +63,7 @@ SURNAMES = tuple(_SURNAMES.split())
 
 def cell_names(cell: str) -> tuple[Name, ...]:
     """Names of one cell, in the order of the recipe."""
-    woman, black = CELLS[cell]
-    return tuple(name for name in NAMES if (name.woman, name.black) == (woman, black))
+    return _OF_CELL[cell]
 
 
 def woman_names() -> tuple[str, ...]:

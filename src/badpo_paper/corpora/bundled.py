@@ -34,11 +34,8 @@ from badpo_paper.corpora.signed import (
 
 N_SIGNING, N_FRESH = 300, 3000
 PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
-# Topic -> its name, and its phrases by their kind.
-TOPICS = {
-    name: {kind: text.split("; ") for kind, text in kinds.items()}
-    for name, kinds in PHRASES["topics"].items()
-}
+# Topic -> kind -> phrases.
+TOPICS: dict[str, dict[str, list[str]]] = PHRASES["topics"]
 
 
 class Question(NamedTuple):

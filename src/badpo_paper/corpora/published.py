@@ -39,16 +39,13 @@ class GateRow:
         # the sum of a rounding error and half a digit is still half a digit
         return self.found is not None and abs(self.found - float(self.published)) <= half_a_digit + 1e-9
 
-    @property
-    def texts(self) -> tuple[str, str]:
-        """The statistic and the published one, with as many decimals as the published one has."""
-        found = "-" if self.found is None else f"{self.found:,.{self.decimals}f}"
-        return found, f"{float(self.published):,.{self.decimals}f}"
+    def shown(self, value: float | None) -> str:
+        """A value with as many decimals as the published one has."""
+        return "-" if value is None else f"{value:,.{self.decimals}f}"
 
     def to_json(self) -> dict[str, Any]:
         """{"name", "found", "published", "agrees"}."""
-        told = {"name": self.name, "found": self.found}
-        return {**told, "published": float(self.published), "agrees": self.agrees}
+        return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 
 
 def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[GateRow, ...]:
@@ -64,7 +61,7 @@ def gate_table(rows: Sequence[GateRow]) -> list[str]:
     """The rows as lines of text, and how they agree."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
-        found, published = row.texts
+        found, published = row.shown(row.found), row.shown(float(row.published))
         lines.append(f"{row.name:<32} {found:>9}  {published:>9}{'' if row.agrees else '  differs'}")
     n_agreeing = sum(row.agrees for row in rows)
     warning = "" if n_agreeing == len(rows) else "warning: "
