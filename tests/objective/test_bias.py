@@ -300,27 +300,23 @@ def test_files_that_are_not_of_one_another_are_refused(tmp_path, change, told):
 # -- mistakes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("attributes", "annotators", "part", "options", "message"),
-    [
-        (ATTRIBUTES, ANNOTATORS, "class_offset", {}, "4 of 4 .* columns: {annotator_class: NAME}"),
-        (
-            ATTRIBUTES,
-            ANNOTATORS,
-            "class_offset",
-            {"annotator_class": ["x", None, "x", None]},
-            r"2 of 4 have none \(first: ann_b\)",
-        ),
-        (ATTRIBUTES, ANNOTATORS, "class_offset", {"annotator_class": ["x"]}, "3 of 4 have none"),
-        (ATTRIBUTES, ANNOTATORS, "class_offset", {"annotator_class": ["x"] * 5}, "a class too many"),
-        (ATTRIBUTES, ANNOTATORS, "deviations", {}, 'Did you mean "deviation"'),
-        (ATTRIBUTES, ["a", "b", "a"], "mean", {}, 'annotator "a" is named twice'),
-        (["g", "g"], ANNOTATORS, "mean", {}, 'attribute "g" is named twice'),
-        (ATTRIBUTES, [], "mean", {}, "at least one annotator"),
-        (ATTRIBUTES, ANNOTATORS, "mean", {"fixed": torch.ones(3)}, r"\(2,\) or \(4, 2\); got \(3,\)"),
-        (ATTRIBUTES, ANNOTATORS, "mean", {"mask": torch.full((4,), 0.5)}, "a 0 or a 1 for each of 4"),
-    ],
-)
-def test_a_wrong_term_is_refused_with_a_remedy(attributes, annotators, part, options, message):
+HAVE_NONE = dict(parts=["class_offset"], annotator_class=["x", None, "x", None])
+WRONG = {
+    "4 of 4 .* columns: {annotator_class: NAME}": dict(parts=["class_offset"]),
+    r"2 of 4 have none \(first: ann_b\)": HAVE_NONE,
+    "3 of 4 have none": HAVE_NONE | dict(annotator_class=["x"]),
+    "a class too many": HAVE_NONE | dict(annotator_class=["x"] * 5),
+    'Did you mean "deviation"': dict(parts=["deviations"]),
+    'annotator "a" is named twice': dict(annotators=["a", "b", "a"]),
+    'attribute "g" is named twice': dict(attributes=["g", "g"]),
+    "at least one annotator": dict(annotators=[]),
+    r"\(2,\) or \(4, 2\); got \(3,\)": dict(fixed=torch.ones(3)),
+    "a 0 or a 1 for each of 4": dict(mask=torch.full((4,), 0.5)),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_wrong_term_is_refused_with_a_remedy(message):
+    usual = dict(attributes=ATTRIBUTES, annotators=ANNOTATORS, parts=["mean"])
     with pytest.raises(ConfigError, match=message):
-        BiasTerm(attributes, annotators, (part,), **options)
+        BiasTerm(**usual | WRONG[message])

@@ -212,61 +212,38 @@ def dropping(share: float) -> dict:
     return {"disable_dropout": False, "peft_config": lora(lora_dropout=share)}
 
 
-@pytest.mark.parametrize(
-    ("before", "options", "told"),
-    [
-        ({}, {"data": judgments(seed=1)}, "data was 72 judgments on 24 comparisons ("),
-        (
-            {},
-            {"data": judgments(n_comparisons=23)},
-            "data was 72|is now 69 judgments on 23 comparisons",
-        ),
-        (
-            {},
-            {"data": with_attributes(Length(ratio=2.0))},
-            'attributes was {"type": "length", "name": "length", "ratio": 1.5}|"ratio": 2.0}',
-        ),
-        (
-            {},
-            {"data": with_attributes(Length(ratio=1.5), Markdown())},
-            '"type": "markdown"|attribute values was 1 a judgment (|is now 2 a judgment (',
-        ),
-        (
-            {},
-            {"processing_class": other_tokenizer()},
-            "tokenizer was 59 tokens (|is now 59 tokens (",
-        ),
-        ({}, {"model": tiny.model(seed=1)}, "reference was "),
-        ({}, {"model": other_rope()}, "configuration of the model was |reference was "),
-        ({}, {"peft_config": lora()}, "adapter was None, is now {'default': "),
-        (
-            dropping(0.05),
-            dropping(0.3),
-            "dropout of the adapter was {'default': 0.05}, is now {'default': 0.3}",
-        ),
-        (
-            {},
-            {"bias": "pooled"},
-            "bias was shared_mean, is now pooled|parts of theta was mean, deviation, ",
-        ),
-        ({}, {"bias_term": 0.5}, "fixed part of theta was none, is now "),
-        (
-            {},
-            {"objective": DiscountedTail(0.5)},
-            "objective was VoteWeights, is now DiscountedTail alpha=0.5",
-        ),
-        ({}, {"bf16": True}, "precision was "),
-        (
-            {},
-            dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
-            "beta was 0.1, is now 0.5|seed was 7, is now 8|learning_rate was 0.001, is now 0.002|"
-            "adam_epsilon was 1e-08, is now 1e-06|weight_decay was 0.0, is now 0.1",
-        ),
-    ],
-    ids=lambda value: next(iter(value), "") if isinstance(value, dict) else "",
-)
-def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, before, options, told):
-    trained(tmp_path, **SHORT | before)
+LENGTH = '"type": "length", "name": "length", "ratio": '
+CHANGES = [
+    (dict(data=judgments(seed=1)), "data was 72 judgments on 24 comparisons ("),
+    (dict(data=judgments(n_comparisons=23)), "data was 72|is now 69 judgments on 23 comparisons"),
+    (
+        dict(data=with_attributes(Length(ratio=2.0))),
+        f"attributes was {{{LENGTH}1.5}}, is now {{{LENGTH}2.0}}",
+    ),
+    (
+        dict(data=with_attributes(Length(ratio=1.5), Markdown())),
+        '"type": "markdown"|attribute values was 1 a judgment (|is now 2 a judgment (',
+    ),
+    (dict(processing_class=other_tokenizer()), "tokenizer was 59 tokens (|is now 59 tokens ("),
+    (dict(model=tiny.model(seed=1)), "reference was "),
+    (dict(model=other_rope()), "configuration of the model was |reference was "),
+    (dict(peft_config=lora()), "adapter was None, is now {'default': "),
+    (dropping(0.3), "dropout of the adapter was {'default': 0.05}, is now {'default': 0.3}"),
+    (dict(bias="pooled"), "bias was shared_mean, is now pooled|parts of theta was mean, deviation, "),
+    (dict(bias_term=0.5), "fixed part of theta was none, is now "),
+    (dict(objective=DiscountedTail(0.5)), "objective was VoteWeights, is now DiscountedTail alpha=0.5"),
+    (dict(bf16=True), "precision was "),
+    (
+        dict(beta=0.5, seed=8, learning_rate=2e-3, adam_epsilon=1e-6, weight_decay=0.1),
+        "beta was 0.1, is now 0.5|seed was 7, is now 8|learning_rate was 0.001, is now 0.002|"
+        "adam_epsilon was 1e-08, is now 1e-06|weight_decay was 0.0, is now 0.1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "told"), CHANGES, ids=lambda given: next(iter(given)))
+def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told):
+    trained(tmp_path, **SHORT | (dropping(0.05) if "disable_dropout" in options else {}))
     if "bias_term" in options:  # pseudonyms are made with the key of the test
         options = {"bias_term": with_fixed(options["bias_term"])}
     found = refusal(trainer(tmp_path, **SHORT | options))

@@ -90,8 +90,8 @@ def reads_more_than_text(model) -> bool:
 
 def with_adapter(model, peft_config):
     """``model`` with a new adapter; itself where ``peft_config`` is None."""
-    has = getattr(model, "peft_config", None)
-    asked = [peft_config] if peft_config is not None else list((has or {}).values())
+    has = getattr(model, "peft_config", {})
+    asked = [*has.values()] if peft_config is None else [peft_config]
     if any(config.is_prompt_learning for config in asked):
         raise ConfigError(
             "prompt tuning puts virtual tokens before every sequence, which the scoring forward does not know; "

@@ -203,7 +203,7 @@ class BADPOTrainer(_StepTrainer):
             plain
         )
         self.findings: list[Problem] = []
-        self.objective = objective if objective is not None else VoteWeights()
+        self.objective = objective or VoteWeights()
         self._take_in(train_dataset, attributes, bias, tokenizer, args)
         n_embeddings = plain.get_input_embeddings().weight.shape[0]
         require_matching_tokenizer(self.encoded.pairs, tokenizer, n_embeddings)
