@@ -17,13 +17,10 @@ from badpo.estimation.pool import (
 )
 
 
-def test_sides_are_signs_of_cross_group_differences():
-    delta = np.array([[1.0, 2.5], [-1.0, -0.2], [0.0, 0.2]])
-    assert carrier_sides(delta, np.abs(delta) > 0.3).tolist() == [[1, 1], [-1, 0], [0, 0]]
-
-
-def test_co_occurrence_by_hand():
-    side = np.array([[1, 1], [1, 0], [-1, 1], [-1, -1], [0, -1]])
+def test_sides_and_their_co_occurrence_by_hand():
+    delta = np.array([[1.0, 2.5], [1.0, -0.2], [-1.0, 0.4], [-1.0, -0.5], [0.0, -0.9]])
+    side = carrier_sides(delta, np.abs(delta) > 0.3)
+    assert side.tolist() == [[1, 1], [1, 0], [-1, 1], [-1, -1], [0, -1]]
     assert co_occurrence(side).tolist() == [[1.0, 0.5], [0.5, 1.0]]
     assert np.isnan(co_occurrence(np.array([[0, 1]]))[0]).all()
 

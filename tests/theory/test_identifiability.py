@@ -128,12 +128,6 @@ def test_joint_separation_agrees_with_a_search_over_directions():
     assert not (alone & ~found).any()
 
 
-def test_no_votes_leave_everything_open():
-    free = free_directions([], [], np.zeros((0, 2)), n_annotators=3)
-    assert free.n_free == 6
-    assert not free.level_identified().any()
-
-
 def vote_equations(rng, n_annotators, n_comparisons, q):
     """Differences between the votes on each comparison, for continuous attributes: nothing merges."""
     comparison = np.repeat(np.arange(n_comparisons), 4)
@@ -169,6 +163,8 @@ def test_nearly_dependent_equations_are_still_equations():
 
 def test_no_equations_leave_every_unknown_free():
     assert null_basis(sparse.csr_array((0, 4))).toarray().tolist() == np.eye(4).tolist()
+    free = free_directions([], [], np.zeros((0, 2)), n_annotators=3)
+    assert free.n_free == 6 and not free.level_identified().any()
 
 
 @pytest.mark.parametrize(
