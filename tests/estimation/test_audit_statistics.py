@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import sys
 
-import numpy as np
 import pytest
 
-from badpo.auditing.watch import AuditMonitor
 from bench import audit_statistics
 from bench.audit_statistics import (
     Case,
     Pool,
     alarms,
     estimates,
-    evidence_over_time,
     flag_cases,
     measured,
 )
-from bench.simulated_pools import draw_votes, sized
+from bench.simulated_pools import sized
 
 
 def mean_of(measure, replicates, **pool):
@@ -47,20 +44,6 @@ def test_false_alarms_on_the_way():
     found = mean_of(alarms, 4, n_comparisons=1500, spread=0.0, n_planted=1)
     assert found["e_process"] <= 0.06 and found["e_bh"] <= 0.5
     assert found["peeking"] > 0.12
-
-
-def test_the_stream_is_the_monitor_s():
-    votes = draw_votes(Pool(120, n_annotators=8), np.random.default_rng(0))
-    log_e, _, informative = evidence_over_time(votes)
-    monitor = AuditMonitor(["length"])
-    for c in range(120):
-        rows = np.flatnonzero(votes.comparison == c)
-        names = [str(k) for k in votes.annotator[rows]]
-        monitor.update(f"c{c}", names, votes.sign[rows], votes.delta[rows])
-    table = monitor.table().set_index("annotator")
-    of = table.index.astype(int)
-    np.testing.assert_allclose(table["e_value"], np.exp(log_e[-1, of]))
-    np.testing.assert_array_equal(table["n_informative"], informative[-1, of])
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):

@@ -229,15 +229,12 @@ def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():
     """Each attribute's graph joins the groups, but only the sum of the two leans is compared between them."""
     comparison, sign, annotator, delta, m = grouped_pool(groups=2, n=600)
     rng = np.random.default_rng(3)
-    meetings = np.repeat(np.arange(600, 660), 2)
-    both = np.column_stack(
-        [2 * rng.integers(m // 2, size=60), 2 * rng.integers(m // 2, size=60) + 1]
-    ).ravel()
+    both = 2 * rng.integers(m // 2, size=(60, 2)) + [0, 1]
     votes = (
-        np.concatenate([comparison, meetings]),
-        np.concatenate([sign, np.tile([1, -1], 60)]),
-        np.concatenate([annotator, both]),
-        np.concatenate([delta, np.ones((120, 2))]),
+        np.append(comparison, np.repeat(np.arange(600, 660), 2)),
+        np.append(sign, np.tile([1, -1], 60)),
+        np.append(annotator, both),
+        np.append(delta, np.ones((120, 2)), axis=0),
         m,
     )
     expected, sure, exact = both_ways(votes)
@@ -263,13 +260,11 @@ def test_a_large_pool_is_fitted_as_a_small_one(monkeypatch):
 def test_votes_twice_on_a_comparison_enter_the_errors_of_a_large_pool(monkeypatch):
     rng = np.random.default_rng(4)
     comparison, annotator = np.repeat(np.arange(3000), 4), np.repeat(rng.integers(40, size=(3000, 2)), 2)
-    delta = np.ones((12_000, 1))
-    sign = rng.choice([-1, 1], size=12_000)
-    small = fit_conditional(comparison, sign, annotator, delta, 40)
+    votes = comparison, rng.choice([-1, 1], size=12_000), annotator, np.ones((12_000, 1)), 40
+    small = fit_conditional(*votes)
     for module in (fit, newton):
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
-    large = fit_conditional(comparison, sign, annotator, delta, 40)
-    np.testing.assert_allclose(large.se, small.se, rtol=0.1)
+    np.testing.assert_allclose(fit_conditional(*votes).se, small.se, rtol=0.1)
 
 
 def test_variances_after_centering_are_those_of_the_whole_matrix():

@@ -129,14 +129,9 @@ def test_first_votes_do_not_depend_on_labels():
 
 
 def test_contradictions_are_those_of_the_same_person_on_the_same_comparison():
-    found = self_contradictions(
-        comparison=[0, 0, 0, 1, 1, 2, 2, 2],
-        sign=[1, -1, 1, 1, 1, 1, 1, -1],
-        annotator=[0, 0, 1, 0, 0, 1, 1, 1],
-    )
-    assert found["annotator"].tolist() == [0, 0, 1]
-    assert found["comparison"].tolist() == [0, 1, 2]
-    assert found["contradicted"].tolist() == [True, False, True]
+    comparison, annotator = [0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 0, 1, 1, 1]
+    found = self_contradictions(comparison, [1, -1, 1, 1, 1, 1, 1, -1], annotator)
+    assert found.values.tolist() == [[0, 0, True], [0, 1, False], [1, 2, True]]
     assert self_contradictions([0], [1], [0]).empty
 
 
@@ -202,9 +197,8 @@ def test_classes_have_the_leans_of_one_annotator_each_with_errors_by_annotator_a
 
 
 def test_nothing_to_test_is_nan():
-    leans = fit_conditional([0, 0], [1, 1], [0, 1], [[1.0], [1.0]], 2)
-    [test] = equal_leans_test([0, 0], [1, 1], [0, 1], [[1.0], [1.0]], leans)
-    assert np.isnan(test)
+    votes = [0, 0], [1, 1], [0, 1], [[1.0], [1.0]]
+    assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
 
 
 def test_annotators_without_a_class_are_left_out():
