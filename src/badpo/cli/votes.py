@@ -213,8 +213,8 @@ def forget(
         named_places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
         raise ConfigError(f"say where to look: {named_places}")
     people, columns = forgetting.find_people(annotators, mapping), named(column, None)["columns"]
-    where = {**places, "mapping": mapping, "column": (columns or {}).get("annotator")}
-    traces = forgetting.forget(people, **where, dry_run=dry_run)
+    whose = (columns or {}).get("annotator")
+    traces = forgetting.forget(people, **places, mapping=mapping, column=whose, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
     told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
     then = dict.fromkeys(f"then: {remedy}" for remedy in told.values() if remedy)
