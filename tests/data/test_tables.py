@@ -256,7 +256,8 @@ def test_distinct_texts_and_messages_are_numbered():
     )
     numbers, texts = numbered_cells(cells)
     found = [None if number == -1 else texts[number] for number in numbers]
-    assert found == ["hi", messages, None, "hi", messages, None, like] and texts[-1] is None
+    assert found == ["hi", messages, None, "hi", messages, None, like]
+    assert numbers[2] == numbers[5] == -1 and texts[-1] is None
 
 
 @pytest.mark.parametrize(
