@@ -7,10 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from badpo.data.attributes import Length
-from badpo.data.judgments import Judgments
 from badpo.readouts.heldout import heldout_accuracy, theta_rows_for, vote_accuracy, vote_difference
-from tests import tiny
 from tests.readouts.policies import judgments
 
 PAIR = {"sign": [1, -1], "comparison": [0, 1], "annotator": [0, 0], "delta": [0, 0]}
@@ -72,16 +69,6 @@ def test_a_continuous_attribute_differs_beyond_its_threshold():
     assert (found["n_same"], found["n_cross"], found["same"], found["cross"]) == (1, 1, 0.0, 1.0)
 
 
-def test_votes_read_from_a_table():
-    """u in the direction of the longer text predicts votes that lean to it, and nothing else."""
-    votes = Judgments.read(tiny.votes(400), attributes=[Length(ratio=1.5)])
-    words = [votes.comparisons[side].str.split().str.len() for side in ("response_a", "response_b")]
-    found = heldout_accuracy((words[0] - words[1]).to_numpy(dtype=float), votes)["length"]
-    assert found["n_same"] + found["n_cross"] == votes.n_votes and found["gap_low"] > 0.5
-    # equal lengths give a margin of 0, which predicts nobody
-    assert found["same"] == 0.0
-
-
 def test_margins_must_fit_the_comparisons():
     with pytest.raises(ValueError, match="one margin per comparison"):
         heldout_accuracy([1.0], judgments(**PAIR))
@@ -127,12 +114,6 @@ def test_classes_by_hand(n_of_b):
         assert [(found[c]["n"], found[c]["accuracy"]) for c in "AB"] == [(5, 1.0), (5, 0.0)]
 
 
-def test_without_a_lean_it_is_the_cross_group_accuracy():
-    u, _, votes = simulated(500)
-    plain = vote_accuracy(u, np.zeros((12, 2)), votes)
-    assert plain["black"]["all"]["accuracy"] == heldout_accuracy(u, votes)["black"]["cross"]
-
-
 def test_planted_theta_is_the_ceiling_and_pooled_is_chance_where_classes_oppose():
     u, planted, votes = simulated()
     pooled = vote_accuracy(u, np.tile(planted.mean(0), (12, 1)), votes)["woman"]["all"]
@@ -154,14 +135,6 @@ def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
             assert cell["se"] < 0.7 * other["se"] and cell["n"] == one["n"]
             assert cell["low"] < cell["difference"] < cell["high"]
     assert vote_difference(u, planted, planted, votes)["woman"]["all"]["se"] == 0
-
-
-def test_tilting_the_margins_against_theta_changes_no_prediction():
-    u, planted, votes = simulated(300)
-    c = np.array([0.7, -1.2])
-    moved = vote_accuracy(u + votes.delta @ c, planted - c, votes)
-    still = vote_accuracy(u, planted, votes)
-    assert moved["woman"]["all"]["nll"] == pytest.approx(still["woman"]["all"]["nll"])
 
 
 def test_annotators_without_a_class_count_among_all_alone():
