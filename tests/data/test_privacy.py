@@ -71,7 +71,7 @@ def test_two_first_uses_at_once_agree_on_one_key(key_file):
         assert len(set(pool.map(lambda _: pseudonym_key(), range(16)))) == 1
 
 
-@pytest.mark.parametrize(("key", "told"), [("short", "has 5 bytes"), ("a" * 16, "repeats 1 character")])
+@pytest.mark.parametrize(("key", "told"), [("short", "5 characters"), ("a" * 16, "1 of them")])
 def test_a_key_that_can_be_guessed_is_refused(monkeypatch, key, told):
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
     with pytest.raises(ConfigError, match=told):

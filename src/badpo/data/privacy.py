@@ -203,13 +203,10 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    if len(key) < SHORTEST_KEY:
+    if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS:
         raise ConfigError(
-            f"the pseudonym key in {source} has {len(key)} bytes; with fewer than {SHORTEST_KEY} ids can be guessed"
-        )
-    if len(set(key)) < FEWEST_CHARACTERS:
-        raise ConfigError(
-            f"the pseudonym key in {source} repeats {counted(len(set(key)), 'character')}, so that ids can be guessed; "
-            f'make a random one, such as python -c "import secrets; print(secrets.token_hex(32))"'
+            f"the pseudonym key in {source} has {counted(len(key), 'character')}, {len(set(key))} of them different, "
+            f"so that ids can be guessed; make one of {SHORTEST_KEY} or more, such as "
+            'python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key
