@@ -61,13 +61,13 @@ def check_pack(pairs, trees):
 
 
 @deterministic
-@given(comparisons, st.sampled_from(["unshared", "all"]))
-def test_comparisons_share_their_beginning(pairs, scored_tokens):
-    trees = comparison_trees(pairs, scored_tokens)
+@given(comparisons, st.booleans())
+def test_comparisons_share_their_beginning(pairs, scores_shared):
+    trees = comparison_trees(pairs, scores_shared)
     check_pack(pairs, trees)
     for number, tree in enumerate(trees):
         n_shared = shared_length(pairs[2 * number][1], pairs[2 * number + 1][1])
-        first = n_shared if scored_tokens == "unshared" else 0
+        first = 0 if scores_shared else n_shared
         assert tree == [(2 * number, 0, first), (2 * number + 1, n_shared, first)]
 
 

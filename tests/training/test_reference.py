@@ -28,7 +28,7 @@ def same(found, expected) -> bool:
     return all(np.array_equal(f, e) for f, e in zip(found, expected, strict=True))
 
 
-def stand_in(model, asked, token_budget) -> list[np.ndarray]:
+def stand_in(model, asked) -> list[np.ndarray]:
     """Values that any process would compute the same for a response."""
     return [np.sqrt(response.astype(np.float32)) for _, response in asked]
 
@@ -80,16 +80,16 @@ def test_two_writers_at_once_do_no_harm(tmp_path, monkeypatch):
     asked = pairs(40)
     both_compute = threading.Barrier(2)
 
-    def compute(model, missing, token_budget):
+    def compute(model, missing):
         both_compute.wait(timeout=10)
-        return stand_in(model, missing, token_budget)
+        return stand_in(model, missing)
 
     monkeypatch.setattr(reference, "response_logps", compute)
-    expected = stand_in(None, asked, 0)
+    expected = stand_in(None, asked)
 
     def is_right(part: list) -> bool:
         found = ReferenceCache(tmp_path, "key").logps("a model", part)
-        return same(found, stand_in(None, part, 0))
+        return same(found, stand_in(None, part))
 
     for parts in [(asked[:20], asked[:20]), (asked[10:35], asked[15:])]:
         with ThreadPoolExecutor(2) as writers:

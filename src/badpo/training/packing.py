@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-ScoredTokens = Literal["unshared", "all"]
 Pair = tuple[np.ndarray, np.ndarray]
 Inputs = dict[str, np.ndarray]
 Layout = Callable[[Sequence[Pair]], Inputs]
@@ -52,12 +51,12 @@ def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
     return int(differs[0]) if len(differs) else limit
 
 
-def comparison_trees(pairs: Sequence[Pair], scored_tokens: ScoredTokens = "unshared") -> list[Tree]:
+def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list[Tree]:
     """A tree of each two pairs that follow each other: the responses a and b of a comparison."""
     trees = []
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
-        first = n_shared if scored_tokens == "unshared" else 0
+        first = 0 if scores_shared else n_shared
         trees.append([Branch(i, 0, first), Branch(i + 1, n_shared, first)])
     return trees
 
@@ -135,17 +134,17 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
     }
 
 
-def packed_comparisons(pairs: Sequence[Pair], scored_tokens: ScoredTokens = "unshared") -> Inputs:
+def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> Inputs:
     """The layout of comparisons, two pairs each, as trees.
 
     Parameters
     ----------
     pairs : sequence of (int array, int array)
         Prompt with response a, prompt with response b, and so on; no part may be empty.
-    scored_tokens : "unshared" or "all"
-        ``unshared`` leaves out what both responses begin with. Those tokens have the same log-probability in both, so
+    scores_shared : bool
+        Without, what both responses begin with is left out. Those tokens have the same log-probability in both, so
         the difference between the responses, and with it the margin, is exact; a response's own log-probability is
-        not available. ``all`` scores every response token, those of the trunk once for either side.
+        not available. With it every response token is scored, those of the trunk once for either side.
 
     Examples
     --------
@@ -163,7 +162,7 @@ def packed_comparisons(pairs: Sequence[Pair], scored_tokens: ScoredTokens = "uns
     >>> inputs["response"]
     array([0, 0, 1, 1])
     """
-    return plan_pack(pairs, comparison_trees(pairs, scored_tokens))
+    return plan_pack(pairs, comparison_trees(pairs, scores_shared))
 
 
 def packed_responses(pairs: Sequence[Pair]) -> Inputs:

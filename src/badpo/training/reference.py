@@ -149,7 +149,7 @@ class ReferenceCache:
         self._opened: set[str] = set()
         self.n_computed = 0
 
-    def logps(self, model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
+    def logps(self, model, pairs: Sequence[Pair]) -> list[np.ndarray]:
         """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once, float32.
 
         Without a model all of them must be there: a policy that was its own reference has been trained.
@@ -166,7 +166,7 @@ class ReferenceCache:
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):
             some = slice(start, start + RESPONSES_PER_SHARD)
-            self._write(keys_of[some], response_logps(model, pairs_of[some], token_budget))
+            self._write(keys_of[some], response_logps(model, pairs_of[some]))
         self.n_computed += len(missing)
         self.load()
         return [self._values[key] for key in keys]

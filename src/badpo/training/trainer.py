@@ -299,7 +299,7 @@ class BADPOTrainer(_StepTrainer):
         layout = self._layout
         # what both responses begin with cancels, unless they weigh it differently
         if self.objective.weighs_tokens and layout is packed_comparisons:
-            layout = partial(packed_comparisons, scored_tokens="all")
+            layout = partial(packed_comparisons, scores_shared=True)
         return ComparisonCollator(data, self.reference_logps(data), layout)
 
     def _encoded_sets(self, given):
