@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.mark.parametrize(("scheme", "color"), [("light", LIGHT), ("dark", DARK)])
 @pytest.mark.parametrize("width", [375, 1280])
-@pytest.mark.parametrize(("name", "n_charts"), [("report.html", 2), ("people.html", 6)])
+@pytest.mark.parametrize(("name", "n_charts"), [("report.html", 2), ("people.html", 4)])
 def test_the_page_in_a_window(browser, page, name, n_charts, width, scheme, color):
     page = page.with_name(name)
     browser.open(page, width, scheme)

@@ -1,4 +1,4 @@
-"""The page of an audit's single annotators: their leans, the funnel, lean against agreement."""
+"""The page of an audit's single annotators: their leans, and lean against agreement."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ from badpo.results.charts import (
     legend,
     point_cloud,
 )
-from badpo.results.words import cleaned, decimal, page_templates, shown
+from badpo.results.words import cleaned, page_templates, shown
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _LEGEND = legend((name, style) for style, name in enumerate(_KINDS))
-# share of annotators within, how many standard deviations that is, dash
-_FUNNEL_LIMITS = ((95, 1.959964, 2), (99.8, 3.090232, 3))
-_SMALLEST_REACH, _LARGEST_REACH, _LARGEST_SE = 1.0, 4.0, 2.0
+_SMALLEST_REACH, _LARGEST_REACH = 1.0, 4.0
 
 
 def people_html(summary: Json, annotators: pd.DataFrame) -> str:
@@ -39,9 +37,7 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["annotator"]],
     )
-    figures = [
-        draw(summary, annotators) for draw in (caterpillar_figure, funnel_figure, agreement_figure)
-    ]
+    figures = [draw(summary, annotators) for draw in (caterpillar_figure, agreement_figure)]
     return (
         page_templates()
         .get_template("people.html.jinja")
@@ -82,41 +78,6 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
     return dot_figure("Single annotators", panels, caption, _LEGEND)
 
 
-def funnel_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Own estimates against their standard errors, with the limits that the spread of the pool leads one to expect."""
-    panels, notes = [], []
-    for label, pool, people in _by_attribute(summary, annotators):
-        finite = people[np.isfinite(people["deviation"].to_numpy(dtype=float)) & (people["se"] > 0)]
-        if finite.empty:
-            continue
-        most = min(_LARGEST_SE, float(finite["se"].max()))
-        drawn = finite[finite["se"] <= most]
-        note, curves = "no limits are drawn, since the votes do not bound tau", []
-        if has_usable_spread(pool):
-            note, curves = f"limits include tau {decimal(pool['tau'])}", _funnel_curves(pool, most)
-        if beyond := len(finite) - len(drawn):
-            note += f", {beyond:,} with a standard error beyond {decimal(most, 1)} not drawn"
-        notes.append(f"{label}: {note}.")
-        chart = point_cloud(
-            _clouds(drawn, "deviation", "se"),
-            f"deviation against standard error on {label}",
-            "deviation, log-odds",
-            "standard error",
-            _reach(finite),
-            (most, 0.0),
-            curves,
-            _middle(pool),
-        )
-        panels.append((label, chart))
-    caption = (
-        "Each point is one annotator, the surer the higher; points beyond an end of the axis stand at it. Within the "
-        "inner (solid) lines 95 % of annotators are expected, within the outer (dashed) ones 99.8 %, given their "
-        f"standard errors and tau. {' '.join(notes)}"
-    )
-    title = "Funnel: deviation against uncertainty"
-    return Figure(title, panels, caption, legend=_LEGEND) if panels else None
-
-
 def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Shrunken estimates against agreement with co-voters; None where either is missing for everyone."""
     panels = []
@@ -130,7 +91,7 @@ def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
                 "agreement with co-voters",
                 _reach(both),
                 (0.0, 1.0),
-                level=_middle(pool),
+                _middle(pool),
             )
             panels.append((label, chart))
     caption = (
@@ -178,15 +139,3 @@ def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Series]:
     points = people.groupby("style")[[x, y]]
     kinds = [kind for kind in (_FEW, _ESTIMATED, _FLAGGED) if kind in points.groups]
     return [Series(_KINDS[kind], kind, points.get_group(kind).to_numpy().tolist()) for kind in kinds]
-
-
-def _funnel_curves(pool: Json, most: float) -> list[Series]:
-    """Within how many standard deviations of the middle estimates with some standard error are expected."""
-    se = np.linspace(0.0, most, 41)
-    middle = pool["level"] if pool["absolute"] and pool["level"] is not None else 0.0
-    sd = np.hypot(se, pool["tau"])
-    return [
-        Series(f"{share} % limit", dash, np.column_stack([middle + z * sd, se]).tolist())
-        for share, size, dash in _FUNNEL_LIMITS
-        for z in (-size, size)
-    ]

@@ -200,19 +200,12 @@ def point_cloud(
     axis_y: str,
     limits_x: Limits,
     limits_y: Limits,
-    curves: Sequence[Series] = (),
     level: Level | None = None,
 ) -> Markup:
-    """Points between fixed axes, with curves behind them; the first of ``limits_y`` stands at the bottom."""
+    """Points between fixed axes."""
     left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
-    across = axis_of([], limits_x, left, right)
-    upward = limits_y[0] < limits_y[1]
-    up = axis_of([], (min(limits_y), max(limits_y)), *((bottom, top) if upward else (top, bottom)))
+    across, up = axis_of([], limits_x, left, right), axis_of([], limits_y, bottom, top)
     parts = [*_upright(across, top, bottom, axis_x, level), *_level_grid(up, left, right, axis_y)]
-    for curve in curves:
-        # only where it runs between the ends of the axis: along an edge it would look like a limit
-        inside = [point for point in curve.points if across.low <= point[0] <= across.high]
-        parts.append(_path(f"bound d{curve.style}", _through(inside, across, up), curve.name))
     for cloud in clouds:
         drawn = "".join(_shape(across.at(x), up.at(y), cloud.style, 2.5) for x, y in cloud.points)
         tip = f"{cloud.name}: {len(cloud.points):,}"
