@@ -122,7 +122,7 @@ def build_model(
 
 def build_start(texts: Iterable[str], vocab_size: int = 1536, **shape: Any) -> tuple[Any, Any]:
     """A start model of a shape, as `build_model` takes it, and a tokenizer learned from texts."""
-    tokenizer = build_tokenizer(texts, vocab_size)
+    tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
     return build_model(tokenizer, seed=0, **shape), tokenizer
 
 
