@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple
 
+from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import Attribute, Length, Markdown
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.importers.convert import import_votes
@@ -62,11 +64,9 @@ def load(source: Source = None) -> MultiPref:
     train, held_out = judgments.split(HELD_OUT, seed=0)
     words = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
 
-    def offline(attribute: Attribute) -> dict[str, float | None]:
+    def offline(attribute: Attribute) -> Json:
         (found,) = judgments.with_attributes([attribute]).offline_log_odds()
-        shown = ("carrier_wins", "log_odds", "ci_low", "ci_high")
-        share = {"cross_share": found.n_cross / n_votes}
-        return share | {name: getattr(found, name) for name in shown}
+        return log_odds_row(found, n_votes)
 
     gate = {
         # of what was cast, before ties are left out
