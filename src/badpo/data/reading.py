@@ -288,7 +288,7 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     for name, column in zip(names, codes, strict=True):
         for why in filter(None, dict.fromkeys(faults)):
             found.rows("E105", f"{name} cannot be read, {why}", name, (faults == why)[column], remedy)
-    is_read = np.array([isinstance(text, str | list) for text in texts])
+    is_read = np.array([isinstance(text, (str, list)) for text in texts])
     codes[:, ~is_read[codes].all(axis=0)] = -1
     is_text = np.array([isinstance(text, str) for text in texts])
     mixed = is_text[codes[-2]] != is_text[codes[-1]]
@@ -329,8 +329,9 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
 
 
 def _is_blank(text: Any) -> bool:
-    contents = [message["content"] for message in text] if isinstance(text, list) else [str(text)]
-    return not any(content.strip() for content in contents)
+    if isinstance(text, list):
+        return not any(message["content"].strip() for message in text)
+    return not str(text).strip()
 
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:

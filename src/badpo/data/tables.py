@@ -431,7 +431,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     values = as_objects([*(others.get(key, key) for key in keys), None])
     half = ValueError("it holds half of a surrogate pair, which is no character")
     for i, value in enumerate(values):
-        if isinstance(value, str | list) and not is_unicode(text_key(value)):
+        if isinstance(value, (str, list)) and not is_unicode(text_key(value)):
             values[i] = half
     numbers[pd.isna(values)[numbers]] = -1
     return numbers, values
