@@ -243,13 +243,14 @@ def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> dict[
     votes = votes.drop_duplicates("comparison").sort_values("comparison")
     pairs = measured.comparisons.loc[votes["comparison"], ["response_a", "response_b"]].to_numpy()
     pairs = np.where(votes[["delta"]] > 0, pairs, pairs[:, ::-1])
-    figures = ("n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
+    low, high = odds.interval()
     return {
         "attribute": attribute.name,
         "parameters": {k: v for k, v in attribute.config.items() if k not in ("type", "name")},
         "scope": attribute.scope,
         "cross_share": odds.n_cross / measured.n_votes,
-        **{name: getattr(odds, name) for name in figures},
+        **{name: getattr(odds, name) for name in ("n_cross", "carrier_wins", "log_odds")},
+        **{"ci_low": low, "ci_high": high},
         "examples": {
             side: list(dict.fromkeys(map(_beginning, texts)))[:n_examples]
             for side, texts in zip(("with", "without"), pairs.T, strict=True)
