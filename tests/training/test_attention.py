@@ -9,22 +9,10 @@ import math
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma2Config,
-    GPT2Config,
-    GPTJConfig,
-    LlamaConfig,
-    MambaConfig,
-    MistralConfig,
-    NemotronConfig,
-    Qwen2Config,
-    Qwen2MoeConfig,
-    Qwen2VLConfig,
-    T5Config,
-)
+from transformers import AutoModelForCausalLM
 
 from badpo.training import attention
 from badpo.training.attention import (
@@ -44,19 +32,26 @@ HEADS = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key
 SIZES = TOKENS | HEADS | dict(intermediate_size=48, max_position_embeddings=64)
 GPT2_SIZES = TOKENS | dict(n_embd=32, n_layer=2, n_head=4, n_positions=64)
 GPT2_SIZES |= dict(embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
+
+
+def config(kind: str, **options):
+    """The configuration of a small model of a kind."""
+    return getattr(transformers, f"{kind}Config")(**SIZES | options)
+
+
 CONFIGS = {
-    "qwen2": Qwen2Config(**SIZES),
-    "llama": LlamaConfig(**SIZES),
-    "mistral": MistralConfig(**SIZES, sliding_window=None),
-    "gpt2": GPT2Config(**GPT2_SIZES),
+    "qwen2": config("Qwen2"),
+    "llama": config("Llama"),
+    "mistral": config("Mistral", sliding_window=None),
+    "gpt2": transformers.GPT2Config(**GPT2_SIZES),
 }
 TOLERANCE = 1e-5
 CPU = torch.device("cpu")
 
 
-def tiny_model(config, attention="sdpa"):
+def tiny_model(configuration, attention="sdpa"):
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=attention)
+    return AutoModelForCausalLM.from_config(copy.deepcopy(configuration), attn_implementation=attention)
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
@@ -298,10 +293,10 @@ def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
 
 
 def test_what_cannot_follow_the_plan_fails_aloud(qwen2):
-    gptj = tiny_model(GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
+    gptj = tiny_model(transformers.GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
     with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
         pytest.fail("the tree attention was switched on")
-    nemotron = tiny_model(NemotronConfig(**SIZES))
+    nemotron = tiny_model(config("Nemotron"))
     with (
         pytest.raises(RuntimeError, match="NemotronAttention did not receive"),
         tree_attention(nemotron),
@@ -354,37 +349,35 @@ def test_keywords_that_ask_for_nothing_pass(qwen2):
     assert output.shape == (1, 3, 4, 8) and weights is None
 
 
-WINDOWED = [
-    MistralConfig(**SIZES, sliding_window=8),
-    Qwen2Config(**SIZES, use_sliding_window=True, sliding_window=6, max_window_layers=1),
-]
+SLIDES = dict(use_sliding_window=True, sliding_window=6, max_window_layers=1)
+UNKNOWN = dict(layer_types=["sliding_attention", "full_attention"])
 MIXED_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
-UNKNOWN_WINDOW = Qwen2Config(**SIZES, layer_types=["sliding_attention", "full_attention"])
+MROPE = transformers.Qwen2VLConfig(text_config=SIZES | {"rope_parameters": MIXED_ROPE})
 
 
 @pytest.mark.parametrize(
-    ("config", "reason"),
+    ("configuration", "reason"),
     [
         (CONFIGS["qwen2"], None),
         (CONFIGS["gpt2"], None),
-        (WINDOWED[0], "a sliding window of 8 tokens"),
-        (WINDOWED[1], "a sliding window of 6 tokens"),
-        (UNKNOWN_WINDOW, "sliding-window layers of unknown length"),
-        (Gemma2Config(**SIZES), "soft-capping"),
-        (Qwen2VLConfig(text_config=SIZES | {"rope_parameters": MIXED_ROPE}), "M-RoPE"),
-        (MambaConfig(), "recurrent layers"),
-        (T5Config(), "an encoder"),
+        (config("Mistral", sliding_window=8), "a sliding window of 8 tokens"),
+        (config("Qwen2", **SLIDES), "a sliding window of 6 tokens"),
+        (config("Qwen2", **UNKNOWN), "sliding-window layers of unknown length"),
+        (config("Gemma2"), "soft-capping"),
+        (MROPE, "M-RoPE"),
+        (transformers.MambaConfig(), "recurrent layers"),
+        (transformers.T5Config(), "an encoder"),
     ],
 )
-def test_unsupported_attention_is_named(config, reason):
-    found = unsupported_reason(config)
+def test_unsupported_attention_is_named(configuration, reason):
+    found = unsupported_reason(configuration)
     assert found is None if reason is None else reason in found
 
 
 def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refused():
     experts = dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
-    slides = dict(use_sliding_window=True, sliding_window=20, layer_types=["sliding_attention"] * 2)
-    moe = tiny_model(Qwen2MoeConfig(**SIZES, **experts, **slides, shared_expert_intermediate_size=16))
+    experts |= dict(shared_expert_intermediate_size=16, layer_types=["sliding_attention"] * 2)
+    moe = tiny_model(config("Qwen2Moe", **experts, use_sliding_window=True, sliding_window=20))
     with tree_attention(moe):
         packed_hidden(moe, mixed_comparisons()[:4])
         with pytest.raises(ValueError, match="a sliding window of 20 tokens; use the padded forward"):
