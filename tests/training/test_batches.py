@@ -97,6 +97,8 @@ def test_grouped_steps_have_equal_size_and_keep_comparisons_together():
         # a comparison that falls on the border of two steps is in both, and in no other
         assert all(len(where) == 1 or where[1] == where[0] + 1 for where in seen)
         assert size == 10 or all(len(where) == 1 for where in seen)
+    # a shuffle of single judgments has nearly as many comparisons in a step as judgments
+    assert min(len(set(comparison[votes])) for votes in planned("random", comparison, 12)) > 6
 
 
 def test_a_batch_of_comparisons_brings_all_of_their_judgments():

@@ -80,14 +80,10 @@ def test_segments_stay_where_the_plan_is_made_of_them():
     assert {tensor.device.type for tensor in moved.values()} == {"meta"}
 
 
-def test_without_the_keyword_the_forward_is_the_models_own():
-    own, attached = tiny.model(), attach(attach(tiny.model()))
+def test_without_the_keyword_the_forward_is_the_models_own_and_a_deep_copy_runs_its_own_weights():
+    own, model = tiny.model(), attach(attach(tiny.model()))
     ids = torch.tensor([[5, 6, 7]])
-    assert torch.equal(own(input_ids=ids).logits, attached(input_ids=ids).logits)
-
-
-def test_a_deep_copy_runs_its_own_weights():
-    model = attach(tiny.model())
+    assert torch.equal(own(input_ids=ids).logits, model(input_ids=ids).logits)
     twin = copy.deepcopy(model)
     before = response_logps(twin, pairs()[:1])[0]
     with torch.no_grad():

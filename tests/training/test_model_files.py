@@ -80,19 +80,18 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
         require_data(str(model_folder))
 
 
-def test_a_list_of_safetensors_that_names_a_pickle_is_refused(tmp_path, model_folder):
+def test_a_list_of_safetensors_that_names_a_pickle_and_an_adapter_in_one_are_refused(
+    tmp_path, model_folder
+):
     (model_folder / "model.safetensors").unlink()
-    torch.save(Owned(tmp_path / "owned"), model_folder / "pytorch_model.bin")
+    for name in ("pytorch_model.bin", "adapter_model.bin"):
+        torch.save(Owned(tmp_path / "owned"), model_folder / name)
     (model_folder / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"a": "pytorch_model.bin"}}'
+        '{"weight_map": {"a": "adapter_model.bin"}}'
     )
-    with pytest.raises(ConfigError, match=r"names pytorch_model\.bin"):
+    with pytest.raises(ConfigError, match=r"names adapter_model\.bin"):
         load_weights(model_folder)
-
-
-def test_an_adapter_in_a_pickle_is_not_opened(tmp_path):
-    (tmp_path / "adapter_config.json").write_text("{}")
-    torch.save(Owned(tmp_path / "owned"), tmp_path / "adapter_model.bin")
+    (model_folder / "model.safetensors.index.json").unlink()
     with pytest.raises(ConfigError, match="adapter_model.bin"):
-        load_adapter(None, tmp_path)
+        load_adapter(None, model_folder)
     assert not (tmp_path / "owned").exists()
