@@ -104,6 +104,13 @@ def test_separation_has_a_direction():
     assert separated_annotators(annotator, sign, delta, 5).ravel().tolist() == [1, -1, 0, 0, 0]
 
 
+def test_a_single_vote_among_many_makes_a_lean_finite():
+    toward = np.vstack([np.tile([[1.0, 0.0], [0.0, 1.0]], (200, 1)), [[-1.0, -1.0]]])
+    for votes, ends in ((toward, (0, 0)), (toward[:-1], (0, 1))):
+        lowest, highest = separating_mixes(np.zeros(len(votes), dtype=int), votes, 1)
+        assert (lowest == ends[0]).all() and (highest == ends[1]).all()
+
+
 def test_joint_separation_agrees_with_a_search_over_directions():
     rng = np.random.default_rng(2)
     annotator = np.repeat(np.arange(60), 4)

@@ -316,8 +316,9 @@ def judgment_arrays(
 def lean_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
     """Row j holds d_j in the columns of annotator k_j."""
     n, q = delta.shape
-    columns = (annotator[:, None] * q + np.arange(q)).ravel()
-    entries = delta.ravel(), columns, q * np.arange(n + 1)
+    # short numbers, since products with the design are what estimates wait for
+    columns = (annotator[:, None] * q + np.arange(q)).astype(np.int32)
+    entries = delta.ravel(), columns.ravel(), q * np.arange(n + 1, dtype=np.int32)
     return sparse.csr_array(entries, shape=(n, n_annotators * q))
 
 
