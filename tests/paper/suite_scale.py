@@ -60,7 +60,3 @@ def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patt
 def small(out: Path, *suites: Suite, seeds=(42,), data: Path | None = None, **changes) -> Reproduction:
     """Suites at the small scale; changes are fields of the scale."""
     return Reproduction(suites, replace(SMALL, **changes), seeds, out, data)
-
-
-def silent(what: str, share: float) -> None:
-    pass

@@ -36,10 +36,11 @@ from badpo_paper.arm_setup import (
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
 from badpo_paper.reproduce import run_suites
+from badpo_paper.schedule import silent
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import Condition
 from tests import tiny
-from tests.paper.suite_scale import DECODING, SMALL, STYLE, dataset, silent, small, suite
+from tests.paper.suite_scale import DECODING, SMALL, STYLE, dataset, small, suite
 
 arm_judgments = partial(arm_setup.arm_judgments, max_length=192, max_prompt_length=96)
 

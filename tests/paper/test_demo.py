@@ -27,16 +27,13 @@ from badpo_paper.demo import (
     run_demo,
     summarize,
 )
+from badpo_paper.schedule import silent
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
 from tests.runs.recipes import log_lines, written
 
 ATTRIBUTES = {"woman", "black"}
 ARM_FOLDERS = {f"{name}-s42" for name in ARMS_SHOWN}
-
-
-def silent(what: str, share: float) -> None:
-    pass
 
 
 def run(out: Path, seeds=(42,), **changes):

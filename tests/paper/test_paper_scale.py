@@ -41,12 +41,12 @@ from badpo_paper.datasets import public_fresh, public_signed, public_style, publ
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import Reproduction, plan
+from badpo_paper.schedule import Reproduction, plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Column, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
-from tests.paper.suite_scale import SIGNED, STYLE, dataset, silent, suite
+from tests.paper.suite_scale import SIGNED, STYLE, dataset, suite
 from tests.paper.test_schedule import SigningBench
 
 SHAPE = {

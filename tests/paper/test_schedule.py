@@ -33,7 +33,7 @@ from badpo_paper.corpora import bundled
 from badpo_paper.corpora.published import require_unseen
 from badpo_paper.reference import open_stage
 from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import execute
+from badpo_paper.schedule import execute, silent
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import LORA, Column, Condition, Offset, Panel, Row, Suite
 from tests.paper.conftest import count_training
@@ -45,7 +45,6 @@ from tests.paper.suite_scale import (
     SMALL,
     STYLE,
     dataset,
-    silent,
     small,
     suite,
 )
@@ -320,7 +319,7 @@ CODE = """
 import sys
 from pathlib import Path
 from badpo_paper.suites import Condition
-from badpo_paper.schedule import execute
+from badpo_paper.schedule import execute, silent
 from tests.paper.suite_scale import small, suite
 if __name__ == "__main__":
     told = lambda what, share: print(what, share, flush=True)
