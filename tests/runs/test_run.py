@@ -16,7 +16,7 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from badpo.data.files import BusyError, locked
+from badpo.data.files import BusyError, locked, run_damage
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
@@ -313,6 +313,21 @@ def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_pat
     assert changed_at(folder) == before
     (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
     refused(r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew", resume=True)
+
+
+def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(recipe(tmp_path))
+    monkeypatch.setattr("badpo.training.checkpoints.package_versions", lambda names: {"torch": "0.0"})
+    with pytest.raises(ConfigError, match=r"code was .* is now torch 0\.0.*--allow-changed code"):
+        train_run(recipe(tmp_path), resume=True)
+    with pytest.raises(ConfigError, match="it needs --resume"):
+        train_run(recipe(tmp_path), allow_changed=["code"])
+    folder = train_run(recipe(tmp_path), resume=True, allow_changed=["code"])
+    assert json.loads((folder / "environment.json").read_text())["allowed_changes"] == ["code"]
+    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
+    assert run_damage(folder) is None
 
 
 def test_a_run_that_was_stopped_before_it_was_sealed_is_finished_by_resuming(run):

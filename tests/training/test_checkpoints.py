@@ -34,7 +34,7 @@ from badpo.training.checkpoints import (
 )
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
-from tests.training.tiny_runs import judgments, lora, trained, trainer
+from tests.training.tiny_runs import judgments, log_lines, lora, trained, trainer
 
 # -- files -------------------------------------------------------------------------------------------------------
 
@@ -178,9 +178,9 @@ def cut_back(folder) -> None:
     (folder / "checkpoints" / "checkpoint-4" / MARKER).unlink()
 
 
-def refusal(run: BADPOTrainer) -> str:
+def refusal(run: BADPOTrainer, **options) -> str:
     with pytest.raises(ConfigError) as caught:
-        run.train(resume_from_checkpoint=True)
+        run.train(resume_from_checkpoint=True, **options)
     return str(caught.value)
 
 
@@ -247,7 +247,7 @@ def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told)
     if "bias_term" in options:  # pseudonyms are made with the key of the test
         options = {"bias_term": with_fixed(options["bias_term"])}
     found = refusal(trainer(tmp_path, **SHORT | options))
-    assert "Change them back, or start a new output_dir" in found
+    assert "Change them back, or start a new output_dir" in found and "--allow-changed" not in found
     assert all(part in found for part in told.split("|")), found
 
 
@@ -268,13 +268,23 @@ def test_facts_are_what_is_read_back(tmp_path):
     }
 
 
-def test_another_version_is_refused_with_the_remedy(tmp_path, monkeypatch):
-    trained(tmp_path, **SHORT)
+def test_another_version_is_refused_unless_it_is_allowed(tmp_path, monkeypatch, caplog):
+    folder = tmp_path / "run"
+    trained(tmp_path / "whole", **SAVED)
+    trained(folder, **SAVED)
+    cut_back(folder)
     before = module.package_versions(["torch"])["torch"]
     monkeypatch.setattr(module, "package_versions", lambda names: {"torch": "0.0"})
-    told = refusal(trainer(tmp_path, **SHORT))
+    told = refusal(trainer(folder, **SAVED))
     assert f"torch {before}" in told and "is now torch 0.0" in told
-    assert "Install those versions again" in told
+    assert "go on with --allow-changed code" in told
+    told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
+    assert told == "beta cannot be allowed to change; only code can"
+    told = refusal(trainer(folder, **SAVED | {"max_steps": 6}), allow_changed=["code"])
+    assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
+    trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
+    assert "resumed with a change that was allowed: code was" in caplog.text
+    assert log_lines(folder) == log_lines(tmp_path / "whole")
 
 
 def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(tmp_path, monkeypatch):

@@ -254,6 +254,11 @@ def train(
     arm_file: ArmFile = None,
     dry_run: bool = Option(False, help="Plan, counts and a self-test; nothing is trained."),
     resume: bool = Option(False, help="Continue from the newest checkpoint whose checksums agree."),
+    allow_changed: list[str] | None = Option(
+        None,
+        metavar="NAME",
+        help="With --resume: what may differ from the checkpoint; only code, the versions of packages.",
+    ),
     trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,
 ) -> None:
@@ -276,7 +281,7 @@ def train(
         return
     left = "stopped; start the same command again, with --resume where there is a checkpoint"
     with stopping_whole(left), redirect_stdout(sys.stderr):
-        folder = train_run(recipe, resume)
+        folder = train_run(recipe, resume, allow_changed or ())
     if is_first_process():
         tell(as_json, {"run": folder}, f"{folder}\nnext: badpo evaluate {folder}")
 

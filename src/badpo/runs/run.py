@@ -116,7 +116,7 @@ def plan_run(recipe: Recipe) -> Plan:
 # -- a run of a recipe -------------------------------------------------------------------------------------------
 
 
-def train_run(recipe: Recipe, resume: bool = False) -> Path:
+def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Path:
     """Train as a recipe says and write the run folder; return it.
 
     The folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
@@ -127,6 +127,8 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     recipe : Recipe
     resume : bool
         Continue from the newest whole checkpoint of the same run folder.
+    allow_changed : sequence of str
+        What may differ from that checkpoint: "code", or nothing.
 
     Raises
     ------
@@ -141,12 +143,12 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
     """
     # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
     with locked_by_first(folder := run_folder(recipe)):
-        _require_trainable(folder, resume)
+        _require_trainable(folder, resume, allow_changed)
         train, held_out = read_judgments(recipe)
         settled, findings = examined(recipe, train)
         if run_folder(settled) != folder:
             logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
-            return train_run(settled, resume)
+            return train_run(settled, resume, allow_changed)
         for finding in findings:
             logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
         # what it lacks is told before a reference is trained
@@ -155,12 +157,14 @@ def train_run(recipe: Recipe, resume: bool = False) -> Path:
         trainer = make_trainer(settled, folder, Prepared(train), held_out, model, tokenizer)
         command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
         go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
-        _train_into(trainer, settled, command, resume, go_on=go_on)
+        _train_into(trainer, settled, command, resume, allow_changed, go_on=go_on)
     return folder
 
 
-def _require_trainable(folder: Path, resume: bool) -> None:
+def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
     """Refuse to write over a run, and to continue one that is finished or not there."""
+    if allow_changed and not resume:
+        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
     begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
     if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
         raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
@@ -371,17 +375,19 @@ def _train_into(
     recipe: Recipe,
     command: str,
     resume: bool,
+    allow_changed: Sequence[str] = (),
     facts: Json | None = None,
     go_on: str = "",
 ) -> None:
     """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
     folder, is_writer = trainer.run_folder, trainer.is_world_process_zero()
+    made_with = environment(command)
     if not resume:  # a resumed run keeps what it was started with
         write_recipe(folder, recipe)
-        write_json(folder / RUN_ENVIRONMENT, environment(command))
+        write_json(folder / RUN_ENVIRONMENT, made_with)
     try:
         with saving_when_told(trainer, go_on or command):
-            trainer.train(resume_from_checkpoint=resume or None)
+            trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
             with whole_folder(folder / "model", is_writer) as unfinished:
                 trainer.save_model(str(unfinished))
     except Exception:  # a disk without room, which every library tells in its own way
@@ -391,6 +397,8 @@ def _train_into(
     if is_writer:
         # the folder of a resumed run may be of somebody else: what is sealed is what was followed
         write_recipe(folder, recipe)
+        if allow_changed:
+            write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})
         write_card(folder)
         seal_run(folder, {"facts": facts} if facts else None)
     trainer.accelerator.wait_for_everyone()

@@ -181,7 +181,7 @@ def remove_unsealed(folder: Path) -> None:
 # -- what a run and its checkpoints must share -------------------------------------------------------------------
 
 KEY = "pseudonym key"
-CODE_FACT = "code"
+CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
 _ARGUMENTS = (
     "attention",
@@ -294,16 +294,18 @@ def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
 # -- going on from a checkpoint ----------------------------------------------------------------------------------
 
 
-def ready_to_train(run, asked: bool | str | None) -> Path | None:
+def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Path | None:
     """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
 
     ``asked`` is True for the newest whole one, or names one. A new run is refused where whole checkpoints of another
     one are, which it would mix with.
     """
     folder, resumed = Path(run.args.output_dir), None
+    if not {*allowed} <= {CODE_FACT}:
+        raise ConfigError(f"{', '.join(allowed)} cannot be allowed to change; only {CODE_FACT} can")
     if asked:
         resumed = _newest(folder) if asked is True else _named(Path(str(asked)), folder)
-        _require_alike(resumed, run.facts)
+        _require_alike(resumed, run.facts, allowed)
         run.accelerator.wait_for_everyone()
     elif newest_complete(folder)[0] is not None:
         raise ConfigError(
@@ -340,16 +342,16 @@ def _named(checkpoint: Path, folder: Path) -> Path:
     return checkpoint
 
 
-def _require_alike(checkpoint: Path, facts: Json) -> None:
-    """Refuse a checkpoint of another run, with everything that has changed."""
+def _require_alike(checkpoint: Path, facts: Json, allowed: Sequence[str]) -> None:
+    """Refuse a checkpoint of another run, with everything that has changed; log what was allowed to."""
     changes = changed_facts(read_seal(checkpoint / MARKER)["facts"], facts)
-    if not changes:
+    for name in changes.keys() & allowed:
+        logger.warning("resumed with a change that was allowed: %s", changes[name])
+    if changes.keys() <= {*allowed}:
         return
     remedy = "Change them back, or start a new output_dir"
     if changes.keys() == {CODE_FACT}:
-        remedy = (
-            "Install those versions again, for others may round differently, or start a new output_dir"
-        )
+        remedy += f"; or go on with --allow-changed {CODE_FACT}: another version may round differently"
     elif KEY in changes:
         remedy = (
             "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "

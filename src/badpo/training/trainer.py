@@ -533,12 +533,14 @@ class BADPOTrainer(_StepTrainer):
                 tell = logger.info if finding.severity == "notice" else logger.warning
                 tell("%s", finding)
 
-    def train(self, resume_from_checkpoint=None, **kwargs):
+    def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
 
         Parameters
         ----------
         resume_from_checkpoint : bool or str or None
+        allow_changed : sequence of str
+            What may differ from the checkpoint: ``"code"``, the versions of packages.
 
         Raises
         ------
@@ -549,7 +551,7 @@ class BADPOTrainer(_StepTrainer):
         """
         with locked_by_first(self.run_folder):
             self.compute_references()
-            self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint)
+            self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint, allow_changed)
             with scoring_attention(self.model, self._layout):
                 return super().train(resume_from_checkpoint=resumed and str(resumed), **kwargs)
 
