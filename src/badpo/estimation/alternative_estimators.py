@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.special import expit, logsumexp, softmax
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, Run
+from badpo.estimation.conditional_likelihood import AlikeComparisons, ComparisonBlocks
 from badpo.estimation.fit import Leans, LeanVotes, fit_leans, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Floats
@@ -46,7 +46,9 @@ class RandomQuality(QualityModel):
                 break
         self._mode, self._spread = mode, 1 / np.sqrt(curvature)
 
-    def _at_nodes(self, logits: Floats, log_sd: float) -> Iterator[tuple[Run, Floats, Floats, Floats]]:
+    def _at_nodes(
+        self, logits: Floats, log_sd: float
+    ) -> Iterator[tuple[AlikeComparisons, Floats, Floats, Floats]]:
         """Runs of n comparisons, their nodes (n, H), the votes' logits there (n, T, H) and log terms (n, H)."""
         for run in self._runs:
             spread = self._spread[run.comparisons, None]

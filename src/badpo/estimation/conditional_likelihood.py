@@ -31,7 +31,7 @@ MOST_LISTED = 300
 AT_ONCE = 2**18
 
 
-class Run(NamedTuple):
+class AlikeComparisons(NamedTuple):
     """Consecutive comparisons with equally many votes that are of one kind, and their votes."""
 
     comparisons: slice
@@ -70,7 +70,7 @@ class ComparisonBlocks:
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
-    def runs(self, kind: Ints, width: Callable[[int, int], int]) -> list[Run]:
+    def runs(self, kind: Ints, width: Callable[[int, int], int]) -> list[AlikeComparisons]:
         """The comparisons in runs of one size and kind, short enough for numbers of so many entries a comparison."""
         found, n = [], len(self.starts)
         changes = np.flatnonzero(np.diff(self.sizes) | np.diff(kind)) + 1
@@ -80,7 +80,7 @@ class ComparisonBlocks:
             for start in range(first, last, step):
                 end, vote = min(start + step, last), int(self.starts[start])
                 votes = slice(vote, vote + (end - start) * size)
-                found.append(Run(slice(start, end), votes, size, of))
+                found.append(AlikeComparisons(slice(start, end), votes, size, of))
         return found
 
     def pairs(self, votes: slice) -> slice:
