@@ -18,6 +18,7 @@ from badpo.cli.main import app
 from badpo.data.files import run_damage
 from badpo.runs.run import train_run
 from badpo.training.recipe import read_recipe
+from tests import tiny
 from tests.anchoring.conftest import PROMPTS
 from tests.paper.test_demo import run as run_suite
 from tests.public_face import assert_face, keys
@@ -49,6 +50,8 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
         assert abs(row["achieved"] - target) < 0.05
         assert row["ci_low"] <= row["achieved"] <= row["ci_high"]
         assert row["c"] == pytest.approx(0.1 * row["shift"])
+        drawn = found["moved"]["sampled"][name]["after"]
+        assert drawn["low"] < target < drawn["high"]
     assert found["woman"]["before"] > 0.6 and found["woman"]["c"] < 0
     assert_face("anchor --json", keys(found))
     moved = found["moved"]
@@ -56,59 +59,33 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
     # whether an answer is signed does not depend on the name, and names are drawn as they were asked for
     assert moved["editable"]["before"] > 0.8 and moved["editable"]["difference"] == 0.0
     assert abs(moved["tokens"]["ratio"] - 1) < 0.15
-    for name, target in (("woman", 0.5), ("black", 0.4)):
-        drawn = moved["sampled"][name]["after"]
-        assert drawn["low"] < target < drawn["high"]
     assert 0 < moved["kl_source"]["per_response"] < 2
     assert not (tmp_path / "out" / "model").exists()
 
 
 def test_a_reward_model_scores_the_answers_as_they_are_and_without_names(signer, tmp_path):
-    judge = tmp_path / "judge"
-    shape = {
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-    }
     tokenizer = AutoTokenizer.from_pretrained(signer / "signer")
-    config = Qwen3Config(
-        **shape, vocab_size=len(tokenizer), head_dim=8, num_key_value_heads=2, num_labels=1
-    )
-    config.pad_token_id = tokenizer.pad_token_id
     torch.manual_seed(0)
-    Qwen3ForSequenceClassification(config).save_pretrained(judge)
-    tokenizer.save_pretrained(judge)
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--judge", judge)["moved"][
-        "judge"
-    ]
+    given = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
+    judge = Qwen3ForSequenceClassification(Qwen3Config(**tiny.SIZES | given, head_dim=8))
+    for part in (judge, tokenizer):
+        part.save_pretrained(tmp_path / "judge")
+    given = ("--target", "woman=0.5", "--judge", tmp_path / "judge")
+    found = anchored(signer, tmp_path / "out", *given)["moved"]["judge"]
     for row in found.values():
         assert row["ci_low"] <= row["difference"] <= row["ci_high"]
     # the bodies are those of the source's answers, and the names are what the tilt exchanges
     assert abs(found["rm_minus"]["difference"]) < abs(found["rm"]["difference"])
 
 
-def test_a_judge_that_is_none_is_refused_before_anything_is_sampled(signer, tmp_path):
-    given = ("--prompts", signer / "prompts.txt", "--out", tmp_path / "out", "--target", "woman=0.5")
-    result = badpo(signer / "signer", *given, "--judge", signer / "signer")
-    assert result.exit_code == USAGE
-    assert "is no reward model" in result.output
-
-
-def test_one_target_leaves_the_other_attribute_alone(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.2")
+def test_one_target_leaves_the_other_attribute_alone_and_is_missed_by_a_hair(signer, tmp_path):
+    found = anchored(signer, tmp_path / "out", "--target", "woman=0.2", tolerance=1e-9)
     assert "black" not in found and abs(found["woman"]["achieved"] - 0.2) < 0.05
-    sampled = {
-        name: row["after"]["rate"] - row["before"]["rate"]
-        for name, row in found["moved"]["sampled"].items()
-    }
-    assert sampled["woman"] < -0.25 and abs(sampled["black"]) < 0.2
+    rows = found["moved"]["sampled"].values()
+    woman, black = (row["after"]["rate"] - row["before"]["rate"] for row in rows)
+    assert woman < -0.25 and abs(black) < 0.2
     alone = Anchor(SignatureSwap(), {"black": 0.3})
     assert alone.whole_shift(np.array([-1.5])).tolist() == [0.0, -1.5]
-
-
-def test_a_target_that_is_missed_ends_with_status_one_once_everything_is_written(signer, tmp_path):
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", tolerance=1e-9)
     assert not found["converged"]
     assert found["reason"].startswith("woman 0.") and "accept a wider tolerance" in found["reason"]
     assert found["exact"] and "closed form" in found["how"] and found["prompts"]["report"] > 10
@@ -117,11 +94,9 @@ def test_a_target_that_is_missed_ends_with_status_one_once_everything_is_written
 def test_training_ends_within_the_tolerance(signer, tmp_path):
     options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3)
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options, tolerance=0.08)
-    assert found["converged"]
-    rounds = found["calibration"]
-    assert found["woman"]["asked_shift"] in [measured["intended"][0] for measured in rounds]
-    assert abs(found["woman"]["achieved"] - 0.4) <= 0.12
-    assert 1 <= found["woman"]["rounds"] <= 4
+    woman, asked = found["woman"], [measured["intended"][0] for measured in found["calibration"]]
+    assert found["converged"] and woman["asked_shift"] in asked and 1 <= woman["rounds"] <= 4
+    assert abs(woman["achieved"] - 0.4) <= 0.12
     AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json", "run.json"}
     assert run_damage(tmp_path / "out") is None
@@ -140,36 +115,32 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"
     assert moved["kl_reference"]["after"]["per_token"] is not None
     # what the run is measured against is looked at too
+    again = ("--out", tmp_path / "out")
     (tmp_path / "elsewhere").write_text("of somebody else")
     (tmp_path / "reference" / "notes.txt").symlink_to(tmp_path / "elsewhere")
-    refused = badpo(tmp_path / "dpo-s42", *targets, "--out", tmp_path / "out")
+    refused = badpo(tmp_path / "dpo-s42", *targets, *again)
     assert refused.exit_code == USAGE and "notes.txt is a symbolic link that leads out" in refused.stderr
     (tmp_path / "reference" / "notes.txt").unlink()
     weights = tmp_path / "reference" / "model" / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    refused = badpo(tmp_path / "dpo-s42", *targets, "--out", tmp_path / "out")
+    refused = badpo(tmp_path / "dpo-s42", *targets, *again)
     assert refused.exit_code == USAGE and "model.safetensors is damaged" in refused.stderr
 
 
 def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
-    recipe = read_recipe(write_recipe(tmp_path))
-    run = train_run(recipe)
+    run = train_run(read_recipe(write_recipe(tmp_path)))
     monkeypatch.setattr(source, "FEWEST_PROMPTS", 10)
     words = ("--target", "colour=0.6", "--word", "red=blue", "--tolerance", 0.6)
     result = badpo(run, *words, "--json")
     assert result.exit_code == OK, result.output
     found = json.loads(result.stdout)
     colour = found["colour"]
-    assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1
+    assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1 and "without" in colour
     assert colour["ci_low"] <= colour["achieved"] <= colour["ci_high"]
-    assert "without" in colour
-    assert found["prompts"]["from"].startswith(
-        "prompts that the run was trained on, for it held out 7 only"
-    )
+    assert found["prompts"]["from"].endswith("trained on, for it held out 7 only")
     text = badpo(run, *words)
-    assert "moved" in text.stdout and "anchor.json" in text.stdout
-    assert "of them: exact" in text.stdout
+    assert all(part in text.stdout for part in ("moved", "anchor.json", "of them: exact"))
 
 
 # -- what wrong input gets -----------------------------------------------------------------------------------
@@ -187,7 +158,6 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         (["--target", "length=0.5"], "a length has no fair rate"),
         (["--target", "womann=0.5"], 'Did you mean "woman"'),
         (["--target", "woman=0.5", "--target", "markdown=0.5"], "different editors"),
-        (["--target", "woman=0.5", "--mode", "dance"], "Invalid value for '--mode'"),
         (["--target", "woman=0.5", "--rounds", "0"], "Invalid value for '--rounds'"),
         (["--target", "woman=0.5", "--tolerance", "2"], "Invalid value for '--tolerance'"),
         (["--target", "british=0.5", "--word", "color"], "as in --word color=colour"),
@@ -200,9 +170,7 @@ def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, 
     monkeypatch.chdir(tmp_path)
     Path("p.txt").write_text("\n".join(PROMPTS))
     result = badpo(tmp_path / "nothing", *arguments)
-    assert result.exit_code == USAGE
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+    assert result.exit_code == USAGE and message in result.stderr
 
 
 @pytest.mark.parametrize("out", ["dpo-s42", "dpo-s42/model", ".", "other", "notes"])
@@ -217,15 +185,29 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     assert (tmp_path / "dpo-s42" / "model" / "config.json").exists()
 
 
-def test_too_few_prompts_and_too_few_signed_answers(signer, tmp_path):
-    few = tmp_path / "few.txt"
-    few.write_text("\n".join(PROMPTS[:30]))
-    result = badpo(signer / "signer", "--prompts", few, "--target", "woman=0.5")
-    assert result.exit_code == DATA and "30 prompts" in result.stderr
-    few.write_text("\n".join(PROMPTS[:55]))
-    given = ("--prompts", few, "--target", "woman=0.5", "--mode", "train", "-o", tmp_path / "out")
-    result = badpo(signer / "signer", *given)
-    assert result.exit_code == DATA and "the stage needs 50 or more" in result.stderr
+@pytest.mark.parametrize(
+    ("n", "arguments", "status", "message"),
+    [
+        (30, ["--target", "woman=0.5"], DATA, "30 prompts"),
+        (55, ["--target", "woman=0.5", "--mode", "train"], DATA, "the stage needs 50 or more"),
+        (99, ["--target", "woman=0.5", "--judge", "policy"], USAGE, "is no reward model"),
+        (99, ["--target", "markdown=0.5"], USAGE, "anchor a policy that shows it sometimes"),
+        (
+            99,
+            ["--target", "british=0.5", "--word", "color=colour"],
+            USAGE,
+            "british: prompt 0 has a log",
+        ),
+    ],
+)
+def test_what_a_policy_cannot_give_is_refused(
+    n, arguments, status, message, signer, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    Path("policy").symlink_to(signer / "signer")
+    Path("p.txt").write_text("\n".join(PROMPTS[:n]))
+    result = badpo("policy", "--prompts", "p.txt", *arguments)
+    assert result.exit_code == status and message in result.stderr
 
 
 def test_a_calibration_that_does_not_converge_says_why(signer, tmp_path, monkeypatch):
@@ -233,14 +215,3 @@ def test_a_calibration_that_does_not_converge_says_why(signer, tmp_path, monkeyp
     options = ("--mode", "train", "--steps", 2, "--learning-rate", 1e-5, "--rounds", 2)
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.3", *options)
     assert not found["converged"] and "more steps" in found["reason"]
-
-
-def test_markdown_that_is_never_produced_is_refused(signer, tmp_path):
-    given = ("--prompts", signer / "prompts.txt", "-o", tmp_path / "out")
-    result = badpo(signer / "signer", *given, "--target", "markdown=0.5")
-    assert result.exit_code == USAGE and "markdown: the policy never produces it" in result.stderr
-    assert "anchor a policy that shows it sometimes" in result.stderr
-    # no answer has either spelling
-    result = badpo(signer / "signer", *given, "--target", "british=0.5", "--word", "color=colour")
-    assert result.exit_code == USAGE and "british: prompt 0 has a log-probability" in result.stderr
-    assert "--prompts" in result.stderr

