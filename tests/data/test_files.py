@@ -11,6 +11,9 @@ import socket
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -45,6 +48,13 @@ from badpo.data.files import appearing
 with appearing(pathlib.Path(sys.argv[1])) as unfinished:
     unfinished.write_text("hal")
     os.kill(os.getpid(), signal.SIGKILL)
+"""
+HOLDS = """
+import sys, time
+from badpo.data.files import locked
+with locked(sys.argv[1]):
+    print(flush=True)
+    time.sleep(60)
 """
 
 
@@ -117,20 +127,21 @@ def test_who_holds_a_run_may_ask_again_and_lets_go_at_the_end(tmp_path):
     assert holder(run) is None
 
 
+@contextmanager
+def held(path: Path) -> Iterator[int]:
+    """A process that holds a file or folder, and is killed in the end."""
+    with subprocess.Popen([sys.executable, "-c", HOLDS, str(path)], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     run = tmp_path / "dpo-s42"
-    code = (
-        "import sys, time; from pathlib import Path; from badpo.data.files import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code, str(run)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "held\n"
-        with pytest.raises(BusyError, match=f"process {process.pid}"), locked(run):
-            pass
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    with held(run) as pid, pytest.raises(BusyError, match=f"process {pid}"), locked(run):
+        pass
     with locked(run):
         pass
 
