@@ -169,6 +169,16 @@ def test_the_first_margin_is_told(suite):
     assert "It was not recorded for 2 others." in text(suite)
 
 
+@pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])
+def test_who_always_sided_one_way_is_counted_and_not_named(suite, n, told):
+    assert "sided one way" not in text(suite)
+    with_extra(suite / "shared_mean-s42", separated={"woman": n})
+    assert f"(shared mean): annotators who always sided one way (woman-coded {told} of 60)." in text(
+        suite
+    )
+    assert "ann_" not in text(suite)
+
+
 def test_gold_annotators_are_counted_and_said_to_carry_the_level(suite):
     folder, gold = suite / "shared_mean-s42", ["ann_0000000003", "ann_0000000007"]
     with_extra(folder, gold_votes={"woman": 1204, "black": 980})
