@@ -13,12 +13,9 @@ from tests.paper.corpora import public_rows
 
 
 def run(*arguments: object):
+    if arguments[0] == "reproduce":
+        pytest.importorskip("transformers")
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def asked(*words: object):
-    pytest.importorskip("transformers")
-    return run("reproduce", *words)
 
 
 def test_corpus_signed_writes_a_table_that_check_reads(tmp_path):
@@ -32,30 +29,20 @@ def test_corpus_signed_writes_a_table_that_check_reads(tmp_path):
 
 
 def test_multipref(tmp_path):
+    words = ("corpus", "multipref", tmp_path / "rows.parquet", "-o", tmp_path / "out")
     public_rows.multipref(120).to_parquet(tmp_path / "rows.parquet")
-    result = run("corpus", "multipref", tmp_path / "rows.parquet", "-o", tmp_path / "out")
+    result = run(*words)
     assert result.exit_code == 0, result.output
     assert "comparisons                            120     10,461  differs" in result.output
     assert "of 21 agree with the published statistics" in result.output
-    as_json = run("corpus", "multipref", tmp_path / "rows.parquet", "-o", tmp_path / "out", "--json")
-    assert json.loads(as_json.output)["gate"][0] == {
-        "name": "comparisons",
-        "found": 120.0,
-        "published": 10461,
-        "agrees": False,
-    }
+    expected = {"name": "comparisons", "found": 120.0, "published": 10461, "agrees": False}
+    assert json.loads(run(*words, "--json").output)["gate"][0] == expected
 
 
 def test_ultrafeedback_with_a_file_that_is_too_small(tmp_path):
-    public_rows.ultrafeedback(30).to_parquet(tmp_path / "rows.parquet")
-    result = run(
-        "corpus",
-        "ultrafeedback",
-        tmp_path / "rows.parquet",
-        tmp_path / "rows.parquet",
-        "-o",
-        tmp_path / "out",
-    )
+    rows = tmp_path / "rows.parquet"
+    public_rows.ultrafeedback(30).to_parquet(rows)
+    result = run("corpus", "ultrafeedback", rows, rows, "-o", tmp_path / "out")
     assert result.exit_code == 3 and result.output.count("E154") == 1
     assert "it has 30 rows, and 8,000 from position 0 on are asked for" in result.output
 
@@ -67,7 +54,7 @@ def test_style(tmp_path):
 
 
 def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
-    told = asked("lora", "--dry-run", "--out", str(tmp_path / "out"), "--json")
+    told = run("reproduce", "lora", "--dry-run", "--out", tmp_path / "out", "--json")
     assert told.exit_code == 0, told.output
     states = json.loads(told.stdout)["states"]
     assert list(states)[:2] == ["signed/reference", "signed/dpo-s42"]
@@ -79,7 +66,8 @@ def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
     ("words", "message"),
     [
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
-        (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"'),
+        (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, demo, paper'),
+        (("names", "--generate-with", "vlm", "--dry-run"), 'Did you mean "vllm"'),
         (("names", "--format", "docx"), 'no format "docx"'),
         (("names", "--data", "votes.csv", "--dry-run"), "which scale tiny does not read"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),
@@ -89,6 +77,5 @@ def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(tmp_path, words, message):
-    told = asked(*words, "--out", str(tmp_path))
-    assert told.exit_code == 2
-    assert message in told.output
+    told = run("reproduce", *words, "--out", tmp_path)
+    assert told.exit_code == 2 and message in told.output

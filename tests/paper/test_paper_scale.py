@@ -67,11 +67,7 @@ DTYPES = {"small": torch.float32, "large": torch.bfloat16, "other": torch.bfloat
 
 def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
     torch.manual_seed(0)
-    ids = {
-        "pad_token_id": tokenizer.pad_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-    }
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
     architecture(config(vocab_size=len(tokenizer), **SHAPE, **ids, **more)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
@@ -98,12 +94,7 @@ def stand_ins(tmp_path):
         keys[model] = {**PAPER[model], **SHORT, **named}
     tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
     judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
-    return replace(
-        ON_BUNDLED,
-        keys=keys,
-        decoding=Decoding(max_new_tokens=8),
-        judge=str(judge),
-    )
+    return replace(ON_BUNDLED, keys=keys, decoding=Decoding(max_new_tokens=8), judge=str(judge))
 
 
 @pytest.mark.parametrize("model", list(MODELS))
@@ -190,17 +181,15 @@ def test_a_model_without_a_file_is_told_before_anything_is_trained(
     assert not (tmp_path / "out").exists()
 
 
-def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
-    gone = {"small": str(tmp_path / "gone"), "large": str(tmp_path / "none"), "other": "x"}
+def test_every_model_that_is_not_there_is_told(tmp_path):
+    gone = {model: str(tmp_path / f"no-{model}") for model in MODELS}
     keys = {model: {**PAPER[model], "model_name_or_path": name} for model, name in gone.items()}
-    runs = asked(stand_ins, tmp_path / "out", SUITES["names"], keys=keys, judge="no-judge")
+    runs = asked(ON_BUNDLED, tmp_path / "out", SUITES["names"], keys=keys, judge="no-judge")
     with pytest.raises(ConfigError) as told:
         run_suites(runs, silent)
-    first, second, judge, last = str(told.value).splitlines()
-    for line, name in ((first, gone["small"]), (second, gone["large"]), (judge, "no-judge")):
-        assert line.startswith(
-            f'cannot load "{name}": it is neither a folder with a model nor reachable'
-        )
+    *lines, last = str(told.value).splitlines()
+    for line, name in zip(lines, (gone["small"], gone["large"], "no-judge"), strict=True):
+        assert line.startswith(f'cannot load "{name}": it is neither a folder with a model nor')
     assert last == "nothing was trained" and not (tmp_path / "out").exists()
 
 
@@ -209,32 +198,25 @@ def test_every_model_that_is_not_there_is_told(stand_ins, tmp_path):
 
 @pytest.fixture
 def no_public_corpora():
-    """Forget what was read before and after a test."""
-    for _ in range(2):
-        for function in (public_signed, public_style, public_fresh, datasets._drawn_pairs):
-            function.cache_clear()
-        if not _:
-            yield
-
-
-@pytest.fixture(scope="module")
-def ultrafeedback_file(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("ultrafeedback") / "train_prefs.parquet"
-    public_rows.ultrafeedback(11_700).to_parquet(path)
-    return path
+    """Forget what was read in a test."""
+    yield
+    for function in (public_signed, public_style, public_fresh, datasets._drawn_pairs):
+        function.cache_clear()
 
 
 @pytest.mark.slow
-def test_signed_ultrafeedback_comes_from_a_file(ultrafeedback_file, no_public_corpora, tmp_path):
-    found = public_votes(SIGNED, ultrafeedback_file)
+def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
+    path = tmp_path / "train_prefs.parquet"
+    public_rows.ultrafeedback(11_700).to_parquet(path)
+    found = public_votes(SIGNED, path)
     trained = set(found.judgments.comparisons["prompt"])
-    fresh = SCALES["paper"].fresh_prompts(ultrafeedback_file)
+    fresh = SCALES["paper"].fresh_prompts(path)
     signing = {prompt.split("\n\n")[0] for prompt in found.prompts}
     assert len(trained) == 8_000 and len(fresh) == 3_300 and len(signing) == 300
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
-    other = public_votes(Corpus("signed", data_seed=1), ultrafeedback_file)
+    other = public_votes(Corpus("signed", data_seed=1), path)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
-    runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=ultrafeedback_file)
+    runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=path)
     told = plan(runs)["about"]
     assert f"{'usable_pairs':<32}     8,000      7,177  differs" in told
     (warning,) = [line for line in told if line.startswith("warning: ")]
@@ -252,6 +234,9 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
             asked(stand_ins, tmp_path / "out", gap, data=path, dataset=public_votes), silent
         )
     assert result.tables[0].missing == ()
+    # real votes have no ceiling
+    dpo = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
+    assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
     assert "of 21 agree with the published statistics" in caplog.text
 
@@ -315,6 +300,9 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
         mixed = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
+        if condition.arm == "em_dpo":
+            types = readouts["types"]
+            assert sum(types["weights"]) == pytest.approx(1.0) and sum(types["annotators"]) == 60
     assert set(plan(runs)["states"].values()) == {"done"}
 
 

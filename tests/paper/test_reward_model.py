@@ -21,32 +21,23 @@ def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
-def model(seed: int = 0) -> Qwen2ForSequenceClassification:
+def model() -> Qwen2ForSequenceClassification:
     config = tiny.model().config
     config.num_labels = 1
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     return Qwen2ForSequenceClassification(config)
 
 
-def trainer(
-    folder, data: Judgments, bias: BiasTerm, bias_learning_rate=1e-2, **options
-) -> BiasedRewardTrainer:
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=8,
-        max_steps=6,
-        learning_rate=1e-3,
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        save_strategy="no",
-        disable_tqdm=True,
-        seed=7,
-    )
-    return BiasedRewardTrainer(
-        model(), RewardConfig(**(settings | options)), data, bias, tiny.tokenizer(), bias_learning_rate
-    )
+SETTINGS = {
+    **{"per_device_train_batch_size": 8, "max_steps": 6, "learning_rate": 1e-3, "seed": 7},
+    **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False},
+    **{"report_to": "none", "save_strategy": "no", "disable_tqdm": True},
+}
+
+
+def trainer(folder, data: Judgments, bias: BiasTerm, rate=1e-2, **options) -> BiasedRewardTrainer:
+    args = RewardConfig(output_dir=str(folder), **(SETTINGS | options))
+    return BiasedRewardTrainer(model(), args, data, bias, tiny.tokenizer(), rate)
 
 
 def test_rows_are_winner_and_loser():
@@ -85,7 +76,7 @@ def test_theta_climbs_the_likelihood_of_the_votes_where_the_reward_stands_still(
     data = judgments(n_comparisons=20)
     bias = build_bias(data, "pooled", "zero")
     options = dict(learning_rate=0.0, max_steps=20, per_device_train_batch_size=data.n_votes)
-    run = trainer(tmp_path, data, bias, bias_learning_rate=0.1, **options)
+    run = trainer(tmp_path, data, bias, rate=0.1, **options)
     torch.nn.init.zeros_(run.model.score.weight)
     run.train()
     for_the_longer = torch.tensor(data.votes["sign"].to_numpy() * data.delta[:, 0])

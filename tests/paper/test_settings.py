@@ -24,19 +24,16 @@ def tokenizer(texts):
     return build_tokenizer(texts)
 
 
-def test_the_same_texts_give_the_same_tokenizer(texts, tokenizer):
+def test_the_same_texts_give_the_same_tokenizer_and_it_loads_as_it_was_saved(texts, tokenizer, tmp_path):
     assert build_tokenizer(texts).backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
-
-
-def test_it_loads_as_it_was_saved(texts, tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     build_model(tokenizer, seed=0, n_layers=1).save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
-    assert loaded(texts[-5:])["input_ids"] == tokenizer(texts[-5:])["input_ids"]
+    assert loaded.chat_template == tokenizer.chat_template
     # any text survives encoding
     for text in (*texts[::300], "Füße, 12.5 % \N{EM DASH} naïve\n\n\tcode();", "  two  spaces "):
-        assert loaded.decode(loaded(text)["input_ids"]) == text
-    assert loaded.chat_template == tokenizer.chat_template
+        ids = loaded(text)["input_ids"]
+        assert ids == tokenizer(text)["input_ids"] and loaded.decode(ids) == text
 
 
 def test_chat_template_frames_question_and_answer(tokenizer):
@@ -50,8 +47,7 @@ def test_chat_template_frames_question_and_answer(tokenizer):
 
 def test_texts_are_short_in_tokens(texts, tokenizer):
     lengths = [len(ids) for ids in tokenizer(texts[1500:])["input_ids"]]
-    assert np.mean(lengths) < 50
-    assert np.percentile(lengths, 95) < 90
+    assert np.mean(lengths) < 50 and np.percentile(lengths, 95) < 90
     per_name = [len(tokenizer(f" {name.first}")["input_ids"]) for name in names.NAMES]
     assert np.mean(per_name) < 2.5
 
@@ -71,7 +67,5 @@ def test_size_and_seed_of_the_model(tokenizer):
     pairs = list(zip(model.parameters(), again.parameters(), other.parameters(), strict=True))
     assert all(torch.equal(p, q) for p, q, _ in pairs)
     assert any(not torch.equal(p, r) for p, _, r in pairs)
-    assert (model.config.eos_token_id, model.config.pad_token_id) == (
-        tokenizer.eos_token_id,
-        tokenizer.pad_token_id,
-    )
+    for mark in ("eos_token_id", "pad_token_id"):
+        assert getattr(model.config, mark) == getattr(tokenizer, mark)

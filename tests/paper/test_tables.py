@@ -24,8 +24,11 @@ QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
 DPO, POOLED = Row("DPO", Condition("dpo")), Row("BA-DPO (pooled)", Condition("pooled"))
 
 
-def write(folder, name, readouts):
-    write_json(folder / name / "readouts.json", readouts)
+def write(folder, name, *readouts):
+    """The readouts of a run, or of a condition at the seeds in turn."""
+    for seed, found in zip(SEEDS, readouts, strict=False):
+        run = name if name == "reference" else f"{name}-s{seed}"
+        write_json(folder / run / "readouts.json", found)
 
 
 def names(woman, black, kl=0.02, **more):
@@ -33,21 +36,23 @@ def names(woman, black, kl=0.02, **more):
     return {"rates": rates, "kl": {"per_token": kl}, **more}
 
 
+def tokens(mean, **more):
+    return {"tokens": {"mean": mean}, **more}
+
+
 @pytest.fixture
 def signed(tmp_path):
-    """DPO far up, pooled and shared mean near the reference, each seed a little apart."""
+    """DPO far up, pooled near the reference, each seed a little apart."""
     folder = tmp_path / "signed"
     write(folder, "reference", names(0.5, 0.5))
-    for i, seed in enumerate(SEEDS):
-        write(folder, f"dpo-s{seed}", names(0.95 + i / 100, 0.98, kl=0.03))
-        write(folder, f"pooled-s{seed}", names(0.55, 0.60 + i / 100))
-        write(folder, f"group_dro-s{seed}", names(0.93, 0.95))
+    write(folder, "dpo", *(names(0.95 + i / 100, 0.98, kl=0.03) for i in range(3)))
+    write(folder, "pooled", *(names(0.55, 0.60 + i / 100) for i in range(3)))
     return folder
 
 
 @pytest.fixture
 def style(tmp_path):
-    write(tmp_path / "style", "reference", {"tokens": {"mean": 40.0}})
+    write(tmp_path / "style", "reference", tokens(40.0, rate=0.5))
     return tmp_path / "style"
 
 
@@ -68,8 +73,9 @@ def cells(table) -> dict:
     return {row.label: row.cells for row in table.rows}
 
 
-def page_of(folder, found: Suite, options: str = "--scale tiny") -> str:
-    return suite_html(read_suite(found, small(folder.parent, found, seeds=SEEDS)), options)
+def page_of(folder, found: Suite) -> str:
+    result = read_suite(found, small(folder.parent, found, seeds=SEEDS))
+    return suite_html(result, "--scale tiny --data own.parquet")
 
 
 # -- values ----------------------------------------------------------------------------------------------------
@@ -90,8 +96,7 @@ def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_pape
 
 
 def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
-    for woman, seed in zip((0.505, 0.495, 0.504), SEEDS, strict=True):
-        write(signed, f"dpo-s{seed}", names(woman, 0.98))
+    write(signed, "dpo", *(names(woman, 0.98) for woman in (0.505, 0.495, 0.504)))
     table = read(signed, panel(DPO, POOLED))
     # columns that nobody measured are left out
     labels = [column.label for column in table.columns]
@@ -99,13 +104,12 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
     assert table.notes == (note,)
     assert all(note in written_table(table, form) for form in FORMATS)
-    options = "--scale tiny --data own.parquet"
-    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)), options)
-    assert f"badpo reproduce names {options}" in page and "own shift in p(woman)" in page
+    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)))
+    assert "own shift in p(woman)" in page
 
 
 @pytest.mark.parametrize(
-    ("tokens", "shares", "why"),
+    ("means", "shares", "why"),
     [
         ((30.0, 31.0, 29.5), {}, "\u22129.8 (\u221211.7 to \u22127.9)"),
         # with one seed the shift itself decides
@@ -114,26 +118,43 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
         ((40.0,), {}, "(one seed)"),
     ],
 )
-def test_there_is_no_share_of_a_shift_the_other_way(style, tokens, shares, why):
-    for seed, mean in zip(SEEDS, tokens, strict=False):
-        write(style, f"dpo-s{seed}", {"tokens": {"mean": mean}})
-        write(style, f"pooled-s{seed}", {"tokens": {"mean": 40.5}})
+def test_there_is_a_share_of_a_shift_up_alone(style, means, shares, why):
+    write(style, "dpo", *map(tokens, means))
+    write(style, "pooled", *[tokens(40.5)] * len(means))
     found = Found(style, SEEDS)
     assert found.values("pooled", "removed:tokens.mean") == shares
     assert why in found.no_share("dpo", "tokens.mean")
     assert found.no_share("shared_mean", "tokens.mean") == ""
 
 
-def test_other_sources_of_a_shift(style):
-    for seed, tokens in zip(SEEDS, (49.0, 50.0, 51.0), strict=True):
-        write(style, f"dpo-s{seed}", {"tokens": {"mean": tokens}, "rate": 0.9})
-    found = Found(style, SEEDS)
-    assert found.values("dpo", "shift:tokens.mean") == {42: 9.0, 123: 10.0, 456: 11.0}
-    # in standard deviations over seeds
-    assert found.values("dpo", "amplified:tokens.mean") == {42: pytest.approx(10.0)}
-    assert found.values("dpo", "distance:rate") == {}
-    write(style, "reference", {"rate": 0.5})
-    assert Found(style, SEEDS).values("dpo", "distance:rate")[42] == pytest.approx(np.log(9))
+@pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        ("shift:tokens.mean", (9.0, 10.0, 11.0)),
+        # in standard deviations over seeds
+        ("amplified:tokens.mean", (10.0,)),
+        ("distance:rate", (np.log(9),) * 3),
+        ("distance:tokens.none", ()),
+        # of the last step; the last log is torn
+        ("log:groups/weight_sd", (0.5, 0.6)),
+        # in the order of their annotators
+        ("type:annotators.0", (57, 55, 57)),
+        ("type:annotators.2", (1, 2, 1)),
+        ("type:weights.0", (0.57, 0.55, 0.57)),
+        ("anchor:woman.asked", (0.3, 0.4, 0.5)),
+    ],
+)
+def test_where_a_value_is_read(style, source, values):
+    annotators = ([2, 57, 1], [55, 3, 2], [1, 2, 57])
+    types = [{"annotators": own, "weights": [n / 100 for n in own]} for own in annotators]
+    write(style, "dpo", *(tokens(49.0 + i, rate=0.9, types=types[i]) for i in range(3)))
+    for i, seed in enumerate(SEEDS):
+        write_json(style / f"dpo-s{seed}" / "anchor.json", {"woman": {"asked": 0.3 + i / 10}})
+        lines = [{"groups/weight_sd": 9.0}, {"groups/weight_sd": 0.5 + i / 10}]
+        log = "\n".join(map(json.dumps, lines))
+        (style / f"dpo-s{seed}" / "log.jsonl").write_text(log[: -(i == 2) or None], encoding="utf-8")
+    found = Found(style, SEEDS).values("dpo", source)
+    assert found == pytest.approx(dict(zip(SEEDS, values, strict=False)))
 
 
 def test_what_is_missing_or_torn_is_said(signed):
@@ -151,59 +172,37 @@ def test_what_is_missing_or_torn_is_said(signed):
     assert panel_table(em, found_runs(asked.suites[0], SIGNED, asked)).missing == ("em_dpo-s42",)
 
 
-def test_a_single_seed_row_is_a_control_without_an_interval(signed):
-    suite = Suite("names", "Names", (panel(Row("DPO", DPO.condition, "first"), POOLED),))
-
-    def table(**changes):
-        asked = small(signed.parent, suite, seeds=SEEDS, **changes)
-        return panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
-
-    _, dpo, pooled = table().rows
-    assert dpo.is_control and not pooled.is_control and np.isnan(dpo.cells["p(woman)"].half)
-    assert "DPO (seed 42 only)" in written_table(table(), "text")
-    dpo = table(control_seeds="all").rows[1]
-    assert dpo.seeds == SEEDS and not dpo.is_control
+CONTROL = Row("control", DPO.condition, "first")
 
 
-def test_a_scale_decides_where_the_papers_controls_are_run(tmp_path):
-    rows = [Row(word, Condition("pooled", variant=word), word) for word in ("all", "first", "one")]
-    for changes, seeds in (
-        ({"single_seed_arms": ()}, (SEEDS, (42,), (42,))),
-        ({"control_seeds": "all"}, (SEEDS, SEEDS, (42,))),
-        ({"single_seed_arms": ("pooled",), "control_seeds": "all"}, ((42,), (42,), (42,))),
-    ):
-        scale = replace(SMALL, **changes)
-        assert tuple(scale.seeds_of(row, SEEDS) for row in rows) == seeds
-    # of a condition in several rows the most
-    control = Row("control", DPO.condition, "first")
-    suite = Suite("x", "", (panel(control, DPO, control),))
+@pytest.mark.parametrize(
+    ("changes", "arm", "seeds"),
+    [
+        ({"single_seed_arms": ()}, "pooled", (SEEDS, (42,), (42,))),
+        ({"control_seeds": "all"}, "pooled", (SEEDS, SEEDS, (42,))),
+        ({"control_seeds": "all"}, "em_dpo", ((42,), (42,), (42,))),
+    ],
+)
+def test_a_scale_decides_where_the_papers_controls_are_run(signed, changes, arm, seeds):
+    rows = [Row(word, Condition(arm), word) for word in ("all", "first", "one")]
+    assert tuple(replace(SMALL, **changes).seeds_of(row, SEEDS) for row in rows) == seeds
+    suite = Suite("x", "", (panel(CONTROL, POOLED),))
+    asked = small(signed.parent, suite, seeds=SEEDS, **changes)
+    table = panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
+    _, control, pooled = table.rows
+    # at a single seed it is marked, and has no interval
+    is_single = "control_seeds" not in changes
+    assert control.is_control == is_single == np.isnan(control.cells["p(woman)"].half)
+    assert ("control (seed 42 only)" in written_table(table, "text")) == is_single
+    assert not pooled.is_control
+
+
+def test_of_a_condition_in_several_rows_the_most_seeds_are_planned(tmp_path):
+    suite = Suite("x", "", (panel(CONTROL, DPO, CONTROL),))
     assert found_runs(suite, SIGNED, small(tmp_path, suite, seeds=SEEDS)).planned("dpo") == SEEDS
 
 
 # -- further panels ------------------------------------------------------------------------------------------------
-
-
-def test_the_spread_of_group_weights_is_that_of_the_last_step(signed):
-    weights = panel_named("names", "sec:names_v3")
-    for i, seed in enumerate(SEEDS):
-        lines = [{"groups/weight_sd": 9.0}, {"groups/weight_sd": 0.5 + i / 10}]
-        log = "\n".join(map(json.dumps, lines)) + "\n"
-        (signed / f"group_dro-s{seed}" / "log.jsonl").write_text(log, encoding="utf-8")
-    row = cells(read(signed, weights))["Group-DRO DPO"]
-    assert row["group weights, sd"].values == pytest.approx((0.5, 0.6, 0.7))
-    (signed / "group_dro-s42" / "log.jsonl").write_text('{"groups/weight_sd": 0.5', encoding="utf-8")
-    row = cells(read(signed, weights))["Group-DRO DPO"]
-    assert row["group weights, sd"].values == pytest.approx((0.6, 0.7))
-
-
-def test_types_stand_in_the_order_of_their_annotators(signed):
-    for seed, annotators in zip(SEEDS, ([2, 57, 1], [55, 3, 2], [1, 2, 57]), strict=True):
-        types = {"annotators": annotators, "weights": [n / 60 for n in annotators]}
-        write(signed, f"em_dpo-s{seed}", names(0.9, 0.7, types=types))
-    row = read(signed, panel_named("names", "sec:names_v3")).rows[-1].cells
-    assert row["annotators of type 1"].values == (57, 55, 57)
-    assert row["type 3"].values == (1, 2, 1)
-    assert row["mixture weight of type 1"].mean == pytest.approx(np.mean([57, 55, 57]) / 60)
 
 
 def theta(level, correlation, offsets):
@@ -213,10 +212,9 @@ def theta(level, correlation, offsets):
     return {"theta": {"woman": found, "black": found}}
 
 
-def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
-    for seed in SEEDS:
-        write(signed, f"class-s{seed}", names(0.52, 0.55, **theta(0.8, 0.9, (1.0, -1.0, 0.0))))
-        write(signed, f"pooled-s{seed}", names(0.55, 0.6, **theta(0.6, None, (0.0, 0.0, 0.0))))
+def test_what_was_planted_stands_above_as_the_mean_over_arms_and_seeds(signed):
+    write(signed, "class", *[theta(0.8, 0.9, (1.0, -1.0, 0.0))] * 3)
+    write(signed, "pooled", *[theta(0.6, None, (0.0, 0.0, 0.0))] * 3)
     table = read(signed, panel_named("names-ablation", "app:abl_variants"))
     rows = cells(table)
     assert list(rows)[0] == "Planted" and rows["Planted"]["offset (race), B"].mean == -1.5
@@ -225,42 +223,32 @@ def test_class_offsets_stand_beside_the_planted_and_the_papers(signed):
     assert (offset.mean, offset.paper) == (1.0, (0.98, None))
     assert rows["BA-DPO (pooled)"]["correlation (race)"].values == ()
     assert "1.00 \u00b1 0.00 [0.98]" in written_table(table, "markdown")
-
-
-def test_the_ceiling_is_the_mean_over_arms_and_seeds(signed):
-    for seed, accuracy in zip(SEEDS, (0.7, 0.8, 0.9), strict=True):
-        told = {"black": {"all": {"accuracy": accuracy}}}
-        write(signed, f"dpo-s{seed}", {"votes": told, "ceiling": told})
+    told = [{"black": {"all": {"accuracy": accuracy}}} for accuracy in (0.7, 0.8, 0.9)]
+    write(signed, "dpo", *({"votes": own, "ceiling": own} for own in told))
     table = read(signed, panel_named("votes", "tab:votes"))
     assert cells(table)["Ceiling"]["race, all"].values == (pytest.approx(0.8),)
 
 
-def test_the_shift_of_signatures_is_the_mean_over_seeds_and_hangs_on_one_name(tmp_path):
-    shifts, none = (
-        panel_named("names-samples", "app:abl_names", "signatures"),
-        dict.fromkeys(FIRST_NAMES, 0.0),
-    )
+def test_signatures_and_tokens_of_names_stand_cell_by_cell(tmp_path):
+    shifts = panel_named("names-samples", "app:abl_names", "signatures")
+    none = dict.fromkeys(FIRST_NAMES, 0.0)
     assert read(tmp_path, shifts).rows == ()
-    write(tmp_path, "reference", {"signatures": none | {"Emily": 0.4, "Jamal": 0.1}})
+    kept = {"name_tokens": {"black_woman": {"n_names": 18, "mean_tokens": 2.0}}}
+    write(tmp_path, "reference", {"signatures": none | {"Emily": 0.4, "Jamal": 0.1}, **kept})
     assert read(tmp_path, shifts).rows == ()
-    write(tmp_path, "dpo-s42", {"signatures": none | {"Latisha": 0.9}})
-    write(tmp_path, "dpo-s123", {"signatures": none | {"Latisha": 0.7, "Emily": 0.1}})
+    arm = {"Latisha": 0.9}, {"Latisha": 0.7, "Emily": 0.1}
+    write(tmp_path, "dpo", *({"signatures": none | own} for own in arm))
     found = cells(read(tmp_path, shifts))
+    # the mean over seeds, which hangs on one name
     black = found["black"]
     assert black["shift of the share"].mean == pytest.approx(0.8 - 0.1)
     assert black["three names' share"].mean == pytest.approx(1.0)
     assert black["shift without them"].mean == pytest.approx(-0.1)
     assert black["shift of the share"].paper == (0.15, None)
     assert found["woman"]["shift of the share"].paper is None
-
-
-def test_tokens_of_names_stand_with_the_papers(tmp_path):
-    write(tmp_path, "reference", {"name_tokens": {"black_woman": {"n_names": 18, "mean_tokens": 2.0}}})
     found = cells(read(tmp_path, panel_named("names-samples", "app:names", "names")))
     assert found["black woman"]["tokens a name"].paper == (2.1, None)
 
-
-# -- the votes before training -----------------------------------------------------------------------------------
 
 VOTES = panel_named("attributes", "tab:attributes", "votes")
 
@@ -322,7 +310,7 @@ def test_every_format_has_the_footnotes_of_its_rows(style):
     }
     shown = tuple(row for row in whole.rows if row.condition.arm in facts)
     for row in shown:
-        write(style, f"{row.condition.name}-s42", {"tokens": {"mean": 20.0}})
+        write(style, row.condition.name, tokens(20.0))
         run = {"facts": facts[row.condition.arm]}
         write_json(style / f"{row.condition.name}-s42" / "run.json", run)
     found = Suite("test", "A test", (replace(whole, rows=shown),))
@@ -352,3 +340,4 @@ def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     assert "Names &lt;b&gt;" in html and "<script" not in html
     assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
     assert "DPO amplifies both attributes" in html and "reproduced" in html
+    assert "badpo reproduce names --scale tiny --data own.parquet" in html
