@@ -17,7 +17,6 @@ from badpo.training.batches import (
     StepSampler,
     evaluation_batches,
     planned_steps,
-    split_step,
 )
 from badpo.training.encoding import encode_comparisons
 from badpo.training.packing import packed_comparisons, padded_rows
@@ -51,27 +50,20 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [vote for batch in batches for vote in batch]
 
 
-def test_every_judgment_once_per_epoch():
-    data = judgments()
-    planned = sampler(data, batch_size=10)
-    assert len(planned) == len(list(planned)) == 2 * 8  # 72 judgments in steps of 10
-    for epoch in range(2):
-        planned.epoch = epoch
-        assert sorted(flat(list(planned))) == list(range(data.n_votes))
-        assert [len(flat(step)) for step in steps(planned, 2)] == [10] * 7 + [2]
-
-
-def test_the_plan_is_a_function_of_seed_and_epoch():
+def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
     data = judgments()
     plans = {}
     for seed in range(3):
-        planned = sampler(data, seed=seed)
+        planned = sampler(data, batch_size=10, seed=seed)
+        assert len(planned) == 2 * 8  # 72 judgments in steps of 10
         for planned.epoch in range(3):
-            assert list(planned) == list(planned)
+            assert list(planned) == list(planned) and len(list(planned)) == len(planned)
+            assert sorted(flat(list(planned))) == list(range(data.n_votes))
+            assert [len(flat(step)) for step in steps(planned, 2)] == [10] * 7 + [2]
             plans[seed, planned.epoch] = str(list(planned))
     # also the epochs of neighbouring seeds are not each other
     assert len(set(plans.values())) == 9
-    assert str(list(sampler(data, seed=1))) == plans[1, 0]
+    assert str(list(sampler(data, batch_size=10, seed=1))) == plans[1, 0]
 
 
 def planned(batching, comparison, batch_size, seed=0) -> list[np.ndarray]:
@@ -109,22 +101,6 @@ def test_a_batch_of_comparisons_brings_all_of_their_judgments():
     assert sorted(order) == list(range(10)) != order
 
 
-def test_a_comparison_stays_whole_and_parts_are_of_like_size():
-    data = judgments(n_comparisons=12, per_comparison=5)
-    comparison, fed = data.votes["comparison"].to_numpy(), sampler(data)._n_fed
-    pairs = encoded(data).encoded.pairs
-    packed = [packed_comparisons(pairs[2 * c : 2 * c + 2])["input_ids"].size for c in range(12)]
-    assert fed.tolist() == packed
-    for votes in planned("random", comparison, 30):
-        parts = split_step(votes, comparison, fed, n_parts=3)
-        assert sorted(np.concatenate(parts)) == sorted(votes)
-        members = [set(comparison[part]) for part in parts]
-        assert sum(map(len, members)) == len(set(comparison[votes]))
-        loads = [fed[list(part)].sum() for part in members]
-        assert max(loads) - min(loads) <= fed.max()
-        assert split_step(votes, comparison, fed, n_parts=1)[0].tolist() == votes.tolist()
-
-
 @pytest.mark.parametrize(
     ("options", "world", "parts"),
     [
@@ -134,27 +110,30 @@ def test_a_comparison_stays_whole_and_parts_are_of_like_size():
         ({"n_comparisons": 3, "per_comparison": 4}, 2, 4),
     ],
 )
-def test_processes_share_out_every_step(options, world, parts):
+def test_processes_share_out_every_step_into_parts_of_like_size_with_whole_comparisons(
+    options, world, parts
+):
     data = judgments(**options)
-    comparison = data.votes["comparison"].to_numpy()
-    alone = steps(sampler(data, 12, parts * world), parts * world)
+    comparison, pairs = data.votes["comparison"].to_numpy(), encoded(data).encoded.pairs
+    fed = [packed_comparisons(pairs[i : i + 2])["input_ids"].size for i in range(0, len(pairs), 2)]
+    alone = steps(sampler(data, 12, 1), 1)
     together = [steps(sampler(data, 12, parts, rank=rank, world=world), parts) for rank in range(world)]
     assert {len(plan) for plan in together} == {len(alone)} == {data.n_votes // 12}
-    for whole, *shares in zip(alone, *together, strict=True):
+    for [whole], *shares in zip(alone, *together, strict=True):
         assert {len(share) for share in shares} == {parts}
-        assert sorted(flat(whole)) == sorted(vote for share in shares for vote in flat(share))
+        assert sorted(whole) == sorted(vote for share in shares for vote in flat(share))
         members = [set(comparison[batch]) for share in shares for batch in share]
         assert sum(map(len, members)) == len(set.union(*members))
         assert sum(map(bool, members)) == min(len(set.union(*members)), parts * world)
+        loads = [sum(fed[c] for c in part) for part in members]
+        assert max(loads) - min(loads) <= max(fed)
 
 
 @pytest.mark.parametrize(("world", "size"), [(1, 4), (2, 3), (3, 5), (40, 2)])
 def test_an_evaluation_has_every_judgment_once_and_as_many_batches_on_each_process(world, size):
     data = judgments(n_comparisons=6, per_comparison=4)
     args = types.SimpleNamespace(world_size=world, per_device_eval_batch_size=size)
-    batches = []
-    for args.process_index in range(world):
-        batches.append(evaluation_batches(data, args))
+    batches = [evaluation_batches(data, args) for args.process_index in range(world)]
     assert len({len(mine) for mine in batches}) == 1
     assert all(len(votes) <= size for mine in batches for votes in mine)
     order = np.concatenate([votes for mine in batches for votes in mine])
@@ -190,7 +169,7 @@ def batch_of(vote_ids, layout=packed_comparisons) -> dict:
 
 def test_votes_are_kept_apart_from_their_comparisons():
     batch = batch_of([2, 1, 0])
-    assert batch["comparison"].tolist() == [0, 1, 0]
+    assert batch["votes"].tolist() == [2, 1, 0] and batch["comparison"].tolist() == [0, 1, 0]
     assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
     assert batch["annotator"].tolist() == [2, 1, 0]
     assert batch["weight"].tolist() == [2.0, 0.5, 1.0]
@@ -211,7 +190,7 @@ def test_there_is_a_reference_value_for_every_scored_token():
 @pytest.mark.parametrize("layout", [packed_comparisons, padded_rows])
 def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
     batch = batch_of([], layout)
-    for name in ("comparison", "sign", "annotator", "weight", "delta"):
+    for name in ("comparison", "sign", "annotator", "weight", "votes"):
         assert len(batch[name]) == 0
     assert batch["delta"].shape == (0, 1)
     assert batch["comparison"].dtype == torch.int64

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from badpo.training.packing import (
+    Branch,
     bin_pack,
     comparison_trees,
     n_fed,
@@ -16,7 +19,6 @@ from badpo.training.packing import (
     padded_rows,
     plan_pack,
     response_trees,
-    shared_length,
 )
 
 # Three token values only, so that shared beginnings, prefixes and identical responses are common.
@@ -49,8 +51,7 @@ def plain_contexts(pair, first):
     return [(sequence[:end], sequence[end]) for end in range(len(pair[0]) + first, len(sequence))]
 
 
-def check_pack(pairs, trees):
-    inputs = plan_pack(pairs, trees)
+def check_pack(pairs, trees, inputs):
     order = [branch for tree in trees for branch in tree]
     for number, (i, _, first) in enumerate(order):
         assert scored_contexts(inputs, number) == plain_contexts(pairs[i], first)
@@ -64,9 +65,11 @@ def check_pack(pairs, trees):
 @given(comparisons, st.booleans())
 def test_comparisons_share_their_beginning(pairs, scores_shared):
     trees = comparison_trees(pairs, scores_shared)
-    check_pack(pairs, trees)
+    check_pack(pairs, trees, packed_comparisons(pairs, scores_shared))
     for number, tree in enumerate(trees):
-        n_shared = shared_length(pairs[2 * number][1], pairs[2 * number + 1][1])
+        responses = [response.tolist() for _, response in pairs[2 * number : 2 * number + 2]]
+        # a token is left to each
+        n_shared = min(len(commonprefix(responses)), *(len(response) - 1 for response in responses))
         first = 0 if scores_shared else n_shared
         assert tree == [(2 * number, 0, first), (2 * number + 1, n_shared, first)]
 
@@ -75,7 +78,8 @@ def test_comparisons_share_their_beginning(pairs, scores_shared):
 @given(pair_lists, st.integers(1, 40))
 def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
     trees = response_trees(pairs, budget)
-    check_pack(pairs, trees)
+    check_pack(pairs, trees, plan_pack(pairs, trees))
+    check_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))], packed_responses(pairs))
     assert sorted(i for tree in trees for i, *_ in tree) == list(range(len(pairs)))
     for tree in trees:
         assert len({pairs[i][0].tobytes() for i, *_ in tree}) == 1
@@ -87,41 +91,6 @@ def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
 def test_responses_to_a_prompt_are_one_tree_where_they_fit():
     pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
     assert response_trees(pairs, 100) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
-
-
-@deterministic
-@given(pair_lists)
-def test_single_responses_have_their_own_prompt_and_all_tokens_scored(pairs):
-    inputs = packed_responses(pairs)
-    for number, pair in enumerate(pairs):
-        assert scored_contexts(inputs, number) == plain_contexts(pair, 0)
-
-
-@deterministic
-@given(token_ids, token_ids)
-def test_shared_length_is_the_same_in_either_order_and_leaves_a_token_to_each(a_ids, b_ids):
-    length = shared_length(a_ids, b_ids)
-    assert length == shared_length(b_ids, a_ids) < min(len(a_ids), len(b_ids))
-    np.testing.assert_array_equal(a_ids[:length], b_ids[:length])
-    one_more = np.array_equal(a_ids[: length + 1], b_ids[: length + 1])
-    assert not one_more or length + 1 == min(len(a_ids), len(b_ids))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "input_ids", "segments", "target"),
-    [
-        # a response that begins the other keeps its last token
-        ([5, 6], [5, 6, 7], [1, 5, 6], [[0, 2, 0, 0], [2, 3, 0, 2]], [6, 6, 7]),
-        # identical ones score the same token at the same place
-        ([5, 6], [5, 6], [1, 5], [[0, 2, 0, 0]], [6, 6]),
-    ],
-)
-def test_comparisons_by_hand(a, b, input_ids, segments, target):
-    inputs = packed_comparisons([(np.array([1]), np.array(a)), (np.array([1]), np.array(b))])
-    assert set(inputs) == {"input_ids", "position_ids", "segments", "head_index", "target", "response"}
-    assert inputs["input_ids"].tolist() == input_ids
-    assert inputs["segments"].tolist() == segments
-    assert inputs["target"].tolist() == target
 
 
 def test_padded_rows_by_hand():
@@ -146,27 +115,20 @@ def test_an_empty_part_is_refused(layout, empty):
         layout([(prompt, a), (prompt, b)])
 
 
-lengths = st.lists(st.integers(1, 50), min_size=0, max_size=40)
-
-
 @deterministic
-@given(lengths, st.integers(1, 60))
-def test_bins_hold_every_item_once_within_the_budget(lengths, token_budget):
-    bins = bin_pack(lengths, token_budget)
-    assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
-    loads = [sum(lengths[i] for i in members) for members in bins]
-    assert all(
-        load <= token_budget or len(members) == 1 for load, members in zip(loads, bins, strict=True)
+@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 60), st.integers(1, 6))
+def test_bins_hold_every_item_once_within_a_budget_or_balanced(lengths, token_budget, n_bins):
+    within, given_number = bin_pack(lengths, token_budget), bin_pack(lengths, n_bins=n_bins)
+    for bins in (within, given_number):
+        assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
+    within_loads, loads = (
+        [sum(lengths[i] for i in members) for members in bins] for bins in (within, given_number)
     )
-    # First fit: no two bins could have been one.
-    assert all(x + y > token_budget for x, y in zip(sorted(loads), sorted(loads)[1:], strict=False))
-
-
-@deterministic
-@given(lengths, st.integers(1, 6))
-def test_a_given_number_of_bins_is_balanced(lengths, n_bins):
-    bins = bin_pack(lengths, n_bins=n_bins)
-    assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
-    loads = [sum(lengths[i] for i in members) for members in bins]
+    assert all(
+        load <= token_budget or len(members) == 1
+        for load, members in zip(within_loads, within, strict=True)
+    )
+    # first fit: no two bins could have been one
+    assert sum(sorted(within_loads)[:2]) > token_budget or len(within) < 2
     assert max(loads) - min(loads) <= max(lengths, default=0)
-    assert [len(members) > 0 for members in bins] == [number < len(lengths) for number in range(n_bins)]
+    assert [len(members) > 0 for members in given_number] == [i < len(lengths) for i in range(n_bins)]
