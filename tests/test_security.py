@@ -35,18 +35,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 # Programs of others in data, code made from text, and the network.
 FORBIDDEN_IMPORTS = {
-    *(
-        "pickle",
-        "cPickle",
-        "_pickle",
-        "dill",
-        "cloudpickle",
-        "shelve",
-        "marshal",
-        "subprocess",
-        "socket",
-    ),
-    *("requests", "urllib", "http", "ftplib", "smtplib", "telnetlib", "webbrowser"),
+    *("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "subprocess"),
+    *("socket", "requests", "urllib", "http", "ftplib", "smtplib", "telnetlib", "webbrowser"),
 }
 FORBIDDEN_CALLS = {
     *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "os.umask", "os.symlink"),

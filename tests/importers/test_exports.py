@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
+import re
 import stat
 from collections import Counter
 from pathlib import Path
@@ -140,14 +141,8 @@ def test_label_studio_takes_only_the_id_of_a_person_and_fields_by_their_names():
             annotation["completed_by"] = annotation["completed_by"]["id"]
     assert votes(tasks, "annotator", "winner") == votes(LABEL_STUDIO, "annotator", "winner")
     tasks = [task | {"data": {"x": "1", "y": "2", "z": "3"}} for task in tasks]
-    sides = {"response_a": "x", "response_b": "y"}
-    for columns, fields in (
-        ({}, "response_a and response_b; found: x, y, z"),
-        (sides, "prompt; found: z"),
-    ):
-        with pytest.raises(DataError, match=f"cannot tell which field is {fields}"):
-            import_votes(tasks, columns=columns)
-    assert votes(tasks, "prompt", "response_a", columns=sides | {"prompt": "z"})[0] == ("3", "1")
+    columns = {"response_a": "x", "response_b": "y", "prompt": "z"}
+    assert votes(tasks, "prompt", "response_a", columns=columns)[0] == ("3", "1")
 
 
 def test_a_question_is_asked_for_where_there_are_two():
@@ -311,34 +306,31 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
 # -- fields and labels -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("names", "sides"),
-    [
-        (["text1", "text2"], ["text1", "text2"]),
-        (["Response A", "Response B", "prompt"], ["Response A", "Response B"]),
-        (["words_a", "words_b", "answer_a", "answer_b"], ["answer_a", "answer_b"]),
-        (["response_a", "response_b", "answer_a", "answer_b"], None),
-        (["response_a", "prompt"], None),
-        ([], None),
-    ],
-)
-def test_the_fields_of_the_two_sides_and_the_prompt(names, sides):
-    export = Export(read_table([{"x": 1}]))
-    if sides is None:
-        with pytest.raises(DataError, match="cannot tell which field is response_a and response_b"):
-            export.text_fields(["Question", *names])
+CANNOT = "cannot tell which field is "
+FIELDS = [  # names, what the user says of them, and which are taken, or what is asked
+    ("id|Question|text1|text2", {}, "Question|text1|text2"),
+    ("Question|Response A|Response B|context|prompt", {}, "prompt|Response A|Response B"),
+    ("Question|words_a|words_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
+    ("Question|response_a|prompt", {}, f"{CANNOT}response_a and response_b; found: Question, resp"),
+    ("prompt|response_a|response_b|answer_a|answer_b", {}, f"{CANNOT}response_a and response_b"),
+    ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{CANNOT}prompt; found: z"),
+    ("x|answer_a|answer_b", {"prompt": "x"}, "x|answer_a|answer_b"),
+    (
+        "prompt|response_a|response_b|other",
+        {"response_b": "other"},
+        "name both: --column response_a=... --column response_b=...",
+    ),
+]
+
+
+@pytest.mark.parametrize(("names", "told", "found"), FIELDS)
+def test_the_fields_of_the_prompt_and_the_two_sides(names, told, found):
+    export = Export(read_table([{"x": 1}]), columns=told)
+    if "|" in found:
+        assert "|".join(export.text_fields(names.split("|")).values()) == found
     else:
-        assert [*export.text_fields(["Question", *names]).values()][1:] == sides
-    assert export.prompt_field(["context", "Question", "prompt"]) == "prompt"
-    assert export.prompt_field(["id", "Question"]) == "Question"
-    with pytest.raises(DataError, match="cannot tell which field is prompt; found: id, x"):
-        export.prompt_field(["id", "x"])
-
-
-def test_one_named_side_is_asked_for_the_other():
-    export = Export(read_table([{"x": 1}]), columns={"response_b": "other"})
-    with pytest.raises(DataError, match="name both: --column response_a=... --column response_b=..."):
-        export.text_fields(["prompt", "response_a", "response_b", "other"])
+        with pytest.raises(DataError, match=re.escape(found)):
+            export.text_fields(names.split("|"))
 
 
 def test_what_a_label_means():
