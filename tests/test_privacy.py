@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
+from tests.auditing.planted import votes
 from tests.importers.test_exports import ALL, EXPORTS
 
 # the ids, and not the word in a sentence of ours
@@ -26,15 +27,8 @@ PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
 # where each export keeps who voted, and what it says about them besides
 PERSONAL = {
     *("annotator", "evaluator", "completed_by", "updated_by", "email", "first_name", "last_name"),
-    *(
-        "user_id",
-        "preference.responses.users",
-        "_session_id",
-        "_annotator_id",
-        "judge",
-        "reviewer_email",
-    ),
-    *("overall_own_reason", "user_location"),
+    *("user_id", "preference.responses.users", "_session_id", "_annotator_id", "judge"),
+    *("reviewer_email", "overall_own_reason", "user_location"),
 }
 VARIANTS = {
     **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
@@ -90,22 +84,12 @@ def write_planted(path: Path, folder: Path) -> Path:
     return copy
 
 
-def table(n_prompts: int = 60) -> pd.DataFrame:
-    """A table of votes by four people with planted ids, one of whom has an e-mail address for a name."""
+def table() -> pd.DataFrame:
+    """Votes of four people with planted ids, one of whom has an e-mail address for a name."""
     people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
-    texts = ("So.", "It just is so, always.")
-    rows = []
-    for p in range(n_prompts):
-        pair = {
-            "comparison_id": f"c{p}",
-            "prompt": f"Question {p}?",
-            "shown_first": "a" if p % 5 else "b",
-        }
-        pair |= {"response_a": texts[p % 2], "response_b": texts[1 - p % 2]}
-        for k, who in enumerate(people):
-            vote = {"winner": "a" if (p + k) % 3 else "b", "annotator": who}
-            rows.append(pair | vote | {"annotator_class": "staff" if k < 2 else "crowd"})
-    return pd.DataFrame(rows)
+    made = votes(60, 4)[0]
+    made["annotator"] = made["annotator"].map({f"w{k}": name for k, name in enumerate(people)})
+    return made.assign(shown_first=["b" if row % 5 else "a" for row in range(len(made))])
 
 
 @pytest.fixture
@@ -137,19 +121,19 @@ def test_no_importer_lets_an_id_through(name, places):
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "parquet"])
 def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
     source, out = places
-    votes = source / f"votes.{ending}"
+    path = source / f"votes.{ending}"
     writers = {"csv": partial(pd.DataFrame.to_csv, index=False), "parquet": pd.DataFrame.to_parquet}
     as_json = partial(pd.DataFrame.to_json, orient="records", lines=ending == "jsonl")
-    writers.get(ending, as_json)(table(), votes)
+    writers.get(ending, as_json)(table(), path)
     length = ("--attribute", "length")
     commands = [
-        ("check", votes, *length),
-        ("check", votes, *length, "--json"),
-        ("attributes", "test", votes, *length),
-        ("audit", votes, *length, "-o", out / "audit"),
-        ("audit", votes, *length, "-o", out / "audit", "--anchor", "planted-1", "--json"),
-        ("watch", votes, *length, "--state", out / "state.json", "--votes-per-comparison", "4"),
-        ("import", votes, "-o", out / "votes.parquet"),
+        ("check", path, *length),
+        ("check", path, *length, "--json"),
+        ("attributes", "test", path, *length),
+        ("audit", path, *length, "-o", out / "audit"),
+        ("audit", path, *length, "-o", out / "audit", "--anchor", "planted-1", "--json"),
+        ("watch", path, *length, "--state", out / "state.json", "--votes-per-comparison", "4"),
+        ("import", path, "-o", out / "votes.parquet"),
     ]
     for command in commands:
         result = badpo(*command)

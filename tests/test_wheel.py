@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,30 +16,20 @@ BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE", "src")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory) -> Path:
-    tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheel")
+def installed(tmp_path_factory) -> Path:
+    """Where a wheel, built of a copy of the sources, is installed alone."""
+    tree, folder = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("installed")
     for name in BUILT_FROM:
         source, leave = ROOT / name, shutil.ignore_patterns("__pycache__", "*.egg-info")
         if source.is_dir():
             shutil.copytree(source, tree / name, ignore=leave)
         else:
             shutil.copy(source, tree)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, tree)
-    (built,) = folder.glob("*.whl")
-    return built
-
-
-@pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("installed")
-    pip("install", "--no-deps", "--no-index", "--target", folder, wheel)
-    return folder
-
-
-def pip(*arguments: object) -> None:
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    done = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True)
+    asked = ("--no-deps", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
+    command = [sys.executable, "-m", "pip", "install", *asked, "--target", str(folder), str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return folder
 
 
 def badpo(installed: Path, folder: Path, *arguments: object) -> str:
@@ -55,12 +44,14 @@ def badpo(installed: Path, folder: Path, *arguments: object) -> str:
     return printed
 
 
-def test_the_wheel_holds_every_file_of_the_packages(wheel):
-    there = set(zipfile.ZipFile(wheel).namelist())
-    sources = (path for path in (ROOT / "src").rglob("*") if path.is_file())
-    names = {str(path.relative_to(ROOT / "src")) for path in sources}
-    assert {name for name in names if ".egg-info" not in name and ".pyc" not in name} <= there
-    assert not [name for name in there if name.startswith("tests")]
+def files(folder: Path) -> set[str]:
+    names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    return {name for name in names if ".egg-info" not in name and ".pyc" not in name}
+
+
+def test_the_wheel_holds_every_file_of_the_packages(installed):
+    assert files(ROOT / "src") <= files(installed)
+    assert not (installed / "tests").exists()
 
 
 @pytest.mark.slow
