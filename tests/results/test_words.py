@@ -8,8 +8,6 @@ from badpo.results import words
 from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, has_usable_spread, is_sure
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
-
-
 CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
 
 
@@ -55,74 +53,50 @@ def test_words_and_numbers(function, given, expected):
 
 
 def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
-    arms = ["shared_mean", "sampo", "dpo", "reference", "pooled", "another"]
-    assert sorted(arms, key=words.arm_order) == [
-        "reference",
-        "dpo",
-        "pooled",
-        "shared_mean",
-        "another",
-        "sampo",
-    ]
+    stand = ["reference", "dpo", "pooled", "shared_mean", "another", "sampo"]
+    assert sorted(stand[::-1], key=words.arm_order) == stand
 
 
-def test_labels_of_an_audit_say_what_is_coded():
-    configs = [{"name": "woman", "type": "signature_name"}, {"name": "length", "type": "length"}]
-    found = audit_labels({"settings": {"attributes": configs}})
-    assert found == {"woman": "woman-coded", "length": "length"}
-
-
-@pytest.mark.parametrize(
-    ("pool", "usable"),
-    [
-        ({"tau": 0.6, "tau_ci": [0.5, 0.7]}, True),
-        ({"tau": 137.0, "tau_ci": [45.0, 200.0]}, False),
-        ({"tau": 0.6, "tau_ci": [0.5, None]}, False),
-        ({"tau": None, "tau_ci": [None, None]}, False),
-        ({}, False),
-    ],
-)
-def test_a_spread_is_one_that_people_can_have(pool, usable):
-    assert has_usable_spread(pool) == usable
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "sure"),
-    [(0.1, 0.4, True), (-0.4, -0.1, True), (-0.1, 0.4, False), (0.1, None, True), (None, None, False)],
-)
-def test_a_lean_is_sure_when_zero_is_outside(low, high, sure):
-    assert is_sure({"ci_low": low, "ci_high": high}) == sure
-    assert is_sure({"ci_low": low, "ci_high": high, "is_sure": not sure}) != sure
-
-
+CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
 SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
-UNSURE = {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}
-BESIDE = {"joint": {"log_odds": 0.3, "ci_low": -0.2, "ci_high": 0.8}}
+LARGE = {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}
+SMALL = LARGE | {"log_odds": 0.2}
 
 
 @pytest.mark.parametrize(
-    ("row", "pool", "told"),
+    ("function", "given", "expected"),
     [
-        (UNSURE, {"recommendation": "pooled"}, "watch"),
-        (UNSURE | {"log_odds": 0.2}, {}, "nothing"),
-        (UNSURE | {"log_odds": 0.2}, {"recommendation": "shared_mean"}, "declare"),
-        (UNSURE | {"log_odds": 0.2}, {"recommendation": "class"}, "declare"),
-        (UNSURE | {"log_odds": None}, {}, "watch"),
-        (SURE, {}, "declare"),
-        (SURE | BESIDE, {}, "watch"),
-        (SURE | {"n_cross": 0}, {}, "nothing"),
+        (audit_labels, (CONFIGS,), {"woman": "woman-coded", "length": "length"}),
+        (has_usable_spread, ({"tau": 0.6, "tau_ci": [0.5, 0.7]},), True),
+        (has_usable_spread, ({"tau": 137.0, "tau_ci": [45.0, 200.0]},), False),
+        (has_usable_spread, ({"tau": 0.6, "tau_ci": [0.5, None]},), False),
+        (has_usable_spread, ({"tau": None, "tau_ci": [None, None]},), False),
+        (has_usable_spread, ({},), False),
+        (is_sure, (SURE,), True),
+        (is_sure, ({"ci_low": -0.4, "ci_high": -0.1},), True),
+        (is_sure, (LARGE,), False),
+        (is_sure, ({"ci_low": 0.1, "ci_high": None},), True),
+        (is_sure, ({"ci_low": None, "ci_high": None},), False),
+        (is_sure, (SURE | {"is_sure": False},), False),
+        (is_sure, (LARGE | {"is_sure": True},), True),
+        (action, (LARGE, {"recommendation": "pooled"}), "watch"),
+        (action, (SMALL, {}), "nothing"),
+        (action, (SMALL, {"recommendation": "shared_mean"}), "declare"),
+        (action, (SMALL, {"recommendation": "class"}), "declare"),
+        (action, (LARGE | {"log_odds": None}, {}), "watch"),
+        (action, (SURE, {}), "declare"),
+        (action, (SURE | {"joint": LARGE}, {}), "watch"),
+        (action, (SURE | {"n_cross": 0}, {}), "nothing"),
     ],
 )
-def test_what_to_do_about_an_attribute(row, pool, told):
-    assert action(row, pool) == told
+def test_what_an_audit_says_of_an_attribute(function, given, expected):
+    assert function(*given) == expected
 
 
 def test_sides_that_never_differ_say_nothing():
     row = {"name": "length", "n_cross": 0}
-    (verdict,) = audit_verdicts({"settings": {"attributes": [{"name": "length"}]}, "attributes": [row]})
-    assert (
-        verdict.finding == "The two responses never differ in length, so the votes say nothing about it."
-    )
+    (verdict,) = audit_verdicts(CONFIGS | {"attributes": [row]})
+    assert verdict.finding.startswith("The two responses never differ in length")
 
 
 def test_pages_escape_values_and_keep_numbers_with_their_signs(tmp_path):
