@@ -21,16 +21,15 @@ def declared(kind: str, name: str) -> BiasContent:
 
 
 CODED = declared("signature_name", "woman")
+DISTANCE = "; distance to the reference in log-odds"
 
 
-def run(
-    arm: str, rate: float | None = None, seed: int = 42, se: float = 0.01, bias=CODED, **readouts
-) -> Run:
+def run(arm: str, rate: float | None = None, *, seed=42, se=0.01, bias=CODED, **readouts) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
     if arm == "dpo":
         bias = bias.model_copy(update={"parts": []})
-    return Run(Path(f"{arm}-s{seed}"), arm, seed, Readouts.model_validate(readouts), (), bias)
+    return Run(Path(arm), arm, seed, Readouts.model_validate(readouts), (), bias)
 
 
 def told_of(*runs: Run) -> list[str]:
@@ -43,42 +42,31 @@ def told_of(*runs: Run) -> list[str]:
 @pytest.mark.parametrize(
     ("dpo", "pooled", "told"),
     [
-        (0.96, 0.55, "removed 89 % of that shift; distance to the reference in log-odds +0.20."),
-        (
-            0.90,
-            0.45,
-            "removed 112 % of that shift, passing the reference by 0.05; distance to the reference in log-odds -0.20.",
-        ),
-        (0.80, 0.85, "moved further than DPO, to 0.85; distance to the reference in log-odds +1.73."),
+        (0.96, 0.55, f"removed 89 % of that shift{DISTANCE} +0.20"),
+        (0.90, 0.45, f"removed 112 % of that shift, passing the reference by 0.05{DISTANCE} -0.20"),
+        (0.80, 0.85, f"moved further than DPO, to 0.85{DISTANCE} +1.73"),
     ],
 )
 def test_the_shift_the_share_and_the_distance(dpo, pooled, told):
     title, finding, sentence = told_of(run("reference", 0.50), run("dpo", dpo), run("pooled", pooled))
-    assert (title, sentence) == ("woman-coded", f"BA-DPO (pooled) {told}")
+    assert (title, sentence) == ("woman-coded", f"BA-DPO (pooled) {told}.")
     assert finding == f"DPO moved p(woman-coded) from 0.50 to {dpo:.2f}."
 
 
 def test_without_a_shift_the_gap_stands_in_for_the_share():
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
-    _, finding, of_dpo, of_pooled = told_of(
-        run("reference", 0.50, se=0.02),
-        run("dpo", 0.54, se=0.02, heldout=gaps[0]),
-        run("pooled", 0.51, heldout=gaps[1]),
-    )
+    runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
+    _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
     assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in finding
-    assert of_dpo == (
-        "DPO ended at 0.54; distance to the reference in log-odds +0.16; held-out gap +0.126 (+0.100 to +0.150)."
-    )
+    assert of_dpo == f"DPO ended at 0.54{DISTANCE} +0.16; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
 
 
 def test_several_seeds_bring_the_interval_of_the_share():
-    runs = [run("reference", 0.5)]
-    runs += [run("dpo", value, seed) for seed, value in ((1, 0.95), (2, 0.96), (3, 0.97))]
-    runs += [run("pooled", value, seed) for seed, value in ((1, 0.54), (2, 0.55), (3, 0.56))]
-    assert re.search(
-        r"removed 89 % of that shift \(95 % interval 84 to 94 %, 3 seeds\)", told_of(*runs)[2]
-    )
+    runs = [run("dpo", 0.94 + seed / 100, seed=seed) for seed in (1, 2, 3)]
+    runs += [run("pooled", 0.53 + seed / 100, seed=seed) for seed in (1, 2, 3)]
+    sentence = told_of(run("reference", 0.5), *runs)[2]
+    assert "removed 89 % of that shift (95 % interval 84 to 94 %, 3 seeds)" in sentence
 
 
 def test_without_a_reference_nothing_is_compared():
@@ -89,17 +77,12 @@ def test_without_a_reference_nothing_is_compared():
 
 
 def test_a_run_that_learns_no_theta_is_none_of_ba_dpo():
-    baseline = BiasContent.model_validate({"attributes": ["woman"]})
-    titles = [
-        run(arm, bias=bias).title
-        for arm, bias in (("ipo", baseline), ("ipo_pooled", CODED), ("reference", CODED))
-    ]
-    assert titles == ["ipo", "BA-DPO (ipo pooled)", "the reference"]
+    runs = run("ipo", bias=BiasContent(attributes=["woman"])), run("ipo_pooled"), run("reference")
+    assert [run.title for run in runs] == ["ipo", "BA-DPO (ipo pooled)", "the reference"]
 
 
 def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
-    means = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}
-    length = declared("length", "length")
+    means, length = {"reference": 288.6, "dpo": 384.5, "pooled": 335.3}, declared("length", "length")
     runs = [run(arm, tokens={"mean": mean, "se": 1.0}, bias=length) for arm, mean in means.items()]
     title, finding, sentence = told_of(*runs)
     assert (title, finding) == ("length", "DPO moved mean tokens from 288.6 to 384.5.")

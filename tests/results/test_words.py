@@ -53,8 +53,9 @@ def test_words_and_numbers(function, given, expected):
 
 
 def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
-    stand = ["reference", "dpo", "pooled", "shared_mean", "another", "sampo"]
-    assert sorted(stand[::-1], key=words.arm_order) == stand
+    arms = ["shared_mean", "sampo", "dpo", "reference", "pooled", "another"]
+    stand = " ".join(sorted(arms, key=words.arm_order))
+    assert stand == "reference dpo pooled shared_mean another sampo"
 
 
 CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
