@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,17 +21,20 @@ from badpo.results.words import decimal
 from tests.auditing.planted import votes
 from tests.results.pages import Page, assert_inert, assert_stands_alone
 
-HOSTILE = {
-    "script": '"><script>alert(1)</script><img src=x onerror=alert(1)>',
-    "turned": "abc\u202edef\u2066",
-    "nul": "a\0b\x1b[31m",
-    "megabyte": "x" * 1_000_000,
-}
-
 
 @pytest.fixture(scope="module")
 def result() -> AuditResult:
     return audit(votes(300, 12)[0], [Length()], source="votes.csv")
+
+
+@pytest.fixture
+def summary(result) -> dict:
+    """A summary to change."""
+    return copy.deepcopy(result.summary)
+
+
+def page_text(summary: dict) -> str:
+    return Page(audit_html(summary)).text
 
 
 def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
@@ -48,20 +52,24 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
 
 def test_an_attribute_without_a_type_has_a_page_too():
     question = Attribute("much", "response", lambda prompt, response: "more" in response)
-    found = audit(votes(100, 6)[0], [question])
-    assert "much: attribute" in Page(audit_html(found.summary)).text
-    assert "much" in audit_table(found.summary)
+    found = audit(votes(100, 6)[0], [question]).summary
+    assert "much: attribute" in page_text(found) and "much" in audit_table(found)
 
 
 # -- hostile texts -------------------------------------------------------------------------------------------
 
+HOSTILE = {
+    "script": '"><script>alert(1)</script><img src=x onerror=alert(1)>',
+    "controls": "abc\u202edef\u2066a\0b\x1b[31m",
+    "megabyte": "x" * 1_000_000,
+}
+
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_text_anywhere_in_the_summary_does_nothing(result, text):
+def test_hostile_text_anywhere_in_the_summary_does_nothing(result, summary, text):
     """A folder may come from elsewhere: every text of its files is taken for hostile, names of attributes too."""
-    summary, annotators = copy.deepcopy(result.summary), result.annotators.copy()
-    annotators["attribute"] = text
-    annotators["annotator"] = [f"{text}{i}" for i in range(len(annotators))]
+    names = [f"{text}{i}" for i in range(len(result.annotators))]
+    annotators = result.annotators.assign(attribute=text, annotator=names)
     for part in (summary["pool"], *summary["checks"]["components"].values()):
         part[text] = part.pop("length")
     summary = _replaced(summary, text)
@@ -89,10 +97,10 @@ def test_a_class_of_few_people_has_no_figures():
     table = votes(500, 20)[0]
     table.loc[table["annotator"].isin(["w1", "w3"]), "annotator_class"] = "reviewer"
     found = audit(table, [Length()])
-    offset = {row["class"]: row for row in found.pool["length"]["classes"]}
-    assert (offset["reviewer"]["n"], offset["staff"]["n"], offset["crowd"]["n"]) == (2, 8, 10)
-    figure = class_figure(shareable(found.summary))
-    assert [row[0] for row in figure.table.rows] == ["length, crowd (n = 10)"]
+    n = {row["class"]: row["n"] for row in found.pool["length"]["classes"]}
+    assert n == {"reviewer": 2, "staff": 8, "crowd": 10}
+    rows = class_figure(shareable(found.summary)).table.rows
+    assert [row[0] for row in rows] == ["length, crowd (n = 10)"]
     assert "reviewer" not in audit_html(found.summary)
 
 
@@ -100,15 +108,13 @@ def test_what_fewer_than_five_people_did_is_withheld():
     """Four people alone saw sides that differ in length; the pool is twelve."""
     table = votes(300, 12)[0]
     alike = ~table["annotator"].isin(["w0", "w1", "w2", "w3"])
-    table.loc[alike, "response_a"] = table.loc[alike, "comparison_id"] + " so"
-    table.loc[alike, "response_b"] = table.loc[alike, "comparison_id"] + " no"
-    table.loc[alike, "comparison_id"] += "x"
+    for name, ending in (("response_a", " so"), ("response_b", " no"), ("comparison_id", "x")):
+        table.loc[alike, name] = table.loc[alike, "comparison_id"] + ending
     found = audit(table, [Length()])
-    told, page = shareable(found.summary), Page(audit_html(found.summary)).text
+    told, page = shareable(found.summary), page_text(found.summary)
     assert found.attributes["n_annotators"].tolist() == [4]
     assert (told["attributes"], told["withheld"]) == ([], ["length"])
     assert "Fewer than 5 annotators judged responses that differ in length" in page
-    assert "Carrier wins" not in page
 
 
 def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
@@ -119,16 +125,15 @@ def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
     assert withheld | set(data["agreement"].values()) == {None}
 
 
+LENGTH = 'attribute "length"'
+
+
 @pytest.mark.parametrize(
     ("what", "where", "told"),
     [
-        ("3 annotators of 1,234 always sided one way", 'attribute "length": ann_aaaaaaaaaa', None),
+        ("3 annotators of 1,234 always sided one way", f"{LENGTH}: ann_aaaaaaaaaa", None),
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
-        (
-            "24 of 66 annotators",
-            'attribute "length": ann_a',
-            ("20 of 70 annotators", 'attribute "length"'),
-        ),
+        ("24 of 66 annotators", f"{LENGTH}: ann_a", ("20 of 70 annotators", LENGTH)),
         ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
         ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.35 or more (p = 0.03)", "")),
     ],
@@ -141,66 +146,53 @@ def test_what_a_finding_tells_others(result, what, where, told):
 
 
 @pytest.mark.parametrize("n", [4, 5])
-def test_a_level_that_rests_on_few_people_is_withheld(result, n):
-    summary = copy.deepcopy(result.summary)
-    summary["pool"]["length"] |= {
-        "level": 0.5,
-        "level_ci": [0.1, 0.9],
-        "level_ci_beyond": None,
-        "n_level": n,
-    }
-    assert (shareable(summary)["pool"]["length"]["level"] is None) == (n < 5)
-    assert ("0.50 (0.10 to 0.90" in Page(audit_html(summary)).text) == (n >= 5)
-    informed = {"n_estimated": 2, "n_insufficient": 1, "n_separated": n - 3}
-    summary["pool"]["length"] |= informed
-    assert (shareable(summary)["pool"]["length"]["tau"] is None) == (n < 5)
+def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
+    pool = summary["pool"]["length"]
+    pool |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
+    pool |= {"n_estimated": 2, "n_insufficient": 1, "n_separated": n - 3}
+    told = shareable(summary)["pool"]["length"]
+    assert (told["level"] is None, told["tau"] is None) == (n < 5, n < 5)
+    assert ("0.50 (0.10 to 0.90" in page_text(summary)) == (n >= 5)
 
 
 def test_one_person_cannot_be_computed_from_the_pages_of_two_audits():
     """Whoever has both pages knows the votes of the one whom they differ in no better than the rounding says."""
     table, _ = votes(500, 15)
-    theirs = (table["annotator"] == "w4").to_numpy()
-    pages = [audit(part, [Length()]) for part in (table, table[~theirs])]
-    (n, k), (n_without, k_without) = [
-        (row["n_cross"], round(row["n_cross"] * row["carrier_wins"]))
-        for row in (page.summary["attributes"][0] for page in pages)
-    ]
-    votes_of, wins_of = zip(*_differences(*[audit_html(page.summary) for page in pages]), strict=True)
-    assert min(votes_of) <= n - n_without <= max(votes_of)
-    assert max(votes_of) - min(votes_of) >= 15
-    leans = [np.log((w + 0.5) / (v - w + 0.5)) for v, w in zip(votes_of, wins_of, strict=True)]
+    both = [audit(part, [Length()]).summary for part in (table, table[table["annotator"] != "w4"])]
+    (n, k), (n_without, k_without) = (_votes_and_wins(found) for found in both)
+    can_be = [_can_be(shareable(found)) for found in both]
+    pairs = {(n - m, k - j) for n, k in can_be[0] for m, j in can_be[1] if 0 <= k - j <= n - m}
+    votes_of, wins_of = np.array([*pairs]).T
+    assert votes_of.min() <= n - n_without <= votes_of.max()
+    assert votes_of.max() - votes_of.min() >= 15
+    leans = np.log((wins_of + 0.5) / (votes_of - wins_of + 0.5))
     true = np.log((k - k_without + 0.5) / (n - n_without - k + k_without + 0.5))
-    assert min(leans) < true < max(leans)
-    assert max(leans) - min(leans) > 1
+    assert leans.min() < true < leans.max()
+    assert leans.max() - leans.min() > 1
 
 
-def _differences(*pages: str) -> set[tuple[int, int]]:
-    """Votes, and votes for the longer side, that one person can have cast, for all that two pages print."""
-    found = []
-    for html in pages:
-        text = Page(html).text
-        stepped = re.search(r"in steps of (\d\.\d\d)", text)
-        step = float(stepped[1]) if stepped else 0.01
-        about, log_odds = re.search(
-            r"length([\d,]+) \(\d+\s%\)\d+\s%(\d\.\d\d) \(\d\.\d\d to", text
-        ).groups()  # fmt: skip
-        n = np.arange(-5, 5)[:, None] + int(about.replace(",", ""))
-        k = np.arange(1, n.max())[None, :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fits = (np.abs(np.log(k / (n - k)) - float(log_odds)) <= step / 2) & (k < n)
-        found.append([(int(n[i, 0]), int(k[0, j])) for i, j in np.argwhere(fits)])
-    return {(n - m, k - j) for n, k in found[0] for m, j in found[1] if 0 <= k - j <= n - m}
+def _votes_and_wins(summary: dict) -> tuple[int, int]:
+    row = summary["attributes"][0]
+    return row["n_cross"], round(row["n_cross"] * row["carrier_wins"])
+
+
+def _can_be(told: dict) -> list[tuple[int, int]]:
+    """Votes, and votes for the longer side, that would be told as these are."""
+    row, step = told["attributes"][0], told["step"]
+    near = range(row["n_cross"] - 5, row["n_cross"] + 5)
+    pairs = ((n, k) for n in near for k in range(1, n))
+    return [(n, k) for n, k in pairs if abs(np.log(k / (n - k)) - row["log_odds"]) <= step / 2]
 
 
 def test_every_number_of_the_page_is_rounded(result):
     """Whatever an audit will say one day: a count is a multiple of ten, an estimate one of the step."""
     found = shareable(result.summary)
     assert found["step"] == 0.05
-    assert not _finer_than(
-        {"pool": found["pool"], "scan": found["scan"], "data": found["data"]}, "", 0.05
-    )
-    assert _finer_than(result.summary["pool"], "", 0.05)
-    text = audit_html(result.summary)
+    assert not [*_finer_than(0.05, {name: found[name] for name in ("pool", "scan", "data")})]
+    assert [*_finer_than(0.05, result.summary["pool"])]
+    row, text = found["attributes"][0], audit_html(result.summary)
+    told = f"length{row['n_cross']:,} (", f"{row['log_odds']:.2f} ({row['ci_low']:.2f} to"
+    assert all(figure in Page(text).text for figure in told)
     tau = f"{result.pool['length']['tau']:.2f}"
     assert float(tau) != found["pool"]["length"]["tau"] and tau not in Page(text).text
     for exact in (result.summary["data"]["fingerprint"], *result.annotators["annotator"].unique()):
@@ -208,45 +200,43 @@ def test_every_number_of_the_page_is_rounded(result):
         assert exact not in text
 
 
-def test_a_spread_of_zero_is_no_small_count(result):
-    summary, advice = copy.deepcopy(result.summary), recommend(shrink_normal([0.0] * 4, [0.5] * 4), 0.8)
+def _finer_than(step: float, value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers that are no multiples of their step, with the name under which they stand."""
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            yield from _finer_than(step, entry, key if key in ("agreement", "position") else name)
+    elif isinstance(value, list):
+        for entry in value:
+            yield from _finer_than(step, entry, key)
+    elif isinstance(value, int | float) and key not in ("equal_leans_p", "class_test_p", "q_value"):
+        is_share = key.endswith("share") or key in ("agreement", "position")
+        unit = 10 if isinstance(value, int) else 0.01 if is_share else step
+        if not isinstance(value, bool) and abs(value / unit - round(value / unit)) >= 1e-6:
+            yield key, value
+
+
+def test_a_spread_of_zero_is_no_small_count(summary):
+    advice = recommend(shrink_normal([0.0] * 4, [0.5] * 4), 0.8)
     summary["pool"]["length"]["recommendation_reason"] = advice.reason
     reason = shareable(summary)["pool"]["length"]["recommendation_reason"]
     assert "spread tau 0, 95 % interval 0 to 0.80" in reason and "fewer" not in reason
 
 
 @pytest.mark.parametrize(("most", "step"), [(20, 0.01), (200, 0.05), (400, 0.25)])
-def test_the_more_somebody_voted_the_coarser_are_the_estimates(result, most, step):
+def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, step):
     """Of 1,200 votes; what is sure is said as the exact figures have it."""
-    summary = copy.deepcopy(result.summary)
     summary["data"]["judgments_per_annotator"]["max"] = most
-    summary["attributes"][0] |= {
-        "log_odds": 0.27,
-        "ci_low": 0.11,
-        "ci_high": 0.43,
-        "carrier_wins": 0.567,
-    }
+    exact = {"log_odds": 0.27, "ci_low": 0.11, "ci_high": 0.43, "carrier_wins": 0.567}
+    summary["attributes"][0] |= exact
     found = shareable(summary)
     assert found["step"] == step
     (row,) = found["attributes"]
     assert row["log_odds"] == pytest.approx(round(0.27 / step) * step)
     assert row["carrier_wins"] == pytest.approx(1 / (1 + np.exp(-row["log_odds"])))
-    assert "The pool leans toward length" in Page(audit_html(summary)).text
+    assert "The pool leans toward length" in page_text(summary)
 
 
-def _finer_than(value: Any, key: str, step: float) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        inside = key if key in ("agreement", "position") else None
-        return [
-            found for name, entry in value.items() for found in _finer_than(entry, inside or name, step)
-        ]
-    if isinstance(value, list):
-        return [found for entry in value for found in _finer_than(entry, key, step)]
-    if isinstance(value, bool | str | None) or key in ("equal_leans_p", "class_test_p", "q_value"):
-        return []
-    is_share = key.endswith("share") or key in ("agreement", "position")
-    unit = 10 if isinstance(value, int) else 0.01 if is_share else step
-    return [] if abs(value / unit - round(value / unit)) < 1e-6 else [(key, value)]
+# -- single annotators, and what is missing ------------------------------------------------------------------
 
 
 def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_or_none_are_not():
@@ -265,30 +255,23 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_o
     assert [row[1] for row in figure.table.rows[:2]] == estimates
 
 
-def test_where_nobody_is_estimated_the_page_says_so(result):
-    summary, annotators = copy.deepcopy(result.summary), result.annotators.copy()
+def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     summary["pool"]["length"] |= {"tau": None, "tau_ci": [None, None]}
-    annotators["status"] = "separated_high"
-    annotators[["deviation", "ci_high"]] = np.inf
-    annotators[["se", "shrunk", "post_low", "post_high"]] = np.nan
-    assert (
-        "These votes tell nothing about single annotators."
-        in Page(people_html(summary, annotators)).text
-    )
+    unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high"), np.nan)
+    separated = {"status": "separated_high", "deviation": np.inf, "ci_high": np.inf}
+    page = people_html(summary, result.annotators.assign(**unknown, **separated))
+    assert "These votes tell nothing about single annotators." in Page(page).text
 
 
 def test_without_annotators_there_is_no_section_about_them():
-    table = votes(120, 6)[0].drop(columns=["annotator", "annotator_class"])
-    found = audit(table, [Length()])
-    assert found.annotators.empty
-    text = Page(audit_html(found.summary)).text
+    found = audit(votes(120, 6)[0].drop(columns=["annotator", "annotator_class"]), [Length()])
+    text = page_text(found.summary)
     assert "The table does not say who voted" in text
     assert "Single annotators" not in text and "How far annotators differ" not in text
 
 
-def test_absurd_intervals_of_the_scan_are_not_printed(result):
-    summary = copy.deepcopy(result.summary)
+def test_absurd_intervals_of_the_scan_are_not_printed(summary):
     row = dict.fromkeys(("carrier_wins", "beyond_declared", "q_value"))
     row |= {"feature": "bold_text", "cross_share": 0.2, "n_annotators": 12, "advice": "watch"}
     summary["scan"] = [row | {"log_odds": 2.12, "ci_low": -43.98, "ci_high": 48.22}]
-    assert "bold text20\u00a0%2.10 (wider than \u00b110)\u2013watch" in Page(audit_html(summary)).text
+    assert "bold text20\u00a0%2.10 (wider than \u00b110)\u2013watch" in page_text(summary)
