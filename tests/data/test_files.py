@@ -112,6 +112,7 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
     with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'"):  # noqa: SIM117
         with appearing(tmp_path / "a.txt"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert not list(tmp_path.iterdir())
 
 
 # -- locks -------------------------------------------------------------------------------------------------------

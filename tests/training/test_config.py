@@ -10,6 +10,7 @@ import torch
 import yaml
 from trl import DPOConfig
 
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
@@ -44,9 +45,11 @@ def test_trls_own_values_are_taken(tmp_path):
 
 def test_trackers_are_told_no_token_no_place_and_not_who_is_gold(tmp_path):
     asked = {"token": "hf_secret", "cache_dir": str(tmp_path / "hub")}
-    args = arguments(tmp_path, model_init_kwargs=asked, hub_token="hf_secret", gold_annotators=["p1"])
+    gold = dict(gold_annotators=["person 1", 7, "person 1"])
+    args = arguments(tmp_path, model_init_kwargs=asked, hub_token="hf_secret", **gold)
+    assert args.gold_annotators == pseudonyms(["person 1", "7"])
     told = args.to_json_string()
-    assert "hf_secret" not in told and str(tmp_path) not in told
+    assert "hf_secret" not in told and "person 1" not in told and str(tmp_path) not in told
     assert args.to_dict()["output_dir"] == "run" and "gold_annotators" not in args.to_dict()
 
 

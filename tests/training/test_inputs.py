@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 
@@ -237,24 +236,6 @@ def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path
     assert first["mean"] == pytest.approx(0.0, abs=1e-6) and first["difference"] < first["tolerance"]
     published = b"".join(path.read_bytes() for path in (tmp_path / "model").iterdir())
     assert not re.search(rb"gold|ann_", published)
-
-
-def test_a_resumed_run_must_have_the_same_ones_and_keeps_its_first_margin(tmp_path):
-    options = dict(save_strategy="steps", save_steps=3, max_steps=3)
-    first = trained(tmp_path, gold_annotators=GOLD, **options)
-    for others, told in ((GOLD[:1], r"ann_\w+\."), ([], "none")):
-        with pytest.raises(ConfigError, match=rf"gold_annotators was ann_\w+, ann_\w+, is now {told}"):
-            trainer(tmp_path, gold_annotators=others, **options).train(resume_from_checkpoint=True)
-    again = trainer(tmp_path, gold_annotators=pseudonyms(GOLD), **options)
-    again.train(resume_from_checkpoint=True)
-    assert again.first_margin == first.first_margin is not None
-    assert set(again.bias.gold_annotators) == set(pseudonyms(GOLD))
-
-
-def test_the_configuration_keeps_pseudonyms():
-    args = arguments(gold_annotators=["person 1", 7, "person 1"])
-    assert args.gold_annotators == pseudonyms(["person 1", "7"])
-    assert "person 1" not in json.dumps(args.to_dict())
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------

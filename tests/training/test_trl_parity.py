@@ -11,6 +11,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import DiscountedTail, IdentityPreference
 from badpo.training.logprobs import scoring_attention
+from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.training.tiny_runs import judgments, trained, trainer, trl_trainer
 
@@ -36,43 +37,35 @@ def preference_rows(frame) -> list[dict]:
     ]
 
 
-def trl_loss_and_gradients(rows, folder, max_length, tokenizer, **options):
-    # with another reference the margins and their gradients are not those of the first step
-    peer = trl_trainer(rows, folder, tokenizer, max_length=max_length, beta=0.3, **options)
-    batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
-    loss = peer.compute_loss(peer.model, batch)
+def loss_and_gradients(model, loss):
     loss.backward()
-    return (
-        float(loss.detach()),
-        {name: p.grad.clone() for name, p in peer.model.named_parameters()},
-        peer.train_dataset,
-    )
+    return float(loss.detach()), {name: p.grad.clone() for name, p in model.named_parameters()}
 
 
-def our_loss_and_gradients(frame, folder, model=tiny.model, **options):
-    run = trainer(
-        folder,
-        Judgments.read(frame, attributes=[Length(ratio=1.5)]),
-        model=model(),
-        ref_model=model(seed=1),
-        per_device_train_batch_size=N_VOTES,
-        gradient_accumulation_steps=1,
-        beta=0.3,
-        bias="none",
-        **options,
-    )
+def of_trl(frame, folder, max_length=1024, **options):
+    # with another reference the margins and their gradients are not those of the first step
+    rows = preference_rows(frame)
+    peer = trl_trainer(rows, folder, tiny.tokenizer(), max_length=max_length, beta=0.3, **options)
+    batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
+    return loss_and_gradients(peer.model, peer.compute_loss(peer.model, batch))
+
+
+def ours(frame, folder, model=tiny.model, **options) -> BADPOTrainer:
+    data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
+    whole = dict(per_device_train_batch_size=N_VOTES, gradient_accumulation_steps=1)
+    given = dict(model=model(), ref_model=model(seed=1), beta=0.3, bias="none", encoding="trl")
+    return trainer(folder, data, **given | whole | options)
+
+
+def assert_same(run: BADPOTrainer, expected) -> None:
     batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 1, run.args.device)
     with scoring_attention(run.model, run._layout):
         loss = run.compute_loss(run.model, batches[0], num_items_in_batch=normaliser)
-        loss.backward()
-    return float(loss.detach()), {name: p.grad.clone() for name, p in run.model.named_parameters()}, run
-
-
-def assert_same(ours, theirs):
-    assert ours[0] == pytest.approx(theirs[0], rel=1e-5)
-    largest = max(float(g.abs().max()) for g in theirs[1].values())
-    for name, gradient in theirs[1].items():
-        assert float((ours[1][name] - gradient).abs().max()) <= 1e-5 * largest, name
+        loss, gradients = loss_and_gradients(run.model, loss)
+    assert loss == pytest.approx(expected[0], rel=1e-5)
+    largest = max(float(g.abs().max()) for g in expected[1].values())
+    for name, gradient in expected[1].items():
+        assert float((gradients[name] - gradient).abs().max()) <= 1e-5 * largest, name
 
 
 @pytest.mark.parametrize("attention", ["padded", "packed"])
@@ -81,13 +74,8 @@ def assert_same(ours, theirs):
 def test_from_text(tmp_path, form, max_length, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
     frame = as_chat(frame) if form == "chat" else frame
-    theirs = trl_loss_and_gradients(
-        preference_rows(frame), tmp_path / "trl", max_length, tiny.tokenizer()
-    )
-    ours = our_loss_and_gradients(
-        frame, tmp_path / "ours", max_length=max_length, encoding="trl", attention=attention
-    )
-    assert_same(ours, theirs)
+    theirs = of_trl(frame, tmp_path / "trl", max_length)
+    assert_same(ours(frame, tmp_path, max_length=max_length, attention=attention), theirs)
 
 
 @pytest.mark.parametrize("attention", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
@@ -101,13 +89,8 @@ def test_from_text(tmp_path, form, max_length, attention):
 )
 def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
-    peer = trl_loss_and_gradients(
-        preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **theirs
-    )
-    ours = our_loss_and_gradients(
-        frame, tmp_path / "ours", objective=objective, encoding="trl", attention=attention
-    )
-    assert_same(ours, peer)
+    theirs = of_trl(frame, tmp_path / "trl", **theirs)
+    assert_same(ours(frame, tmp_path, objective=objective, attention=attention), theirs)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
@@ -115,13 +98,9 @@ def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
 def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)[:-3]  # comparisons with one vote and with two
     options = dict(model=partial(tiny.mixture_of_experts, kind), router_aux_loss_coef=coefficient)
-    theirs = trl_loss_and_gradients(
-        preference_rows(frame), tmp_path / "trl", 1024, tiny.tokenizer(), **options
-    )
-    ours = our_loss_and_gradients(frame, tmp_path / "ours", encoding="trl", **options)
-    assert_same(ours, theirs)
-    run = ours[2]
-    assert run.router_aux_loss_coef == {None: 0.001}.get(coefficient, coefficient)
+    run = ours(frame, tmp_path, **options)
+    assert_same(run, of_trl(frame, tmp_path / "trl", **options))
+    assert run.router_aux_loss_coef == (0.001 if coefficient is None else coefficient)
 
 
 def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
@@ -141,7 +120,5 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0
-    with pytest.raises(
-        ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mixture"
-    ):
-        our_loss_and_gradients(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)
+    with pytest.raises(ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mix"):
+        ours(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)
