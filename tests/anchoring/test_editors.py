@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -12,14 +13,12 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.names import NAMES, SURNAMES, signature
 
 
-@pytest.mark.parametrize("cell", [(0, 0), (0, 1), (1, 0), (1, 1)])
-def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname(cell):
+def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname():
     swap, draw = SignatureSwap(), random.Random(1)
-    for name in NAMES[::7]:
+    for name, cell in itertools.product(NAMES[::7], itertools.product((0, 1), repeat=2)):
         text = signature("Boil it.\n\n— Emily Clark wrote that.", name.first, SURNAMES[3])
-        assert carries(swap, text) == (name.woman, name.black)
         edited = swap.edit(text, cell, draw)
-        assert carries(swap, edited) == cell
+        assert (carries(swap, text), carries(swap, edited)) == ((name.woman, name.black), cell)
         assert split_signature(edited)[0] == split_signature(text)[0]
         assert edited.split()[-1] == SURNAMES[3]
 
@@ -29,8 +28,7 @@ def test_names_of_a_cell_are_drawn_uniformly():
     text = signature("Boil it.", "Emily", "Clark")
     drawn = [split_signature(swap.edit(text, (1, 1), draw))[1] for _ in range(1800)]
     counts = [drawn.count(name.first) for name in NAMES if (name.woman, name.black) == (1, 1)]
-    assert len(counts) == 18 and sum(counts) == 1800
-    assert min(counts) > 60 and max(counts) < 145
+    assert len(counts) == 18 and sum(counts) == 1800 and 60 < min(counts) <= max(counts) < 145
 
 
 @pytest.mark.parametrize("text", ["Boil it.", "Boil it.\n\n— Zoe Clark", "— Emily Clark said so."])
