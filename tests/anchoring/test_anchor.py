@@ -115,16 +115,10 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"
     assert moved["kl_reference"]["after"]["per_token"] is not None
     # what the run is measured against is looked at too
-    again = ("--out", tmp_path / "out")
-    (tmp_path / "elsewhere").write_text("of somebody else")
-    (tmp_path / "reference" / "notes.txt").symlink_to(tmp_path / "elsewhere")
-    refused = badpo(tmp_path / "dpo-s42", *targets, *again)
-    assert refused.exit_code == USAGE and "notes.txt is a symbolic link that leads out" in refused.stderr
-    (tmp_path / "reference" / "notes.txt").unlink()
     weights = tmp_path / "reference" / "model" / "model.safetensors"
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    refused = badpo(tmp_path / "dpo-s42", *targets, *again)
+    refused = badpo(tmp_path / "dpo-s42", *targets, "--out", tmp_path / "out")
     assert refused.exit_code == USAGE and "model.safetensors is damaged" in refused.stderr
 
 
@@ -149,27 +143,27 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "nothing to anchor"),
-        (["--target", "woman=1"], "strictly between 0 and 1"),
-        (["--target", "woman=0"], "strictly between 0 and 1"),
-        (["--target", "woman"], "as in --target woman=0.5"),
-        (["--target", "woman=half"], "the rate is no number"),
-        (["--target", "woman=0.5", "--target", "woman=0.6"], "given twice"),
-        (["--target", "length=0.5"], "a length has no fair rate"),
-        (["--target", "womann=0.5"], 'Did you mean "woman"'),
-        (["--target", "woman=0.5", "--target", "markdown=0.5"], "different editors"),
-        (["--target", "woman=0.5", "--rounds", "0"], "Invalid value for '--rounds'"),
-        (["--target", "woman=0.5", "--tolerance", "2"], "Invalid value for '--tolerance'"),
-        (["--target", "british=0.5", "--word", "color"], "as in --word color=colour"),
-        (["--target", "woman=0.5"], "name a file of them with --prompts FILE"),
-        (["--target", "woman=0.5", "--prompts", "p.txt"], "neither a folder with a model nor reachable"),
+        ("", "nothing to anchor"),
+        ("--target woman=1", "strictly between 0 and 1"),
+        ("--target woman=0", "strictly between 0 and 1"),
+        ("--target woman", "as in --target woman=0.5"),
+        ("--target woman=half", "the rate is no number"),
+        ("--target woman=0.5 --target woman=0.6", "given twice"),
+        ("--target length=0.5", "a length has no fair rate"),
+        ("--target womann=0.5", 'Did you mean "woman"'),
+        ("--target woman=0.5 --target markdown=0.5", "different editors"),
+        ("--target woman=0.5 --rounds 0", "Invalid value for '--rounds'"),
+        ("--target woman=0.5 --tolerance 2", "Invalid value for '--tolerance'"),
+        ("--target british=0.5 --word color", "as in --word color=colour"),
+        ("--target woman=0.5", "name a file of them with --prompts FILE"),
+        ("--target woman=0.5 --prompts p.txt", "neither a folder with a model nor reachable"),
     ],
 )
 def test_wrong_requests_are_refused_with_a_remedy(arguments, message, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     Path("p.txt").write_text("\n".join(PROMPTS))
-    result = badpo(tmp_path / "nothing", *arguments)
+    result = badpo(tmp_path / "nothing", *arguments.split())
     assert result.exit_code == USAGE and message in result.stderr
 
 
@@ -186,27 +180,20 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("n", "arguments", "status", "message"),
+    ("n", "target", "status", "message"),
     [
-        (30, ["--target", "woman=0.5"], DATA, "30 prompts"),
-        (55, ["--target", "woman=0.5", "--mode", "train"], DATA, "the stage needs 50 or more"),
-        (99, ["--target", "woman=0.5", "--judge", "policy"], USAGE, "is no reward model"),
-        (99, ["--target", "markdown=0.5"], USAGE, "anchor a policy that shows it sometimes"),
-        (
-            99,
-            ["--target", "british=0.5", "--word", "color=colour"],
-            USAGE,
-            "british: prompt 0 has a log",
-        ),
+        (30, "woman=0.5", DATA, "30 prompts"),
+        (55, "woman=0.5 --mode train", DATA, "the stage needs 50 or more"),
+        (99, "woman=0.5 --judge policy", USAGE, "is no reward model"),
+        (99, "markdown=0.5", USAGE, "anchor a policy that shows it sometimes"),
+        (99, "british=0.5 --word color=colour", USAGE, "british: prompt 0 has a log-probability"),
     ],
 )
-def test_what_a_policy_cannot_give_is_refused(
-    n, arguments, status, message, signer, tmp_path, monkeypatch
-):
+def test_what_a_policy_cannot_give_is_refused(n, target, status, message, signer, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("policy").symlink_to(signer / "signer")
     Path("p.txt").write_text("\n".join(PROMPTS[:n]))
-    result = badpo("policy", "--prompts", "p.txt", *arguments)
+    result = badpo("policy", "--prompts", "p.txt", "--target", *target.split())
     assert result.exit_code == status and message in result.stderr
 
 

@@ -24,7 +24,6 @@ from tests.anchoring.test_offset_stage import ANSWERS, PROMPTS, material
 from tests.readouts import policies
 
 SWAP = SignatureSwap()
-CELLS = np.array(list(SWAP.names.values()), dtype=float)
 # choices of one to three tokens, of which some begin others
 LEAD_WORDS = "and then "
 CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home"]
@@ -34,50 +33,27 @@ CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home
 
 
 @pytest.mark.parametrize("step", [1, 2])
-def test_every_continuation_makes_one_choice_or_none(step, monkeypatch):
-    """All 64^3 continuations of three tokens, summed by the choice that each makes.
-
-    For the words of this tokenizer all or the even ids stand for the tokens that begin with a space.
-    """
+def test_a_choice_is_made_where_no_longer_one_goes_on(step, monkeypatch):
+    """For the words of this tokenizer all or the even ids stand for the tokens that begin with a space."""
+    closing = set(range(0, 64, step))
     monkeypatch.setattr(sampling, "SIGNATURE_LEAD", LEAD_WORDS)
-    monkeypatch.setattr(sampling, "space_tokens", lambda _: list(range(0, 64, step)))
+    monkeypatch.setattr(sampling, "space_tokens", lambda _: sorted(closing))
     tok, model = tiny.tokenizer(), policies.qwen2(vocab_size=64, initializer_range=0.12)
-    start = tok("the cat sat " + LEAD_WORDS, add_special_tokens=False)["input_ids"]
-    # three tokens cannot tell whether a choice of three tokens is complete
-    choices = [choice for choice in CHOICES if step == 1 or choice.count(" ") < 2]
-    made = choice_made(tok, choices, set(range(0, 64, step)))
-    plain = three_tokens(model, start)
-    chances = [plain[made == i].sum() for i in range(len(choices))]
-    found = whole_name_logps(model, tok, [start], choices)[0]
-    np.testing.assert_allclose(np.exp(found), chances, rtol=1e-4)
+    start, *paths = tok(["the cat sat " + LEAD_WORDS, *CHOICES], add_special_tokens=False)["input_ids"]
 
-
-def three_tokens(model, start) -> np.ndarray:
-    """Probability of each of the 64^3 continuations, by ordinary forwards of whole rows."""
-    total, tails = np.ones(1), np.zeros((1, 0), dtype=np.int64)
-    for _ in range(3):
-        rows = [[*start, *tail] for tail in tails.tolist()]
+    def next_token(ids) -> np.ndarray:
         with torch.no_grad():
-            logits = model(input_ids=torch.tensor(rows)).logits[:, -1].double()
-        total = (total[:, None] * logits.softmax(-1).numpy()).ravel()
-        tails = np.array([[*tail, token] for tail in tails.tolist() for token in range(64)])
-    return total
+            logits = model(input_ids=torch.tensor([start + ids])).logits[0, -1]
+        return logits.double().softmax(-1).numpy()
 
-
-def choice_made(tok, choices, closing) -> np.ndarray:
-    """For each of the 64^3 continuations the choice that it makes; len(choices) for none.
-
-    It goes along the paths of the choices as far as it can. Where that ends is the choice it makes, if it is one and
-    the next token closes it.
-    """
-    paths = [tuple(tok(choice, add_special_tokens=False)["input_ids"]) for choice in choices]
-    prefixes = {path[:length] for path in paths for length in range(len(path) + 1)}
-    made = np.full(64**3, len(choices))
-    for i, tokens in enumerate(np.ndindex(64, 64, 64)):
-        reached = max((tokens[:length] for length in range(4) if tokens[:length] in prefixes), key=len)
-        if reached in paths and set(tokens[len(reached) : len(reached) + 1]) <= closing:
-            made[i] = paths.index(reached)
-    return made
+    chances = []
+    for path in paths:
+        n = len(path)
+        onward = {other[n] for other in paths if other[:n] == path and other != path}
+        reached = np.prod([next_token(path[:i])[token] for i, token in enumerate(path)])
+        chances.append(reached * next_token(path)[sorted(closing - onward)].sum())
+    found = whole_name_logps(model, tok, [start], CHOICES)[0]
+    np.testing.assert_allclose(np.exp(found), chances, rtol=1e-4)
 
 
 def test_tokens_that_begin_with_a_space_complete_a_name():
@@ -117,7 +93,7 @@ def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
     counts = np.array([drawn.count(name) for name in SWAP.names])
     context = signature_contexts([written(ANSWERS[3], 3)], tokenizer)
     logps = whole_name_logps(model, tokenizer, context, list(SWAP.names))
-    chances = tilted_probabilities(logps, CELLS, shift)[0]
+    chances = tilted_probabilities(logps, np.array([*SWAP.names.values()]), shift)[0]
     # chi-square with 88 degrees of freedom, p = 0.0002
     assert ((counts - n * chances) ** 2 / (n * chances)).sum() < 142.0
     # the gain is what the tilt adds to the log-probability of the name that was drawn

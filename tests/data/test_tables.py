@@ -129,11 +129,7 @@ def test_large_whole_numbers_stay_exact_beside_missing_ones():
     ("name", "content", "message"),
     [
         ("v.csv", b'a,b\n"x,1\n', "line 2"),
-        (
-            "v.csv",
-            b"a,b\n1,2\n1,2,3\n1\n",
-            "2 columns, but 2 rows have another number: line 3 has 3, line",
-        ),
+        ("v.csv", b"a,b\n1,2\n1,2,3\n1\n", "2 rows have another number: line 3 has 3, line 4 has 1"),
         ("v.csv", b"a\n\xff\n", "it is not UTF-8"),
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
@@ -194,10 +190,8 @@ def test_layouts(names, columns, kind):
 
 def test_a_mapped_column_takes_the_place_of_one_that_has_our_name_and_none_leaves_one_unused():
     names = ["prompt", "chosen", "rejected", "annotator", "who", "comparison_id"]
-    table = named(names, {"annotator": "who", "comparison_id": None})
-    assert table.frame["annotator"].tolist() == ["its who"]
-    assert list(table.frame.columns).count("annotator") == 1
-    assert "comparison_id" not in table.theirs and "comparison_id" not in table.frame
+    frame = named(names, {"annotator": "who", "comparison_id": None}).frame
+    assert frame["annotator"].tolist() == ["its who"] and "comparison_id" not in frame
 
 
 def test_missing_and_wrong_columns_are_all_named():
@@ -249,15 +243,11 @@ def test_objects_are_no_ids():
 
 
 def test_distinct_texts_and_messages_are_numbered():
-    messages = [{"role": "user", "content": "hi"}]
-    like = '[{"content": "hi", "role": "user"}]'
-    cells = as_objects(
-        ["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like]
-    )
-    numbers, texts = numbered_cells(cells)
-    found = [None if number == -1 else texts[number] for number in numbers]
-    assert found == ["hi", messages, None, "hi", messages, None, like]
-    assert numbers[2] == numbers[5] == -1 and texts[-1] is None
+    messages, like = [{"role": "user", "content": "hi"}], '[{"content": "hi", "role": "user"}]'
+    cells = ["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like]
+    numbers, texts = numbered_cells(as_objects(cells))
+    assert texts[numbers].tolist() == ["hi", messages, None, "hi", messages, None, like]
+    assert numbers.tolist() == [0, 1, -1, 0, 1, -1, 3]
 
 
 @pytest.mark.parametrize(
@@ -301,17 +291,15 @@ def rows_of(path) -> list[list[str]]:
         *("x; @SUM(A1);-1", 'say "\n+1'),
     ],
 )
-@pytest.mark.parametrize("separator", [",", ";"])
-def test_a_formula_is_no_formula_any_more(text, separator, tmp_path):
+def test_a_formula_is_no_formula_any_more(text, tmp_path):
     """Whichever separator a spreadsheet expects: where it is a semicolon, quotes inside of a cell quote nothing."""
     write_csv(pd.DataFrame({"n": [1], "class": [text]}), tmp_path / "t.csv")
-    if separator == ",":
-        cells = rows_of(tmp_path / "t.csv")[1]
-        assert cells[1].replace("'", "") == text.replace("'", "")
-    else:
-        cells = (tmp_path / "t.csv").read_text().replace("\n", ";").replace("\t", ";").split(";")
-    assert "'" in "".join(cells)
-    assert not [cell for cell in cells if cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d"))]
+    cells = rows_of(tmp_path / "t.csv")[1]
+    assert cells[1].replace("'", "") == text.replace("'", "")
+    later = (tmp_path / "t.csv").read_text().replace("\n", ";").replace("\t", ";").split(";")
+    for read in (cells, later):
+        assert "'" in "".join(read)
+        assert not [cell for cell in read if cell.lstrip().startswith(("=", "+", "-", "@", "\uff1d"))]
 
 
 def test_numbers_stay_numbers_and_other_cells_become_text(tmp_path):
@@ -335,20 +323,16 @@ def test_numbers_stay_numbers_and_other_cells_become_text(tmp_path):
     ]
 
 
-def test_ordinary_text_and_quotes_come_back(tmp_path):
-    texts = ["a,b", 'say "so"', "two\nlines", "na\u00efve \U0001f600", "a-b", ""]
-    write_csv(pd.DataFrame({"class": texts}), tmp_path / "t.csv")
-    assert [row[0] if row else "" for row in rows_of(tmp_path / "t.csv")[1:]] == texts
-
-
 @pytest.mark.parametrize(
     ("text", "written"),
     [
         ("a\x00b\x1b[31m", "a\\u0000b\\u001b[31m"),
         ("a\u202egpj.exe", "a\\u202egpj.exe"),
         *(("a\r=1", "a\\u000d=1"), ("a\r\nb", "a\nb"), ("\ud800", "\\ud800")),
-        ("<script>alert(1)</script>", "<script>alert(1)</script>"),
+        *[(text, text) for text in ("<b>", "a,b", 'say "so"', "two\nlines", "na\u00efve \U0001f600")],
     ],
 )
-def test_hostile_text_is_written_out(text, written):
+def test_hostile_text_is_written_out_and_ordinary_text_comes_back(text, written, tmp_path):
     assert inert(text) == written
+    write_csv(pd.DataFrame({"class": [text, "", "a-b"]}, dtype=object), tmp_path / "t.csv")
+    assert rows_of(tmp_path / "t.csv") == [["class"], [written], [""], ["a-b"]]
