@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 SHORT, LONG = "brief answer", "an answer that takes quite a lot more words"
-MARKED = "- an answer that takes quite a lot more words"
+COLUMNS = ["comparison_id", "prompt_id", "prompt", "response_a", "response_b", "winner", "annotator"]
 
 
 def votes(
@@ -29,24 +29,14 @@ def votes(
     rows = []
     for c in range(n_comparisons):
         longer = random.choice(["a", "b", None], p=[0.375, 0.375, 0.25])
-        texts = {side: f"{LONG if side == longer else SHORT} {c}{side}" for side in "ab"}
+        texts = [f"{LONG if side == longer else SHORT} {c}{side}" for side in "ab"]
         quality = random.standard_normal()
         difference = {"a": 1.0, "b": -1.0}.get(longer, 0.0)
         for k in random.choice(n_annotators, votes_each, replace=False):
             chance = 1 / (1 + np.exp(-(quality + lean[k] * difference)))
-            rows.append(
-                {
-                    "comparison_id": f"c{c}",
-                    "prompt_id": f"p{c // 4}",
-                    "prompt": f"question {c // 4}",
-                    "response_a": texts["a"],
-                    "response_b": texts["b"],
-                    "winner": "a" if random.random() < chance else "b",
-                    "annotator": f"w{k}",
-                    "annotator_class": "staff" if k % 2 else "crowd",
-                }
-            )
-    return pd.DataFrame(rows), lean
+            won, group = "a" if random.random() < chance else "b", "staff" if k % 2 else "crowd"
+            rows.append((f"c{c}", f"p{c // 4}", f"question {c // 4}", *texts, won, f"w{k}", group))
+    return pd.DataFrame(rows, columns=[*COLUMNS, "annotator_class"]), lean
 
 
 def seen_in_order(
@@ -60,15 +50,6 @@ def seen_in_order(
         for k in range(n_judges):
             first = random.choice([-1, 1]) if by_judge else of_comparison
             chance = 1 / (1 + np.exp(-quality - lean * first))
-            rows.append(
-                {
-                    "comparison_id": f"c{c}",
-                    "prompt": f"question {c}",
-                    "response_a": f"{SHORT} {c}a",
-                    "response_b": f"{LONG} {c}b",
-                    "winner": "a" if random.random() < chance else "b",
-                    "annotator": f"w{k}",
-                    "shown_first": "a" if first > 0 else "b",
-                }
-            )
-    return pd.DataFrame(rows)
+            won, texts = "a" if random.random() < chance else "b", (f"{SHORT} {c}a", f"{LONG} {c}b")
+            rows.append((f"c{c}", f"p{c}", f"question {c}", *texts, won, f"w{k}", "ba"[int(first > 0)]))
+    return pd.DataFrame(rows, columns=[*COLUMNS, "shown_first"])

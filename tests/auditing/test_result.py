@@ -47,7 +47,7 @@ def test_every_file_says_the_same_an_earlier_audit_goes_and_a_stranger_stays(res
 
 def test_a_failure_leaves_the_earlier_audit_as_it_was(result, tmp_path, monkeypatch):
     result.write(tmp_path)
-    before = {name: (tmp_path / name).read_bytes() for name in FILES}
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(*arguments, **options):
         raise OSError(28, "No space left on device")
@@ -55,8 +55,7 @@ def test_a_failure_leaves_the_earlier_audit_as_it_was(result, tmp_path, monkeypa
     monkeypatch.setattr(pd.DataFrame, "to_parquet", full)
     with pytest.raises(OSError, match="No space"):
         result.write(tmp_path)
-    assert names_in(tmp_path) == FILES
-    assert {name: (tmp_path / name).read_bytes() for name in FILES} == before
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_single_files_and_texts(result, tmp_path):
@@ -79,12 +78,6 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
 
 
 def test_only_plain_values_have_a_place_in_the_summary():
-    assert plain([np.float64("inf"), np.float32(0.5), "text", True, None]) == [
-        None,
-        0.5,
-        "text",
-        True,
-        None,
-    ]
+    assert plain([np.float64("inf"), np.float32(0.5), "so", True, None]) == [None, 0.5, "so", True, None]
     with pytest.raises(TypeError, match="no place"):
         plain({"made": pd.Timestamp("2020-01-01")})
