@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
 from tests.auditing.planted import votes
-from tests.importers.test_exports import ALL, EXPORTS
+from tests.importers.test_exports import ALL, EXPORTS, records_of
 
 # the ids, and not the word in a sentence of ours
 PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
@@ -75,11 +75,9 @@ def planted(value: Any, inside: bool = False) -> Any:
 
 def write_planted(path: Path, folder: Path) -> Path:
     """A copy of an export with planted ids."""
-    text = path.read_text()
-    is_list = path.suffix == ".json"
-    records = [planted(r) for r in (json.loads(text) if is_list else map(json.loads, text.splitlines()))]
-    copy = folder / f"export{path.suffix}"
-    copy.write_text(json.dumps(records) if is_list else "\n".join(map(json.dumps, records)))
+    records, copy = planted(records_of(path)), folder / f"export{path.suffix}"
+    lines = "\n".join(map(json.dumps, records))
+    copy.write_text(json.dumps(records) if path.suffix == ".json" else lines)
     assert PLANTED.search(copy.read_bytes())
     return copy
 

@@ -23,15 +23,18 @@ from tests.test_privacy import PLANTED, badpo, files, leaks, said
 pytestmark = pytest.mark.slow
 
 
+def settings(n_annotators: int, **changes):
+    votes = tiny.votes(n_comparisons=40, n_annotators=n_annotators)
+    votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
+    return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run with every kind of output, of votes whose annotators have planted ids, one of them gold."""
     folder = tmp_path_factory.mktemp("trained")
-    votes = tiny.votes(n_comparisons=40, n_annotators=6)
-    votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
-    often = {"report_to": "tensorboard", "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
     gold = {"variant": "shared_mean", "gold_annotators": ["Planted 5"]}
-    config = write_recipe(folder, votes, **often, bias=gold)
+    config = write_recipe(folder, **settings(6, report_to="tensorboard", bias=gold))
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
@@ -96,12 +99,6 @@ def tracked(monkeypatch):
 
 def annotators_of(folder) -> set[str]:
     return set(json.loads((folder / "bias.json").read_text())["annotators"])
-
-
-def settings(n_annotators: int, **changes):
-    votes = tiny.votes(n_comparisons=40, n_annotators=n_annotators)
-    votes["annotator"] = votes["annotator"].str.replace("person", "Planted")
-    return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
 
 
 @pytest.mark.parametrize(("n_learned", "told"), [(4, False), (5, True)])

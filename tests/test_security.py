@@ -278,14 +278,6 @@ def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
 # -- who can read what is written --------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def open_umask():
-    before = os.umask(0)
-    yield
-    os.umask(before)
-
-
-@pytest.mark.usefixtures("open_umask")
 def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(tmp_path, monkeypatch):
     asked, row = [], {"response_a": "It just is so.", "response_b": "So."}
     votes = [row | {"prompt": f"q{i}", "winner": "ab"[i % 2]} for i in range(6)]
@@ -296,7 +288,9 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    before = os.umask(0)
     audit(votes, [Length()]).write(tmp_path / "audit")
+    os.umask(before)
     written = (tmp_path / "audit").iterdir()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written}
     personal = ("audit.json", "annotators.csv", "annotators.parquet")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -51,11 +50,6 @@ class Owned:
 
 
 # -- runs --------------------------------------------------------------------------------------------------------
-
-
-def test_a_pickle_that_is_read_would_be_seen(tmp_path):
-    pickle.loads(pickle.dumps(Owned(tmp_path / "owned")))
-    assert (tmp_path / "owned").exists()
 
 
 def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):

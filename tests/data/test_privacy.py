@@ -100,18 +100,13 @@ def test_home_is_used_without_a_configuration_folder(key_file, tmp_path, monkeyp
 
 
 def test_a_table_imported_twice_keeps_its_pseudonyms(tmp_path):
-    row = {"prompt": "Why?", "response_a": "So.", "response_b": "No.", "winner": "a"}
-    raw = pd.DataFrame(
-        [row | {"annotator": name} for name in ("ann_johnsmitha", "ann_maximilianjohn", "7")]
-    )
-    raw.to_csv(tmp_path / "votes.csv", index=False)
-    import_file(tmp_path / "votes.csv", tmp_path / "once.parquet")
-    import_file(tmp_path / "once.parquet", tmp_path / "twice.parquet")
-    once, twice = (
-        pd.read_parquet(tmp_path / f"{name}.parquet")["annotator"] for name in ("once", "twice")
-    )
-    assert once.tolist() == twice.tolist() == pseudonyms(raw["annotator"].tolist())
-    assert not set(once) & set(raw["annotator"])
+    names, source = ["ann_johnsmitha", "ann_maximilianjohn", "7"], tmp_path / "votes.csv"
+    rows = [f"Why?,So.,No.,a,{name}" for name in names]
+    source.write_text("\n".join(["prompt,response_a,response_b,winner,annotator", *rows]))
+    for out in (tmp_path / "once.parquet", tmp_path / "twice.parquet"):
+        import_file(source, out)
+        assert pd.read_parquet(out)["annotator"].tolist() == pseudonyms(names)
+        source = out
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from badpo.estimation.pool import offline_log_odds
 from badpo.estimation.significance import pool_agreement
 from badpo.importers.convert import import_votes
 from badpo.importers.export import personal_fields
-from badpo.readouts.judge import strip_markdown
 from badpo.theory.tilt import fit_calibration
 from badpo.training.recipe import read_recipe
 
@@ -185,8 +184,3 @@ def test_a_side_that_always_won_has_an_interval_with_a_width(winner):
 def test_a_long_cell_that_begins_as_an_address_does(read):
     assert not read("a@" + "." * 60_000 + " ")
     assert read("someone@example.org")
-
-
-@pytest.mark.parametrize("unit", ["- ", "|:\n", "1. # "])
-def test_a_long_row_of_marks_is_stripped_at_once(unit):
-    assert strip_markdown(unit * 100_000 + "x").replace("\n", "").endswith("x")

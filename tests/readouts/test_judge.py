@@ -197,7 +197,9 @@ def test_a_whole_answer():
     assert strip_markdown(text) == plain
 
 
-@pytest.mark.parametrize("unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "\n- **"])
+@pytest.mark.parametrize(
+    "unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "\n- **", "|:\n", "1. # "]
+)
 def test_no_markup_is_left_of_a_long_text_of_marks(unit):
     assert not has_markdown(strip_markdown(unit * (100_000 // len(unit))))
 
