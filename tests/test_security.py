@@ -29,7 +29,6 @@ from badpo.training.trl_keys import refusal
 from tests.results.suites import write_suite
 
 ROOT = Path(__file__).parents[1]
-MODULES = sorted((ROOT / "src").rglob("*.py"))
 TEMPLATES = ROOT / "src" / "badpo" / "results" / "templates"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -44,13 +43,13 @@ FORBIDDEN_CALLS = {
     *("yaml.full_load", "yaml.unsafe_load", "yaml.load_all", "np.load", "np.save", "np.savez"),
 }
 FORBIDDEN_METHODS = {"to_pickle", "read_pickle", "tofile"}
-# every call in the package: its file, what is called (dotted), and the call
-CALLS = [
-    (str(path.relative_to(ROOT / "src")), ast.unparse(node.func), node)
-    for path in MODULES
+NODES = [
+    (str(path.relative_to(ROOT / "src")), node)
+    for path in (ROOT / "src").rglob("*.py")
     for node in ast.walk(ast.parse(path.read_text()))
-    if isinstance(node, ast.Call)
 ]
+# every call in the package: its file, what is called (dotted), and the call
+CALLS = [(file, ast.unparse(node.func), node) for file, node in NODES if isinstance(node, ast.Call)]
 
 
 def value_of(call: ast.Call, keyword: str) -> str | None:
@@ -120,16 +119,14 @@ def test_calls_of_one_file_only(place):
 
 
 def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
-    wrong = []
-    for path in MODULES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            roots = {name.split(".")[0] for name in names}
-            wrong += [f"{path}:{node.lineno}"] if roots & FORBIDDEN_IMPORTS else []
-            # it hands objects to processes of its own
-            wrong += [str(path)] if "joblib" in roots and path.name != "schedule.py" else []
-    assert not wrong
+    imported = [
+        (f, name.name) for f, node in NODES if isinstance(node, ast.Import) for name in node.names
+    ]
+    imported += [(file, node.module or "") for file, node in NODES if isinstance(node, ast.ImportFrom)]
+    places = {(file, name.split(".")[0]) for file, name in imported}
+    assert {place for place in places if place[1] in FORBIDDEN_IMPORTS} == set()
+    # it hands objects to processes of its own
+    assert {Path(file).name for file, name in places if name == "joblib"} == {"schedule.py"}
     assert issubclass(_Loader, yaml.SafeLoader) and refusal("trust_remote_code", True)
 
 

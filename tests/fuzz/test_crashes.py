@@ -72,12 +72,10 @@ def answered(extra) -> list[dict]:
 
 
 MODELS = [ROW | {"model_a": a, "model_b": "m", "note": note} for a, note in ((False, 1), ("m", "x"))]
+WRONG_LENGTHS = ({"type": ["length"]}, {"ratio": 10**400}, {"name": HALF_A_PAIR}, {"name": ["x"]})
 RECIPES = [
     *({"preset": ["paper-0.5b"]}, {"seed": float("inf")}, {"use_peft": "maybe"}),
-    *(
-        {"attributes": [{"type": "length", **more}]}
-        for more in ({"type": ["length"]}, {"ratio": 10**400}, {"name": HALF_A_PAIR}, {"name": ["x"]})
-    ),
+    *({"attributes": [{"type": "length", **more}]} for more in WRONG_LENGTHS),
     {"attributes": [{"type": "regex", "name": "q", "pattern": 5}]},
     {"attributes": [{"type": "word_list", "name": "x", "words": 5}]},
     {"attributes": [{"type": "column", "name": "x", "a": 1, "b": 2}]},
