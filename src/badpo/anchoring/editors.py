@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from itertools import product
 from typing import Protocol
+
+import numpy as np
 
 from badpo.data import markers
 from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
@@ -51,18 +54,16 @@ class SignatureSwap:
     def __init__(self) -> None:
         self.attributes = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
         self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
+        self.carried = np.array(list(self.names.values()), dtype=np.float64)
         self.config = {"type": "signature_swap", "names": self.names}
-        self._names_of: dict[Cell, list[str]] = {cell: [] for cell in sorted(set(self.names.values()))}
-        for name, cell in self.names.items():
-            self._names_of[cell].append(name)
 
     def cells(self, text: str) -> tuple[Cell, ...]:
         """All cells of the pool for an answer that is signed with a name of it, else none."""
-        return tuple(self._names_of) if markers.split_signature(text)[1] in self.names else ()
+        return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
         """The answer signed with a name drawn uniformly from a cell."""
-        return self.signed_as(text, draw.choice(self._names_of[cell]))
+        return self.signed_as(text, draw.choice([name for name, of in self.names.items() if of == cell]))
 
     def signed_as(self, text: str, first: str) -> str:
         """A signed answer under another first name."""
@@ -76,18 +77,17 @@ class WordSwap:
         pairs = [(without.strip(), carrying.strip()) for without, carrying in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        sides = [{word.lower() for word in side} for side in zip(*pairs, strict=True)]
-        if both := sides[0] & sides[1]:
-            raise ConfigError(
-                f'{name}: "{min(both)}" stands on both sides; a word carries the attribute or not'
-            )
-        self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
-        self.config = {"type": "word_swap", "name": name, "pairs": pairs}
         # of several counterparts the first is taken
         self._into: dict[Cell, dict[str, str]] = {
             (0,): {carrying.lower(): without for without, carrying in reversed(pairs)},
             (1,): {without.lower(): carrying for without, carrying in reversed(pairs)},
         }
+        if both := self._into[0,].keys() & self._into[1,].keys():
+            raise ConfigError(
+                f'{name}: "{min(both)}" stands on both sides; a word carries the attribute or not'
+            )
+        self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
+        self.config = {"type": "word_swap", "name": name, "pairs": pairs}
         self._patterns = {cell: markers.word_pattern(words) for cell, words in self._into.items()}
 
     def cells(self, text: str) -> tuple[Cell, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from os.path import commonprefix
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from transformers import PrinterCallback
 
 from badpo.anchoring.editors import Cell, CounterfactualEditor
@@ -26,7 +27,8 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import padded
-from badpo.theory.tilt import CalibrationLine, fit_calibration, shift_to_targets
+from badpo.theory import Floats, Ints
+from badpo.theory.tilt import fit_calibration, shift_to_targets
 from badpo.training.checkpoints import whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
@@ -66,7 +68,7 @@ def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
 
 
 # Tokens of a prompt and an answer, and the places whose logits give the tokens that are to stay as likely as they are.
-KeptAnswer = tuple[NDArray[np.int64], NDArray[np.int64]]
+KeptAnswer = tuple[Ints, Ints]
 
 
 def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]] = ()) -> KeptAnswer:
@@ -89,9 +91,10 @@ def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> tor
 
     The gradient goes to ``policy`` alone.
     """
-    ids, mask = padded([ids for ids, _ in answers], next(source.parameters()).device, "right")
-    row = torch.from_numpy(np.repeat(np.arange(len(answers)), [len(places) for _, places in answers]))
-    place = torch.from_numpy(np.concatenate([places for _, places in answers]))
+    tokens, places = zip(*answers, strict=True)
+    ids, mask = padded(tokens, next(source.parameters()).device, "right")
+    row = torch.from_numpy(np.repeat(np.arange(len(answers)), list(map(len, places))))
+    place = torch.from_numpy(np.concatenate(places))
 
     def logps(model) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
@@ -143,30 +146,11 @@ def train_offset(
     settings: StageSettings,
     seed: int,
     folder: Path,
-    cache: Path | None = None,
+    cache: Path,
     callbacks: Sequence[Any] = (),
 ):
     """Teach a policy a shift, and write it to ``folder/model``."""
-    trainer = OffsetTrainer(
-        policy,
-        args=stage_arguments(settings, seed, folder, cache),
-        train_dataset=pairs,
-        processing_class=tokenizer,
-        bias=fixed_offset(pairs, shift, settings.beta),
-        callbacks=list(callbacks),
-        kept=kept,
-        source=source,
-    )
-    trainer.remove_callback(PrinterCallback)
-    trainer.train()
-    with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
-        trainer.save_model(str(unfinished))
-    return trainer.model.eval()
-
-
-def stage_arguments(settings: StageSettings, seed: int, folder: Path, cache: Path | None) -> BADPOConfig:
-    """The trainer's arguments for an offset stage."""
-    return BADPOConfig(
+    arguments = BADPOConfig(
         output_dir=str(folder),
         bias="none",
         beta=settings.beta,
@@ -180,12 +164,27 @@ def stage_arguments(settings: StageSettings, seed: int, folder: Path, cache: Pat
         lr_scheduler_type="cosine",
         warmup_steps=settings.warmup,
         gradient_checkpointing=False,
-        reference_cache=None if cache is None else str(cache),
+        reference_cache=str(cache),
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
         seed=seed,
     )
+    trainer = OffsetTrainer(
+        policy,
+        args=arguments,
+        train_dataset=pairs,
+        processing_class=tokenizer,
+        bias=fixed_offset(pairs, shift, settings.beta),
+        callbacks=list(callbacks),
+        kept=kept,
+        source=source,
+    )
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
+    with whole_folder(folder / "model", trainer.is_world_process_zero()) as unfinished:
+        trainer.save_model(str(unfinished))
+    return trainer.model.eval()
 
 
 # Usable answers without which there is no stage.
@@ -270,22 +269,26 @@ def offset_pairs(
     cells = [editor.cells(answer) for answer in answers]
     usable = [i for i, found in enumerate(cells) if len(found) > 1]
     if len(usable) < fewest:
-        raise DataError([_too_few(len(usable), len(answers), fewest, editor)])
+        names = ", ".join(attribute.name for attribute in editor.attributes)
+        problem = Problem(
+            "E138",
+            f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; the stage needs {fewest} "
+            "or more",
+            "the policy's own answers",
+            "give more prompts that ask for it (a signature must be asked for), or allow longer answers so that they "
+            "are not cut before it",
+            len(usable),
+        )
+        raise DataError([problem])
     draw = random.Random(seed)
     rows = [
-        {
-            "comparison_id": f"answer-{i:05d}-{number}",
-            "prompt_id": f"answer-{i:05d}",
-            "prompt": prompts[i],
-            "response_a": text,
-            "response_b": other,
-            "winner": winner,
-        }
+        (f"answer-{i:05d}-{number}", f"answer-{i:05d}", prompts[i], *pair, winner)
         for i in usable
-        for number, (text, other) in enumerate(_counterfactuals(answers[i], cells[i], editor, draw))
+        for number, pair in enumerate(_counterfactuals(answers[i], cells[i], editor, draw))
         for winner in ("a", "b")
     ]
-    judgments = Judgments.read(pd.DataFrame(rows), attributes=editor.attributes)
+    columns = ["comparison_id", "prompt_id", "prompt", "response_a", "response_b", "winner"]
+    judgments = Judgments.read(pd.DataFrame(rows, columns=columns), attributes=editor.attributes)
     unedited = tuple(i for i, found in enumerate(cells) if len(found) < 2)
     return OffsetPairs(*judgments.split(held_out, seed), unedited, len(answers))
 
@@ -293,23 +296,12 @@ def offset_pairs(
 def _counterfactuals(
     answer: str, cells: Sequence[Cell], editor: CounterfactualEditor, draw: random.Random
 ) -> list[tuple[str, str]]:
+    """An answer in a random cell, beside itself in each of the cells that differ from it in one attribute."""
     cell = draw.choice(cells)
     text = editor.edit(answer, cell, draw)
     flipped = [(*cell[:i], 1 - cell[i], *cell[i + 1 :]) for i in range(len(cell))]
     others = [editor.edit(answer, other, draw) for other in flipped if other in cells]
     return [(text, other) for other in others if other != text]
-
-
-def _too_few(n_usable: int, n_answers: int, fewest: int, editor: CounterfactualEditor) -> Problem:
-    names = ", ".join(attribute.name for attribute in editor.attributes)
-    return Problem(
-        "E138",
-        f"{counted(n_usable, 'answer')} of {n_answers:,} can be edited for {names}; the stage needs {fewest} or more",
-        "the policy's own answers",
-        "give more prompts that ask for it (a signature must be asked for), or allow longer answers so that they "
-        "are not cut before it",
-        n_usable,
-    )
 
 
 # A fitted slope outside of this is noise of rounds that asked for nearly the same; the steps follow one for one.
@@ -331,16 +323,16 @@ class Round:
         The largest distance of a rate from its target; infinite where there is no rate.
     """
 
-    intended: NDArray[np.float64]
-    achieved: NDArray[np.float64]
-    rate: NDArray[np.float64]
+    intended: Floats
+    achieved: Floats
+    rate: Floats
     distance: float
 
 
 def calibrate(
     source: RateTable,
     targets: Sequence[float],
-    attempt: Callable[[NDArray[np.float64], int], NDArray[np.float64]],
+    attempt: Callable[[Floats, int], Floats],
     tolerance: float,
     n_rounds: int,
 ) -> tuple[list[Round], int]:
@@ -392,7 +384,7 @@ def calibrate(
     return rounds, best
 
 
-def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.float64]:
+def achieved_shift(source: RateTable, rate: Floats) -> Floats:
     """The shift of a source that gives some rates, shape (n_attributes,); NaN where none does."""
     try:
         return shift_to_targets(source.log_probs, source.carries, rate, source.attributes)
@@ -402,15 +394,12 @@ def achieved_shift(source: RateTable, rate: NDArray[np.float64]) -> NDArray[np.f
 
 def _next_ask(rounds: Sequence[Round], i: int, exact: float) -> float:
     points = np.array([(found.intended[i], found.achieved[i]) for found in rounds])
-    points = points[np.isfinite(points).all(axis=1)]
-    if not len(points):
+    intended, achieved = points[np.isfinite(points[:, 1])].T
+    if not len(achieved):
         # nothing that was asked for can be told from the measured rates: ask for half of it
         return rounds[-1].intended[i] / 2
-    intended, achieved = points.T
-    try:
+    with suppress(ValueError):
         line = fit_calibration(intended, achieved)
-    except ValueError:
-        line = CalibrationLine(0.0, 0.0)
-    if not SLOPES[0] <= line.slope <= SLOPES[1]:
-        line = CalibrationLine(1.0, float(np.mean(achieved - intended)))
-    return line.intended_for(exact)
+        if SLOPES[0] <= line.slope <= SLOPES[1]:
+            return line.intended_for(exact)
+    return exact - float(np.mean(achieved - intended))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from badpo.anchoring.editors import CounterfactualEditor, SignatureSwap, carries
@@ -19,6 +20,7 @@ from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.sampled import attribute_values, figures, share_figures, token_counts
+from badpo.theory import Floats, Ints
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
 
 
@@ -39,25 +41,27 @@ class RateTable:
     """
 
     attributes: tuple[str, ...]
-    log_probs: NDArray[np.float64]
-    carries: NDArray[np.float64]
-    prompts: NDArray[np.int64] | None = None
+    log_probs: Floats
+    carries: Floats
+    prompts: Ints | None = None
     counted: float | None = None
 
     @property
-    def rate(self) -> NDArray[np.float64]:
-        """Rate of each attribute, shape (n_attributes,)."""
-        with np.errstate(invalid="ignore"):  # NaN where no answer is counted
-            return (softmax(self.log_probs, axis=1) @ self.carries).mean(axis=0)
+    def per_prompt(self) -> Floats:
+        """Rate of each attribute at each prompt, shape (n_prompts, n_attributes); NaN where no answer is counted."""
+        with np.errstate(invalid="ignore"):
+            return softmax(self.log_probs, axis=1) @ self.carries
 
-    def intervals(self) -> tuple[Interval, ...]:
+    @property
+    def rate(self) -> Floats:
+        """Rate of each attribute, shape (n_attributes,)."""
+        return self.per_prompt.mean(axis=0)
+
+    def intervals(self) -> list[Interval]:
         """The rate of each attribute with its interval over prompts; `share_interval` for counted answers."""
-        if self.prompts is not None:
-            return tuple(
-                share_interval(column, self.prompts) for column in self.carries[: len(self.prompts)].T
-            )
-        per_prompt = softmax(self.log_probs, axis=1) @ self.carries
-        return tuple(cluster_mean(column) for column in per_prompt.T)
+        if self.prompts is None:
+            return list(map(cluster_mean, self.per_prompt.T))
+        return [share_interval(column, self.prompts) for column in self.carries[: len(self.prompts)].T]
 
     def of(self, attributes: Sequence[str]) -> RateTable:
         """The table of some of the attributes."""
@@ -74,42 +78,36 @@ def signature_rates(
     the longer one. The paper's readout counts the longer one under both.
     """
     logs = whole_name_logps(policy, tokenizer, contexts, list(editor.names))
-    cells = np.array(list(editor.names.values()), dtype=np.float64)
-    return RateTable(tuple(a.name for a in editor.attributes), logs, cells)
+    return RateTable(tuple(attribute.name for attribute in editor.attributes), logs, editor.carried)
 
 
 def answer_rates(
-    answers: Sequence[Generation], editor: CounterfactualEditor, prompts: Iterable[int]
+    answers: Sequence[Generation], editor: CounterfactualEditor, prompts: ArrayLike
 ) -> RateTable:
     """Rates of an editor's attributes among the sampled answers that it has cells for, each as likely as the others.
 
     An answer without a word of a list is on neither side of it. Counted as one without the attribute, it would be what
     a reweighting turns to, and the topic would move instead of the spelling.
     """
-    found = [
-        (carries(editor, answer.text), prompt)
-        for answer, prompt in zip(answers, prompts, strict=True)
-        if editor.cells(answer.text)
-    ]
+    counted = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
     # a cell that no answer is in is a choice too, and never made
     never = list(product((0, 1), repeat=len(editor.attributes)))
+    cells = [carries(editor, answers[i].text) for i in counted] + never
     return RateTable(
         tuple(attribute.name for attribute in editor.attributes),
-        np.array([[0.0] * len(found) + [-np.inf] * len(never)]),
-        np.array([cell for cell, _ in found] + never, dtype=np.float64),
-        np.array([prompt for _, prompt in found], dtype=np.int64),
-        len(found) / len(answers),
+        np.repeat([[0.0, -np.inf]], [len(counted), len(never)], axis=1),
+        np.array(cells, dtype=np.float64),
+        np.asarray(prompts)[counted],
+        len(counted) / len(answers),
     )
 
 
 def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
     """Share of answers with its interval, several answers to a prompt being no independent evidence."""
     ones, where = np.asarray(values, dtype=np.float64), np.asarray(prompts)
-    n_prompts = len(np.unique(where))
-    if n_prompts == len(ones):
-        return wilson_interval(int(ones.sum()), len(ones))
-    if ones.min() == ones.max():
-        return wilson_interval(int(ones[0]) * n_prompts, n_prompts)
+    first = np.unique(where, return_index=True)[1]
+    if len(first) == len(ones) or ones.min() == ones.max():
+        return wilson_interval(int(ones[first].sum()), len(first))
     found = cluster_mean(ones, where)
     return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
@@ -135,9 +133,9 @@ class Behavior:
     answers: Sequence[Generation]
     kl_source: Mapping | None = None
     kl_reference: Mapping | None = None
-    margins: NDArray[np.float64] | None = None
+    margins: Floats | None = None
     margins_from: str = "measured"
-    judged: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    judged: Mapping[str, Floats] = field(default_factory=dict)
 
 
 def moved(
@@ -148,64 +146,63 @@ def moved(
     judgments: Judgments | None = None,
 ) -> dict[str, Any]:
     """Every readout of the source and of the anchored policy side by side."""
-    sides = (before, after)
-    numbers = numbered(prompts)[0]
-    sampled = [answer_rates(side.answers, editor, numbers.tolist()).intervals() for side in sides]
-    names = [attribute.name for attribute in editor.attributes]
+    sides, numbers = (before, after), numbered(prompts)[0]
+    changed = partial(_change, lambda values: cluster_mean(values, numbers))
+    sampled = [answer_rates(side.answers, editor, numbers).intervals() for side in sides]
+    tokens = changed(*(token_counts(side.answers) for side in sides))
     exchanged = {attribute.config["type"] for attribute in editor.attributes}
     # what nobody asked to move, looked at in every answer
-    plain = [row.make() for row in BUILT_IN.values() if not row.example]
     watched = [
         attribute
-        for attribute in plain
+        for attribute in (row.make() for row in BUILT_IN.values() if not row.example)
         if attribute.scope == "response" and attribute.config["type"] not in exchanged
     ]
-
-    def paired(one: ArrayLike, other: ArrayLike) -> dict[str, Any]:
-        one, other = (np.asarray(values, dtype=np.float64) for values in (one, other))
-        return _change(one.mean(), other.mean(), cluster_mean(other - one, numbers))
-
-    tokens = paired(*(token_counts(side.answers) for side in sides))
     return {
         "sampled": {
-            name: {"before": share_figures(one), "after": share_figures(other)}
-            for name, one, other in zip(names, *sampled, strict=True)
+            attribute.name: {"before": share_figures(one), "after": share_figures(other)}
+            for attribute, one, other in zip(editor.attributes, *sampled, strict=True)
         },
-        "editable": paired(*([len(editor.cells(a.text)) > 1 for a in side.answers] for side in sides)),
-        "ended": paired(*([answer.ended for answer in side.answers] for side in sides)),
+        "editable": changed(*([len(editor.cells(a.text)) > 1 for a in side.answers] for side in sides)),
+        "ended": changed(*([answer.ended for answer in side.answers] for side in sides)),
         "tokens": {**tokens, "ratio": tokens["after"] / tokens["before"]},
         "kl_source": after.kl_source,
         "kl_reference": {"before": before.kl_reference, "after": after.kl_reference},
         "heldout": _heldout(before.margins, after.margins, judgments),
         "undeclared": {
-            attribute.name: paired(
+            attribute.name: changed(
                 *(attribute_values(attribute, prompts, side.answers) for side in sides)
             )
             for attribute in watched
         },
         "heldout_from": None if after.margins is None else after.margins_from,
-        "judge": {name: paired(before.judged[name], after.judged[name]) for name in after.judged}
+        "judge": {name: changed(before.judged[name], after.judged[name]) for name in after.judged}
         or None,
     }
 
 
-def _heldout(before: NDArray | None, after: NDArray | None, judgments: Judgments | None) -> dict | None:
+def _heldout(
+    before: Floats | None, after: Floats | None, judgments: Judgments | None
+) -> dict[str, Any] | None:
     if before is None or after is None or judgments is None:
         return None
-    correct = [
-        (judgment_margins(margins, judgments) > 0).astype(np.float64) for margins in (before, after)
-    ]
-    cross = judgments.cross_group().any(axis=1)
-    prompts = judgment_prompts(judgments)
-    change = correct[1] - correct[0]
-    gap, new_gap = (cluster_difference(side, cross, prompts).estimate for side in correct)
-    same, new_same = (side[~cross].mean() if (~cross).any() else np.nan for side in correct)
+    correct = [judgment_margins(margins, judgments) > 0 for margins in (before, after)]
+    cross, prompts = judgments.cross_group().any(axis=1), judgment_prompts(judgments)
     return {
-        "same": _change(same, new_same, cluster_mean(change[~cross], prompts[~cross])),
-        "gap": _change(gap, new_gap, cluster_difference(change, cross, prompts)),
+        "same": _change(lambda values: cluster_mean(values[~cross], prompts[~cross]), *correct),
+        "gap": _change(lambda values: cluster_difference(values, cross, prompts), *correct),
     }
 
 
-def _change(before: float, after: float, difference: Interval) -> dict[str, Any]:
-    ends = {"ci_low": difference.low, "ci_high": difference.high}
-    return figures(before=before, after=after, difference=difference.estimate, **ends)
+def _change(
+    summary: Callable[[Floats], Interval], before: ArrayLike, after: ArrayLike
+) -> dict[str, Any]:
+    """A summary before and after, and of the differences row by row."""
+    values = [np.asarray(side, dtype=np.float64) for side in (before, after)]
+    one, other, change = map(summary, (*values, values[1] - values[0]))
+    return figures(
+        before=one.estimate,
+        after=other.estimate,
+        difference=change.estimate,
+        ci_low=change.low,
+        ci_high=change.high,
+    )

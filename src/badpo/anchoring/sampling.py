@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import log_softmax, logsumexp
+from numpy.typing import ArrayLike
+from scipy.special import softmax
 
 from badpo.anchoring.editors import SignatureSwap
 from badpo.readouts.generation import Generation
@@ -20,11 +20,13 @@ from badpo.readouts.rates import (
     space_tokens,
     without_tail,
 )
+from badpo.theory import Floats
+from badpo.theory.tilt import tilted_probabilities
 
 
 def whole_name_logps(
     policy, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
-) -> NDArray[np.float64]:
+) -> Floats:
     """Log-probability of completing every name and none that it begins, shape (n_contexts, n_names).
 
     A name is complete when the next token begins with a space. "Malik" then holds nothing of "Malika", and the
@@ -58,7 +60,7 @@ def whole_name_logps(
 
 def redrawn_names(
     policy, tokenizer, answers: Sequence[Generation], editor: SignatureSwap, shift: ArrayLike, seed: int
-) -> tuple[list[Generation], NDArray[np.float64]]:
+) -> tuple[list[Generation], Floats]:
     r"""Answers of the tilted policy: the name of a signature is drawn anew, everything else is the policy's own.
 
     .. math:: \pi_s(n \mid x) = \frac{\pi(n \mid x) \exp(s^\top g_n)}{\sum_{n'} \pi(n' \mid x) \exp(s^\top g_{n'})}
@@ -91,25 +93,22 @@ def redrawn_names(
     if not signed:
         return found, gains
     contexts = signature_contexts([answers[i] for i in signed], tokenizer)
-    logps = log_softmax(whole_name_logps(policy, tokenizer, contexts, names), axis=1)
-    added = np.array(list(editor.names.values()), dtype=np.float64) @ np.asarray(shift, dtype=np.float64)
-    normaliser = logsumexp(logps + added, axis=1, keepdims=True)
-    cumulative = np.exp(logps + added - normaliser).cumsum(axis=1)
-    for row, i in enumerate(signed):
-        uniform = np.random.default_rng([seed, i]).random()
-        drawn = min(int(np.searchsorted(cumulative[row], uniform, side="right")), len(names) - 1)
-        text = editor.signed_as(answers[i].text, names[drawn])
+    logps = whole_name_logps(policy, tokenizer, contexts, names)
+    plain, tilted = softmax(logps, axis=1), tilted_probabilities(logps, editor.carried, shift)
+    for i, before, after in zip(signed, plain, tilted, strict=True):
+        answer, drawn = answers[i], np.random.default_rng([seed, i]).choice(len(names), p=after)
+        text = editor.signed_as(answer.text, names[drawn])
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        end = answers[i].token_ids[-1:] if answers[i].ended else ()
-        found[i] = replace(answers[i], text=text, token_ids=(*ids, *end))
-        gains[i] = added[drawn] - normaliser[row, 0]
+        end = answer.token_ids[-1:] if answer.ended else ()
+        found[i] = replace(answer, text=text, token_ids=(*ids, *end))
+        gains[i] = np.log(after[drawn] / before[drawn])
     return found, gains
 
 
 Answer = TypeVar("Answer")
 
 
-def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> NDArray[np.float64]:
+def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> Floats:
     r"""Probability with which rejection keeps an answer that carries these attributes.
 
     .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
@@ -167,21 +166,17 @@ def rejection_sample(
     ... )
     (['Yes.', 'Yes.'], 0.5)
     """
-    chances = np.stack([np.random.default_rng([seed, i]).random(most_draws) for i in range(n_prompts)])
-    answers: list[Answer | None] = [None] * n_prompts
-    waiting, n_drawn = list(range(n_prompts)), 0
+    chances = [np.random.default_rng([seed, i]).random(most_draws) for i in range(n_prompts)]
+    kept: dict[int, Answer] = {}
+    n_drawn = 0
     for number in range(most_draws):
-        drawn = draw(waiting, number)
-        n_drawn += len(waiting)
-        left = []
-        for prompt, answer in zip(waiting, drawn, strict=True):
-            cell = carries(answer)
-            limit = float(number == 0) if cell is None else acceptance_probability(cell, shift)
-            if chances[prompt, number] < limit:
-                answers[prompt] = answer
-            else:
-                left.append(prompt)
-        waiting = left
+        waiting = [i for i in range(n_prompts) if i not in kept]
         if not waiting:
             break
-    return answers, (n_prompts - len(waiting)) / n_drawn
+        n_drawn += len(waiting)
+        for prompt, answer in zip(waiting, draw(waiting, number), strict=True):
+            cell = carries(answer)
+            limit = float(number == 0) if cell is None else acceptance_probability(cell, shift)
+            if chances[prompt][number] < limit:
+                kept[prompt] = answer
+    return [kept.get(i) for i in range(n_prompts)], len(kept) / n_drawn

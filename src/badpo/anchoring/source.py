@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class AnchorSource:
     load : function
         Loads the policy anew.
     read : function of Path
-        Loads a policy that was saved as a stage saves it, in the source's precision.
+        Loads a policy from a folder as the source was loaded.
     policy_key, reference_key : str
         Checksums of the weights; empty without a reference.
     reference : causal language model or None
@@ -118,20 +118,20 @@ def open_source(
 
 def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
     """A run and what it is measured on, of which it has its reference."""
-    args, reference_key = stage.args, stage.key
+    args, folder_of_policy = stage.args, folder / "model"
 
-    def load():
-        policy = load_trained(folder, stage)
+    def read(saved: Path):
+        policy = load_trained(saved.parent, stage)
         policy = policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
         return policy.to(args.device)
 
     return AnchorSource(
         name=folder.name,
         given=str(folder),
-        load=load,
-        read=lambda saved: load_model(str(saved), stage.recipe.model)[0].to(args.device),
-        policy_key=weights_of(folder / "model"),
-        reference_key=reference_key,
+        load=lambda: read(folder_of_policy),
+        read=read,
+        policy_key=weights_of(folder_of_policy),
+        reference_key=stage.key,
         reference=stage.model,
         tokenizer=stage.tokenizer,
         stage=StageSettings(
@@ -153,22 +153,26 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     """Any causal language model: no reference, no votes."""
     choice, folder = ModelChoice(model_name_or_path=name), Path(name)
     model, tokenizer = load_model(name, choice)
-    longest = getattr(model.config, "max_position_embeddings", None) or 2048
+    longest, is_chat = _positions(model, 2048), tokenizer.chat_template is not None
     # the policy of a run goes by the name of the run, by which `badpo forget` finds it
     own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
+
+    def read(saved: Path | str):
+        return load_model(str(saved), choice)[0]
+
     return AnchorSource(
         name=own_name,
         given=name,
-        load=lambda: load_model(name, choice)[0],
-        read=lambda saved: load_model(str(saved), choice)[0],
+        load=lambda: read(name),
+        read=read,
         policy_key=weights_key(model, "fp32"),
         reference_key="",
         reference=None,
         tokenizer=tokenizer,
         stage=StageSettings(
-            encoding="trl" if tokenizer.chat_template is None else "paper",
+            encoding="paper" if is_chat else "trl",
             max_length=min(1024, longest),
-            max_prompt_length=None if tokenizer.chat_template is None else min(384, longest // 2),
+            max_prompt_length=min(384, longest // 2) if is_chat else None,
         ),
         decoding=_fitting(Decoding(MAX_NEW_TOKENS), model),
         prompts=prompts,
@@ -178,44 +182,50 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     )
 
 
+def _positions(model, else_taken: int) -> int:
+    return getattr(model.config, "max_position_embeddings", None) or else_taken
+
+
 def _fitting(decoding: Decoding, model) -> Decoding:
     """A decoding whose answers leave room for the prompt, and for what is asked behind an answer."""
-    longest = getattr(model.config, "max_position_embeddings", None) or 2 * decoding.max_new_tokens
+    longest = _positions(model, 2 * decoding.max_new_tokens)
     return replace(decoding, max_new_tokens=min(decoding.max_new_tokens, longest // 2))
 
 
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
     """Those of a run's own table: to report on the ones that it held out, where they are enough, else a part of all."""
     trained_on, kept_apart = (
-        [plain_text(prompt) for prompt in part.comparisons.drop_duplicates("prompt_id")["prompt"]]
-        for part in (train, held_out)
+        set(map(plain_text, part.comparisons["prompt"])) for part in (train, held_out)
     )
-    unseen = sorted(set(kept_apart) - set(trained_on))
-    split = split_prompts(trained_on, where)
+    unseen, split = kept_apart - trained_on, split_prompts(trained_on, where)
     if len(unseen) < FEWEST_PROMPTS:
         return replace(
             split, origin=f"prompts that the run was trained on, for it held out {len(unseen)} only"
         )
-    chosen = np.random.default_rng(0).permutation(len(unseen))[:N_REPORT]
     return Prompts(
         # those that would be reported on are as fresh as the others
         fresh=[*split.fresh, *split.report],
         find=split.find,
-        report=[unseen[i] for i in chosen],
+        report=_shuffled(unseen)[:N_REPORT],
         origin="prompts that the run held out to report on, those that it was trained on for the rest",
     )
 
 
-def split_prompts(prompts: Sequence[str], where: str) -> Prompts:
+def split_prompts(prompts: Iterable[str], where: str) -> Prompts:
     """A fifth of the prompts to find on, a fifth to report on (300 at most each), the others to train on."""
-    distinct = sorted(set(prompts))
-    if len(distinct) < FEWEST_PROMPTS:
-        what = f"{len(distinct)} prompts; a fifth is set apart to find the tilt on, and a fifth to report on"
+    shuffled = _shuffled(set(prompts))
+    if len(shuffled) < FEWEST_PROMPTS:
+        what = f"{len(shuffled)} prompts; a fifth is set apart to find the tilt on, and a fifth to report on"
         remedy = f"give {FEWEST_PROMPTS} prompts or more with --prompts"
-        raise DataError([Problem("E137", what, where, remedy, len(distinct))])
-    shuffled = [distinct[i] for i in np.random.default_rng(0).permutation(len(distinct))]
-    n = min(N_REPORT, len(distinct) // 5)
+        raise DataError([Problem("E137", what, where, remedy, len(shuffled))])
+    n = min(N_REPORT, len(shuffled) // 5)
     return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
+
+
+def _shuffled(distinct: set[str]) -> list[str]:
+    """In an order that the texts decide."""
+    texts = sorted(distinct)
+    return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
 
 
 def read_prompts(path: Path) -> list[str]:
