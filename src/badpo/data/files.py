@@ -333,11 +333,16 @@ def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished
-            line = f"{file_checksum(unfinished)}  {path.name}\n"
             # between the two a killed process leaves a table of which less is known, and nothing wrong
             checksum_file(path).unlink(missing_ok=True)
-        with appearing(checksum_file(path), private=True) as unfinished:
-            unfinished.write_text(line, encoding="utf-8")
+        write_checksum(path)
+
+
+def write_checksum(path: Path) -> None:
+    """Write the SHA-256 of a table into the file beside it."""
+    beside = checksum_file(path)
+    with appearing(beside, private=True) as unfinished:
+        unfinished.write_text(f"{file_checksum(path)}  {beside.stem}\n", encoding="utf-8")
 
 
 def checksum_file(path: Path) -> Path:

@@ -42,6 +42,7 @@ from badpo.data.files import (
     holder,
     locked,
     require_enclosed,
+    write_checksum,
     write_json,
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
@@ -188,6 +189,8 @@ def forget(
         if not dry_run:
             for step in steps:
                 step.carry_out()
+            for path in (path for path in tables if _is_ours(path) and not checksum_file(path).exists()):
+                write_checksum(path)  # an earlier call was killed before it did
             hits = _search(files, folders, people)
         done = {trace.path for trace in found} if dry_run else set()
     remedy = (
@@ -237,6 +240,12 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
 
 
+def _is_ours(path: Path) -> bool:
+    """Whether `badpo import` wrote a table."""
+    is_parquet = path.suffix.lower() == ".parquet"
+    return is_parquet and DROPPED_KEY in (pq.read_schema(path).metadata or {})
+
+
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
     """Their rows out of a table, and the counts of what was left out of theirs at import."""
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
@@ -260,11 +269,10 @@ def _write_parquet(
     path: Path, unfinished: Path, rows: _Rows, dropped: Sequence[Mapping[str, Any]]
 ) -> None:
     table, plain = pq.read_table(path).filter(pa.array(~rows.theirs)), io.BytesIO()
-    is_ours = DROPPED_KEY in (table.schema.metadata or {})
     # dictionaries hold values of rows that are gone: without Arrow's schema, columns come back without them
     pq.write_table(table.replace_schema_metadata(None), plain, store_schema=False)
     # and metadata may name somebody
-    metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if is_ours else None
+    metadata = {DROPPED_KEY: json.dumps(dropped).encode()} if _is_ours(path) else None
     table = pq.read_table(plain).replace_schema_metadata(metadata)
     pq.write_table(table, unfinished, write_page_checksum=True)
 

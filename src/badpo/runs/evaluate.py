@@ -181,8 +181,7 @@ def measure(
     kept = kept_json(folder / "readouts.json")
     if kept.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
-        if bias is not None:
-            write_card(folder)  # a kill between the two leaves the card without the readouts
+        write_readouts(folder, kept)  # a kill on the way leaves the card or the seal without them
         return kept
     what = f"{folder.parent.name}/{folder.name} readouts"
     progress(what, 0.0)
