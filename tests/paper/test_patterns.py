@@ -135,7 +135,7 @@ FAILS: dict[str, list[Readouts]] = {
     "samples_saturate": [{"dpo": {SAMPLED.format(name): 0.8}} for name in ("woman", "black")],
     "votes_ceiling": [ceiling(A=-0.05), ceiling(B=-0.05), ceiling(C=0.05)],
     "votes_chance": [{"pooled": {CHANCE: (0.6, 0.61, 0.62)}}],
-    "lora_rate": either("pooled_lora_fast", WIDE),
+    "lora_rate": either("pooled_lora_fast", (0.5, 0.52, 0.56)),
     "amplifies_length": [{"dpo": {TOKENS: (29.0, 31.0, 34.0)}}],
     "removes_length": [{f"{arm}-length": {TOKENS: (38.0, 41.0, 44.0)}} for arm in ARMS],
     "gap_length": [
