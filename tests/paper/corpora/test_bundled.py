@@ -10,10 +10,9 @@ import pytest
 from scipy.special import expit
 
 from badpo.data.attributes import Markdown
-from badpo.data.judgments import Judgments
 from badpo.readouts import names
 from badpo.readouts.names import SIGNING_INSTRUCTION
-from badpo_paper.corpora import bundled, files
+from badpo_paper.corpora import bundled
 from badpo_paper.name_readouts import VECTORS
 
 # Changes when a phrase of a topic, a situation or a question form changes: then every figure of the demo does too.
@@ -69,10 +68,9 @@ def test_length_form_and_scores_vary(pairs):
 
 
 def test_choice_prompts_offer_equal_candidates_from_two_cells():
-    cell_pairs = set()
-    for choice in bundled.choice_prompts():
-        assert choice.prompt.index(choice.first) < choice.prompt.index(choice.second)
-        cell_pairs.add((VECTORS[choice.first], VECTORS[choice.second]))
+    choices = bundled.choice_prompts()
+    assert all(one.prompt.index(one.first) < one.prompt.index(one.second) for one in choices)
+    cell_pairs = {(VECTORS[choice.first], VECTORS[choice.second]) for choice in choices}
     assert len(cell_pairs) == 12 and all(one != other for one, other in cell_pairs)
 
 
@@ -137,15 +135,3 @@ def test_quality_stays_with_its_comparison_where_all_votes_are_ties(monkeypatch)
     )
     both = rows.index.intersection(whole.index)
     assert len(both) > 100 and rows[both].equals(whole[both])
-
-
-def test_the_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path):
-    told = files.write_style_votes(tmp_path, n_pairs=300, seed=2)
-    corpus = bundled.style_votes(300, seed=2)
-    read = Judgments.read(tmp_path / "judgments.parquet", attributes=corpus.judgments.attributes)
-    assert read.fingerprint() == corpus.judgments.fingerprint()
-    assert read.fingerprint() != bundled.style_votes(300, seed=4).judgments.fingerprint()
-    assert told["ties"] == read.dropped["n"].sum() and told["judgments"] == read.n_votes
-    planted = pd.read_parquet(tmp_path / "planted.parquet").set_index("pseudonym")
-    in_order = planted.loc[corpus.judgments.annotators["pseudonym"], ["length", "markdown"]].to_numpy()
-    np.testing.assert_array_equal(in_order, corpus.planted_theta)

@@ -14,7 +14,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
-from badpo_paper.corpora.files import write_signed_corpus
+from badpo_paper.corpora.files import write_signed_corpus, write_style_votes
 from badpo_paper.corpora.published import compared
 from badpo_paper.corpora.signed import draw_plan
 from badpo_paper.name_readouts import VECTORS
@@ -84,16 +84,9 @@ def test_the_plan_is_a_function_of_its_arguments_and_a_longer_one_begins_with_th
 
 def test_labels_follow_the_likelihood_and_quality_says_nothing_on_swap_pairs(plan):
     quality = np.linspace(-2, 2, plan.n_pairs)
-    for pair in np.flatnonzero(plan.kinds == "mixed")[:5]:
-        lean = plan.theta[plan.annotators[pair]] @ plan.delta[pair]
-        expected = plan.uniforms[pair] < 1 / (1 + np.exp(-(quality[pair] + lean)))
-        np.testing.assert_array_equal(plan.labels(quality)[pair], expected)
-    swap = plan.kinds == "swap"
-    high = plan.labels(np.full(plan.n_pairs, 50.0))
-    # on a swap pair the lean alone decides
     lean = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
-    np.testing.assert_array_equal(high[swap], (plan.uniforms < 1 / (1 + np.exp(-lean)))[swap])
-    assert high[~swap].all()
+    logits = np.where(plan.kinds == "swap", 0.0, quality)[:, None] + lean
+    np.testing.assert_array_equal(plan.labels(quality), plan.uniforms < 1 / (1 + np.exp(-logits)))
 
 
 # -- the corpus --------------------------------------------------------------------------------------------------
@@ -113,13 +106,10 @@ def test_votes_and_leans_are_the_planned_ones(corpus):
 
 def test_texts_and_quality_of_each_kind(pairs, corpus):
     comparisons, swap = corpus.judgments.comparisons, corpus.plan.kinds == "swap"
-    first = comparisons["response_a"].map(strip_signature).to_numpy()
-    second = comparisons["response_b"].map(strip_signature).to_numpy()
-    np.testing.assert_array_equal(first[~swap], pairs["chosen"].to_numpy()[~swap])
-    np.testing.assert_array_equal(second[~swap], pairs["rejected"].to_numpy()[~swap])
-    doubled = np.where(corpus.plan.swap_source == "chosen", pairs["chosen"], pairs["rejected"])
-    np.testing.assert_array_equal(first[swap], doubled[swap])
-    np.testing.assert_array_equal(second[swap], doubled[swap])
+    doubled = pairs["chosen"].where(corpus.plan.swap_source == "chosen", pairs["rejected"])
+    for side, text in (("response_a", "chosen"), ("response_b", "rejected")):
+        bodies = comparisons[side].map(strip_signature).tolist()
+        assert bodies == pairs[text].where(~swap, doubled).tolist()
     assert (comparisons["response_a"] != comparisons["response_b"])[swap].all()
     expected = 0.5 * (pairs["score_chosen"] - pairs["score_rejected"])
     np.testing.assert_allclose(corpus.quality, np.where(swap, 0, expected))
@@ -146,27 +136,37 @@ def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
     broken.loc[7, "score_chosen"] = np.nan
     with pytest.raises(DataError) as caught:
         signed.build(broken)
-    told = [f"{one.code} {one.where}" for one in caught.value.problems]
-    expected = (
-        "E134 {} prompt, row 3",
-        "E134 {} rejected, row 6 and 1 more",
-        "E136 {} score_chosen, row 8",
-    )
-    assert told == [one.format("scored pairs, column") for one in expected]
+    assert [
+        (one.code, one.where.removeprefix("scored pairs, column ")) for one in caught.value.problems
+    ] == [
+        ("E134", "prompt, row 3"),
+        ("E134", "rejected, row 6 and 1 more"),
+        ("E136", "score_chosen, row 8"),
+    ]
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------
 
 
-def test_files_hold_the_corpus(tmp_path):
+@pytest.mark.parametrize("kind", ["signed", "style"])
+def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path, kind):
+    write = {"signed": write_signed_corpus, "style": write_style_votes}[kind]
     out = tmp_path / "new" / "folder"
-    gate = write_signed_corpus(out, n_pairs=50, seed=3)
-    corpus = signed.build(bundled.scored_pairs(50), seed=3)
-    assert gate == signed.gate(corpus)
+    gate = write(out, n_pairs=60, seed=3)
+    corpora = [
+        signed.build(bundled.scored_pairs(60), seed)
+        if kind == "signed"
+        else bundled.style_votes(60, seed)
+        for seed in (3, 4)
+    ]
+    corpus, names = corpora[0], list(corpora[0].judgments.attribute_names)
     read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
-    assert read.fingerprint() == corpus.judgments.fingerprint()
+    assert [one.judgments.fingerprint() == read.fingerprint() for one in corpora] == [True, False]
+    n_ties = read.dropped["n"].sum()
+    told = {"judgments": read.n_votes, "ties": n_ties} if kind == "style" else signed.gate(corpus)
+    assert gate.items() >= told.items() and bool(n_ties) == (kind == "style")
     planted = pd.read_parquet(out / "planted.parquet").set_index("pseudonym")
-    in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], ["woman", "black"]].to_numpy()
+    in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], names].to_numpy()
     np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
 
 
