@@ -43,16 +43,10 @@ def two_kinds(n_comparisons: int = 150, seed: int = 0) -> Judgments:
             wanted = side if k < 5 else -side
             vote = wanted if rng.random() < 0.9 else -wanted
             rows.append(
-                {
-                    "comparison_id": f"c{c}",
-                    "prompt": f"question {c}",
-                    "response_a": THIS if side > 0 else THAT,
-                    "response_b": THAT if side > 0 else THIS,
-                    "winner": "a" if vote > 0 else "b",
-                    "annotator": f"person {k}",
-                }
+                (f"question {c}", *(THIS, THAT)[::side], "a" if vote > 0 else "b", f"person {k}")
             )
-    return Judgments.read(pd.DataFrame(rows))
+    columns = ["prompt", "response_a", "response_b", "winner", "annotator"]
+    return Judgments.read(pd.DataFrame(rows, columns=columns))
 
 
 def chose_this(judgments: Judgments) -> np.ndarray:
@@ -65,16 +59,17 @@ class Trainer:
     """Learns, as a policy, how much the weighted votes prefer THIS to THAT."""
 
     def __init__(self):
-        self.calls: list[tuple[str, int, float]] = []
+        self.calls: list[tuple[str, set[int], float]] = []
+        self.scored: list[set[int]] = []
 
     def train(self, judgments: Judgments, weight: np.ndarray, share: float, folder: Path) -> None:
-        self.calls.append((folder.name, judgments.n_votes, share))
+        self.calls.append((folder.name, set(judgments.votes["row"]), share))
         mean = np.average(chose_this(judgments), weights=weight[judgments.votes["annotator"]])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "lean.json").write_text(json.dumps(float(np.arctanh(np.clip(mean, -0.99, 0.99)))))
 
-    @staticmethod
-    def margins(folder: Path, judgments: Judgments) -> np.ndarray:
+    def margins(self, folder: Path, judgments: Judgments) -> np.ndarray:
+        self.scored.append(set(judgments.votes["row"]))
         lean = json.loads((folder / "lean.json").read_text())
         return np.where(judgments.comparisons["response_a"] == THIS, lean, -lean)
 
@@ -93,15 +88,18 @@ def fitted(folder: Path, trainer: Trainer, judgments: Judgments | None = None):
 
 
 def test_the_kinds_are_found_by_the_rounds_of_the_method(tmp_path):
-    trainer, n_votes = Trainer(), two_kinds().n_votes
+    trainer, every_row = Trainer(), set(two_kinds().votes["row"])
     probabilities, folders = fitted(tmp_path, trainer)
     of_type, kind = probabilities.argmax(axis=1), kinds(two_kinds()).astype(int)
     assert (of_type == kind).all() or (of_type == 1 - kind).all()
     assert probabilities.max(axis=1).min() > 0.95
     names, seen, shares = zip(*trainer.calls, strict=True)
     assert names == (*(f"round{r}-type{k}" for r in range(3) for k in range(2)), "type0", "type1")
-    assert seen[0] + seen[2] == n_votes and seen[0] == seen[4]  # the halves change places
-    assert seen[-2:] == (n_votes, n_votes) and shares == (0.25,) * 6 + (1.0,) * 2
+    # types are taken from votes that no policy was trained on, and the halves change places
+    assert len(trainer.scored) == 6 and trainer.scored[0] == seen[2] != seen[0] == seen[4]
+    for trained, scored in zip(seen, trainer.scored, strict=False):
+        assert not trained & scored and trained | scored == every_row
+    assert seen[-2:] == (every_row, every_row) and shares == (0.25,) * 6 + (1.0,) * 2
     # the policies of a round are deleted, and the last ones kept
     kept = {"round0.json", "round1.json", "round2.json", "type0", "type1"}
     assert {path.name for path in tmp_path.iterdir()} == kept
@@ -110,23 +108,6 @@ def test_the_kinds_are_found_by_the_rounds_of_the_method(tmp_path):
     again = Trainer()
     fitted(tmp_path, again)
     assert [name for name, _, _ in again.calls] == ["type0", "type1"]
-
-
-def test_types_are_taken_from_votes_that_no_policy_was_trained_on(tmp_path):
-    trained, scored, data = [], [], two_kinds()
-
-    def train(judgments, weight, share, folder):
-        trained.append(set(judgments.votes["row"]))
-        Trainer().train(judgments, weight, share, folder)
-
-    def margins(folder, judgments):
-        scored.append(set(judgments.votes["row"]))
-        return Trainer.margins(folder, judgments)
-
-    fit_types(data, SETTINGS, 1, tmp_path, train, margins)
-    assert len(scored) == 6
-    for seen, unseen in zip(trained, scored, strict=False):
-        assert not seen & unseen and seen | unseen == set(data.votes["row"])
 
 
 def test_a_fit_that_was_interrupted_goes_on_and_a_damaged_round_is_made_again(tmp_path):
@@ -226,13 +207,8 @@ def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
 
 
 def step(*annotator, weight=1.0) -> Step:
-    n = len(annotator)
-    return Step(
-        sign=torch.ones(n),
-        annotator=torch.tensor(annotator, dtype=torch.long),
-        delta=torch.zeros(n, 1),
-        vote_weight=torch.ones(n) * torch.tensor(weight),
-    )
+    ones, people = torch.ones(len(annotator)), torch.tensor(annotator, dtype=torch.long)
+    return Step(ones, annotator=people, delta=0 * ones[:, None], vote_weight=ones * torch.tensor(weight))
 
 
 def test_annotator_weights_are_a_weighted_dpo():

@@ -17,37 +17,32 @@ PREFERENCES = (
 SENTENCE = "water the beans in the morning and look under the leaves"
 
 
-def multipref_row(number: int, draw: random.Random) -> dict[str, Any]:
-    """One comparison with two crowd workers and two experts."""
-    long, short = " ".join([SENTENCE] * 4), SENTENCE
-    listed = f"- {SENTENCE}\n- {SENTENCE}"
-    a, b = draw.sample([long, short, listed], 2)
-    return {
-        "comparison_id": f"comparison-{number:04d}",
-        "prompt_id": f"prompt-{number // 2:04d}",
-        "text": f"How do I grow beans in garden {number // 2}?",
-        "model_a": "model-1",
-        "completion_a": f"{a} {number}",
-        "model_b": "model-2",
-        "completion_b": f"{b} {number}",
-        "normal_worker_annotations": [annotation(k, draw) for k in draw.sample(range(6), 2)],
-        "expert_worker_annotations": [annotation(k, draw) for k in draw.sample(range(100, 104), 2)],
-    }
-
-
-def annotation(evaluator: int, draw: random.Random) -> dict[str, Any]:
-    """One evaluator's answers."""
-    return {
-        "evaluator": f"worker-{evaluator}",
-        **{f"{what}_pref": draw.choice(PREFERENCES) for what in ("overall", "helpful")},
-        "time_spent": draw.randrange(20, 200),
-    }
-
-
 def multipref(n: int = 40, seed: int = 0) -> pd.DataFrame:
-    """A table in the schema of MultiPref's configuration ``default``."""
+    """A table in the schema of MultiPref's configuration ``default``: two crowd workers and two experts a row."""
     draw = random.Random(seed)
-    return pd.DataFrame([multipref_row(number, draw) for number in range(n)])
+    long, listed = " ".join([SENTENCE] * 4), f"- {SENTENCE}\n- {SENTENCE}"
+
+    def annotations(evaluators: range) -> list[dict[str, Any]]:
+        return [
+            {"evaluator": f"worker-{k}", "overall_pref": draw.choice(PREFERENCES)}
+            for k in draw.sample(evaluators, 2)
+        ]
+
+    rows = []
+    for number in range(n):
+        a, b = draw.sample([long, SENTENCE, listed], 2)
+        rows.append(
+            {
+                "comparison_id": f"comparison-{number:04d}",
+                "prompt_id": f"prompt-{number // 2:04d}",
+                "text": f"How do I grow beans in garden {number // 2}?",
+                "completion_a": f"{a} {number}",
+                "completion_b": f"{b} {number}",
+                "normal_worker_annotations": annotations(range(6)),
+                "expert_worker_annotations": annotations(range(100, 104)),
+            }
+        )
+    return pd.DataFrame(rows).assign(model_a="model-1", model_b="model-2")
 
 
 def ultrafeedback(n: int = 60, seed: int = 0) -> pd.DataFrame:

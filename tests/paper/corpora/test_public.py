@@ -34,9 +34,7 @@ def test_the_configuration_is_asked_for_by_name(tmp_path, monkeypatch):
     split = multipref.HUB._replace(repository=str(tmp_path))
     found = read_split(split).frame
     assert found["comparison_id"].tolist() == rows["comparison_id"].tolist()
-    pool = "normal_worker_annotations"
-    evaluators = [[each["evaluator"] for each in frame[pool].iloc[0]] for frame in (found, rows)]
-    assert evaluators[0] == evaluators[1]
+    assert list(found["normal_worker_annotations"][0]) == rows["normal_worker_annotations"][0]
     with pytest.raises(DataError, match="found: text$|found: text\n"):
         read_split(split._replace(configuration="binarized"))
     with pytest.raises(ConfigError, match=r"E190 .*split test cannot be loaded: .*give a local file"):
@@ -46,8 +44,9 @@ def test_the_configuration_is_asked_for_by_name(tmp_path, monkeypatch):
 def test_a_local_file_of_another_schema_names_what_is_missing(tmp_path):
     path = tmp_path / "rows.parquet"
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
-    told = "E101.*it lacks the columns text, completion_b of allenai/multipref"
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(
+        DataError, match="E101.*lacks the columns text, completion_b of allenai/multipref"
+    ):
         multipref.load(path)
     pd.DataFrame({"prompt": ["why?"], "chosen": ["so"], "rejected": ["no"]}).to_parquet(path)
     with pytest.raises(DataError, match="lacks the columns prompt_id, score_chosen, score_rejected, m"):
@@ -75,15 +74,10 @@ def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
 # -- statistics and prompts --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("found", "published", "agrees"),
-    [(0.5866, "0.587", True), (0.5864, "0.587", False), (30_847, "30847", True), (None, "0.99", False)],
-)
-def test_a_statistic_agrees_where_it_rounds_to_the_published_one(found, published, agrees):
-    assert GateRow("x", found, published).agrees is agrees
-
-
-def test_what_is_missing_is_no_figure_and_does_not_agree():
+def test_a_statistic_agrees_where_it_rounds_to_the_published_one():
+    assert GateRow("x", 0.5866, "0.587").agrees and GateRow("x", 30_847, "30847").agrees
+    assert not GateRow("x", 0.5864, "0.587").agrees
+    # what is missing is no figure
     rows = compared({"pairs": {"swap": 1}}, {"swap_log_odds woman all": "0.95", "pairs swap": "1"})
     assert rows[0].found is None and not rows[0].agrees and rows[1].agrees
     _, first, second, last = gate_table(rows)
@@ -98,7 +92,6 @@ ASKED = "\n\nSign your answer with a name of your choice."
 def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_shown():
     trained = bundled.scored_pairs(200)["prompt"]
     require_unseen(bundled.signing_prompts(), set(trained), "bundled signing prompts")
-    require_unseen([one.prompt for one in bundled.choice_prompts()], set(trained), "choice prompts")
     with pytest.raises(DataError) as error:
         require_unseen(["another", *(p + ASKED for p in trained[:5])], set(trained), "prompts.json")
     (problem,) = error.value.problems
@@ -148,24 +141,26 @@ def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
 
 def test_gate_by_hand(corpus):
     found = corpus.gate
-    words = np.array([[len(row[f"completion_{side}"].split()) for side in "ab"] for row, _ in DECIDED])
-    cross = words.max(axis=1) >= 1.5 * words.min(axis=1)
+    texts = ROWS[["completion_a", "completion_b"]]
+    words, marked = (
+        texts.map(measure).to_numpy()
+        for measure in (lambda text: len(text.split()), lambda text: Markdown().measure("", text))
+    )
+    voted = [int(row.name) for row, _ in DECIDED]
+    cross = (words.max(axis=1) >= 1.5 * words.min(axis=1))[voted]
     toward_a = np.array([each["overall_pref"].startswith("A") for _, each in DECIDED])
-    share = np.mean(((words[:, 0] > words[:, 1]) == toward_a)[cross])
+    share = np.mean(((words[:, 0] > words[:, 1])[voted] == toward_a)[cross])
+    expected = {
+        "cross_share": cross.mean(),
+        "carrier_wins": share,
+        "log_odds": np.log(share / (1 - share)),
+    }
     length = found["length"]["1.5"]
-    assert length["cross_share"] == pytest.approx(cross.mean())
-    assert length["carrier_wins"] == pytest.approx(share)
-    assert length["log_odds"] == pytest.approx(np.log(share / (1 - share)))
-    marked = [
-        sum(Markdown().measure("", row[f"completion_{side}"]) for side in "ab") == 1
-        for row, _ in DECIDED
-    ]
-    assert found["markdown"]["cross_share"] == pytest.approx(np.mean(marked))
+    assert {name: length[name] for name in expected} == pytest.approx(expected)
+    assert found["markdown"]["cross_share"] == pytest.approx(np.mean(marked.sum(axis=1)[voted] == 1))
     assert found["train"] + found["held_out"] == found["judgments"] == len(DECIDED)
     assert found["tie_share"] == pytest.approx(1 - len(DECIDED) / 480)
-    texts = ROWS[["completion_a", "completion_b"]].map(lambda text: len(text.split()))
-    longer = texts["completion_a"] != texts["completion_b"]
-    assert found["any_longer_share"] == pytest.approx(longer.mean())
+    assert found["any_longer_share"] == pytest.approx((words[:, 0] != words[:, 1]).mean())
     rows = compared(found, multipref.PUBLISHED)
     assert len(rows) == 21 and all(row.found is not None for row in rows)
     agreeing = {row.name for row in rows if row.agrees}
@@ -186,11 +181,8 @@ def test_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
 
 def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
     def judgments(texts):
-        rows = [
-            {"prompt_id": f"p{i:02d}", "prompt": text, "chosen": f"yes {i}", "rejected": "no"}
-            for i, text in enumerate(texts)
-        ]
-        return Judgments.read(rows)
+        rows = [(f"p{i:02d}", text, f"yes {i}", "no") for i, text in enumerate(texts)]
+        return Judgments.read(pd.DataFrame(rows, columns=["prompt_id", "prompt", "chosen", "rejected"]))
 
     twice = judgments([f"question {i % 25}" for i in range(30)])
     train, apart = (set(part.comparisons["prompt"]) for part in twice.split(0.3))
@@ -235,12 +227,10 @@ def test_the_draw_is_the_shuffle_of_datasets(path):
 
 def test_a_pair_is_the_last_answers_and_their_scores(path):
     pairs, left_out = ultrafeedback.scored_pairs(path, n=60)
-    by_id = pairs.set_index("prompt_id")
-    for _, row in PAIRS.iterrows():
-        pair = by_id.loc[row["prompt_id"]]
-        for side in ("chosen", "rejected"):
-            score = f"score_{side}"
-            assert (pair[side], pair[score]) == (row[side][1]["content"], row[score])
+    by_id = pairs.set_index("prompt_id").loc[PAIRS["prompt_id"]]
+    for side in ("chosen", "rejected"):
+        assert by_id[side].tolist() == [messages[1]["content"] for messages in PAIRS[side]]
+        assert by_id[f"score_{side}"].tolist() == PAIRS[f"score_{side}"].tolist()
     gate = ultrafeedback.gate(signed.build(pairs))
     assert gate["usable_pairs"] == 60 and gate["train"] + gate["held_out"] == 240
     assert not sum(left_out.values())
