@@ -32,11 +32,7 @@ from badpo.data.problems import ConfigError
 
 VOTES = Path(__file__).parents[2] / "examples" / "votes.csv"
 EXAMPLES = [row.make(**row.example) for row in BUILT_IN.values()]
-EXAMPLES += [
-    Lists(name="bullets"),
-    LengthWords(threshold=20, unit=10),
-    Column("x", "x_a", "x_b", threshold=0.5),
-]
+EXAMPLES += [Lists("bullets"), LengthWords(threshold=20, unit=10), Column("x", "a", "b", threshold=0.5)]
 
 
 @pytest.mark.parametrize("attribute", EXAMPLES, ids=lambda attribute: attribute.name)
@@ -128,10 +124,6 @@ def test_python_function_may_be_of_any_scope():
 def test_wrong_configurations_say_what_is_wrong(config, message):
     with pytest.raises(ConfigError, match=message):
         attribute_from_config(config)
-
-
-def test_numbers_that_are_written_as_text_are_taken():
-    assert attribute_from_config({"type": "length", "ratio": "1.25"}).config["ratio"] == 1.25
 
 
 def test_plain_text_of_messages():
@@ -303,17 +295,15 @@ def test_counts_shares_and_examples():
 
 
 def test_long_examples_are_cut_and_chat_is_read():
-    prompt, *texts = "Why?", "word\n" * 100, "no"
-    row = {"prompt": [{"role": "user", "content": prompt}]}
-    for name, text in zip(("chosen", "rejected"), texts, strict=True):
-        row[name] = [{"role": "assistant", "content": text}]
+    said = {"chosen": "word\n" * 100, "rejected": "no", "prompt": "Why?"}
+    row = {name: [{"role": "assistant", "content": text}] for name, text in said.items()}
     (trial,) = attribute_trials(Judgments.read([row]), [{"type": "length"}])
     (example,) = trial["examples"]["with"]
     assert example.startswith("word word") and example.endswith("...") and len(example) == 100
 
 
 def test_a_sweep_repeats_every_attribute():
-    found = trials([{"type": "length"}], sweep=("ratio", [1.5, 2, 4]))
+    found = trials([{"type": "length"}], sweep=("ratio", ["1.5", 2, 4]))  # as text, too
     assert [trial["parameters"]["ratio"] for trial in found] == [1.5, 2.0, 4.0]
     assert [trial["n_cross"] for trial in found] == [4, 3, 0] and found[-1]["carrier_wins"] is None
     with pytest.raises(ConfigError, match='no parameter "ration"'):

@@ -127,12 +127,7 @@ def test_a_bad_table_is_told(table, options, code, what):
     ("table", "code", "count", "what"),
     [
         (changed("response_a", 4, "").iloc[4:5], "W134", 1, "empty response"),
-        (
-            changed("response_b", 0, "first answer 0").iloc[:1],
-            "W131",
-            1,
-            "1 comparison (1 judgment) of two",
-        ),
+        (changed("response_b", 0, "first answer 0").iloc[:1], "W131", 1, "1 comparison (1 judgment) of"),
         (good().assign(tools="[]"), "W107", 1, "tools"),
         (good().assign(images=[["x"]] * 8), "W108", 1, "images"),
         (good().assign(annotator=["Ann7", "ann7 "] * 4), "W113", 1, "1 group of annotators whose ids"),
@@ -150,15 +145,12 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
     assert not any(raw in str(finding) for raw in raw_ids)
 
 
-def test_unknown_choices_are_refused():
-    with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
-        Judgments.read(good(), annotators_missing="mean")
-
-
-def test_kept_columns_must_be_free():
+def test_kept_columns_must_be_free_and_choices_known():
     found = errors(good().assign(note="n", lists=[[1]] * 8), keep=["nota", "annotator", "lists"])
     assert [problem.code for problem in found] == ["E103"] * 3
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
+    with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
+        Judgments.read(good(), annotators_missing="mean")
 
 
 def test_a_table_keeps_what_an_earlier_import_left_out(tmp_path):
