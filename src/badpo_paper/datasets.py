@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -56,25 +57,26 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
 
+def votes_before(judgments: Judgments) -> dict[str, dict]:
+    """How every declared attribute stands in the votes."""
+    found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
+    return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
+
+
 def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
     """The statistics of public corpora beside the published ones, each table once, and how they agree."""
     gates = dict.fromkeys(dataset.gate for dataset in datasets if dataset.gate)
-    return [
-        line
-        for gate in gates
-        for line in ("statistics of the votes before training:", *gate_table(gate))
-    ]
+    title = "statistics of the votes before training:"
+    return [line for gate in gates for line in (title, *gate_table(gate))]
 
 
 def lean_lines(judgments: Judgments) -> list[str]:
     """What votes lean toward before anything is trained: the audit's figures of the pool, one line an attribute."""
-    n_votes = judgments.n_votes
     lines = [
-        f"{n_votes:,} votes of {judgments.n_annotators:,} annotators on {judgments.n_comparisons:,} comparisons; "
-        "before anything is trained they lean"
+        f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
+        f"{judgments.n_comparisons:,} comparisons; before anything is trained they lean"
     ]
-    for name, found in zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True):
-        row = log_odds_row(found, n_votes)
+    for name, row in votes_before(judgments).items():
         wins = f"chosen in {percent(row['carrier_wins'])} of the {row['n_cross']:,} votes"
         lines.append(f"  toward {name}: {wins} where the sides differ, log-odds {lean_text(row)}")
     return lines
@@ -114,8 +116,7 @@ def bundled_signed(
     scored, prompts = bundled.scored_pairs(n_pairs), bundled.signing_prompts()[:n_prompts]
     corpus = signed.build(scored, seed=data_seed)
     names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
-    columns = [scored[column].tolist() for column in ("prompt", "chosen", "rejected")]
-    texts = (*columns[0], *columns[1], *columns[2], *prompts, *names)
+    texts = (*scored["prompt"], *scored["chosen"], *scored["rejected"], *prompts, *names)
     return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
 
 
@@ -161,11 +162,10 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> D
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     frame = corpus.judgments.comparisons
-    texts = [
-        plain_text(text) for column in ("prompt", "response_a", "response_b") for text in frame[column]
-    ]
+    columns = frame["prompt"], frame["response_a"], frame["response_b"]
+    texts = tuple(map(plain_text, chain(*columns)))
     prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
-    return Dataset(corpus.judgments, corpus.planted_theta, prompts, tuple(texts), held_out)
+    return Dataset(corpus.judgments, corpus.planted_theta, prompts, texts, held_out)
 
 
 @cache

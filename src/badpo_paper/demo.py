@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from badpo.data.files import write_json
 from badpo.results.run_page import write_report
 from badpo.results.words import REFERENCE, arm_label
 from badpo.runs.run import Progress
-from badpo.theory.summaries import share_removed
 from badpo_paper.schedule import Reproduction, execute
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import BLACK, KL, RATES, WOMAN, Column, Condition, Corpus, Panel, Row, Suite
@@ -79,11 +77,10 @@ def run_demo(
         scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
     suite = Suite("demo", "The demo", (demo_panel("The demo", (), data_seed),))
     execute(Reproduction([suite], scale, seeds, out), progress)
-    found, summaries = Found(out, seeds), []
+    summaries = []
     for seed in seeds:
-        readouts = {name: found.readouts(f"{name}-s{seed}") for name in ARMS_SHOWN}
-        figures = summarize({REFERENCE: found.readouts(REFERENCE), **readouts})
-        summary = {"seed": seed, "seconds": round(time.perf_counter() - started, 1), **figures}
+        seconds = round(time.perf_counter() - started, 1)
+        summary = {"seed": seed, "seconds": seconds, **summarize(out, seed)}
         write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
         summaries.append(summary)
     write_report(out, out / "report.html")
@@ -96,33 +93,26 @@ def demo_panel(title: str, columns: tuple[Column, ...], data_seed: int = 0) -> P
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize(readouts: Mapping[str, dict]) -> dict[str, Any]:
+def summarize(out: Path, seed: int) -> dict[str, Any]:
     """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
 
     Theta is that of the first arm that learns one for each annotator. What is not defined is None.
     """
-    rates = {
-        arm: {name: row["rate"] for name, row in of["rates"].items()} for arm, of in readouts.items()
-    }
-    removed = {
-        arm: {name: _share(rates["dpo"][name], own, rates[REFERENCE][name]) for name, own in of.items()}
-        for arm, of in rates.items()
-        if arm not in (REFERENCE, "dpo")
-    }
-    correlations = (
-        {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
-        for arm in rates
-        if arm != REFERENCE
-    )
-    learned = (found for found in correlations if None not in found.values())
-    unknown = dict.fromkeys(rates[REFERENCE])
-    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, unknown)}
+    found = Found(out, [seed])
+    reference = found.readouts(REFERENCE)["rates"]
 
+    def figures(arm: str, source: str) -> dict[str, float | None]:
+        return {name: found.values(arm, source.format(name)).get(seed) for name in reference}
 
-def _share(dpo: float, own: float, reference: float) -> float | None:
-    """The share of DPO's shift that is removed; None of no shift."""
-    share = float(share_removed([dpo], [own], reference)[0])
-    return share if math.isfinite(share) else None
+    rates = {arm: figures(arm, "rates.{}.rate") for arm in ARMS_SHOWN}
+    removed = {arm: figures(arm, "removed:rates.{}.rate") for arm in rates if arm != "dpo"}
+    correlations = (figures(arm, "theta.{}.correlation") for arm in rates)
+    learned = (of_arm for of_arm in correlations if None not in of_arm.values())
+    return {
+        "rates": {REFERENCE: {name: row["rate"] for name, row in reference.items()}, **rates},
+        "removed": removed,
+        "theta_correlation": next(learned, dict.fromkeys(reference)),
+    }
 
 
 def demo_tables(out: Path, seeds: Sequence[int], form: str) -> str:

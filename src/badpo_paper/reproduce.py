@@ -97,7 +97,7 @@ class SuiteResult:
             "suite": self.suite.name,
             "tables": [to_json(table) for table in self.tables],
             "patterns": [
-                {"sentence": p.sentence, "verdict": p.verdict, "holds": p.holds, "figures": p.figures}
+                {name: getattr(p, name) for name in ("sentence", "verdict", "holds", "figures")}
                 for p in self.patterns
             ],
             "left_out": self.left_out,
@@ -191,5 +191,5 @@ def _mark(
     name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()
 ) -> Mark:
     if half is None or not math.isfinite(half):
-        return Mark(mean, name, style, None, None, values)
+        return Mark(mean, name, style, repeats=values)
     return Mark(mean, name, style, mean - half, mean + half, values)

@@ -5,26 +5,24 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from badpo.auditing.pool import log_odds_row
 from badpo.data.files import LOG_FILE
-from badpo.data.judgments import Judgments
 from badpo.data.tables import inert
 from badpo.results.words import DASH, arm_label, decimal, markdown_text, signed
 from badpo.runs.run import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo_paper.arms import ARMS
-from badpo_paper.datasets import Dataset
+from badpo_paper.datasets import Dataset, votes_before
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
 from badpo_paper.suites import Column, Corpus, Panel, Row
 
@@ -196,13 +194,18 @@ class TableRow:
 
 @dataclass(frozen=True)
 class PanelTable:
-    """A panel with its values, in the columns that have some."""
+    """A panel with its values."""
 
     panel: Panel
-    columns: tuple[Column, ...]
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns in which one of the rows has a value."""
+        has = {label for row in self.rows for label, cell in row.cells.items() if cell.values}
+        return [column for column in self.panel.columns if column.label in has]
 
     @property
     def published(self) -> set[str]:
@@ -247,15 +250,6 @@ def filled_row(
     return TableRow(label, cells)
 
 
-def finished_table(
-    panel: Panel, rows: Iterable[TableRow], missing: Sequence[str] = (), notes: Sequence[str] = ()
-) -> PanelTable:
-    """The rows as a table of those columns in which one of them has a value."""
-    rows = tuple(rows)
-    columns = tuple(c for c in panel.columns if any(row.cells[c.label].values for row in rows))
-    return PanelTable(panel, columns, rows, tuple(missing), tuple(notes))
-
-
 # -- rows of runs -----------------------------------------------------------------------------------------------------
 
 
@@ -276,7 +270,7 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
         said = filter(None, (row.note, length_note(row, found, seeds[0])))
         filled, is_control = filled_row(panel, row.label, values), len(seeds) < len(found.seeds)
         rows.append(replace(filled, seeds=seeds, is_control=is_control, notes=tuple(said)))
-    return finished_table(panel, rows, missing, list(dict.fromkeys(filter(None, notes))))
+    return PanelTable(panel, tuple(rows), tuple(missing), tuple(dict.fromkeys(filter(None, notes))))
 
 
 def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
@@ -335,13 +329,7 @@ def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -
         halves = {} if low is None or high is None else {"log_odds": (high - low) / 2}
         numbers = {source: [number] for source, number in row.items()}
         rows.append(filled_row(panel, name.replace("_", " "), numbers, halves))
-    return finished_table(panel, rows)
-
-
-def votes_before(judgments: Judgments) -> dict[str, dict]:
-    """How every declared attribute stands in the votes."""
-    found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
-    return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
+    return PanelTable(panel, tuple(rows))
 
 
 def signature_shifts(found: Found) -> dict[str, dict]:
@@ -381,42 +369,34 @@ def published(cell: Cell, places: int) -> str:
     return "" if cell.paper is None else _spread(*cell.paper, places)
 
 
-class Format(NamedTuple):
-    """How a table is written: what `tabulate` calls its format, and how the title and a note stand beside it."""
-
-    of_tabulate: str
-    title: str = "{}"
-    note: str = "{}"
-
-
+# How a table is written: what `tabulate` calls its format, and how the title and a note stand beside it.
 FORMATS = {
-    "text": Format("plain"),
-    "markdown": Format("pipe", "**{}**\n", "\n*{}*"),
-    "latex": Format("latex_booktabs", "% {}", "% {}"),
+    "text": ("plain", "{}", "{}"),
+    "markdown": ("pipe", "**{}**\n", "\n*{}*"),
+    "latex": ("latex_booktabs", "% {}", "% {}"),
 }
 
 
 def written_table(table: PanelTable, form: str) -> str:
     """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours."""
-    how, is_markdown = FORMATS[form], form == "markdown"
+    of_tabulate, titled, noted = FORMATS[form]
+    columns, is_markdown = table.columns, form == "markdown"
 
     def text(cell: Cell, places: int) -> str:
         theirs = published(cell, places) if is_markdown else ""
         return written(cell, places) + f" [{theirs}]" * bool(theirs)
 
-    rows = [
-        [row.shown, *(text(row.cells[c.label], c.places) for c in table.columns)] for row in table.rows
-    ]
-    header = ["", *(column.label for column in table.columns)]
-    aligned = ["left", *["right"] * len(table.columns)]
-    body = tabulate(rows, header, how.of_tabulate, colalign=aligned, disable_numparse=True)
+    rows = [[row.shown, *(text(row.cells[c.label], c.places) for c in columns)] for row in table.rows]
+    header = ["", *(column.label for column in columns)]
+    aligned = ["left", *["right"] * len(columns)]
+    body = tabulate(rows, header, of_tabulate, colalign=aligned, disable_numparse=True)
     if form != "text":
         body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
     if form == "latex":
         body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$")
     notes = [*_notes(table), *["in brackets: the paper's"] * bool(is_markdown and table.published)]
-    title = how.title.format(markdown_text(table.panel.title) if is_markdown else table.panel.title)
-    return "\n".join([title, *[body] * bool(table.columns), *map(how.note.format, notes)])
+    title = markdown_text(table.panel.title) if is_markdown else table.panel.title
+    return "\n".join([titled.format(title), *[body] * bool(columns), *map(noted.format, notes)])
 
 
 def _notes(table: PanelTable) -> list[str]:
