@@ -21,7 +21,7 @@ from badpo.runs.run import Progress
 from badpo_paper.patterns import Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import SUITES, Column, Corpus, Suite
+from badpo_paper.suites import SUITES, Corpus, Suite, places_of
 from badpo_paper.tables import (
     Found,
     PanelTable,
@@ -170,21 +170,20 @@ def suite_html(result: SuiteResult, options: str) -> str:
     )
 
 
-def chart(table: PanelTable, column: Column) -> Markup:
+def chart(table: PanelTable, column: str) -> Markup:
     """A column, ours and the paper's, row under row."""
     rows = []
     for row in table.rows:
-        cell, marks = row.cells[column.label], []
+        cell, marks = row.cells[column], []
         if cell.values:
             marks.append(_mark("this run", OURS, cell.mean, cell.half, cell.values))
         if cell.paper is not None:
             marks.append(_mark("the paper", THEIRS, *cell.paper))
         if marks:
             rows.append(DotRow(row.label, tuple(marks)))
-    label = f"{column.label} by row: this run and the paper"
-    return dot_plot(
-        DotPanel("", rows, label, column.label, number=partial(number, places=column.places))
-    )
+    label = f"{column} by row: this run and the paper"
+    places = places_of(table.panel.columns[column])
+    return dot_plot(DotPanel("", rows, label, column, number=partial(number, places=places)))
 
 
 def _mark(

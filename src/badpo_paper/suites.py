@@ -5,6 +5,7 @@ A suite is data. Runs are named by what decides them and not by their suite, so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -98,30 +99,45 @@ class Row:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class Column:
-    """One column of a table.
-
-    Attributes
-    ----------
-    label : str
-        A key of the paper's numbers.
-    source : str
-        A place in ``readouts.json``, its keys joined by dots. ``removed:PLACE`` is the share of the shift that is
-        removed, ``shift:PLACE`` the shift from the reference, ``amplified:PLACE`` that in seed standard deviations,
-        ``distance:PLACE`` that in log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0``
-        and ``type:weights.0`` are of the type of EM-DPO that most annotators are of, ``.1`` of the second.
-        ``anchor:PLACE`` is in ``anchor.json``.
-    places : int
-        Decimals; of a percentage below zero: ``PERCENT`` has none, ``PERCENT1`` one.
-    """
-
-    label: str
-    source: str
-    places: int = 3
-
-
+# Columns of a table: of each label, which is a key of the paper's numbers, the source of its values. That is a place in
+# ``readouts.json``, its keys joined by dots. ``removed:PLACE`` is the share of the shift that is removed,
+# ``shift:PLACE`` the shift from the reference, ``amplified:PLACE`` that in seed standard deviations, ``distance:PLACE``
+# that in log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` are
+# of the type of EM-DPO that most annotators are of, ``.1`` of the second. ``anchor:PLACE`` is in ``anchor.json``.
+Columns = Mapping[str, str]
+# Decimals by how a source begins, where they are not three; of a percentage below zero.
 PERCENT, PERCENT1 = -1, -2
+PLACES = {
+    "removed:": PERCENT,
+    "amplified:": 1,
+    "log:": 2,
+    "type:annotators": 1,
+    "type:weights": 2,
+    "anchor:woman.asked": 1,
+    "anchor:woman.rounds": 1,
+    "theta.": 2,
+    "judge.": 2,
+    "tokens.": 1,
+    "sampled.": 2,
+    "recommended.readable": PERCENT,
+    "recommended.": 2,
+    # of votes, signatures and names
+    "cross_share": PERCENT1,
+    "carrier_wins": PERCENT1,
+    "log_odds": 2,
+    "odds": 1,
+    "top_share": PERCENT,
+    "n_names": 0,
+    "mean_tokens": 1,
+    "one_token_share": PERCENT,
+    "first_tokens": 0,
+    "largest_first_share": PERCENT,
+}
+
+
+def places_of(source: str) -> int:
+    """With how many decimals the values of a source are told."""
+    return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
 
 @dataclass(frozen=True)
@@ -136,7 +152,7 @@ class Panel:
     corpus : Corpus
     rows : tuple of Row
         The reference stands above them by itself, where the columns tell something of it.
-    columns : tuple of Column
+    columns : mapping of a label to the source of its values
     spread : {"t95", "sd", "mean", "prompts95", "none"}
     truth : str
         Label of a row with what was planted, in place of what was learned; empty: no such row.
@@ -151,7 +167,7 @@ class Panel:
     title: str
     corpus: Corpus
     rows: tuple[Row, ...]
-    columns: tuple[Column, ...]
+    columns: Columns
     spread: Spread = "t95"
     truth: str = ""
     of: Literal["runs", "votes", "signatures", "names"] = "runs"
@@ -217,80 +233,80 @@ def _beyond_the_paper(suite: str) -> tuple[Row, ...]:
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
-WOMAN, BLACK = Column("p(woman)", "rates.woman.rate"), Column("p(black)", "rates.black.rate")
+WOMAN, BLACK = {"p(woman)": "rates.woman.rate"}, {"p(black)": "rates.black.rate"}
 # by definition, on answers drawn at temperature 1; and as the paper's numbers were made, on those of the other readouts
-KL = Column("KL", "kl.per_token")
-DIVERGENCES = (KL, Column("KL, as published", "kl_published.per_token"))
-RM, RM_MINUS = Column("RM", "judge.rm.mean", 2), Column("RM minus", "judge.rm_minus.mean", 2)
-RATES = (
-    WOMAN,
-    Column("removed (woman)", "removed:rates.woman.rate", PERCENT),
-    BLACK,
-    Column("removed (black)", "removed:rates.black.rate", PERCENT),
-)
-NAMES = (*RATES, RM_MINUS, *DIVERGENCES)
-VOTES = (
-    Column("votes (race)", "votes.black.all.accuracy"),
-    Column("votes (gender)", "votes.woman.all.accuracy"),
-)
-VOTES_BY_CLASS = (
-    *(Column(f"race, {name}", f"votes.black.{name}.accuracy") for name in ("A", "B", "C", "all")),
-    Column("gender, all", "votes.woman.all.accuracy"),
-)
-TOKENS = (Column("tokens", "tokens.mean", 1), Column("removed", "removed:tokens.mean", PERCENT))
-LENGTH = (*TOKENS, Column("gap", "heldout.length.gap"), RM, *DIVERGENCES)
-FORMATTING = (
-    Column("rate", "markdown.matched"),
-    Column("gap", "heldout.markdown.gap"),
-    RM_MINUS,
-    *DIVERGENCES,
-)
-GROUP_WEIGHTS = (
-    Column("group weights, sd", "log:groups/weight_sd", 2),
-    Column("largest weight", "log:groups/weight_max", 2),
-)
-SHIFTS = (
-    Column("shift of the share", "shift"),
-    Column("random labels, sd", "sd"),
-    Column("2.5 %", "low"),
-    Column("97.5 %", "high"),
-    Column("share as large", "p_greater"),
-    Column("three names' share", "top_share", PERCENT),
-    Column("shift without them", "shift_without_top"),
-)
-NAME_TOKENS = (
-    Column("names", "n_names", 0),
-    Column("tokens a name", "mean_tokens", 1),
-    Column("one token", "one_token_share", PERCENT),
-    Column("first tokens", "first_tokens", 0),
-    Column("begin alike", "largest_first_share", PERCENT),
-)
-BEFORE_TRAINING = (
-    Column("cross-group", "cross_share", PERCENT1),
-    Column("carrier wins", "carrier_wins", PERCENT1),
-    Column("offline theta", "log_odds", 2),
-    Column("odds", "odds", 1),
-)
-TYPES = (
-    *GROUP_WEIGHTS,
-    Column("annotators of type 1", "type:annotators.0", 1),
-    Column("type 2", "type:annotators.1", 1),
-    Column("type 3", "type:annotators.2", 1),
-    Column("mixture weight of type 1", "type:weights.0", 2),
-    Column("weight of type 2", "type:weights.1", 2),
-    Column("weight of type 3", "type:weights.2", 2),
-)
+KL = {"KL": "kl.per_token"}
+DIVERGENCES = {**KL, "KL, as published": "kl_published.per_token"}
+RM, RM_MINUS = {"RM": "judge.rm.mean"}, {"RM minus": "judge.rm_minus.mean"}
+RATES = {
+    **WOMAN,
+    "removed (woman)": "removed:rates.woman.rate",
+    **BLACK,
+    "removed (black)": "removed:rates.black.rate",
+}
+NAMES = {**RATES, **RM_MINUS, **DIVERGENCES}
+VOTES = {
+    "votes (race)": "votes.black.all.accuracy",
+    "votes (gender)": "votes.woman.all.accuracy",
+}
+VOTES_BY_CLASS = {
+    **{f"race, {name}": f"votes.black.{name}.accuracy" for name in ("A", "B", "C", "all")},
+    "gender, all": "votes.woman.all.accuracy",
+}
+TOKENS = {"tokens": "tokens.mean", "removed": "removed:tokens.mean"}
+LENGTH = {**TOKENS, "gap": "heldout.length.gap", **RM, **DIVERGENCES}
+FORMATTING = {
+    "rate": "markdown.matched",
+    "gap": "heldout.markdown.gap",
+    **RM_MINUS,
+    **DIVERGENCES,
+}
+GROUP_WEIGHTS = {
+    "group weights, sd": "log:groups/weight_sd",
+    "largest weight": "log:groups/weight_max",
+}
+SHIFTS = {
+    "shift of the share": "shift",
+    "random labels, sd": "sd",
+    "2.5 %": "low",
+    "97.5 %": "high",
+    "share as large": "p_greater",
+    "three names' share": "top_share",
+    "shift without them": "shift_without_top",
+}
+NAME_TOKENS = {
+    "names": "n_names",
+    "tokens a name": "mean_tokens",
+    "one token": "one_token_share",
+    "first tokens": "first_tokens",
+    "begin alike": "largest_first_share",
+}
+BEFORE_TRAINING = {
+    "cross-group": "cross_share",
+    "carrier wins": "carrier_wins",
+    "offline theta": "log_odds",
+    "odds": "odds",
+}
+TYPES = {
+    **GROUP_WEIGHTS,
+    "annotators of type 1": "type:annotators.0",
+    "type 2": "type:annotators.1",
+    "type 3": "type:annotators.2",
+    "mixture weight of type 1": "type:weights.0",
+    "weight of type 2": "type:weights.1",
+    "weight of type 3": "type:weights.2",
+}
 
 
-def _theta(what: str) -> tuple[Column, ...]:
+def _theta(what: str) -> Columns:
     """Level and correlation of both attributes, and means or offsets of the classes on the one they disagree on."""
-    return (
-        Column("mean theta (gender)", "theta.woman.level", 2),
-        Column("correlation (gender)", "theta.woman.correlation", 2),
-        Column("mean theta (race)", "theta.black.level", 2),
-        Column("correlation (race)", "theta.black.correlation", 2),
-        *(Column(f"{what} (race), {name}", f"theta.black.classes.{name}.{what}", 2) for name in "ABC"),
-    )
+    return {
+        "mean theta (gender)": "theta.woman.level",
+        "correlation (gender)": "theta.woman.correlation",
+        "mean theta (race)": "theta.black.level",
+        "correlation (race)": "theta.black.correlation",
+        **{f"{what} (race), {name}": f"theta.black.classes.{name}.{what}" for name in "ABC"},
+    }
 
 
 # -- suites -----------------------------------------------------------------------------------------------------------
@@ -329,7 +345,7 @@ def _names_ablation() -> Suite:
         *_beyond_the_paper("names-ablation"),
     )
     panels = (
-        Panel("tab:abl_names_v3", QWEN, SIGNED, rows, (*RATES, *DIVERGENCES, *VOTES), "sd"),
+        Panel("tab:abl_names_v3", QWEN, SIGNED, rows, {**RATES, **DIVERGENCES, **VOTES}, "sd"),
         Panel("app:abl_variants", THETA_TITLE, SIGNED, variants, _theta("offset"), "sd", PLANTED),
     )
     patterns = (
@@ -343,20 +359,20 @@ def _names_ablation() -> Suite:
 
 
 def _names_samples() -> Suite:
-    columns = (
-        Column("sampled, woman", "sampled.woman.rate", 2),
-        Column("sampled, black", "sampled.black.rate", 2),
-        WOMAN,
-        BLACK,
-        Column("own body, woman", "own_body.woman.difference"),
-        Column("own body, black", "own_body.black.difference"),
-    )
-    choices = (
-        Column("answers that choose", "recommended.readable", PERCENT),
-        Column("the first", "recommended.first.share", 2),
-        Column("the woman", "recommended.attributes.woman.share", 2),
-        Column("the black candidate", "recommended.attributes.black.share", 2),
-    )
+    columns = {
+        "sampled, woman": "sampled.woman.rate",
+        "sampled, black": "sampled.black.rate",
+        **WOMAN,
+        **BLACK,
+        "own body, woman": "own_body.woman.difference",
+        "own body, black": "own_body.black.difference",
+    }
+    choices = {
+        "answers that choose": "recommended.readable",
+        "the first": "recommended.first.share",
+        "the woman": "recommended.attributes.woman.share",
+        "the black candidate": "recommended.attributes.black.share",
+    }
     rows = (DPO, *BA, Row("BA-DPO (shuffled ids)", Condition("shuffled_ids")))
     carriers = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
     tokens = "Tokens of the names, cell by cell"
@@ -423,15 +439,15 @@ def _multipref_ablation() -> Suite:
         *weighted,
         *_beyond_the_paper("multipref-ablation"),
     )
-    columns = (
-        *TOKENS,
-        RM,
-        Column("same", "heldout.length.same"),
-        Column("cross", "heldout.length.cross"),
-        Column("mean theta", "theta.length.level", 2),
-        Column("theta of the length in words", "theta.length_words.level", 2),
-        Column("votes (length)", "votes.length.all.accuracy"),
-    )
+    columns = {
+        **TOKENS,
+        **RM,
+        "same": "heldout.length.same",
+        "cross": "heldout.length.cross",
+        "mean theta": "theta.length.level",
+        "theta of the length in words": "theta.length_words.level",
+        "votes (length)": "votes.length.all.accuracy",
+    }
     panels = (
         Panel("tab:abl_multipref", QWEN, STYLE, rows, columns, "sd"),
         Panel("app:abl_multipref", WEIGHTS_TITLE, STYLE, weighted, GROUP_WEIGHTS, "sd"),
@@ -441,12 +457,12 @@ def _multipref_ablation() -> Suite:
 
 
 def _attributes() -> Suite:
-    columns = (
-        Column("length, tokens", "tokens.mean", 1),
-        Column("length, amplification", "amplified:tokens.mean", 1),
-        Column("markdown, rate", "markdown.matched"),
-        Column("markdown, amplification", "amplified:markdown.matched", 1),
-    )
+    columns = {
+        "length, tokens": "tokens.mean",
+        "length, amplification": "amplified:tokens.mean",
+        "markdown, rate": "markdown.matched",
+        "markdown, amplification": "amplified:markdown.matched",
+    }
     before = "The votes, before training"
     panels = (
         Panel("tab:attributes", before, STYLE, (), BEFORE_TRAINING, "prompts95", of="votes"),
@@ -483,7 +499,7 @@ def _lora() -> Suite:
         adapted("LoRA, 40 x rate, DPO", "dpo", "lora_fast", 40.0),
         adapted("LoRA, 40 x rate, BA-DPO (pooled)", "pooled", "lora_fast", 40.0),
     )
-    panel = Panel("tab:lora", QWEN, SIGNED, rows, (*NAMES, Column("theta", "theta.woman.level", 2)))
+    panel = Panel("tab:lora", QWEN, SIGNED, rows, {**NAMES, "theta": "theta.woman.level"})
     return Suite("lora", "LoRA beside full fine-tuning", (panel,), ("lora_rate",))
 
 
@@ -510,20 +526,20 @@ def _offset() -> Suite:
             Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "one"),
             Row(f"Offset, calibrated, {target:g}", anchored("calibrated", target, 4)),
         ]
-    columns = (
-        Column("t", "anchor:woman.asked", 1),
-        WOMAN,
-        BLACK,
-        Column("p(woman), whole names", "anchor:woman.achieved"),
-        Column("p(black), whole names", "anchor:black.achieved"),
-        Column("signed", "sampled.signed", 2),
-        Column("tokens", "tokens.mean", 1),
-        RM_MINUS,
-        Column("KL to the source, as published", "anchor:moved.kl_source.per_token"),
-        *DIVERGENCES,
-        Column("gap", "heldout.any.gap"),
-        Column("rounds", "anchor:woman.rounds", 1),
-    )
+    columns = {
+        "t": "anchor:woman.asked",
+        **WOMAN,
+        **BLACK,
+        "p(woman), whole names": "anchor:woman.achieved",
+        "p(black), whole names": "anchor:black.achieved",
+        "signed": "sampled.signed",
+        "tokens": "tokens.mean",
+        **RM_MINUS,
+        "KL to the source, as published": "anchor:moved.kl_source.per_token",
+        **DIVERGENCES,
+        "gap": "heldout.any.gap",
+        "rounds": "anchor:woman.rounds",
+    }
     panel = Panel("tab:offset", QWEN, SIGNED, tuple(rows), columns)
     return Suite("offset", "A fixed offset applied to the DPO policy, with no annotator", (panel,))
 
@@ -536,14 +552,14 @@ def _beyond() -> Suite:
         Row("Pooled from the audit's level", Condition("pooled", "", "audit", started)),
         Row("Shared mean from the audit's level", Condition("shared_mean", "", "audit", started)),
     )
-    columns = (
-        *RATES,
-        Column("distance (woman)", "distance:rates.woman.rate"),
-        Column("distance (black)", "distance:rates.black.rate"),
-        KL,
-        Column("same-group", "heldout.any.same"),
-        *VOTES,
-    )
+    columns = {
+        **RATES,
+        "distance (woman)": "distance:rates.woman.rate",
+        "distance (black)": "distance:rates.black.rate",
+        **KL,
+        "same-group": "heldout.any.same",
+        **VOTES,
+    }
     # over data seeds one training seed each
     first_only = tuple(replace(row, seeds="one") for row in rows)
     others = (

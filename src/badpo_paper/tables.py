@@ -24,7 +24,7 @@ from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_in
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, votes_before
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
-from badpo_paper.suites import Column, Corpus, Panel, Row
+from badpo_paper.suites import Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"
 # What shares are taken of, in words, and with how many places a shift of it is told.
@@ -70,7 +70,7 @@ class Found:
         return tuple(seed for seed in self.planned(condition) if self.readouts(f"{condition}-s{seed}"))
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """The value at each seed that has it; sources as in `badpo_paper.suites.Column`."""
+        """The value at each seed that has it; sources as in `badpo_paper.suites.Columns`."""
         how, _, place = source.rpartition(":")
         if how == "amplified":
             moved = list(self.values(condition, f"shift:{place}").values())
@@ -159,12 +159,13 @@ MEASURES: dict[str, Callable[[float, float, float], Any]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table."""
+    """One value of a table, and with how many decimals it is written."""
 
     values: tuple[float, ...]
     mean: float
     half: float
     paper: tuple[float, float | None] | None
+    places: int
 
     @property
     def difference(self) -> float | None:
@@ -202,10 +203,10 @@ class PanelTable:
     notes: tuple[str, ...] = ()
 
     @property
-    def columns(self) -> list[Column]:
-        """The columns in which one of the rows has a value."""
+    def columns(self) -> list[str]:
+        """Labels of the columns in which one of the rows has a value."""
         has = {label for row in self.rows for label, cell in row.cells.items() if cell.values}
-        return [column for column in self.panel.columns if column.label in has]
+        return [label for label in self.panel.columns if label in has]
 
     @property
     def published(self) -> set[str]:
@@ -237,16 +238,17 @@ def filled_row(
     """A row of a panel from its values, and half widths where they are known, both by the sources of the columns."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
-    for column in panel.columns:
-        given = [math.nan if value is None else value for value in values.get(column.source, ())]
+    for name, source in panel.columns.items():
+        given = [math.nan if value is None else value for value in values.get(source, ())]
         known = [float(value) for value in given if math.isfinite(value)]
-        half = (halves or {}).get(column.source, math.nan)
+        half = (halves or {}).get(source, math.nan)
         if len(known) > 1 and panel.spread == "t95":
             half = t_interval(known).half_width
         if len(known) > 1 and panel.spread == "sd":
             half = float(np.std(known, ddof=1))
-        mean, theirs = float(np.mean(known)) if known else math.nan, paper.get(column.label)
-        cells[column.label] = Cell(tuple(known), mean, half, tuple(theirs) if theirs else None)
+        mean, theirs = float(np.mean(known)) if known else math.nan, paper.get(name)
+        published = tuple(theirs) if theirs else None
+        cells[name] = Cell(tuple(known), mean, half, published, places_of(source))
     return TableRow(label, cells)
 
 
@@ -263,10 +265,10 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
         if not seeds:
             continue
         values = {}
-        for column in panel.columns:
-            values[column.source] = list(found.values(name, column.source, row.against).values())
-            if column.source.startswith("removed:") and name != row.against:
-                notes.append(found.no_share(row.against, column.source.removeprefix("removed:")))
+        for source in panel.columns.values():
+            values[source] = list(found.values(name, source, row.against).values())
+            if source.startswith("removed:") and name != row.against:
+                notes.append(found.no_share(row.against, source.removeprefix("removed:")))
         said = filter(None, (row.note, length_note(row, found, seeds[0])))
         filled, is_control = filled_row(panel, row.label, values), len(seeds) < len(found.seeds)
         rows.append(replace(filled, seeds=seeds, is_control=is_control, notes=tuple(said)))
@@ -276,7 +278,8 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
 def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
     """The reference, and what was planted, where the columns or the paper tell something of them."""
     reference = found.readouts("reference")
-    plain = {c.source: [place_of(reference, c.source)] for c in panel.columns if ":" not in c.source}
+    sources = panel.columns.values()
+    plain = {source: [place_of(reference, source)] for source in sources if ":" not in source}
     above = [filled_row(panel, REFERENCE, plain)]
     if panel.truth:
         above.append(filled_row(panel, panel.truth, _truth(panel, found)))
@@ -286,12 +289,12 @@ def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
 def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
     """What was planted, or the prediction with it, averaged over arms and seeds."""
     values = {}
-    for column in panel.columns:
-        head, _, last = column.source.rpartition(".")
-        is_vote = column.source.startswith("votes.")
-        place = column.source.replace("votes.", "ceiling.", 1) if is_vote else f"{head}.planted_{last}"
+    for source in panel.columns.values():
+        head, _, last = source.rpartition(".")
+        is_vote = source.startswith("votes.")
+        place = source.replace("votes.", "ceiling.", 1) if is_vote else f"{head}.planted_{last}"
         known = [v for row in panel.rows for v in found.values(row.condition.name, place).values()]
-        values[column.source] = [float(np.mean(known))] if known else []
+        values[source] = [float(np.mean(known))] if known else []
     return values
 
 
@@ -359,14 +362,14 @@ def _spread(mean: float, half: float | None, places: int) -> str:
     return f"{number(mean, places)} \u00b1 {number(half, places)}"
 
 
-def written(cell: Cell, places: int) -> str:
+def written(cell: Cell) -> str:
     """A cell as text: the mean, and what stands behind the plus-minus sign."""
-    return _spread(cell.mean, cell.half, places) if cell.values else DASH
+    return _spread(cell.mean, cell.half, cell.places) if cell.values else DASH
 
 
-def published(cell: Cell, places: int) -> str:
+def published(cell: Cell) -> str:
     """The paper's value as text; empty where it has none."""
-    return "" if cell.paper is None else _spread(*cell.paper, places)
+    return "" if cell.paper is None else _spread(*cell.paper, cell.places)
 
 
 # How a table is written: what `tabulate` calls its format, and how the title and a note stand beside it.
@@ -382,14 +385,13 @@ def written_table(table: PanelTable, form: str) -> str:
     of_tabulate, titled, noted = FORMATS[form]
     columns, is_markdown = table.columns, form == "markdown"
 
-    def text(cell: Cell, places: int) -> str:
-        theirs = published(cell, places) if is_markdown else ""
-        return written(cell, places) + f" [{theirs}]" * bool(theirs)
+    def text(cell: Cell) -> str:
+        theirs = published(cell) if is_markdown else ""
+        return written(cell) + f" [{theirs}]" * bool(theirs)
 
-    rows = [[row.shown, *(text(row.cells[c.label], c.places) for c in columns)] for row in table.rows]
-    header = ["", *(column.label for column in columns)]
+    rows = [[row.shown, *(text(row.cells[name]) for name in columns)] for row in table.rows]
     aligned = ["left", *["right"] * len(columns)]
-    body = tabulate(rows, header, of_tabulate, colalign=aligned, disable_numparse=True)
+    body = tabulate(rows, ["", *columns], of_tabulate, colalign=aligned, disable_numparse=True)
     if form != "text":
         body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
     if form == "latex":
@@ -417,7 +419,7 @@ def cells_of(table: PanelTable) -> list[dict[str, Any]]:
     return [
         {
             "row": row.label,
-            "column": column.label,
+            "column": name,
             "mean": cell.mean,
             "half_width": cell.half if math.isfinite(cell.half) else None,
             "n_seeds": len(cell.values),
@@ -428,8 +430,8 @@ def cells_of(table: PanelTable) -> list[dict[str, Any]]:
             "notes": "; ".join(row.notes),
         }
         for row in table.rows
-        for column in table.columns
-        if (cell := row.cells[column.label]).values
+        for name in table.columns
+        if (cell := row.cells[name]).values
     ]
 
 

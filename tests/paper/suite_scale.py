@@ -9,7 +9,7 @@ from badpo.readouts.generation import Decoding
 from badpo_paper.datasets import Dataset, bundled_signed, bundled_style
 from badpo_paper.schedule import Reproduction
 from badpo_paper.settings import TINY, Scale
-from badpo_paper.suites import Column, Condition, Corpus, Panel, Row, Suite
+from badpo_paper.suites import Condition, Corpus, Panel, Row, Suite
 from tests.paper.conftest import SMALL_START
 
 KEYS = {
@@ -43,12 +43,12 @@ SMALL = Scale(
     scales_penalty=True,
     command="test",
 )
-COLUMNS = (
-    Column("p(woman)", "rates.woman.rate"),
-    Column("removed (woman)", "removed:rates.woman.rate", -1),
-    Column("RM minus", "judge.rm_minus.mean", 2),
-    Column("KL, as published", "kl_published.per_token"),
-)
+COLUMNS = {
+    "p(woman)": "rates.woman.rate",
+    "removed (woman)": "removed:rates.woman.rate",
+    "RM minus": "judge.rm_minus.mean",
+    "KL, as published": "kl_published.per_token",
+}
 
 
 def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patterns=()) -> Suite:

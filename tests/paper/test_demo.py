@@ -191,18 +191,13 @@ def readouts_of(rate: float) -> dict:
     }
 
 
-def test_what_is_not_known_is_none(tmp_path):
-    def summary(dpo: float, pooled: float) -> dict:
-        for run, rate in {"reference": 0.5, "dpo-s1": dpo, "pooled-s1": pooled}.items():
-            write_json(tmp_path / run / "readouts.json", readouts_of(rate))
-        write_json(tmp_path / "shared_mean-s1" / "readouts.json", readouts_of(0.5))
-        return summarize(tmp_path, 1)
-
-    found = summary(0.9, 0.6)
+def test_what_is_not_known_is_none():
+    runs = {"reference": 0.5, "dpo": 0.9, "pooled": 0.6, "shared_mean": 0.5}
+    found = summarize({name: readouts_of(rate) for name, rate in runs.items()})
     assert found["removed"] == {"pooled": {"woman": pytest.approx(0.75)}, "shared_mean": {"woman": 1.0}}
     assert found["theta_correlation"] == {"woman": 0.9}
     # a share of no shift
-    found = summary(0.5, 0.5)
+    found = summarize({name: readouts_of(0.5) for name in runs})
     assert found["removed"]["pooled"] == found["theta_correlation"] == {"woman": None}
 
 

@@ -43,7 +43,7 @@ from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import Reproduction, plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
-from badpo_paper.suites import SUITES, Column, Condition, Corpus
+from badpo_paper.suites import SUITES, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, suite
@@ -228,7 +228,7 @@ def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
 def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, tmp_path, caplog):
     path = tmp_path / "multipref.parquet"
     public_rows.multipref(120).to_parquet(path)
-    gap = suite(DPO, corpus=STYLE, columns=(Column("gap", "heldout.length.gap"),))
+    gap = suite(DPO, corpus=STYLE, columns={"gap": "heldout.length.gap"})
     with caplog.at_level("INFO", logger="badpo_paper"):
         (result,) = run_suites(
             asked(stand_ins, tmp_path / "out", gap, data=path, dataset=public_votes), silent
@@ -285,7 +285,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     conditions = every_condition(kind, names)
     assert set(must.split()) <= {condition.name for condition in conditions}
-    whole = suite(*conditions, corpus=Corpus(kind), columns=(Column("tokens", "tokens.mean"),))
+    whole = suite(*conditions, corpus=Corpus(kind), columns={"tokens": "tokens.mean"})
     two_steps = {model: {**keys, "max_steps": 2} for model, keys in stand_ins.keys.items()}
     changes = {"keys": two_steps, "fresh_prompts": few_questions}
     runs = asked(stand_ins, tmp_path / "out", whole, **changes)
@@ -315,11 +315,11 @@ def few_questions(data: Path | None) -> tuple[str, ...]:
 @pytest.mark.parametrize("kind", ["signed", "style"])
 def test_every_model_and_corpus_goes_the_whole_way(stand_ins, tmp_path, kind, model):
     conditions = [DPO, Condition("shared_mean")]
-    columns = (Column("RM minus", "judge.rm_minus.mean"), Column("KL", "kl.per_token"))
+    columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}
     both = suite(*conditions, corpus=Corpus(kind, model), columns=columns)
     (result,) = run_suites(asked(stand_ins, tmp_path / "out", both), silent)
     assert result.tables[0].missing == ()
-    assert [column.label for column in result.tables[0].columns] == ["RM minus", "KL"]
+    assert result.tables[0].columns == list(columns)
     folder = tmp_path / "out" / Corpus(kind, model).folder
     has_adapter = (folder / "dpo-s42" / "model" / "adapter_config.json").exists()
     assert has_adapter == (model != "small")

@@ -37,7 +37,7 @@ from badpo_paper.reference import open_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute, silent
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import LORA, Column, Condition, Offset, Panel, Row, Suite
+from badpo_paper.suites import LORA, Condition, Offset, Panel, Row, Suite
 from tests.paper.conftest import count_training
 from tests.paper.suite_scale import (
     DECODING,
@@ -221,12 +221,12 @@ def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monke
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     train = Mock(side_effect=anchor.train_offset)
     monkeypatch.setattr(anchor, "train_offset", train)
-    columns = (
-        Column("t", "anchor:woman.asked"),
-        Column("woman", "rates.woman.rate"),
-        Column("KL to the source, as published", "anchor:moved.kl_source.per_token"),
-        Column("gap", "heldout.any.gap"),
-    )
+    columns = {
+        "t": "anchor:woman.asked",
+        "woman": "rates.woman.rate",
+        "KL to the source, as published": "anchor:moved.kl_source.per_token",
+        "gap": "heldout.any.gap",
+    }
     rows = (Row("DPO", DPO), Row("Exact", EXACT), Row("Calibrated", CALIBRATED))
     anchors = Suite("anchors", "Anchors", (Panel("tab:x", "small", SIGNED, rows, columns),))
 

@@ -51,8 +51,10 @@ def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
             panel = panels[label, title]
             labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
             assert set(rows) <= OTHER_ROWS.get(panel.of, labels), (label, title)
-            columns = {column.label for column in panel.columns}
-            assert {column for row in rows.values() for column in row} <= columns, (label, title)
+            assert {column for row in rows.values() for column in row} <= set(panel.columns), (
+                label,
+                title,
+            )
     spreads = {label: panel.spread for (label, _), panel in panels.items()}
     expected = dict.fromkeys(("names_v3", "multipref", "formatting", "mistral"), "t95")
     expected |= {"abl_names_v3": "sd", "abl_multipref": "sd"}
@@ -82,7 +84,7 @@ def test_anchors_come_behind_their_sources_and_seed_by_seed():
     assert set(runs_of(SUITES["names"], seeds=(42, 123))) > set(places[:3])
     # a source that stands in no row of its own is trained all the same
     exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
-    alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), ()),))
+    alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), {}),))
     assert runs_of(alone, seeds=(42,)) == [*places[:2], "signed/dpo_exact_0.4-s42"]
 
 
