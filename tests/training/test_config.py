@@ -86,12 +86,9 @@ bias: none, warm_start: audit -> warm_start: audit needs a bias
 bias: none, gold_annotators: [p1] -> there is nothing to learn
 warm_start: audit, gold_annotators: [p1] -> gold_annotators fix another
 gold_annotators: p1 -> is a list of annotators; write [id]
-auto_find_batch_size: true -> auto_find_batch_size: True is refused
-loss_type: ipo -> loss_type: ipo is refused
 sync_ref_model: true -> sync_ref_model: True is refused
 warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps say the same
 hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hold the estimates
-torch_compile: true -> torch_compile: True is refused
 """
 
 

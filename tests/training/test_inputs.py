@@ -93,20 +93,13 @@ def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
     assert evaluation_judgments(held_out, train).votes.equals(held_out.votes)
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        tiny.votes(n_comparisons=12),
-        Judgments.read(tiny.votes(n_comparisons=12), attributes=[LengthWords(threshold=2)]),
-        Judgments.read(tiny.votes(n_comparisons=12)),
-    ],
-    ids=["table", "other attributes", "no attributes"],
-)
-def test_evaluation_data_are_measured_on_the_training_attributes(data):
-    train = judgments(n_comparisons=12)
-    mapped = evaluation_judgments(data, train)
-    assert mapped.attribute_names == ("length",)
-    assert np.array_equal(mapped.delta, train.delta)
+def test_evaluation_data_are_measured_on_the_training_attributes():
+    frame, train = tiny.votes(n_comparisons=12), judgments(n_comparisons=12)
+    measured = (Judgments.read(frame, attributes=given) for given in ([LengthWords(threshold=2)], []))
+    for data in (frame, *measured):
+        mapped = evaluation_judgments(data, train)
+        assert mapped.attribute_names == ("length",)
+        assert np.array_equal(mapped.delta, train.delta)
 
 
 # -- theta -----------------------------------------------------------------------------------------------------------

@@ -54,13 +54,22 @@ QUICK = ("votes", "sampo", "group_dro")
 BY_NAME = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OBJECTIVES]
 
 
+WHOLE = dict(per_device_train_batch_size=8, gradient_accumulation_steps=1)
+PARTS = dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)
+
+
+@pytest.fixture(scope="module")
+def by_votes(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("votes"), **WHOLE)
+
+
 @pytest.mark.parametrize("name", BY_NAME)
-def test_micro_batches_and_layout_do_not_change_the_run(tmp_path, name):
-    whole = dict(per_device_train_batch_size=8, gradient_accumulation_steps=1)
-    parts = dict(per_device_train_batch_size=1, gradient_accumulation_steps=8)
-    one = trained(tmp_path / "one", objective=OBJECTIVES[name](), **whole)
-    other = trained(tmp_path / "parts", objective=OBJECTIVES[name](), attention="padded", **parts)
+def test_an_objective_changes_the_run_and_micro_batches_and_layout_do_not(tmp_path, name, by_votes):
+    one = trained(tmp_path / "one", objective=OBJECTIVES[name](), **WHOLE)
+    other = trained(tmp_path / "parts", objective=OBJECTIVES[name](), attention="padded", **PARTS)
     assert_same_run(one, other)
+    pairs = zip(one.model.parameters(), by_votes.model.parameters(), strict=True)
+    assert any((p - q).abs().max() > 1e-5 for p, q in pairs) == (name != "votes")
 
 
 @pytest.mark.parametrize("batching", ["grouped", "comparisons"])
@@ -213,14 +222,6 @@ def test_the_best_weights_come_back_with_their_theta(tmp_path):
 
 
 # -- other objectives -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in OBJECTIVES if name != "votes"])
-def test_an_objective_changes_the_run(tmp_path, name):
-    runs = [trained(tmp_path / n, objective=OBJECTIVES[n]()) for n in (name, "votes")]
-    pairs = zip(*(run.model.parameters() for run in runs), strict=True)
-    assert any((p - q).abs().max() > 1e-5 for p, q in pairs)
 
 
 def test_the_weights_of_the_groups_follow_the_losses_of_the_whole_step(tmp_path):
@@ -413,6 +414,9 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     run = trainer(tmp_path, train, eval_dataset=None)
     with pytest.raises(ConfigError, match="no eval_dataset"):
         run.evaluate()
+    for nothing in ("nonsense", 5, [], {}, {"a": 5}, held_out.take(np.zeros(held_out.n_votes, bool))):
+        with pytest.raises(ValueError):
+            run.evaluate(nothing)
     both = {"held_out": held_out, "others": others}
     for given in (held_out, others, both):
         run.evaluate(given)  # the reference of the full policy is there until the first step
@@ -429,15 +433,6 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     fresh = trainer(tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=cache)
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert fresh.reference_cache.n_computed == 0
-
-
-@pytest.mark.parametrize(
-    "given", ["nonsense", 5, [], {}, {"a": 5}, judgments().take(np.zeros(72, bool))]
-)
-def test_what_is_no_data_set_is_not_evaluated(tmp_path, given):
-    run = trainer(tmp_path, judgments(), eval_dataset=judgments(n_comparisons=3))
-    with pytest.raises(ValueError):
-        run.evaluate(given)
 
 
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
@@ -557,41 +552,30 @@ def test_the_model_folder_is_published_when_asked_for(tmp_path, monkeypatch):
 # -- the supervised stage ---------------------------------------------------------------------------------------------
 
 
-def responses() -> list[tuple[np.ndarray, np.ndarray]]:
-    """Responses of very different lengths, so that a mean of means is another number."""
-    draw = np.random.default_rng(0).integers
-    return [(draw(2, 60, 4), draw(2, 60, n)) for n in (1, 2, 9, 17)]
-
-
-def supervised(folder, model=None, batch=4, accumulation=1, **options) -> SupervisedTrainer:
-    usual = dict(max_steps=1, learning_rate=1e-2, optim="sgd", lr_scheduler_type="constant")
-    usual |= dict(max_grad_norm=0.0, logging_steps=1, use_cpu=True)
-    sizes = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
-    args = supervised_arguments(folder, **usual | sizes | options)
-    return SupervisedTrainer(model or tiny.model(), args, responses())
-
-
-def losses(run: SupervisedTrainer) -> list[float]:
-    return [entry["loss"] for entry in run.state.log_history if "loss" in entry]
-
-
 @pytest.mark.parametrize("batch, accumulation", [(4, 1), (2, 2), (1, 4)])
 def test_a_step_takes_the_mean_over_all_its_response_tokens_under_the_tree_attention(
     tmp_path, batch, accumulation
 ):
+    draw = np.random.default_rng(0).integers
+    # of very different lengths, so that a mean of means is another number
+    responses = [(draw(2, 60, 4), draw(2, 60, n)) for n in (1, 2, 9, 17)]
+    options = dict(max_steps=1, learning_rate=1e-2, optim="sgd", lr_scheduler_type="constant")
+    options |= dict(max_grad_norm=0.0, logging_steps=1, use_cpu=True)
+    sizes = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
+    args = supervised_arguments(tmp_path, **options, **sizes)
     seen = set()
 
     class Looks(TrainerCallback):
         def on_optimizer_step(self, args, state, control, model=None, **kwargs):
             seen.add(model.config._attn_implementation)
 
-    run = supervised(tmp_path, batch=batch, accumulation=accumulation)
-    run.add_callback(Looks())
+    run = SupervisedTrainer(tiny.model(), args, responses, callbacks=[Looks()])
     run.train()
     assert seen == {TREE_ATTENTION} and run.model.config._attn_implementation == "sdpa"
     expected = tiny.model()
-    loss = -torch.cat([tiny.plain_logps(expected, *pair) for pair in responses()]).mean()
+    loss = -torch.cat([tiny.plain_logps(expected, *pair) for pair in responses]).mean()
     loss.backward()
-    assert losses(run) == [pytest.approx(float(loss.detach()), rel=1e-5)]
+    [logged] = [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+    assert logged == pytest.approx(float(loss.detach()), rel=1e-5)
     for parameter, by_hand in zip(run.model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(parameter, by_hand - 1e-2 * by_hand.grad, rtol=1e-4, atol=1e-6)
