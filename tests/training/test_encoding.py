@@ -29,9 +29,7 @@ from badpo.training.encoding import (
 from tests import tiny
 from tests.training.tiny_runs import trl_trainer
 
-
-def as_user(text: str) -> list[dict]:
-    return [{"role": "user", "content": text}]
+WHY = [{"role": "user", "content": "Why?"}]
 
 
 def rows_of(form: str) -> list[dict]:
@@ -119,24 +117,18 @@ def test_counts_of_tokens():
 
 
 @pytest.mark.parametrize("form", ["text", "chat"])
-@pytest.mark.parametrize("encoding", ["trl", "paper"])
-def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(encoding, form):
+@pytest.mark.parametrize("limits", [("trl", None, None), ("trl", 8, None), ("paper", 12, 2)])
+def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(limits, form):
     # with a space at the end of the prompt
     rows, texts = ([r for i, r in enumerate(rows_of(kind)) if i != 2] for kind in (form, "text"))
-    tokenizer, limit = tiny.tokenizer(), 2 if encoding == "paper" else None
-    prompts = [row["prompt"] for row in rows]
-    expected = ids_of(rows, tokenizer, encoding, None, limit).pairs[::2]
-    alone = encode_prompts(prompts, tokenizer, encoding, limit)
-    answers = [row["chosen"] for row in texts]
-    singles = encode_responses(prompts, answers, tokenizer, encoding, None, limit)
-    for wanted, found, prompt in zip(expected, singles, alone, strict=True):
+    tokenizer, (encoding, max_length, limit) = tiny.tokenizer(), limits
+    prompts, answers = ([row["prompt"] for row in rows], [row["chosen"] for row in texts])
+    encoded = ids_of(rows, tokenizer, *limits)
+    kept = np.flatnonzero(encoded.fits)
+    singles = encode_responses(prompts, answers, tokenizer, encoding, max_length, limit)
+    alone = encode_prompts([prompts[i] for i in kept], tokenizer, encoding, limit)
+    for wanted, found, prompt in zip(encoded.take(kept).pairs[::2], singles, alone, strict=True):
         assert all(map(np.array_equal, found, wanted)) and np.array_equal(prompt, wanted[0])
-
-
-def test_single_responses_are_cut_like_comparisons():
-    prompts, texts = ["the cat ", "the big red cat "], ["sat home and ran", "ran"]
-    [(prompt, response)] = encode_responses(prompts, texts, tiny.tokenizer(), "trl", 4, None)
-    assert (prompt.tolist(), response.tolist()) == ([5, 6], [8, 12])
 
 
 def signed(*rows: tuple[str, str, str]) -> Judgments:
@@ -173,33 +165,32 @@ def test_what_a_limit_costs_is_counted():
 
 
 def test_a_token_outside_the_embeddings_is_named():
-    encoded = ids_of([{"prompt": "the ", "chosen": "small", "rejected": "big"}], tiny.tokenizer())
-    largest = tiny.tokenizer().convert_tokens_to_ids("small")
-    require_matching_tokenizer(encoded.pairs, tiny.tokenizer(), largest + 1)
-    with pytest.raises(DataError, match=f"token id {largest} .'small'.") as raised:
-        require_matching_tokenizer(encoded.pairs, tiny.tokenizer(), largest)
-    assert [problem.code for problem in raised.value.problems] == ["E151"]
-
-
-def without(name: str) -> PreTrainedTokenizerFast:
     tokenizer = tiny.tokenizer()
-    setattr(tokenizer, name, None)
+    encoded = ids_of([{"prompt": "the ", "chosen": "small", "rejected": "big"}], tokenizer)
+    largest = tokenizer.convert_tokens_to_ids("small")
+    require_matching_tokenizer(encoded.pairs, tokenizer, largest + 1)
+    with pytest.raises(DataError, match=f"E151.*token id {largest} .'small'."):
+        require_matching_tokenizer(encoded.pairs, tokenizer, largest)
+
+
+def tokenizer_with(**changes) -> PreTrainedTokenizerFast:
+    tokenizer = tiny.tokenizer()
+    for name, value in changes.items():
+        setattr(tokenizer, name, value)
     return tokenizer
 
 
-def test_a_missing_chat_template_is_named_where_one_is_needed():
-    tokenizer = without("chat_template")
-    assert len(ids_of(rows_of("text"), tokenizer, "trl")) == 4
-    for form, encoding in [("text", "paper"), ("chat", "trl"), ("chat", "paper")]:
-        with pytest.raises(ConfigError, match="no chat template"):
+def test_what_is_missing_or_unknown_is_named_where_it_is_needed():
+    silent = tokenizer_with(chat_template=None)
+    assert len(ids_of(rows_of("text"), silent, "trl")) == 4
+    for form, tokenizer, encoding, said in [
+        ("text", silent, "paper", "no chat template"),
+        ("chat", silent, "trl", "no chat template"),
+        ("text", tokenizer_with(eos_token=None), "trl", "no end-of-text token"),
+        ("text", tiny.tokenizer(), "ours", 'unknown encoding "ours"; use one of trl, paper'),
+    ]:
+        with pytest.raises(ConfigError, match=said):
             ids_of(rows_of(form), tokenizer, encoding)
-
-
-def test_a_missing_end_of_text_token_and_an_unknown_encoding_are_named():
-    with pytest.raises(ConfigError, match="no end-of-text token"):
-        ids_of(rows_of("text"), without("eos_token"))
-    with pytest.raises(ConfigError, match='unknown encoding "ours"; use one of trl, paper'):
-        ids_of(rows_of("text"), tiny.tokenizer(), "ours")
 
 
 # -- a model's tokenizer before training -----------------------------------------------------------------------------
@@ -224,12 +215,6 @@ def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length
 # -- chat templates of others: what they raise is told in a sentence, and one without an end is left -------------------
 
 
-def with_template(template: str) -> PreTrainedTokenizerFast:
-    tokenizer = tiny.tokenizer()
-    tokenizer.chat_template = template
-    return tokenizer
-
-
 def test_a_template_without_an_end_is_left(monkeypatch):
     monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.05)
     # a machine that is busy for longer would end the tests; the test below this one asks for that end
@@ -237,7 +222,7 @@ def test_a_template_without_an_end_is_left(monkeypatch):
     long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     before = set(threading.enumerate())
     with pytest.raises(ConfigError, match="does not end within 0.05 seconds"):
-        rendered_chats(with_template(long), [as_user("Why?")])
+        rendered_chats(tokenizer_with(chat_template=long), [WHY])
     for worker in set(threading.enumerate()) - before:
         worker.join(60)
         assert not worker.is_alive()  # it was told to end
@@ -248,7 +233,7 @@ def test_a_step_that_nothing_can_interrupt_ends_the_process():
         "from badpo.training import encoding\nfrom tests import tiny\nencoding._MOST_SECONDS = 0.5\n"
         # minutes of one step that lets no other thread run
         "t = tiny.tokenizer()\nt.chat_template = '{{ (3 ** 1000000000) % 7 }}'\n"
-        f"encoding.rendered_chats(t, [{as_user('Why?')!r}])\n"
+        f"encoding.rendered_chats(t, [{WHY}])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "encoding.py" in done.stderr and "Timeout" in done.stderr
@@ -265,9 +250,4 @@ def test_a_step_that_nothing_can_interrupt_ends_the_process():
 )
 def test_what_a_template_raises_is_told_in_a_sentence(template, said):
     with pytest.raises(ConfigError, match=said):
-        encode_prompts(["Why?"], with_template(template), "paper", None)
-
-
-def test_a_template_that_passes_arguments_on_is_rendered():
-    template = "{% set n = namespace(**{'a': 2}) %}{{ n.a * 3 }} {{ messages[0].content }}"
-    assert rendered_chats(with_template(template), [as_user("Why?")] * 2) == ["6 Why?"] * 2
+        rendered_chats(tokenizer_with(chat_template=template), [WHY])

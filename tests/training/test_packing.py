@@ -90,7 +90,7 @@ def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
 
 def test_responses_to_a_prompt_are_one_tree_where_they_fit():
     pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
-    assert response_trees(pairs, 100) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
+    assert response_trees(pairs, 4) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
 
 
 def test_padded_rows_by_hand():
@@ -116,7 +116,7 @@ def test_an_empty_part_is_refused(layout, empty):
 
 
 @deterministic
-@given(st.lists(st.integers(1, 50), max_size=40), st.integers(1, 60), st.integers(1, 6))
+@given(st.lists(st.integers(1, 12), max_size=40), st.integers(1, 30), st.integers(1, 6))
 def test_bins_hold_every_item_once_within_a_budget_or_balanced(lengths, token_budget, n_bins):
     within, given_number = bin_pack(lengths, token_budget), bin_pack(lengths, n_bins=n_bins)
     for bins in (within, given_number):
