@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch.nn.functional import cross_entropy
 from transformers import GPTJConfig
 
@@ -18,7 +19,6 @@ from badpo.training.logprobs import (
     picked_logps,
     response_layout,
     response_logps,
-    scoring_attention,
     target_logps,
 )
 from badpo.training.packing import packed_comparisons, packed_responses, padded_rows
@@ -58,17 +58,12 @@ def test_target_logps_and_their_gradients_are_those_of_log_softmax(monkeypatch, 
     if rows_at_once is not None:
         monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", rows_at_once * n_vocabulary + 1)
 
-    def with_gradients(function):
-        hidden = torch.ones(n, width, requires_grad=True) * torch.linspace(1, 2, width)
-        values = function(hidden)
-        return values, torch.autograd.grad((weights * values).sum(), [hidden, head.weight, head.bias])
-
-    values, gradients = with_gradients(lambda hidden: target_logps(head, hidden, target, n_vocabulary))
-    largest = max(seen)
-    expected, expected_gradients = with_gradients(
-        lambda hidden: head(hidden).log_softmax(-1).gather(1, target[:, None])[:, 0]
-    )
-    assert largest == (rows_at_once or n)
+    hidden = torch.linspace(1, 2, width).repeat(n, 1).requires_grad_()
+    values = target_logps(head, hidden, target, n_vocabulary)
+    gradients = torch.autograd.grad(weights @ values, [hidden, *head.parameters()])
+    assert max(seen) == (rows_at_once or n)
+    expected = -cross_entropy(head(hidden), target, reduction="none")
+    expected_gradients = torch.autograd.grad(weights @ expected, [hidden, *head.parameters()])
     torch.testing.assert_close(values, expected)
     torch.testing.assert_close(gradients, expected_gradients)
 
@@ -117,16 +112,12 @@ def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
 
 
 def test_response_logps_of_an_adapter_are_with_it():
-    from peft import LoraConfig, get_peft_model
-
     base, asked = tiny.model(), pairs()[:2]
     without = response_logps(copy.deepcopy(base), asked)
     model = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
     found = response_logps(model, asked)
     assert_plain(model, asked, found)
-    assert not any(
-        np.allclose(values, other, atol=1e-3) for values, other in zip(found, without, strict=True)
-    )
+    assert not any(np.allclose(*both, atol=1e-3) for both in zip(found, without, strict=True))
 
 
 def test_looking_at_puts_every_mode_back():
@@ -146,16 +137,6 @@ def test_responses_are_packed_only_where_the_tree_attention_serves():
         model = made(configuration).eval()
         assert response_layout(model) is padded_rows
         assert_plain(model, pairs(), response_logps(model, pairs()))
-
-
-@pytest.mark.parametrize("layout", [packed_comparisons, packed_responses, padded_rows])
-def test_the_attention_is_switched_for_packed_layouts_only(layout):
-    model = attach(tiny.model())
-    ordinary = model.config._attn_implementation
-    with scoring_attention(model, layout):
-        inside = model.config._attn_implementation
-    assert (inside != ordinary) == (layout is not padded_rows)
-    assert model.config._attn_implementation == ordinary
 
 
 def logits_and_targets(dtype=torch.float32, n=7, n_vocabulary=11):

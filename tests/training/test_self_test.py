@@ -54,13 +54,13 @@ def encoded() -> EncodedComparisons:
     return encode_comparisons(Judgments.read(tiny.votes(n_comparisons=12)).comparisons, tiny.tokenizer())
 
 
-def plain_attention(query, key, value, plan, sees, tiled=False, scaling=None):
+def plain_attention(query, key, value, plan, scaling, sees, tiled=False):
     """Attention over the segments of a plan, one by one, by a mask that may be wrong."""
     groups = query.shape[1] // key.shape[1]
     key, value = (
         t.repeat(1, groups, 1) if tiled else t.repeat_interleave(groups, 1) for t in (key, value)
     )
-    output = torch.empty_like(query)
+    outputs = []
     for q_start, q_end, prefix_start, prefix_end in plan.segments.tolist():
         keys = [*range(prefix_start, prefix_end), *range(q_start, q_end)]
         n_prefix, n = prefix_end - prefix_start, q_end - q_start
@@ -69,8 +69,8 @@ def plain_attention(query, key, value, plan, sees, tiled=False, scaling=None):
         )
         scores = torch.einsum("qhd,khd->hqk", query[q_start:q_end], key[keys]).float() * scaling
         weights = scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num()
-        output[q_start:q_end] = torch.einsum("hqk,khd->qhd", weights.to(value.dtype), value[keys])
-    return output
+        outputs.append(torch.einsum("hqk,khd->qhd", weights.to(value.dtype), value[keys]))
+    return torch.cat(outputs)
 
 
 # What a query at place i of its sequence sees of the key at place j, of which the first n are the prefix.
@@ -88,8 +88,9 @@ KERNELS = {
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("fault", KERNELS)
 def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
-    def attend(plan, query, key, value, scaling):
-        return plain_attention(query, key, value, plan, KERNELS[fault], fault == "heads tiled", scaling)
+    def attend(plan, *rows):
+        *tensors, scaling = rows
+        return plain_attention(*tensors, plan, scaling, KERNELS[fault], fault == "heads tiled")
 
     monkeypatch.setattr(TreePlan, "attend", attend)
     model = made(CONFIGS["llama"], dtype)
@@ -123,7 +124,7 @@ def head_alone(model, inner, rows):
 
 
 def head_without_bias(model, inner, rows):
-    return torch.nn.functional.linear(rows, model.get_output_embeddings().weight)
+    return rows @ model.get_output_embeddings().weight.T
 
 
 @pytest.mark.parametrize("dtype", PRECISIONS)
@@ -142,29 +143,28 @@ def test_what_a_class_does_to_its_logits_is_kept_and_missed(
         choose_layout(model, attention, encoded)
 
 
-def changed(layout, name, change):
+def changed(layout, fault):
     """A layout with one of its inputs changed."""
 
-    def wrong(pairs):
-        inputs = layout(pairs)
+    def wrong(*planned):
+        inputs, (name, change) = layout(*planned), WRONG[fault]
         return {**inputs, name: change(inputs[name])}
 
     return wrong
 
 
-EARLIER = ("head_index", lambda index: np.maximum(index - 1, 0))
-ROLLED = ("target", lambda target: np.roll(target, 1))
-EXCHANGED = ("target", lambda target: target[::-1].copy())
-LAYOUTS = [
-    *(
-        (layout, fault)
-        for layout in (packed_comparisons, padded_rows)
-        for fault in (EARLIER, ROLLED, EXCHANGED)
-    ),
-    (packed_comparisons, ("position_ids", lambda positions: np.where(positions, positions + 1, 0))),
+WRONG = {
+    "earlier": ("head_index", lambda index: np.maximum(index - 1, 0)),
+    "rolled": ("target", lambda target: np.roll(target, 1)),
+    "exchanged": ("target", lambda target: target[::-1].copy()),
+    "shifted": ("position_ids", lambda positions: np.where(positions, positions + 1, 0)),
     # the position of the branch alone
-    (packed_comparisons, ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p))),
-    (padded_rows, ("attention_mask", lambda mask: np.roll(mask, 1, axis=1))),
+    "branch": ("position_ids", lambda p: np.where(np.r_[False, np.diff(p) != 1], p + 1, p)),
+    "unseen": ("attention_mask", lambda mask: np.roll(mask, 1, axis=1)),
+}
+LAYOUTS = [
+    *((packed_comparisons, fault) for fault in WRONG if fault != "unseen"),
+    *((padded_rows, fault) for fault in ("earlier", "rolled", "exchanged", "unseen")),
 ]
 
 
@@ -174,18 +174,12 @@ def test_a_wrong_layout_is_refused(encoded, layout, fault, dtype):
     model = made(CONFIGS["llama"], dtype)
     with scoring_attention(model, layout):
         assert self_tests(model, layout, encoded)[0].passed
-        assert not self_tests(model, changed(layout, *fault), encoded)[0].passed
+        assert not self_tests(model, changed(layout, fault), encoded)[0].passed
 
 
 def test_the_layout_of_the_reference_is_tried_too(monkeypatch, encoded):
     model = made(CONFIGS["llama"])
-    right = logprobs.plan_pack
-
-    def shifted(pairs, trees):
-        inputs = right(pairs, trees)
-        return {**inputs, "target": np.roll(inputs["target"], 1)}
-
-    monkeypatch.setattr(logprobs, "plan_pack", shifted)
+    monkeypatch.setattr(logprobs, "plan_pack", changed(logprobs.plan_pack, "rolled"))
     [test] = self_tests(model, packed_comparisons, encoded)
     assert test.differences[0] > 0.1 and not test.passed
 
@@ -217,10 +211,9 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
     rows.append({"prompt": "the " * 12, "chosen": "cat ran " * 10, "rejected": "dog sat " * 10})
     comparisons = encode_comparisons(Judgments.read(rows).comparisons, tiny.tokenizer())
 
-    def attend(plan, query, key, value, scaling):
-        return plain_attention(
-            query, key, value, plan, lambda i, j, n: i - window < j <= i, scaling=scaling
-        )
+    def attend(plan, *rows):
+        *tensors, scaling = rows
+        return plain_attention(*tensors, plan, scaling, lambda i, j, n: i - window < j <= i)
 
     monkeypatch.setattr(TreePlan, "attend", attend)
     [test] = self_tests(made(CONFIGS["llama"]), packed_comparisons, comparisons)
