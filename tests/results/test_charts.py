@@ -68,6 +68,8 @@ def test_a_dot_stands_at_its_value_between_the_ends_of_its_interval():
     assert places(mark)[0][0] == pytest.approx(at[0.6], abs=0.1)
     assert ends(line) == pytest.approx((at[0.4], at[0.8]), abs=0.1)
     assert "<title>DPO: 0.60 (95 % interval 0.40 to 0.80)</title>" in svg
+    (axis,), number = elements(svg, "text", "axis"), elements(svg, "text", "tick")[0]
+    assert axis.text == "rate" and float(axis.get("y")) > float(number.get("y"))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +101,8 @@ def test_each_mark_of_a_row_has_its_own_lane_and_each_seed_its_tick():
 
 
 def test_many_rows_are_dense_and_end_with_their_notes():
-    rows = [
-        DotRow(f"ann_{i}", (Mark(0.2, "own", 0), Mark(0.3, "shrunken", 1)), f"{i} votes") for i in (1, 2)
-    ]
+    marks = Mark(0.2, "own", 0), Mark(0.3, "shrunken", 1)
+    rows = [DotRow(f"ann_{i}", marks, f"{i} votes") for i in (1, 2)]
     svg = dot_plot(DotPanel("", rows, "leans", "log-odds", notes="votes"))
     heights = [places(mark)[0][1] for mark in elements(svg, "path", "mark")]
     assert all(0 < b - a < 12 for a, b in pairwise(heights))
@@ -117,10 +118,8 @@ def test_tick_labels_say_where_the_tick_stands(limits):
 
 
 def test_lines_grow_upward_and_end_with_their_values_apart_from_each_other():
-    lines = [
-        Series("pooled", 2, ((0, 0.0), (10, 1.0))),
-        Series("shared mean", 3, ((0, 0.0), (10, 1.001))),
-    ]
+    ended = (("pooled", 2, 1.0), ("shared mean", 3, 1.001))
+    lines = [Series(name, style, ((0, 0.0), (10, end))) for name, style, end in ended]
     svg = line_chart(lines, "theta", "step", "log-odds", Level(1.2, "planted mean"))
     heights = [float(e.get("y")) for e in elements(svg, "text", "end")]
     assert abs(heights[0] - heights[1]) >= 13
@@ -167,9 +166,8 @@ def test_texts_are_escaped():
 def test_colors_stand_out_from_the_page(dark):
     """Text needs a contrast of 4.5 (WCAG 2.2); styles also color numbers."""
     css = (resources.files("badpo.results") / "templates" / "page.css").read_text()
-    colors = dict(
-        re.findall(r"--([\w]+): (#[0-9a-f]{6})", re.findall(r":root \{(.*?)\}", css, re.S)[dark])
-    )
+    block = re.findall(r":root \{(.*?)\}", css, re.S)[dark]
+    colors = dict(re.findall(r"--([\w]+): (#[0-9a-f]{6})", block))
     page = luminance(colors["page"])
     for name in ("ink", "quiet", *(f"c{style}" for style in range(STYLES))):
         low, high = sorted((luminance(colors[name]), page))
@@ -183,10 +181,11 @@ def luminance(color: str) -> float:
 
 
 def test_long_labels_stand_above_their_marks_and_numbers_of_ticks_do_not_touch():
-    marks = (Mark(-0.0098, "a", 1), Mark(0.0024, "b", 1))
-    long, short = (
-        plot(*marks, label=text, limits=None) for text in ("Shared mean from the swap pairs", "DPO")
+    marks, names = (
+        (Mark(-0.0098, "a", 1), Mark(0.0024, "b", 1)),
+        ("Shared mean from the swap pairs", "DPO"),
     )
+    long, short = (plot(*marks, label=name, limits=None) for name in names)
     assert [e.get("x") for e in elements(long, "text", "label")] == ["0.0"]
     assert [e.get("x") for e in elements(short, "text", "label")] != ["0.0"]
     found = [e for e in elements(short, "text", "tick") if e.get("text-anchor") == "middle"]
