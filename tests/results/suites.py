@@ -38,42 +38,41 @@ def write_suite(
 
 def write_run(folder: Path, readouts: dict) -> None:
     packages = {"ba-dpo": "0.1.0", "torch": "2.13.0", "transformers": "5.23.0", "numpy": "2.4.6"}
+    environment = {"python": "3.11.7", "platform": "Linux", "packages": packages}
     folder.mkdir(parents=True)
     write_json(folder / "readouts.json", readouts)
-    write_json(
-        folder / "environment.json", {"python": "3.11.7", "platform": "Linux", "packages": packages}
-    )
+    write_json(folder / "environment.json", environment)
 
 
 def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta, planted: bool) -> None:
     """A run whose readings are ``more`` than those of the first seed."""
-    learned = learned_theta(arm, theta)
     of_rates, gap, of_votes, kl, parts = ARMS[arm]
-    gap += more
+    gap, noise = gap + more, np.random.default_rng(1).normal(0, 0.3, theta.shape)
+    learned = {
+        "mean": 0.9 * theta.mean(axis=0),
+        "deviation": 0.85 * (theta - theta.mean(axis=0)) + noise,
+    }
+    learned = {name: learned[name] for name in parts}
+    level = learned.get("mean", np.zeros(2)) + learned.get("deviation", noise * 0).mean(axis=0)
+    gaps = {"same": 0.66, "gap": gap, "gap_low": gap - 0.04, "gap_high": gap + 0.04}
+    truth = theta.mean(axis=0).tolist() if planted else [None] * 2
+    levels = zip(ATTRIBUTES, level.tolist(), truth, strict=True)
     readouts = {
         "arm": arm,
         "seed": seed,
         **rates(np.array(of_rates) - more, 60 + 100 * more),
-        "heldout": dict.fromkeys(
-            (*ATTRIBUTES, "any"),
-            {"same": 0.66, "gap": gap, "gap_low": gap - 0.04, "gap_high": gap + 0.04},
-        ),
+        "heldout": dict.fromkeys((*ATTRIBUTES, "any"), gaps),
         "votes": votes(np.array(of_votes) + more),
         "kl": {"per_token": kl + more / 10, "se": 0.0011, "n_tokens": 18_000},
-        "theta": {
-            name: {"level": float(own.mean()), "planted_level": float(truth.mean()) if planted else None}
-            for name, own, truth in zip(ATTRIBUTES, learned.T, theta.T, strict=True)
-        },
+        "theta": {name: {"level": own, "planted_level": mean} for name, own, mean in levels},
         **({"ceiling": votes((0.742, 0.786))} if planted else {}),
     }
     write_run(folder, readouts)
-    names = [f"ann_{i:010d}" for i in range(len(theta))]
-    share = 1 - np.exp(-np.arange(1, 1001) / 180)
-    columns = {
-        f"bias/theta/{name}": end * share
-        for name, end in zip(ATTRIBUTES, learned.mean(axis=0), strict=True)
-    }
-    steps = [{"step": i + 1, **{key: column[i] for key, column in columns.items()}} for i in range(1000)]
+    path = (1 - np.exp(-np.arange(1, 1001)[:, None] / 180)) * level
+    steps = [
+        {"step": i, **{f"bias/theta/{name}": at for name, at in zip(ATTRIBUTES, row, strict=True)}}
+        for i, row in enumerate(path.tolist(), start=1)
+    ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(SETTINGS, sort_keys=False))
     identity = {"type": "signature_name", "names": ["Emily", "Aisha"]}
@@ -81,7 +80,7 @@ def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta
         "format": 1,
         "attributes": list(ATTRIBUTES),
         "parts": parts,
-        "annotators": names,
+        "annotators": [f"ann_{i:010d}" for i in range(len(theta))],
         "annotator_class": classes,
         "extra": {
             "variant": arm if parts else "none",
@@ -90,9 +89,7 @@ def write_trained(folder: Path, arm: str, seed: int, more: float, classes, theta
             "first_margin": {"mean": 3e-8, "difference": 3e-7, "tolerance": 1e-5},
         },
     }
-    mean = learned.mean(axis=0)
-    kept = {name: {"mean": mean, "deviation": learned - mean}[name] for name in parts}
-    write_tensors(folder, kept | {"fixed": 0 * learned, "mask": np.ones(len(learned))}, description)
+    write_tensors(folder, learned | {"fixed": 0 * theta, "mask": np.ones(len(theta))}, description)
 
 
 def write_json(path: Path, content: dict) -> None:
@@ -109,12 +106,6 @@ def write_tensors(folder: Path, tensors: dict[str, np.ndarray], description: dic
     content = save({name: np.asarray(values, dtype=np.float32) for name, values in tensors.items()})
     (folder / "bias.safetensors").write_bytes(content)
     write_json(folder / "bias.json", description | {"sha256": hashlib.sha256(content).hexdigest()})
-
-
-def learned_theta(arm: str, theta: np.ndarray) -> np.ndarray:
-    spread = 0.85 * (theta - theta.mean(axis=0)) + np.random.default_rng(1).normal(0, 0.3, theta.shape)
-    kept = {"dpo": (0, 0), "pooled": (0.9, 0), "shared_mean": (0.9, 1)}[arm]
-    return kept[0] * np.ones_like(theta) * theta.mean(axis=0) + kept[1] * spread
 
 
 def rates(values, tokens: float) -> dict:
