@@ -24,13 +24,13 @@ def winner(rng, lean):
     return "a" if rng.random() < expit(lean) else "b"
 
 
-def rows(n=600, n_prompts=60, length=1.0, bold=0.5):
-    """Votes whose logit is a lean toward length and one toward bold."""
+def rows(n=600, n_prompts=60):
+    """Votes whose logit is a lean of one toward length and of one half toward bold."""
     rng, table = np.random.default_rng(0), []
     for i in range(n):
         words, marked = rng.choice([4, 12], 2), rng.integers(0, 2, 2)
         texts = [f"{'**so** ' * marked[k] or 'so '}{'word ' * words[k]}{i} {k}" for k in (0, 1)]
-        lean = length * np.sign(words[0] - words[1]) + bold * (marked[0] - marked[1])
+        lean = np.sign(words[0] - words[1]) + 0.5 * (marked[0] - marked[1])
         row = {"prompt": f"question {rng.integers(n_prompts)}", "response_a": texts[0]}
         table.append(row | {"response_b": texts[1], "winner": winner(rng, lean)})
     return table
@@ -52,11 +52,8 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     found = plain(pool_attributes(judgments))
     for row, one in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
-        assert of(row, "n_cross n_prompts carrier_wins") == [
-            one.n_cross,
-            one.n_clusters,
-            one.carrier_wins,
-        ]
+        expected = [one.n_cross, one.n_clusters, one.carrier_wins]
+        assert of(row, "n_cross n_prompts carrier_wins") == expected
         assert of(row, "ci_low naive_ci_high") == [one.interval()[0], one.interval(naive=True)[1]]
         assert row["cross_share"] == one.n_cross / 600
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
@@ -80,8 +77,7 @@ def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     assert [(one["parameter"], one["value"]) for one in steps] == [("ratio", r) for r in LENGTH_RATIOS]
     for one in steps[1:]:
         (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
-        expected = found.log_odds, *found.interval()
-        assert (one["log_odds"], one["ci_low"], one["ci_high"]) == pytest.approx(expected)
+        assert of(one, "log_odds ci_low ci_high") == pytest.approx([found.log_odds, *found.interval()])
         assert one["cross_share"] == found.n_cross / 600
     texts = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
     differ = (texts["response_a"] != texts["response_b"]).to_numpy()[judgments.votes["comparison"]]
@@ -196,8 +192,7 @@ def test_position_is_told_by_both_orders_of_one_comparison():
 
 # -- the scan ------------------------------------------------------------------------------------------------
 
-PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say "}
-PHRASES |= {"links": "www.example.org "}
+PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.a.org "}
 
 
 def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
@@ -211,12 +206,11 @@ def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
         prompt = int(rng.integers(n_prompts))
         toward = sum(lean * difference[name] for name, lean in (leans or {}).items())
         toward += prompt_effect[prompt] * difference["hedging"]
-        row = {"prompt": f"question {prompt}", "response_a": f"{texts[0]}one {i}"}
-        row["response_b"] = f"{texts[1]}two {i}"
+        row = {"response_a": f"{texts[0]}one {i}", "response_b": f"{texts[1]}two {i}"}
         if shown is not None:
             row["shown_first"] = "ab"[rng.integers(2)]
             toward += shown * (1 if row["shown_first"] == "a" else -1)
-        table.append(row | {"winner": winner(rng, toward)})
+        table.append(row | {"prompt": f"question {prompt}", "winner": winner(rng, toward)})
     return table
 
 
@@ -228,8 +222,8 @@ def scanned(table, *attributes):
 def test_planted_preferences_are_found_and_the_others_are_not():
     found = scanned(phrased(2000, leans={"lists": 0.8, "links": -0.7}, shown=0.6))
     assert list(found) == list(FEATURES)
-    advice = {name: row["advice"] for name, row in found.items() if row["advice"] != "nothing"}
-    assert advice == dict.fromkeys(("lists", "links", "position"), "declare")
+    advice = [(name, row["advice"]) for name, row in found.items() if row["advice"] != "nothing"]
+    assert sorted(advice) == [(name, "declare") for name in ("links", "lists", "position")]
     for name, lean in (("lists", 0.8), ("links", -0.7), ("position", 0.6), ("hedging", 0.0)):
         assert found[name]["ci_low"] < lean < found[name]["ci_high"]
         assert found[name]["beyond_declared"] is None
