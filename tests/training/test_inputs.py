@@ -62,18 +62,15 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
     expected = encode_comparisons(data.comparisons, tokenizer, "paper", None, 3)
     for pair, wanted in zip(encoded.pairs, expected.pairs, strict=True):
         assert all(map(np.array_equal, pair, wanted))
-    with pytest.raises(DataError, match="every prompt has 3 tokens or more") as raised:
+    with pytest.raises(DataError, match="(?s)E140.*every prompt has 3 tokens or more"):
         encode_judgments(data, tokenizer, arguments(max_length=3))
-    assert [problem.code for problem in raised.value.problems] == ["E140"]
 
 
 def test_votes_without_any_difference_are_refused(tmp_path):
     table = tiny.votes().assign(response_b=lambda votes: votes["response_a"])
-    with pytest.raises(
-        DataError, match="nothing to learn: the two responses of all 24 comparisons"
-    ) as raised:
-        trainer(tmp_path, Judgments.read(table, attributes=[Length(ratio=1.5)]), bias="none")
-    assert [problem.code for problem in raised.value.problems] == ["E143"]
+    data = Judgments.read(table, attributes=[Length(ratio=1.5)])
+    with pytest.raises(DataError, match="(?s)E143.*nothing to learn.* of all 24 comparisons"):
+        trainer(tmp_path, data, bias="none")
 
 
 def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
