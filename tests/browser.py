@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -41,17 +40,12 @@ class Browser:
         self._profile = tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True)
         browser_in, self._write = os.pipe()
         self._read, browser_out = os.pipe()
-        command = [program, *_FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
-
-        def move_pipes() -> None:
-            # first out of the way: one of the two may stand where the other has to go
-            for descriptor, target in [
-                (fcntl.fcntl(d, fcntl.F_DUPFD, 10), t) for d, t in ((browser_in, 3), (browser_out, 4))
-            ]:
-                os.dup2(descriptor, target)
-
+        # the last of four that were opened is not 3, where the first goes
+        moved = f'exec "$0" "$@" 3<&{browser_in} 4>&{browser_out}'
+        command = ["bash", "-c", moved, program, *_FLAGS, f"--user-data-dir={self._profile.name}"]
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._running = subprocess.Popen(command, close_fds=False, preexec_fn=move_pipes, **quiet)
+        pipes = (browser_in, browser_out)
+        self._running = subprocess.Popen([*command, "about:blank"], pass_fds=pipes, **quiet)
         os.close(browser_in)
         os.close(browser_out)
         # a browser that hangs ends, and with it the wait for its answer

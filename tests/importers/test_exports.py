@@ -310,11 +310,7 @@ CANNOT = "cannot tell which field is "
 FIELDS = [  # names, what the user says of them, and which are taken, or what is asked
     ("id|Question|text1|text2", {}, "Question|text1|text2"),
     ("Question|Response A|Response B|context|prompt", {}, "prompt|Response A|Response B"),
-    (
-        "Question|words_a|words_b|my_answer_a|my_answer_b|answer_a|answer_b",
-        {},
-        "Question|answer_a|answer_b",
-    ),
+    ("Question|my_answer_a|my_answer_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
     ("Question|response_a|prompt", {}, f"{CANNOT}response_a and response_b; found: Question, resp"),
     ("prompt|response_a|response_b|answer_a|answer_b", {}, f"{CANNOT}response_a and response_b"),
     ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{CANNOT}prompt; found: z"),
