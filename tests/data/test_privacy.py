@@ -54,6 +54,7 @@ def key_file(tmp_path, monkeypatch) -> Path:
 
 def test_pseudonyms_stay_and_need_no_key(key_file):
     assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
+    assert pseudonym("ann_abcdefghijc2qu", KEY) == "ann_abcdefghijc2qu"
     assert not key_file.parent.exists()
 
 

@@ -55,6 +55,7 @@ _OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("score_a", "score_b"), st.floats(-3, 3)),
     **dict.fromkeys(("model_a", "model_b"), st.sampled_from(["m1", "m2"])),
 }
+_ONE_OF_MANY = st.integers(0, 60)
 _AS_CHOSEN = {"response_a": "chosen", "response_b": "rejected"}
 
 
@@ -133,14 +134,18 @@ def as_file(rows: list[dict[str, Any]], ending: str) -> bytes:
 @st.composite
 def changed_json(draw: st.DrawFn, value: Any) -> Any:
     """A JSON value with a part here and there replaced, removed or under another name."""
-    change = draw(st.integers(0, 60))
-    if change == 0:
-        return draw(odd_cells)
-    if isinstance(value, list):
-        return [draw(changed_json(part)) for part in (value[1:] if change == 1 else value)]
-    if isinstance(value, dict):
-        parts = {name: draw(changed_json(part)) for name, part in value.items()}
-        if change == 1:
-            parts[draw(texts)] = parts.pop(draw(st.sampled_from(sorted(parts))))
-        return parts
-    return value
+
+    def changed(value: Any) -> Any:
+        change = draw(_ONE_OF_MANY)
+        if change == 0:
+            return draw(odd_cells)
+        if isinstance(value, list):
+            return [changed(part) for part in (value[1:] if change == 1 else value)]
+        if isinstance(value, dict):
+            parts = {name: changed(part) for name, part in value.items()}
+            if parts and change == 1:
+                parts[draw(texts)] = parts.pop(draw(st.sampled_from(sorted(parts))))
+            return parts
+        return value
+
+    return changed(value)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import json
-import random
+import math
 import re
 import stat
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,8 @@ from badpo.data.tables import read_table
 from badpo.importers.convert import FORMATS, import_file, import_votes
 from badpo.importers.export import Export, personal_fields
 from badpo_paper.corpora.files import read_scored_pairs
+from tests.fuzz.inputs import changed_json
+from tests.fuzz.running import Target, attack
 
 EXPORTS = Path(__file__).parent / "exports"
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
@@ -266,41 +268,21 @@ def test_what_the_user_says_and_the_export_does_not_have_is_told(name, options, 
         import_votes(ALL[name], **options)
 
 
-def spoiled(value, rng: random.Random):
-    """A copy of a JSON value in which something was replaced, removed or repeated."""
-    value = copy.deepcopy(value)
-    place, others = value, [None, 3, "text", [], {}, [None], {"id": None}, 1e300, ["a", "b"], [[]], True]
-    while isinstance(place, dict | list) and place:
-        key = rng.choice(list(place)) if isinstance(place, dict) else rng.randrange(len(place))
-        if not isinstance(place[key], dict | list) or not place[key] or rng.random() < 0.3:
-            what = rng.choice(["remove", *others])
-            if what == "remove":
-                del place[key]
-            else:
-                place[key] = what
-            return value
-        place = place[key]
-    return value
-
-
 @pytest.mark.parametrize("name", [*ALL, "argilla_nested"])
 def test_a_spoiled_export_is_read_or_refused_in_words(name):
-    records, columns = (
-        records_of(ALL.get(name, NESTED)),
-        {"winner": "choice"} if name not in ALL else None,
-    )
-    rng, n_read = random.Random(0), 0
-    for _ in range(60):
-        broken = spoiled(records, rng)
-        broken = spoiled(broken, rng) if rng.random() < 0.5 else broken
-        try:
+    columns, taken = None if name in ALL else {"winner": "choice"}, []
+
+    def read(broken: object) -> None:
+        with suppress(ConfigError, DataError):
             imported = import_votes(broken, columns=columns)
             if imported.format != "ultrafeedback":
                 Judgments.read(imported.table, columns=imported.columns)
-            n_read += 1
-        except (ConfigError, DataError):
-            pass
-    assert 5 < n_read < 60
+            taken.append(imported.format)
+
+    spoiled = Target(changed_json(records_of(ALL.get(name, NESTED))), read, share=1)
+    found = attack(spoiled, 60, first_seed=0, budget_seconds=math.inf)
+    assert not found.crashes, "\n\n".join(found.crashes.values())
+    assert 5 < len(taken) < found.n_inputs == 60
 
 
 # -- fields and labels -------------------------------------------------------------------------------------------
