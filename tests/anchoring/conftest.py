@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,8 @@ from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL
 
-DISHES = [
-    f"{kind} {thing}"
-    for kind in ("red", "white", "old", "new")
-    for thing in "abcdefghijklmnopqrstuvwxyz"
-]
-PROMPTS = [f"How to cook {dish}?" for dish in DISHES]
+KINDS = ("red", "white", "old", "new")
+PROMPTS = [f"How to cook {kind} {thing}?" for kind in KINDS for thing in string.ascii_lowercase]
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import fields
 from pathlib import Path
 
@@ -27,15 +28,6 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, Generation
 from tests import tiny
 from tests.readouts import policies
-
-
-def source(**changes) -> AnchorSource:
-    """One that is not loaded."""
-    known = dict.fromkeys(field.name for field in fields(AnchorSource))
-    known |= {"policy_key": "p", "stage": StageSettings(), "decoding": Decoding(8)}
-    known["prompts"] = Prompts(["a"], ["b"], ["c"], "here")
-    return AnchorSource(**(known | changes))
-
 
 # -- the folder --------------------------------------------------------------------------------------------------
 
@@ -66,23 +58,25 @@ def test_a_result_replaces_the_one_before_as_a_whole(tmp_path, monkeypatch):
 def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
 
-    def one_round():
+    for key, shift, kept in (("1", -2.0, True), ("1", -2.5, False), ("2", -2.0, False)):
+        folder.begin("a")
         model_folder(folder.round(0), "one")
         write_json(folder.round(0) / "round.json", {"shift": [-2.0], "rate": [0.5]})
-
-    folder.begin("a")
-    one_round()
-    AnchorFolder(tmp_path / "out", "1").begin("a")
-    assert folder.kept_round(0, [-2.0])["rate"] == [0.5]
-    assert folder.kept_round(0, [-2.5]) == {} and not folder.round(0).exists()
-    one_round()
-    AnchorFolder(tmp_path / "out", "2").begin("a")
-    assert not folder.round(0).exists()
+        again = AnchorFolder(tmp_path / "out", key)
+        again.begin("a")
+        assert again.kept_round(0, [shift]).get("rate") == ([0.5] if kept else None)
+        assert folder.round(0).exists() == kept
+        shutil.rmtree(folder.round(0), ignore_errors=True)
 
 
 def test_whatever_decides_a_result_is_in_its_key():
+    known = dict.fromkeys(field.name for field in fields(AnchorSource))
+    known |= {"policy_key": "p", "stage": StageSettings(), "decoding": Decoding(8)}
+    known["prompts"] = Prompts(["a"], ["b"], ["c"], "here")
+
     def key(mode="train", seed=42, target=0.4, **changes) -> str:
-        return anchor_key(source(**changes), Anchor(SignatureSwap(), {"woman": target}, seed=seed), mode)
+        anchor = Anchor(SignatureSwap(), {"woman": target}, seed=seed)
+        return anchor_key(AnchorSource(**(known | changes)), anchor, mode)
 
     changes = [{}, {"mode": "sample"}, {"policy_key": "q"}, {"stage": StageSettings(steps=7)}]
     changes += [{"target": 0.3}, {"prompts": Prompts(["a"], ["b"], ["d"], "here")}, {"seed": 1}]
@@ -133,14 +127,13 @@ def test_what_a_bare_model_reads_fits_its_positions(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):
-    opened = anchor_source.open_source(
-        str(signer / "signer"), signer / "prompts.txt", steps=4, learning_rate=1e-3
-    )
+    policy, prompts = str(signer / "signer"), signer / "prompts.txt"
+    opened = anchor_source.open_source(policy, prompts, steps=4, learning_rate=1e-3)
     anchor = Anchor(SignatureSwap(), {"woman": 0.4}, tolerance=1e-6, rounds=2)
     trained, train_offset = [], anchor_train.train_offset
 
     def train(*arguments, **options):
-        if killing and len(trained) == 1:
+        if killing and trained:
             raise KeyboardInterrupt
         trained.append(arguments[8].name)
         return train_offset(*arguments, **options)

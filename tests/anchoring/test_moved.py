@@ -105,6 +105,7 @@ def test_several_answers_to_a_prompt_are_no_independent_evidence():
     # the two prompts are always answered alike, twenty times each
     together = answer_rates(texts, SPELLING, [0, 1] * 20).intervals()[0]
     assert (alone.n, together.n) == (40, 2) and together.low == 0.0 < 0.3 < alone.low < 0.5
+    assert answer_rates(texts[::2], SPELLING, [0, 1] * 10).intervals()[0].n == 2
     found = moved(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)["sampled"]
     assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] == 0.0
 

@@ -116,8 +116,8 @@ def test_only_the_name_of_a_signature_changes():
 
 def test_the_draw_for_an_answer_depends_on_its_place_and_the_seed():
     signed = [written(text, i) for i, text in enumerate(ANSWERS[:20])]
-    few, many = redrawn(signed[:5], [0.0, 0.0])[0], redrawn(signed, [0.0, 0.0])
-    assert few == many[0][:5] and many[1] == pytest.approx(0.0, abs=1e-9)
+    few, many = redrawn([written("Boil it."), *signed[1:5]], [0.0, 0.0])[0], redrawn(signed, [0.0, 0.0])
+    assert few[1:] == many[0][1:5] and many[1] == pytest.approx(0.0, abs=1e-9)
     assert redrawn(signed, [0.0, 0.0], seed=1)[0] != many[0]
     far = {answer.text.split()[-2] for answer in redrawn(signed, [30.0, -30.0])[0]}
     assert {SWAP.names[name] for name in far} == {(1, 0)}

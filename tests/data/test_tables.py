@@ -235,9 +235,6 @@ def test_ids_are_text(cells, expected):
     assert ids.tolist() == expected
     # also where pandas compares up to a NUL
     assert pd.Series(ids).nunique() == len({*expected} - {None})
-
-
-def test_objects_are_no_ids():
     with pytest.raises(ValueError, match="not an identifier"):
         as_ids([{"id": 1}])
 
