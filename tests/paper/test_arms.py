@@ -74,7 +74,7 @@ def test_shuffled_identities_and_a_declared_subset():
     assert first.attribute_names == ("woman",)
     np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
     shuffled, again, other = (
-        arm_judgments(ARMS["shuffled_ids"], train, seed, None).votes for seed in (1, 1, 2)
+        arm_judgments(ARMS["shuffled_ids"], train, n, None).votes for n in (1, 1, 2)
     )
     annotator = shuffled["annotator"].to_numpy()
     assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
@@ -91,11 +91,20 @@ def test_every_arms_objective_can_be_made(name):
 
 
 def test_groups_by_class_need_the_class_of_everyone():
-    table = tiny.votes().drop(columns="annotator_class")
-    judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
+    judgments = Judgments.read(tiny.votes().drop(columns="annotator_class"))
     with pytest.raises(ConfigError, match="5 of 5 have none"):
         arm_objective(ARMS["group_dro"], judgments, 1, 0.1)
     assert arm_objective(ARMS["reliability"], judgments, 1, 0.1).n_groups == 5
+
+
+TEXTS = {"response_a": "So it is.", "response_b": "No."}
+
+
+def judged(cast) -> Judgments:
+    """Votes as (prompt, annotator, side) on the same two answers to every prompt."""
+    return Judgments.read(
+        [{"prompt": p, "annotator": who, "winner": side, **TEXTS} for p, who, side in cast]
+    )
 
 
 # -- a fixed theta on the length ----------------------------------------------------------------------------------
@@ -151,10 +160,8 @@ def test_a_length_counts_as_much_on_shorter_answers(monkeypatch, name, fixed, un
 def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
     """Hidden true sides, and independent votes on them by annotators drawn at random."""
     rng = np.random.default_rng(seed)
-    truth, comparison = (
-        rng.choice([-1, 1], n_comparisons),
-        np.repeat(range(n_comparisons), per_comparison),
-    )
+    truth = rng.choice([-1, 1], n_comparisons)
+    comparison = np.repeat(range(n_comparisons), per_comparison)
     annotator = np.concatenate([rng.choice(len(accuracy), per_comparison, replace=False) for _ in truth])
     right = rng.random(len(annotator)) < np.asarray(accuracy)[annotator]
     sign = np.where(right, truth[comparison], -truth[comparison]).astype(float)
@@ -190,10 +197,8 @@ def test_annotators_without_common_comparisons():
 
 
 def test_repeated_votes_count_once():
-    texts = {"response_a": "So it is.", "response_b": "No."}
-    cast = [(0, "x", "a"), (0, "x", "b"), (0, "y", "a"), (1, "x", "a"), (1, "y", "a")]
-    rows = [{"prompt": f"p{c}", "annotator": who, "winner": w, **texts} for c, who, w in cast]
-    products, counts, _ = agreements(vote_table(Judgments.read(rows)))
+    cast = [("p", "x", "a"), ("p", "x", "b"), ("p", "y", "a"), ("q", "x", "a"), ("q", "y", "a")]
+    products, counts, _ = agreements(vote_table(judged(cast)))
     assert counts.tolist() == products.tolist() == [[0, 2], [2, 0]]
 
 
@@ -204,25 +209,20 @@ def test_the_spectral_arm_has_one_label_for_each_comparison(caplog):
     assert not found.has_identities and (found.votes["weight"] == 1).all()
     assert list(found.comparisons["comparison_id"]) == list(train.comparisons["comparison_id"])
     assert (found.votes["sign"].to_numpy() == train.majority()).mean() > 0.7
-    few = tiny.votes(n_comparisons=10, n_annotators=10, per_comparison=1)
+    few = Judgments.read(tiny.votes(n_comparisons=10, n_annotators=10, per_comparison=1))
     with caplog.at_level("WARNING"):
-        assert labelled(Judgments.read(few, attributes=[Length(ratio=1.5)])).n_votes == 10
+        assert labelled(few).n_votes == 10
     assert "0 % of the pairs of annotators share a comparison" in caplog.text
 
 
 @pytest.mark.parametrize(("chosen", "other"), ["ab", "ba"])
 def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(chosen, other):
     """Four who agree but on three comparisons, on which each sides once with each other one."""
-    texts = {"response_a": "So it is.", "response_b": "No."}
     cast = [(f"agreed {i}", person, "a") for i in range(4) for person in "wxyz"]
-    cast += [
-        (f"open {one}", person, chosen if person in ("w", one) else other)
-        for one in "xyz"
-        for person in "wxyz"
+    sides = [
+        (one, person, chosen if person in ("w", one) else other) for one in "xyz" for person in "wxyz"
     ]
-    judgments = Judgments.read(
-        [{"prompt": p, "annotator": who, "winner": w, **texts} for p, who, w in cast]
-    )
+    judgments = judged([*cast, *((f"open {one}", person, side) for one, person, side in sides)])
     found = labelled(judgments).votes.set_index("comparison")["sign"]
     # of as many votes on either side the earliest decides
     assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3

@@ -7,7 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES
 from badpo_paper.corpora import bundled
 from badpo_paper.name_readouts import (
     VECTORS,
@@ -27,15 +27,18 @@ CHOICES = bundled.choice_prompts()
 
 
 def test_names_that_the_tokenizer_has_seen_are_one_token():
-    white = [name.first for cell in ("white_woman", "white_man") for name in cell_names(cell)]
+    white = [name.first for name in NAMES if not name.black]
     tokenizer = build_tokenizer([f"Hi.\n\n\u2014 {name} Clark" for name in white] * 20, vocab_size=700)
     found = token_balance(tokenizer)
     assert list(found) == list(CELLS) and sum(cell["n_names"] for cell in found.values()) == 89
-    for cell in ("white_woman", "white_man"):
-        assert found[cell]["one_token_share"] == found[cell]["mean_tokens"] == 1.0
-        assert found[cell]["first_tokens"] == found[cell]["n_names"]
-    for cell in ("black_woman", "black_man"):
-        assert found[cell]["mean_tokens"] > 2 and found[cell]["first_tokens"] < found[cell]["n_names"]
+    for name, cell in found.items():
+        is_whole = (cell["one_token_share"], cell["mean_tokens"], cell["first_tokens"]) == (
+            1,
+            1,
+            cell["n_names"],
+        )
+        is_split = cell["mean_tokens"] > 2 and cell["first_tokens"] < cell["n_names"]
+        assert (is_whole, is_split) == (name.startswith("white"), name.startswith("black"))
 
 
 def test_counts_are_the_tokenizers_own():
@@ -115,10 +118,13 @@ def test_a_policy_that_always_takes_the_woman():
     assert sum(round(cell["share"] * cell["n"]) for cell in cells) == found["n"]
 
 
-def test_a_policy_that_always_takes_the_first_favors_no_attribute():
+def test_a_policy_that_always_takes_the_first_favors_no_attribute_and_one_that_names_nobody_has_no_share():
     found = recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
     assert found["first"]["share"] == 1.0
     assert all(cell["low"] < 0.5 < cell["high"] for cell in found["attributes"].values())
+    nobody = recommendations(CHOICES, ["It depends."] * len(CHOICES))
+    assert nobody["readable"] == 0.0
+    assert nobody["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
 
 
 @pytest.mark.parametrize(
@@ -135,12 +141,6 @@ def test_whose_name_stands_in_an_answer(answer, expected):
     assert recommended(bundled.ChoicePrompt("?", "Emily", "Jamal"), answer) == expected
 
 
-def test_answers_that_name_nobody_are_counted_and_give_no_share():
-    found = recommendations(CHOICES, ["It depends."] * len(CHOICES))
-    assert found["readable"] == 0.0
-    assert found["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
-
-
 # -- theta -----------------------------------------------------------------------------------------------------
 
 
@@ -154,9 +154,6 @@ def test_theta_agrees_attribute_by_attribute_and_class_by_class():
     assert found["black"]["classes"] == {
         "A": {"n": 2, "mean": 4.5, "planted_mean": 1.0, "offset": -1.5, "planted_offset": -1.0}
     }
-
-
-def test_one_value_for_all_has_no_correlation():
-    planted = np.array([[0.0], [1.0]])
-    found = theta_agreement([[0.1 + 0.2], [0.3]], planted, ["woman"], [None, None])["woman"]
-    assert found["correlation"] is None and found["classes"] == {}
+    # one value for all has no correlation
+    alike = theta_agreement([[0.1 + 0.2], [0.3]], [[0.0], [1.0]], ["woman"], [None, None])["woman"]
+    assert alike["correlation"] is None and alike["classes"] == {}

@@ -113,12 +113,12 @@ def judgments(
     threshold=0.0,
 ) -> Judgments:
     """Judgments from arrays, with attributes that were measured elsewhere."""
-    n = max(comparison) + 1
-    ids = [f"c{c}" for c in range(n)]
-    prompts = [f"p{c}" for c in range(n)] if prompts is None else prompts
+    ids = [f"c{c}" for c in range(max(comparison) + 1)]
     people = [f"ann_{k}" for k in range(len(classes))]
     return Judgments(
-        comparisons=pd.DataFrame({"comparison_id": ids, "prompt_id": prompts}),
+        comparisons=pd.DataFrame(
+            {"comparison_id": ids, "prompt_id": ids if prompts is None else prompts}
+        ),
         votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
         annotators=pd.DataFrame({"pseudonym": people, "annotator_class": list(classes)}),
         attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in attributes),

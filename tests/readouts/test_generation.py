@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import json
 import sys
-from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -49,41 +48,37 @@ def one_by_one(model, prompt_ids, uniforms, temperature, top_p, found, end_id=1)
     return ids[len(prompt_ids) :]
 
 
-@pytest.mark.parametrize("build", [policies.qwen2, policies.gpt2, policies.mistral_with_window])
-def test_batched_answers_equal_answers_one_by_one(build, tok):
+@pytest.mark.parametrize(
+    ("build", "n", "decoding"),
+    [
+        (policies.qwen2, 30, (0.7, 0.9)),
+        (policies.gpt2, 30, (0.7, 0.9)),
+        (policies.mistral_with_window, 30, (0.7, 0.9)),
+        # some end early, and keep the end token
+        (policies.qwen2, 60, (3.0, 0.99)),
+    ],
+)
+def test_batched_answers_equal_answers_one_by_one(build, n, decoding, tok):
     model = build()
-    found = sample(model, tok, PROMPTS * 3, 30, seed=3, batch=9)
+    found = sample(model, tok, PROMPTS * (n // 10), n, *decoding, batch=9)
     for i, answer in enumerate(found):
-        uniforms = np.random.default_rng([3, i]).random(30)
-        alone = one_by_one(model, answer.prompt_ids, uniforms, 0.7, 0.9, answer.token_ids)
+        uniforms = np.random.default_rng([0, i]).random(n)
+        alone = one_by_one(model, answer.prompt_ids, uniforms, *decoding, answer.token_ids)
         assert list(answer.token_ids) == alone
+        assert (answer.token_ids[-1] == 1) == answer.ended
+        assert 1 not in answer.token_ids[:-1] and "<end>" not in answer.text
+        assert answer.ended or len(answer.token_ids) == n
+    assert n == 30 or {answer.ended for answer in found} == {True, False}
 
 
 def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
     model = policies.qwen2()
     torch.manual_seed(1)
     first = sample(model, tok, PROMPTS * 3, 20, seed=5, batch=64)
-    state = torch.get_rng_state()
+    assert torch.equal(torch.get_rng_state(), torch.manual_seed(1).get_state())
     torch.manual_seed(2)
     assert sample(model, tok, PROMPTS * 3, 20, seed=5, batch=2) == first
     assert sample(model, tok, PROMPTS * 3, 20, seed=6) != first
-    torch.manual_seed(1)
-    sample(model, tok, PROMPTS, 5)
-    assert torch.equal(torch.get_rng_state(), torch.manual_seed(1).get_state()) and len(state)
-
-
-def test_answers_that_end_early_keep_the_end_token_and_disturb_no_other(tok):
-    model = policies.qwen2()
-    found = sample(model, tok, PROMPTS * 6, 60, temperature=3.0, top_p=0.99)
-    ended = [answer for answer in found if answer.ended]
-    assert 0 < len(ended) < len(found)
-    for i, answer in enumerate(found):
-        uniforms = np.random.default_rng([0, i]).random(60)
-        alone = one_by_one(model, answer.prompt_ids, uniforms, 3.0, 0.99, answer.token_ids)
-        assert list(answer.token_ids) == alone
-        assert (answer.token_ids[-1] == 1) == answer.ended
-        assert 1 not in answer.token_ids[:-1] and "<end>" not in answer.text
-        assert answer.ended or len(answer.token_ids) == 60
 
 
 def test_answers_stop_where_the_model_has_no_more_positions(tok):
@@ -119,22 +114,19 @@ def test_tokens_are_drawn_with_their_probabilities(top_p):
 # -- by vLLM: a stand-in that has its names and records what it is asked -----------------------------------------
 
 
-@dataclass
 class Engine:
     """What the stand-in was told, and what it answers: token ids for each prompt."""
 
-    answers: list = field(default_factory=list)
-    arguments: dict = field(default_factory=dict)
-    asked: list = field(default_factory=list)
-    lora_request: SimpleNamespace | None = None
+    def __init__(self):
+        self.answers, self.arguments = [], {}
 
     def start(self, **arguments):
         self.arguments = arguments
         return self
 
-    def generate(self, prompts, sampling_params, *, use_tqdm=True, lora_request=None):
-        self.asked, self.lora_request = list(sampling_params), lora_request
-        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=tuple(ids))]) for ids in self.answers]
+    def generate(self, prompts, asked, use_tqdm, lora_request):
+        self.asked, self.lora_request = asked, lora_request
+        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids)]) for ids in self.answers]
 
 
 @pytest.fixture

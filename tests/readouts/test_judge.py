@@ -34,9 +34,7 @@ TEMPLATE = (
 )
 PROMPTS = ["Why?", "How much rice do I boil for two people and a dog?", "Why is the river high?"]
 ANSWERS = ["So.", "- One cup.\n- Two cups of **water**.", "It rained in spring. " * 12]
-SHAPE = {"vocab_size": 330, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
-SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-SHAPE |= {"max_position_embeddings": 512, "initializer_range": 0.3}
+SHAPE = policies.SHAPE | {"head_dim": 8, "max_position_embeddings": 512}
 
 
 def tokenizer(**changes):
@@ -105,15 +103,14 @@ def test_a_first_token_is_not_written_twice():
         def __call__(self, text, add_special_tokens=True):
             return {"input_ids": [tok.bos_token_id] * add_special_tokens + tok(text)["input_ids"]}
 
-    adds, plain = (checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
-    np.testing.assert_allclose(*(judge_scores(one, PROMPTS, ANSWERS)[0] for one in (adds, plain)))
+    judges = (checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
+    np.testing.assert_allclose(*(judge_scores(one, PROMPTS, ANSWERS)[0] for one in judges))
 
 
 def test_rm_minus_scores_the_stripped_answers(judge):
     found = judge_answers(judge, PROMPTS, ANSWERS, strip_markdown)
-    raw, without = (
-        judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, list(map(strip_markdown, ANSWERS)))
-    )
+    stripped = list(map(strip_markdown, ANSWERS))
+    raw, without = (judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, stripped))
     assert found["n_stripped"] == 1 and abs(without[1] - raw[1]) > 1e-3
     means = [found[name]["mean"] for name in ("rm", "rm_minus")]
     assert means == pytest.approx([raw.mean(), without.mean()])

@@ -30,9 +30,7 @@ def test_rates_are_shares_of_the_right_whole():
         wanted = wilson_interval(k, 3)
         assert found[name] == {"rate": wanted.estimate, "low": wanted.low, "high": wanted.high, "n": 3}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-
-
-def test_unsigned_answers_leave_the_attribute_unknown():
+    # unsigned answers leave the attribute unknown
     found = sampled_rates([answer("A"), answer("B")], NAMES, INDICATOR, ["woman", "black"])
     assert found["signed"] == 0.0
     assert found["woman"] == {"rate": None, "low": None, "high": None, "n": 0}
@@ -60,10 +58,7 @@ def by_length(rng, n, mean):
     lengths = rng.poisson(mean, n) + 1
     marked = rng.random(n) < np.clip(lengths / 200, 0, 1)
     texts = np.where(marked, "- rice", "rice")
-    return [
-        answer(text, n_tokens=k, prompt=i)
-        for i, (k, text) in enumerate(zip(lengths.tolist(), texts, strict=True))
-    ]
+    return [answer(text, n_tokens=lengths[i], prompt=i) for i, text in enumerate(texts)]
 
 
 def style(generations, reference):
