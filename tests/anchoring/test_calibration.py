@@ -70,6 +70,12 @@ def test_neither_noise_nor_a_flat_line_sends_the_next_round_away(line, noise, ar
     assert len(asked) == 30 and np.abs(np.array(asked) - around * asked[0]).max() < most
 
 
+def test_what_a_flat_line_left_over_is_asked_for_on_top():
+    asked = []
+    calibrate(SOURCE, HALF, stage([0.0, 1.0], [0.0, 0.0], asked), 1e-9, 3)
+    assert [ask[0] / asked[0][0] for ask in asked] == pytest.approx([1.0, 2.0, 2.5], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("rates", "tolerance", "n_rounds", "n_best"),
     [

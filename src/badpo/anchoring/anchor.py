@@ -93,35 +93,42 @@ class Anchor:
         given = dict(zip(self.targets, shift.tolist(), strict=True))
         return np.array([given.get(attribute.name, 0.0) for attribute in self.editor.attributes])
 
-    def missed(self, rates: Sequence[float | None]) -> str:
-        """The rates that are farther from their targets than the tolerance, in words; empty where none is."""
-        told = []
+    def reason(self, found: str, rates: Sequence[float | None], remedy: str) -> str:
+        """Which rates are farther from their targets than the tolerance, put where {} stands; empty where none is."""
+        missed = []
         for (name, target), rate in zip(self.targets.items(), rates, strict=True):
             if rate is None or not np.isfinite(rate):
-                told.append(f"{name}, of which no answer is left")
+                missed.append(f"{name}, of which no answer is left")
             elif abs(rate - target) > self.tolerance:
-                told.append(f"{name} {rate:.3f} for {target:g}")
-        return ", ".join(told)
+                missed.append(f"{name} {rate:.3f} for {target:g}")
+        if not missed:
+            return ""
+        told = found.format(", ".join(missed))
+        return (
+            f"{told}, outside the tolerance of {self.tolerance:g}; {remedy}, or accept a wider tolerance"
+        )
 
 
 def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ()) -> CounterfactualEditor:
     """The editor of some attributes: signatures of the pool, Markdown, or words of one's own."""
     if words:
         return WordSwap(attributes[0], words)
-    editors = (SignatureSwap(), MarkdownStrip())
-    for editor in editors:
-        if set(attributes) <= {attribute.name for attribute in editor.attributes}:
-            return editor
-    known = [attribute.name for editor in editors for attribute in editor.attributes]
-    unknown = [name for name in attributes if name not in known]
-    if not unknown:
+    editors: dict[str, CounterfactualEditor] = {
+        attribute.name: editor
+        for editor in (SignatureSwap(), MarkdownStrip())
+        for attribute in editor.attributes
+    }
+    if unknown := [name for name in attributes if name not in editors]:
+        raise ConfigError(
+            f'nothing exchanges "{unknown[0]}" in an answer.{did_you_mean(unknown[0], [*editors])} There are editors '
+            f"for {', '.join(editors)}; for words of your own give pairs with --word, as in --word color=colour"
+        )
+    first, *others = {editors[name] for name in attributes}
+    if others:
         raise ConfigError(
             f"{' and '.join(attributes)} need different editors; anchor one after the other"
         )
-    raise ConfigError(
-        f'nothing exchanges "{unknown[0]}" in an answer.{did_you_mean(unknown[0], known)} There are editors for '
-        f"{', '.join(known)}; for words of your own give pairs with --word, as in --word color=colour"
-    )
+    return first
 
 
 def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progress: Progress) -> dict:
@@ -164,6 +171,8 @@ def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progr
 def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
     """Of everything that decides a result."""
     facts = {
+        **vars(anchor),
+        "editor": anchor.editor.config,
         "version": VERSION,
         "mode": mode,
         "policy": source.policy_key,
@@ -172,11 +181,6 @@ def anchor_key(source: AnchorSource, anchor: Anchor, mode: str) -> str:
         "held_out": None if source.held_out is None else source.held_out.fingerprint(),
         "stage": asdict(source.stage),
         "decoding": asdict(source.decoding),
-        "editor": anchor.editor.config,
-        "targets": dict(anchor.targets),
-        "limits": [anchor.tolerance, anchor.rounds],
-        "seed": anchor.seed,
-        "judge": anchor.judge,
     }
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
@@ -188,19 +192,18 @@ class Bench:
         self.source, self.anchor, self.progress = source, anchor, progress
         self.signed = isinstance(anchor.editor, SignatureSwap)
         self.judge = None if anchor.judge is None else load_judge(anchor.judge)
+        progress("the source on the prompts", 0.0)
         self.policy = source.load().eval()
         prompts = source.prompts
         self.ids = {"report": self.prompt_ids(prompts.report), "find": self.prompt_ids(prompts.find)}
-        self.reported_ids = self.ids["report"] * ANSWERS_EACH
         # the prompt of every answer of a `Behavior`
-        self.reported_prompts = list(prompts.report) * ANSWERS_EACH
+        self.reported_ids = self.ids["report"] * ANSWERS_EACH
+        self.reported_prompts = prompts.report * ANSWERS_EACH
         self.contexts: dict[str, list[list[int]]] = {}
         for part, ids in self.ids.items() if self.signed else ():
-            progress(f"answers to {part} on", 0.0)
             # the reference's where there is one, so that all anchors share them
             written = self.answers(source.reference or self.policy, ids, seed=0)
             self.contexts[part] = signature_contexts(written, source.tokenizer)
-        progress("the source on the prompts", 0.0)
         self.before = self.behavior(self.policy)
 
     def texts(self, prompts: Sequence[str]) -> list[str]:
@@ -209,36 +212,36 @@ class Bench:
 
     def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
         """Prompts as the policy reads them."""
-        source, stage = self.source, self.source.stage
-        return encode_prompts(
-            self.texts(prompts), source.tokenizer, stage.encoding, stage.max_prompt_length
-        )
+        stage, texts = self.source.stage, self.texts(prompts)
+        return encode_prompts(texts, self.source.tokenizer, stage.encoding, stage.max_prompt_length)
 
+    @refusing()
     def answers(self, policy, prompt_ids, seed: int | None = None) -> list[Generation]:
         """One answer to each prompt."""
         how, seed = self.source.decoding, self.anchor.seed if seed is None else seed
         decoding = (how.max_new_tokens, how.temperature, how.top_p, seed)
-        with refusing():
-            return sample(policy, self.source.tokenizer, prompt_ids, *decoding)
+        return sample(policy, self.source.tokenizer, prompt_ids, *decoding)
 
+    @refusing()
     def rates(self, policy, part: str) -> RateTable:
         """Rates of the anchored attributes on the prompts to "find" or to "report" on."""
-        editor, tokenizer = self.anchor.editor, self.source.tokenizer
+        editor = self.anchor.editor
         if isinstance(editor, SignatureSwap):
-            with refusing():
-                table = signature_rates(policy, tokenizer, self.contexts[part], editor)
+            table = signature_rates(policy, self.source.tokenizer, self.contexts[part], editor)
         else:
-            ids = self.ids[part]
-            table = answer_rates(self.answers(policy, ids), editor, range(len(ids)))
-        return table.of(tuple(self.anchor.targets))
+            answers = self.answers(policy, self.ids[part])
+            table = answer_rates(answers, editor, range(len(answers)))
+        return table.of([*self.anchor.targets])
 
+    @refusing()
     def exact_shift(self, table: RateTable) -> np.ndarray:
         """The shift that brings the rates of a table to their targets in closed form."""
-        with refusing():
-            targets = list(self.anchor.targets.values())
-            return shift_to_targets(table.log_probs, table.carries, targets, table.attributes)
+        targets = list(self.anchor.targets.values())
+        return shift_to_targets(table.log_probs, table.carries, targets, table.attributes)
 
-    def rows(self, before: RateTable, after: RateTable, shift: np.ndarray) -> dict[str, dict]:
+    def rows(
+        self, before: RateTable, after: RateTable, shift: np.ndarray, **more: Any
+    ) -> dict[str, dict]:
         """{attribute: {asked, before, achieved, ci_low, ci_high, c, shift}}; ``counted`` of sampled answers."""
         share = {} if after.counted is None else {"counted": after.counted}
         found = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -253,6 +256,7 @@ class Bench:
                 shift=moved_by,
             )
             | share
+            | more
             for (name, asked), rate, interval, moved_by in found
         }
 
@@ -260,8 +264,8 @@ class Bench:
 
     def behavior(self, policy) -> Behavior:
         """What a policy does on the prompts that are reported on."""
-        answers = self.answers(policy, self.reported_ids)
-        margins, source = None, self.source
+        answers, source = self.answers(policy, self.reported_ids), self.source
+        margins = None
         if source.reference is not None and source.held_out is not None:
             margins = self.margins(source.reference, policy, source.held_out)
         return self.measured(answers, answer_logps(policy, answers), margins=margins)
@@ -270,16 +274,13 @@ class Bench:
         self, answers: Sequence[Generation], logps: Sequence[np.ndarray], **margins: Any
     ) -> Behavior:
         """Answers with the divergences of the policy that gives their tokens these log-probabilities, and judged."""
-        how, reference = self.source.decoding, self.source.reference
-
-        def divergence(other) -> dict:
-            numbers = prompt_numbers(answers)
-            return kl_per_token(logps, answer_logps(other, answers), how.temperature, how.top_p, numbers)
-
-        from_reference = None if reference is None else divergence(reference)
-        return Behavior(
-            answers, divergence(self.policy), from_reference, judged=self.judged(answers), **margins
+        how = self.source.decoding
+        known = (how.temperature, how.top_p, prompt_numbers(answers))
+        source, reference = (
+            None if other is None else kl_per_token(logps, answer_logps(other, answers), *known)
+            for other in (self.policy, self.source.reference)
         )
+        return Behavior(answers, source, reference, judged=self.judged(answers), **margins)
 
     def judged(self, answers: Sequence[Generation]) -> dict[str, np.ndarray]:
         """Scores of answers by the reward model, as they are and without the attribute."""
@@ -288,23 +289,17 @@ class Bench:
         self.progress("the judge", 0.0)
         texts = {"rm": [answer.text for answer in answers]}
         if strip := strip_for(self.anchor.editor.attributes[0]):
-            texts["rm_minus"] = [strip(text) for text in texts["rm"]]
+            texts["rm_minus"] = list(map(strip, texts["rm"]))
         prompts = self.texts(self.reported_prompts)
         return {name: judge_scores(self.judge, prompts, given)[0] for name, given in texts.items()}
 
     def margins(self, reference, policy, judgments: Judgments) -> np.ndarray:
         """Implicit margins of a policy against a reference."""
         source, stage = self.source, self.source.stage
+        cache = ReferenceCache(source.cache, weights_key(reference, "fp32"))
+        limits = (stage.encoding, stage.max_length, stage.max_prompt_length)
         return implicit_margins(
-            policy,
-            reference,
-            ReferenceCache(source.cache, weights_key(reference, "fp32")),
-            judgments,
-            source.tokenizer,
-            stage.encoding,
-            stage.max_length,
-            stage.max_prompt_length,
-            stage.beta,
+            policy, reference, cache, judgments, source.tokenizer, *limits, stage.beta
         )
 
     def moved(self, after: Behavior) -> dict:
@@ -331,27 +326,25 @@ class Bench:
     @cached_property
     def kept(self) -> list[KeptAnswer]:
         """The source's own answers, edited ones as in their pairs."""
-        stage, train = self.source.stage, self.pairs.train
+        stage, rows = self.source.stage, self.pairs.train.comparisons
         lengths = (stage.max_length, stage.max_prompt_length)
-        encoded = encode_comparisons(train.comparisons, self.source.tokenizer, stage.encoding, *lengths)
+        encoded = encode_comparisons(rows, self.source.tokenizer, stage.encoding, *lengths).pairs
         unedited = [self.written[i] for i in self.pairs.unedited]
         kept = [kept_answer(answer.prompt_ids, answer.token_ids) for answer in unedited]
         # response a is the same in all pairs of an answer
-        for pairs in train.comparisons.groupby("prompt_id", sort=False).indices.values():
-            others = [encoded.pairs[2 * i + 1][1].tolist() for i in pairs]
-            prompt, answer = encoded.pairs[2 * pairs[0]]
-            kept.append(kept_answer(prompt, answer, others))
+        for pairs in rows.groupby("prompt_id", sort=False).indices.values():
+            prompt, answer = encoded[2 * pairs[0]]
+            kept.append(kept_answer(prompt, answer, [encoded[2 * i + 1][1] for i in pairs]))
         return kept
 
     def shift_on_pairs(self, policy) -> dict[str, dict[str, float | None]]:
         """Log-odds by which a policy moved pairs that no stage saw, for each attribute of the editor."""
         held_out = self.pairs.held_out
-        margins = self.margins(self.policy, policy, held_out)
-        forward = held_out.votes["sign"].to_numpy() > 0
-        moved_by = margins[held_out.votes["comparison"].to_numpy()[forward]] / self.source.stage.beta
+        pair = held_out.votes["comparison"].to_numpy()
+        moved_by = self.margins(self.policy, policy, held_out)[pair] / self.source.stage.beta
         found = {}
-        for name, column in zip(held_out.attribute_names, held_out.delta[forward].T, strict=True):
-            mean = cluster_mean((moved_by * column)[column != 0])
+        for name, column in zip(held_out.attribute_names, held_out.delta.T, strict=True):
+            mean = cluster_mean((moved_by * column)[column != 0], pair[column != 0])
             found[name] = figures(shift=mean.estimate, ci_low=mean.low, ci_high=mean.high)
         return found
 
@@ -442,33 +435,28 @@ def make_anchor(bench: Bench, mode: str, folder: AnchorFolder) -> dict:
 
 def sample_mode(bench: Bench) -> dict:
     """The closed-form tilt, found on one set of prompts and reported on another."""
-    find = bench.rates(bench.policy, "find")
-    shift = bench.exact_shift(find)
+    shift = bench.exact_shift(bench.rates(bench.policy, "find"))
     bench.progress("tilted answers", 0.5)
     rows, how, after = (sampled_names if bench.signed else sampled_answers)(bench, shift)
-    missed = bench.anchor.missed([row["achieved"] for row in rows.values()])
-    reason = (
-        f"{missed} on the prompts that are reported on, outside the tolerance of {bench.anchor.tolerance:g}; find the "
-        "shift on more prompts (--prompts), or accept a wider tolerance"
+    reason = bench.anchor.reason(
+        "{} on the prompts that are reported on",
+        [row["achieved"] for row in rows.values()],
+        "find the shift on more prompts (--prompts)",
     )
-    return {
-        **{name: {**row, "rounds": 0} for name, row in rows.items()},
-        "reason": reason if missed else "",
-        **how,
-        "moved": bench.moved(after),
-    }
+    return {**rows, "reason": reason, **how, "moved": bench.moved(after)}
 
 
 def sampled_names(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior]:
     """A tilt on the choice of the name: the rates, how they come about, and what the tilted policy does."""
-    before, source, anchor = bench.rates(bench.policy, "report"), bench.source, bench.anchor
+    source, anchor, editor = bench.source, bench.anchor, bench.anchor.editor
+    assert isinstance(editor, SignatureSwap)
+    before = bench.rates(bench.policy, "report")
     after = replace(before, log_probs=before.log_probs + before.carries @ shift)
-    assert isinstance(anchor.editor, SignatureSwap)
     answers, gains = redrawn_names(
         bench.policy,
         source.tokenizer,
         bench.before.answers,
-        anchor.editor,
+        editor,
         anchor.whole_shift(shift),
         anchor.seed,
     )
@@ -482,7 +470,7 @@ def sampled_names(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior
     }
     margins = tilted_margins(bench, shift)
     tilted = bench.measured(answers, logps, margins=margins, margins_from="closed form")
-    return bench.rows(before, after, shift), how, tilted
+    return bench.rows(before, after, shift, rounds=0), how, tilted
 
 
 def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
@@ -490,11 +478,11 @@ def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
         return None
-    values = [
+    a, b = (
         np.array([carries(bench.anchor.editor, plain_text(text)) for text in held_out.comparisons[side]])
         for side in ("response_a", "response_b")
-    ]
-    return margins + bench.source.stage.beta * (values[0] - values[1]) @ bench.anchor.whole_shift(shift)
+    )
+    return margins + bench.source.stage.beta * (a - b) @ bench.anchor.whole_shift(shift)
 
 
 def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior]:
@@ -513,14 +501,12 @@ def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavi
         anchor.seed,
     )
     # a prompt that accepted nothing keeps the source's own answer, and is counted
-    own = bench.before.answers
+    own, n_without = bench.before.answers, kept.count(None)
     answers = [own[i] if answer is None else answer for i, answer in enumerate(kept)]
-    n_without = kept.count(None)
     prompts = list(range(len(bench.ids["report"]))) * ANSWERS_EACH
     start, table = (
-        answer_rates(written, editor, prompts).of(tuple(anchor.targets)) for written in (own, answers)
+        answer_rates(written, editor, prompts).of([*anchor.targets]) for written in (own, answers)
     )
-    extra = {"acceptance_rate": acceptance, "without": n_without}
     left = (
         f"exact but for {n_without} of {len(kept)} answers, which none of {MOST_DRAWS} draws gave and which are the "
         "policy's own"
@@ -530,7 +516,7 @@ def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavi
         "how": f"whole answers are drawn until one is accepted, {acceptance:.3f} of them: "
         + (left if n_without else "exact at the temperature and top-p that they are drawn with"),
     }
-    rows = {name: {**row, **extra} for name, row in bench.rows(start, table, shift).items()}
+    rows = bench.rows(start, table, shift, acceptance_rate=acceptance, without=n_without, rounds=0)
     return rows, how, bench.measured(answers, answer_logps(bench.policy, answers))
 
 
@@ -552,27 +538,23 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
     policy = source.read(model).to(bench.policy.device).eval()
     bench.progress("the anchored policy on the prompts", 0.5)
     start, reached = (bench.rates(one, "report") for one in (bench.policy, policy))
-    rows = bench.rows(start, reached, rounds[0].intended)
-    missed = anchor.missed(rounds[best].rate.tolist())
-    reason = (
-        f"after {counted(len(rounds), 'round')} the nearest is {missed}, outside the tolerance of "
-        f"{anchor.tolerance:g}; allow more rounds, give the stage more steps or a higher learning rate, or accept a "
-        "wider tolerance"
-    )
+    rows = bench.rows(start, reached, rounds[0].intended, rounds=len(rounds))
+    for row, asked in zip(rows.values(), rounds[best].intended.tolist(), strict=True):
+        row["asked_shift"] = asked
     result = {
-        **{
-            name: {**row, "asked_shift": asked, "rounds": len(rounds)}
-            for (name, row), asked in zip(rows.items(), rounds[best].intended.tolist(), strict=True)
-        },
-        "reason": reason if missed else "",
+        **rows,
+        "reason": anchor.reason(
+            f"after {counted(len(rounds), 'round')} the nearest is {{}}",
+            rounds[best].rate.tolist(),
+            "allow more rounds, give the stage more steps or a higher learning rate",
+        ),
         "answers": bench.pairs.n_answers,
         "edited_answers": bench.pairs.n_edited,
         "pairs": n_pairs,
         "calibration": [
             {
-                "intended": found.intended.tolist(),
-                "achieved": list(map(json_number, found.achieved)),
-                "rate": list(map(json_number, found.rate)),
+                name: list(map(json_number, getattr(found, name)))
+                for name in ("intended", "achieved", "rate")
             }
             for found in rounds
         ],

@@ -138,7 +138,4 @@ def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[st
         raise ConfigError(
             "--word makes one attribute, so it takes one --target, with a name of your choice"
         )
-    pairs = parted(texts, "--word", "color=colour")
-    if not all(without and carrying for without, carrying in pairs):
-        raise ConfigError("--word: write it as WITHOUT=WITH, as in --word color=colour")
-    return pairs
+    return parted(texts, "--word", "color=colour")
