@@ -108,11 +108,18 @@ def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
 
 
-def test_a_full_disk_is_told_with_the_file(tmp_path):
-    with pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'"):  # noqa: SIM117
-        with appearing(tmp_path / "a.txt"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    assert not list(tmp_path.iterdir())
+def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    def no_space(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    full = pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'")
+    with full, appearing(path) as unfinished:
+        unfinished.write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "old"
 
 
 # -- locks -------------------------------------------------------------------------------------------------------
