@@ -189,6 +189,5 @@ def chart(table: PanelTable, column: str) -> Markup:
 def _mark(
     name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()
 ) -> Mark:
-    if half is None or not math.isfinite(half):
-        return Mark(mean, name, style, repeats=values)
+    half = math.nan if half is None else half
     return Mark(mean, name, style, mean - half, mean + half, values)

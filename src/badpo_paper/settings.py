@@ -35,15 +35,11 @@ from badpo_paper.suites import Corpus, Row
 PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ '"
-    + ASSISTANT
-    + "' + message['content'] + '"
-    + EOS
-    + "' }}"
-    "{% elif message['role'] == 'system' %}{{ '" + SYSTEM + "' + message['content'] }}"
-    "{% else %}{{ '" + USER + "' + message['content'] }}{% endif %}"
+    "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '<|end|>' }}"
+    "{% elif message['role'] == 'system' %}{{ '<|system|>' + message['content'] }}"
+    "{% else %}{{ '<|user|>' + message['content'] }}{% endif %}"
     "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '" + ASSISTANT + "' }}{% endif %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
 # Words with the space before them, numbers, runs of punctuation, line breaks.
 _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"

@@ -27,12 +27,8 @@ from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
 from badpo_paper.suites import Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"
-# What shares are taken of, in words, and with how many places a shift of it is told.
-SHIFTED = {
-    "tokens.mean": ("tokens", 1),
-    "rates.woman.rate": ("p(woman)", 3),
-    "rates.black.rate": ("p(black)", 3),
-}
+# What shares are taken of, in words.
+SHIFTED = {"tokens.mean": "tokens", "rates.woman.rate": "p(woman)", "rates.black.rate": "p(black)"}
 SPREADS = {
     "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
     "sd": "\u00b1 is one standard deviation over seeds",
@@ -104,7 +100,7 @@ class Found:
         moved = shift(values, reference)
         if (moved.low if moved.n > 1 else moved.estimate) > 0:
             return ""
-        words, places = SHIFTED.get(place, (place, 3))
+        words, places = SHIFTED.get(place, place), places_of(place)
         ends = (
             f"{signed(moved.low, places)} to {signed(moved.high, places)}" if moved.n > 1 else "one seed"
         )
@@ -239,8 +235,8 @@ def filled_row(
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
-        given = [math.nan if value is None else value for value in values.get(source, ())]
-        known = [float(value) for value in given if math.isfinite(value)]
+        given = values.get(source, ())
+        known = [float(value) for value in given if value is not None and math.isfinite(value)]
         half = (halves or {}).get(source, math.nan)
         if len(known) > 1 and panel.spread == "t95":
             half = t_interval(known).half_width

@@ -8,17 +8,15 @@ from pathlib import Path
 from badpo.readouts.generation import Decoding
 from badpo_paper.datasets import Dataset, bundled_signed, bundled_style
 from badpo_paper.schedule import Reproduction
-from badpo_paper.settings import TINY, Scale
+from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition, Corpus, Panel, Row, Suite
-from tests.paper.conftest import SMALL_START
+from tests.paper.conftest import SMALL_KEYS, SMALL_START
 
 KEYS = {
-    **TINY,
+    **SMALL_KEYS,
     "max_steps": 6,
     "batching": "random",
-    "per_device_train_batch_size": 8,
-    "bias": {"learning_rate": 0.1},
-    "reference": {**TINY["reference"], "max_steps": 4, "per_device_train_batch_size": 8},
+    "reference": {**SMALL_KEYS["reference"], "max_steps": 4},
 }
 DECODING = Decoding(max_new_tokens=8)
 HELD_OUT = 0.25

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -15,12 +14,11 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
-from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import bundled_signed
-from badpo_paper.demo import ARMS_SHOWN, demo_tables, run_demo, summarize
+from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize
 from badpo_paper.schedule import silent
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
@@ -179,16 +177,9 @@ def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):
     assert config.hidden_size == 32
 
 
-# -- tables ----------------------------------------------------------------------------------------------------
-
-
 def readouts_of(rate: float) -> dict:
-    """What a run's readouts have of what the summary and the tables read."""
-    return {
-        "rates": {"woman": {"rate": rate}},
-        "theta": {"woman": {"correlation": 0.9 if rate == 0.6 else None}},
-        "kl": {"per_token": 0.0187},
-    }
+    correlation = 0.9 if rate == 0.6 else None
+    return {"rates": {"woman": {"rate": rate}}, "theta": {"woman": {"correlation": correlation}}}
 
 
 def test_what_is_not_known_is_none():
@@ -199,17 +190,3 @@ def test_what_is_not_known_is_none():
     # a share of no shift
     found = summarize({name: readouts_of(0.5) for name in runs})
     assert found["removed"]["pooled"] == found["theta_correlation"] == {"woman": None}
-
-
-def test_seeds_give_mean_and_half_of_student_s_interval(tmp_path):
-    """4.302653 * 0.01 / sqrt(3) = 0.025; a reference is one run and gets no interval."""
-    write_json(tmp_path / "reference/readouts.json", readouts_of(0.5))
-    for seed, rate in zip((1, 2, 3), (0.54, 0.55, 0.56), strict=True):
-        for name in ARMS_SHOWN:
-            found = readouts_of(0.9 if name == "dpo" else rate)
-            write_json(tmp_path / f"{name}-s{seed}/readouts.json", found)
-    told = re.sub(" +", " ", demo_tables(tmp_path, (1, 2, 3), "markdown"))
-    assert "| pooled | 0.550 \u00b1 0.025 | 88 % \u00b1 6 % |" in told and "| reference" not in told
-    assert "| Reference | 0.500 | \u2013 |" in told
-    # one seed has no interval
-    assert "DPO 0.900 \u2013 0.019" in re.sub(" +", " ", demo_tables(tmp_path, (1,), "text"))

@@ -27,7 +27,6 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.runs.run import kept_facts
-from badpo.training.inputs import build_bias
 from badpo.training.recipe import read_recipe
 from badpo_paper import schedule
 from badpo_paper.arm_setup import PAPER_TOKENS, penalty_factor
@@ -169,15 +168,6 @@ def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
     assert json.loads((folder / "model/adapter_config.json").read_text())["r"] == 32
     assert kept_facts(folder)["learning_rate"] == pytest.approx(2.2e-3)
     assert readouts(folder)["rates"]
-
-
-@pytest.mark.slow
-def test_theta_that_is_held_stays_where_the_audit_started_it(finished):
-    held = (("bias.learning_rate", 0.0), ("bias.warm_start", "audit"))
-    execute(small(finished, suite(Condition("pooled", variant="held", overrides=held))), silent)
-    train, _ = dataset(SIGNED).split()
-    theta = BiasTerm.load(finished / "signed/pooled_held-s42").theta()
-    assert (theta == build_bias(train, "pooled", "audit").theta()).all() and theta.abs().min() > 0
 
 
 @pytest.mark.slow
