@@ -267,22 +267,14 @@ def test_no_memory_is_told_as_such_and_not_taken_for_a_model_that_cannot_be_pack
         choose_layout(made(CONFIGS["llama"]), "packed", encoded)
 
 
-def test_all_logits_never_exist(monkeypatch, encoded):
+def test_all_logits_never_exist_and_the_model_is_left_as_it_was(monkeypatch, encoded):
     monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 3 * 64)
-    model = made(CONFIGS["llama"])
-    sizes = []
-    model.lm_head.register_forward_hook(
-        lambda module, args, output: sizes.append(output[..., 0].numel())
-    )
+    model, sizes = made(CONFIGS["llama"]).train(), []
+    model.lm_head.weight.requires_grad_(False)
+    model.lm_head.register_forward_hook(lambda *seen: sizes.append(seen[-1][..., 0].numel()))
+    trained = [parameter.requires_grad for parameter in model.parameters()]
     assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
     assert max(sizes) <= 3
-
-
-def test_the_model_is_left_as_it_was(encoded):
-    model = made(CONFIGS["llama"]).train()
-    model.lm_head.weight.requires_grad_(False)
-    trained = [parameter.requires_grad for parameter in model.parameters()]
-    choose_layout(model, "packed", encoded)
     assert [parameter.requires_grad for parameter in model.parameters()] == trained
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(module.training for module in model.modules())
