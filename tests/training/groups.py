@@ -110,22 +110,20 @@ class BrokenAt(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         if state.global_step + 1 != self._step or args.process_index != args.world_size - 1:
             return
+        run = self.trainer
         if self._kind == "theta":
-            self.trainer.bias.deviation.data.fill_(math.inf)
-            return
-        if self._kind == "weights":
-            for parameter in self.trainer.model.parameters():
+            run.bias.deviation.data.fill_(math.inf)
+        elif self._kind == "weights":
+            for parameter in run.model.parameters():
                 parameter.data.mul_(1.1)
-            return
-        whole = self.trainer._margins
+        else:
+            whole = run._margins
+            broken = _with_nan if self._kind == "margin" else _NotFiniteBackward.apply
+            run._margins = lambda model, inputs: broken(whole(model, inputs))
 
-        def margins(model, inputs):
-            values = whole(model, inputs)
-            if self._kind == "gradient":
-                return _NotFiniteBackward.apply(values)
-            return torch.cat([values[:1] * math.nan, values[1:]])
 
-        self.trainer._margins = margins
+def _with_nan(margins):
+    return torch.cat([margins[:1] * math.nan, margins[1:]])
 
 
 def votes(asked: Options) -> pd.DataFrame:
@@ -139,7 +137,7 @@ def votes(asked: Options) -> pd.DataFrame:
 def config(folder: Path, asked: Options) -> BADPOConfig:
     """The settings of a run; the step is the same for every number of processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    # with --uneven a step has fewer comparisons than micro-batches, so that some processes get empty ones
+    # an uneven step has fewer comparisons than micro-batches, so that some processes get empty ones
     per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
     # what the shipped configuration says, for processes that no launcher has told
     shipped = yaml.safe_load((ROOT / "examples" / "accelerate" / "fsdp2.yaml").read_text())[
@@ -234,11 +232,6 @@ class Ended(NamedTuple):
     outputs: tuple[str, ...]
     hung: bool
 
-    @property
-    def ok(self) -> bool:
-        """Every process ended by itself and without an error."""
-        return not self.hung and not any(self.statuses)
-
 
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
@@ -247,28 +240,17 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def rank_environment(rank: int, n: int, port: int) -> dict[str, str]:
-    """What a launcher tells the process of one rank."""
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(n),
-        "LOCAL_WORLD_SIZE": str(n),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "ACCELERATE_USE_CPU": "true",
-    }
-
-
 def run_group(n: int, folder: Path, asked: Options, seconds: float = SECONDS) -> Ended:
     """Train in ``n`` processes; with one there is no process group at all."""
-    port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / f"output-{rank}.txt" for rank in range(n)]
+    # what a launcher tells the process of a rank
+    launched = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "ACCELERATE_USE_CPU": "true"}
+    launched |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     processes = []
     for rank, output in enumerate(outputs):
-        environment = rank_environment(rank, n, port) if n > 1 else {}
-        processes.append(FORKS.Process(target=_run, args=(folder, asked, environment, output)))
+        own = launched | dict.fromkeys(("RANK", "LOCAL_RANK"), str(rank)) if n > 1 else {}
+        processes.append(FORKS.Process(target=_run, args=(folder, asked, own, output)))
         processes[-1].start()
     deadline = time.monotonic() + seconds
     for process in processes:
