@@ -200,11 +200,10 @@ def test_two_looks_at_once_both_count(table, state, monkeypatch):
 
 
 def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, state):
-    found = watch(table, [Length(), Markdown()], state)
-    names = pseudonyms(["w0", "w1"])
-    flagged = {row["annotator"]: row["toward"] for row in found.summary["flagged"]["length"]}
-    assert flagged == dict(zip(names, ("more", "less"), strict=True))
-    assert list(flagged) == sorted(names) and found.summary["flagged"]["markdown"] == []
+    found, names = watch(table, [Length(), Markdown()], state), pseudonyms(["w0", "w1"])
+    flagged = [(row["annotator"], row["toward"]) for row in found.summary["flagged"]["length"]]
+    assert flagged == sorted(zip(names, ("more", "less"), strict=True))
+    assert found.summary["flagged"]["markdown"] == []
     said = (GUARANTEE, "All comparisons in the table were taken as closed.", *names)
     assert all(text in str(found) for text in said) and "w0" not in str(found)
 

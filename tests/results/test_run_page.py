@@ -100,11 +100,9 @@ def test_a_part_of_a_suite_still_makes_a_page(tmp_path, arms):
 def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
     """What `badpo evaluate` writes: no planted theta, no name pool, no reference beside it."""
     folder = write_suite(tmp_path / "own", planted=False, arms=("shared_mean",)) / "shared_mean-s42"
-    readouts = json.loads((folder / "readouts.json").read_text())
-    del readouts["rates"], readouts["sampled"]
-    readouts["generated"] = {"woman": {"rate": 0.31, "se": 0.02}}
-    readouts["theta"] = {name: {"level": 0.9, "offline": 0.99} for name in ("woman", "black")}
-    (folder / "readouts.json").write_text(json.dumps(readouts))
+    theta = {name: {"level": 0.9, "offline": 0.99} for name in ("woman", "black")}
+    generated = {"woman": {"rate": 0.31, "se": 0.02}}
+    changed(folder / "readouts.json", rates={}, sampled={}, generated=generated, theta=theta)
     html = report_html(read_suite(folder))
     assert "BA-DPO (shared mean) ended at 0.31" in Page(html).text
     assert "offline estimate" in html and "planted ceiling" not in html
