@@ -81,6 +81,14 @@ def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
     assert sample(model, tok, PROMPTS * 3, 20, seed=6) != first
 
 
+def test_nothing_is_read_on_where_all_answers_have_ended(tok):
+    model, calls = policies.qwen2(), []
+    model.generation_config.eos_token_id = list(range(330))
+    model.register_forward_hook(lambda *told: calls.append(told))
+    found = sample(model, tok, PROMPTS, 30)
+    assert [len(answer.token_ids) for answer in found] == [1] * 3 and len(calls) == 1
+
+
 def test_answers_stop_where_the_model_has_no_more_positions(tok):
     found = sample(policies.gpt2(), tok, [[5] * 200] * 9 + [[5] * 250], 30)
     assert not any(answer.ended for answer in found)
