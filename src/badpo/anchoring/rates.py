@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,6 +14,7 @@ from scipy.special import softmax
 from badpo.anchoring.editors import CounterfactualEditor, SignatureSwap, carries
 from badpo.anchoring.sampling import whole_name_logps
 from badpo.data.attributes import BUILT_IN
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
@@ -144,7 +144,7 @@ def moved(
     prompts: Sequence[str],
     editor: CounterfactualEditor,
     judgments: Judgments | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Every readout of the source and of the anchored policy side by side."""
     sides, numbers = (before, after), numbered(prompts)[0]
     changed = partial(_change, lambda values: cluster_mean(values, numbers))
@@ -180,9 +180,7 @@ def moved(
     }
 
 
-def _heldout(
-    before: Floats | None, after: Floats | None, judgments: Judgments | None
-) -> dict[str, Any] | None:
+def _heldout(before: Floats | None, after: Floats | None, judgments: Judgments | None) -> Json | None:
     if before is None or after is None or judgments is None:
         return None
     correct = [judgment_margins(margins, judgments) > 0 for margins in (before, after)]
@@ -193,9 +191,7 @@ def _heldout(
     }
 
 
-def _change(
-    summary: Callable[[Floats], Interval], before: ArrayLike, after: ArrayLike
-) -> dict[str, Any]:
+def _change(summary: Callable[[Floats], Interval], before: ArrayLike, after: ArrayLike) -> Json:
     """A summary before and after, and of the differences row by row."""
     values = [np.asarray(side, dtype=np.float64) for side in (before, after)]
     one, other, change = map(summary, (*values, values[1] - values[0]))

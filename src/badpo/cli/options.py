@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 import typer
 
+from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, written_out
 from badpo.data.yaml_files import parse_value
 
@@ -34,10 +35,10 @@ def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple
     return [(text.rpartition("=")[0], text.rpartition("=")[2]) for text in texts or ()]
 
 
-def parsed_attribute(text: str) -> dict[str, Any]:
+def parsed_attribute(text: str) -> Json:
     """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
     kind, _, parameters = text.partition(":")
-    config: dict[str, Any] = {"type": kind}
+    config: Json = {"type": kind}
     for part in parameters.split(",") if parameters else []:
         name, equals, value = part.partition("=")
         if not equals:
@@ -69,7 +70,7 @@ def _parameter(text: str) -> Any:
     return text
 
 
-def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
+def parsed_flags(arguments: Sequence[str]) -> Json:
     """Recipe keys as ``trl dpo`` takes them: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
     Examples
@@ -100,7 +101,7 @@ def parsed_flags(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> dict[str, Any]:
+def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
     """What --column and --winner say, as the readers of a table take it."""
     columns = dict(parted(column, "--column", "annotator=worker_id"))
     return {"columns": columns or None, "winners": dict(parted(winner, "--winner", "model_a=a")) or None}
@@ -259,7 +260,7 @@ def as_text(value: Any) -> str:
     return str(value)
 
 
-def as_lines(values: Mapping[str, Any], indent: int = 0) -> str:
+def as_lines(values: Mapping, indent: int = 0) -> str:
     """Names and values, one per line, what lies deeper inside indented.
 
     Examples

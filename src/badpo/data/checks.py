@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import Attribute, attribute_from_config, plain_text
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.problems import ConfigError, Problem, counted, listed, worst_first
 from badpo.data.tables import side_pairs
@@ -189,10 +190,10 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
 
 def attribute_trials(
     judgments: Judgments,
-    configs: Sequence[Mapping[str, Any]],
+    configs: Sequence[Json],
     sweep: tuple[str, Sequence[Any]] | None = None,
     n_examples: int = 3,
-) -> list[dict[str, Any]]:
+) -> list[Json]:
     """What each attribute finds in the data.
 
     Parameters
@@ -236,7 +237,7 @@ def attribute_trials(
     return [_trial(judgments, attribute_from_config(config), n_examples) for config in tried]
 
 
-def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> dict[str, Any]:
+def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
     measured = judgments.with_attributes([attribute])
     (odds,) = measured.offline_log_odds()
     votes = measured.votes.assign(delta=measured.delta[:, 0])[measured.cross_group()[:, 0]]

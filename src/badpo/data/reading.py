@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from badpo.data.files import Json
 from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, pseudonyms
 from badpo.data.problems import (
     LISTED,
@@ -37,7 +38,7 @@ from badpo.data.tables import (
 )
 from badpo.theory import Floats, Ints
 
-Text = str | list[dict[str, Any]]
+Text = str | list[Json]
 
 CHOICES = {"annotators_missing": ("error", "drop"), "repeated": ("all", "last")}
 VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
@@ -72,7 +73,7 @@ def read_votes(
     keep: Sequence[str],
     pairs: Sequence[tuple[str, str]],
     choices: Mapping[str, str],
-) -> dict[str, Any]:
+) -> Json:
     """What `badpo.data.judgments.Judgments` is made of, before attributes are measured; see `Judgments.read`.
 
     ``pairs`` are columns that declared attributes read, ``choices`` what `CHOICES` asks. A `DataError` lists everything

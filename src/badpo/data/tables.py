@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import appearing, checksum_file, checksummed, is_changed
+from badpo.data.files import Json, appearing, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, did_you_mean, is_unicode, listed, written_out
 from badpo.theory import Ints
 
@@ -56,7 +56,7 @@ class Table:
     frame: pd.DataFrame
     name: str
     lines: Ints | None = None
-    dropped: tuple[dict[str, Any], ...] = ()
+    dropped: tuple[Json, ...] = ()
     kind: str = ""
     theirs: Mapping[str, str] = field(default_factory=dict)
 
@@ -437,7 +437,7 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
     return numbers, values
 
 
-def as_messages(cell: Any) -> list[dict[str, Any]]:
+def as_messages(cell: Any) -> list[Json]:
     """Chat messages as plain dicts whose contents are text.
 
     Keys without a value, which columnar files add, are left out; text parts of a content are joined.
@@ -447,7 +447,7 @@ def as_messages(cell: Any) -> list[dict[str, Any]]:
     return [_message(message) for message in cell]
 
 
-def _message(message: Any) -> dict[str, Any]:
+def _message(message: Any) -> Json:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise ValueError("a chat message needs a role and a content")
     role, content = message["role"], message.get("content")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from badpo.data.files import Json
 from badpo.data.reading import shared_beginning
 from badpo.data.tables import as_messages
 from badpo.importers.export import NOT_A_PAIR, Export, Importer
@@ -12,7 +13,7 @@ from badpo.importers.export import NOT_A_PAIR, Export, Importer
 COLUMNS = {"conversation_a", "conversation_b", "winner"}
 
 
-def read_arena(export: Export) -> Iterator[dict[str, Any]]:
+def read_arena(export: Export) -> Iterator[Json]:
     """One row for each battle; the prompt is what the two conversations begin with.
 
     The annotator is the ``judge``, or the column that the user names. Model a stands on the left, so it counts as
@@ -38,7 +39,7 @@ def read_arena(export: Export) -> Iterator[dict[str, Any]]:
         yield row | {"left_out": None if n_shared else NOT_A_PAIR}
 
 
-def _messages(cell: Any) -> list[dict[str, Any]]:
+def _messages(cell: Any) -> list[Json]:
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
 
 

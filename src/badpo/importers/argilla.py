@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from badpo.data.files import Json
 from badpo.importers.export import NOT_SUBMITTED, Export, Importer, is_missing, listed
 
 _FLAT = ".responses"
@@ -12,7 +13,7 @@ _FLAT = ".responses"
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 
 
-def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
+def read_argilla(export: Export) -> Iterator[Json]:
     """One row for each submitted response to one question.
 
     The question is a label, such as ``response_a``, ``A`` or ``tie``, or the two fields in order. Drafts and
@@ -37,7 +38,7 @@ def read_argilla(export: Export) -> Iterator[dict[str, Any]]:
             yield pair | vote
 
 
-def _answers(record: Mapping[str, Any]) -> dict[str, list[Any]]:
+def _answers(record: Json) -> dict[str, list[Any]]:
     """The answers to each question, with ``user_id``, ``value`` and ``status``."""
     if isinstance(record.get("responses"), Mapping):
         return {name: listed(given) for name, given in record["responses"].items()}
@@ -51,7 +52,7 @@ def _answers(record: Mapping[str, Any]) -> dict[str, list[Any]]:
     return found
 
 
-def _texts(record: Mapping[str, Any]) -> dict[str, Any]:
+def _texts(record: Json) -> Json:
     """The texts of a record: its fields object, or the flat columns that are neither answers nor suggestions."""
     if isinstance(record.get("fields"), Mapping):
         return dict(record["fields"])

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from badpo.data.files import write_json
+from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
@@ -105,7 +105,7 @@ def import_votes(
     return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
 
 
-def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
+def _answers(importer: Importer, export: Export) -> list[Json]:
     """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
     what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
     try:
@@ -126,7 +126,7 @@ def _answers(importer: Importer, export: Export) -> list[dict[str, Any]]:
     return answers
 
 
-def _votes(name: str, export: Export, answers: Sequence[dict[str, Any]]) -> Table:
+def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
     """The votes among the answers as a table, with the others counted by reason and pseudonym."""
     names = dict.fromkeys([*(name for answer in answers for name in answer), "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
@@ -161,7 +161,7 @@ def import_file(
     keep: Sequence[str] = (),
     annotators_missing: str = "error",
     mapping: str | os.PathLike[str] | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Convert an export and write it as a table that `Judgments.read` takes.
 
     Annotators become pseudonyms under this machine's key. Of everything else only texts, votes, classes, ids of

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
+from badpo.data.files import Json
 from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
 from badpo.data.tables import Table
@@ -65,7 +66,7 @@ class Export:
         """Names of the columns."""
         return [str(name) for name in self.table.frame.columns]
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[Json]:
         """The rows as dicts, missing cells left out."""
         for cells in self.table.frame.astype(object).itertuples(index=False, name=None):
             named = zip(self.names, cells, strict=True)
@@ -148,7 +149,7 @@ class Importer:
 
     what: str
     signs: Sequence[Collection[str]]  # it has all columns of one of these; * stands for any text
-    read: Callable[[Export], Iterable[dict[str, Any]]]
+    read: Callable[[Export], Iterable[Json]]
 
     def fits(self, export: Export) -> bool:
         """Whether a table is of this format."""

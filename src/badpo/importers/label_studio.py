@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
+from badpo.data.files import Json
 from badpo.importers.export import NOT_SUBMITTED, Export, Importer, listed
 
 _SELECTED = {"left": "a", "right": "b"}
 
 
-def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
+def read_label_studio(export: Export) -> Iterator[Json]:
     """One row for each annotation that was not cancelled; the task is the comparison, left is side a.
 
     Of ``completed_by`` only the id is taken, so that a name or an e-mail address never leaves the export. Where the
@@ -46,7 +46,7 @@ def read_label_studio(export: Export) -> Iterator[dict[str, Any]]:
             yield pair | vote | {"left_out": NOT_SUBMITTED if one.get("was_cancelled") else None}
 
 
-def _answers(annotation: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _answers(annotation: Json) -> list[Json]:
     return listed(annotation.get("result"))
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from badpo.data.files import Json
 from badpo.importers.export import NO_PREFERENCE, Export, Importer, listed
 
 CONVERSATIONS = {"conversation_history", "user_id"}
 
 
-def read_prism(export: Export) -> Iterator[dict[str, Any]]:
+def read_prism(export: Export) -> Iterator[Json]:
     """The chosen answer of every turn against each of the others that were shown with it.
 
     Four answers make three pairs, so votes of one turn are not independent; they share a prompt, by which intervals
@@ -23,11 +24,11 @@ def read_prism(export: Export) -> Iterator[dict[str, Any]]:
         yield from _of_conversation(record)
 
 
-def _of_conversation(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    turns: dict[Any, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+def _of_conversation(record: Json) -> Iterator[Json]:
+    turns: dict[Any, dict[str, list[Json]]] = defaultdict(lambda: defaultdict(list))
     for entry in listed(record.get("conversation_history")):
         turns[entry.get("turn")][entry.get("role")].append(entry)
-    so_far: list[dict[str, Any]] = []
+    so_far: list[Json] = []
     for turn, said in sorted(turns.items()):
         so_far = [
             *so_far,
@@ -39,7 +40,7 @@ def _of_conversation(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         so_far = [*so_far, *({"role": "assistant", "content": content} for content in chosen[:1])]
 
 
-def _pairs(answers: Sequence[Mapping[str, Any]], common: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _pairs(answers: Sequence[Json], common: Json) -> Iterator[Json]:
     """The chosen answer against each of the others, the one shown first as side a."""
     shown = sorted(answers, key=lambda entry: entry.get("within_turn_id") or 0)
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]

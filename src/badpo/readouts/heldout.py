@@ -7,12 +7,12 @@ difference of the two accuracies is the gap; it falls to zero when the lean stay
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
 from badpo.readouts.sampled import figures
@@ -23,7 +23,7 @@ from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache
 
 
-def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, dict[str, Any]]:
+def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Json]:
     """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap.
 
     A vote is predicted where ``sign * u > 0``; a margin of exactly 0 predicts nobody and counts as wrong. Every
@@ -57,7 +57,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, dict
     return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
 
 
-def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> dict[str, Any]:
+def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> Json:
     """{"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}; intervals are clustered by prompt."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
@@ -150,7 +150,7 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict]:
     """`vote_accuracy` of any prediction."""
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
-    def cell(mask: Bools, prompts: np.ndarray) -> dict[str, Any]:
+    def cell(mask: Bools, prompts: np.ndarray) -> Json:
         accuracy = cluster_mean(correct[mask], prompts)
         nats = cluster_mean(nll[mask]).estimate
         return figures(accuracy=accuracy.estimate, n=int(mask.sum()), se=accuracy.se, nll=nats)
@@ -169,7 +169,7 @@ def vote_difference(
     accuracy = (one > 0).astype(np.float64) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
-    def cell(mask: Bools, prompts: np.ndarray) -> dict[str, Any]:
+    def cell(mask: Bools, prompts: np.ndarray) -> Json:
         found = cluster_mean(accuracy[mask], prompts)
         return figures(
             difference=found.estimate,

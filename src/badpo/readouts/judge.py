@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
+from badpo.data.files import Json
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.data.tables import numbered, text_key
@@ -84,11 +85,11 @@ def judge_answers(
     answers: Sequence[str],
     strip: Callable[[str], str],
     max_length: int | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """RM, and RM minus, without the attribute that is taken off an answer: {"rm", "rm_minus", "n_stripped"}."""
     clusters = numbered(map(text_key, prompts))[0]
 
-    def mean(texts: Sequence[str]) -> dict[str, Any]:
+    def mean(texts: Sequence[str]) -> Json:
         scores, n_cut = judge_scores(judge, prompts, texts, max_length)
         found = cluster_mean(scores, clusters)
         return figures(mean=found.estimate, se=found.se, n=len(scores), n_cut=n_cut)

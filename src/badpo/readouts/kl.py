@@ -8,11 +8,11 @@ With :math:`x_t = \log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from badpo.data.files import Json
 from badpo.readouts.generation import Generation
 from badpo.readouts.sampled import figures, prompt_numbers
 from badpo.theory.summaries import cluster_mean, ratio_of_sums
@@ -26,7 +26,7 @@ def answer_logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:
 
 def divergence(
     policy, reference, answers: Sequence[Generation], temperature: float, top_p: float
-) -> dict[str, Any]:
+) -> Json:
     """KL of the policy from the reference per token, on the policy's own answers."""
     ours, theirs = answer_logps(policy, answers), answer_logps(reference, answers)
     return kl_per_token(ours, theirs, temperature, top_p, prompt_numbers(answers))
@@ -38,7 +38,7 @@ def kl_per_token(
     temperature: float = 1.0,
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """Divergence of the policy from the reference, estimated on answers of the policy.
 
     Parameters

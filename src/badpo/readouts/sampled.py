@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.attributes import Attribute
+from badpo.data.files import Json
 from badpo.data.tables import numbered
 from badpo.readouts.names import read_signature
 from badpo.theory.summaries import Interval, cluster_mean, length_matched_mean, wilson_interval
@@ -19,21 +19,21 @@ def json_number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def figures(**found: float) -> dict[str, Any]:
+def figures(**found: float) -> Json:
     """Numbers as JSON has them; counts stay whole."""
     return {
         name: value if isinstance(value, int) else json_number(value) for name, value in found.items()
     }
 
 
-def share_figures(found: Interval) -> dict[str, Any]:
+def share_figures(found: Interval) -> Json:
     """{"rate", "low", "high", "n"} of a share."""
     return figures(rate=found.estimate, low=found.low, high=found.high, n=found.n)
 
 
 def sampled_rates(
     generations: Sequence, names: Sequence[str], indicator: ArrayLike, attributes: Sequence[str]
-) -> dict[str, Any]:
+) -> Json:
     """Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
 
     Sampled rates saturate: read the policy's lean from `badpo.readouts.rates.name_probabilities`, and this to see that
@@ -53,7 +53,7 @@ def sampled_rates(
     }
 
 
-def mean_tokens(generations: Sequence) -> dict[str, Any]:
+def mean_tokens(generations: Sequence) -> Json:
     """{"mean", "se", "n"} of the sampled tokens, the end-of-text token counted, whatever the tokenizer pads with.
 
     The standard error is clustered by prompt.
@@ -82,7 +82,7 @@ def attribute_values(
     )
 
 
-def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -> dict[str, Any]:
+def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -> Json:
     """Rate of an attribute in a policy's answers, also reweighted onto the lengths of the reference's answers.
 
     A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
