@@ -406,9 +406,7 @@ def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Float
     """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of policy j to the stage's prompts."""
     written = [stage.answers(policy, seed) for policy in policies]
     own, reference = (
-        np.array(
-            [[list(map(np.sum, answer_logps(model, each))) for each in written] for model in models]
-        )
+        np.array([[_sums(answer_logps(model, each)) for each in written] for model in models])
         for models in (policies, [stage.model])
     )
     return np.mean(own - reference, axis=2)

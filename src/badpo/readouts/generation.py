@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import gc
-import importlib.util
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 
-from badpo.data.problems import ConfigError
 from badpo.training.logprobs import looking_at
 
 TokenIds = Sequence[int] | NDArray[np.int64]
@@ -55,12 +49,11 @@ NUCLEUS_START = 64
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are sampled; ``generate_with`` is one of `GENERATORS`."""
+    """How answers are sampled."""
 
     max_new_tokens: int = 512
     temperature: float = 0.7
     top_p: float = 0.9
-    generate_with: str = "transformers"
 
 
 @dataclass(frozen=True)
@@ -234,96 +227,3 @@ def as_generation(tokenizer, prompt_ids: TokenIds, token_ids: list[int], ends: s
     body = token_ids[:-1] if ended else token_ids
     text = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)
     return Generation(tuple(map(int, prompt_ids)), tuple(token_ids), text, ended)
-
-
-GENERATORS = ("transformers", "vllm")
-# Of the GPU memory that is free when the engine starts: the reference and the judge stay where they are.
-MEMORY_SHARE = 0.85
-# vLLM makes room for adapters of some ranks only.
-RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-
-
-def sample_saved(
-    folder: Path,
-    prompts: Sequence[TokenIds],
-    max_new_tokens: int,
-    temperature: float = 0.7,
-    top_p: float = 0.9,
-    seed: int = 0,
-    adapter: Path | None = None,
-) -> list[Generation]:
-    """`sample` of a saved policy, with a LoRA adapter or without, by vLLM: its distribution, not its answers.
-
-    Every prompt has a seed of its own. The engine ends with the call, so that its memory is free for what follows.
-    """
-    require_decoding(temperature, top_p)
-    require_vllm()
-    from vllm import LLM, SamplingParams
-    from vllm.lora.request import LoRARequest
-
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    most = most_tokens(config, prompts, max_new_tokens)
-    has_settings = (folder / "generation_config.json").exists()
-    ends = end_ids(GenerationConfig.from_pretrained(folder) if has_settings else config, tokenizer)
-    # the ids are what is wanted; the text is made of them here, as it is for transformers
-    plain = {"stop_token_ids": sorted(ends), "detokenize": False, "skip_special_tokens": False}
-    seeds = [int(np.random.SeedSequence([seed, i]).generate_state(1)[0]) for i in range(len(prompts))]
-    asked = [
-        SamplingParams(temperature=temperature, top_p=top_p, max_tokens=int(n), seed=own, **plain)
-        for n, own in zip(most, seeds, strict=True)
-    ]
-    longest = max((len(ids) + int(n) for ids, n in zip(prompts, most, strict=True)), default=1)
-    lora = None if adapter is None else LoRARequest("policy", 1, str(adapter))
-    engine = LLM(model=str(folder), tokenizer=str(folder), **_engine_arguments(config, longest, adapter))
-    try:
-        given = [{"prompt_token_ids": list(map(int, ids))} for ids in prompts]
-        found = engine.generate(given, asked, use_tqdm=False, lora_request=lora)
-        answers = [list(output.outputs[0].token_ids) for output in found]
-    finally:
-        del engine
-        gc.collect()
-        torch.cuda.empty_cache()
-    return [as_generation(tokenizer, p, a, ends) for p, a in zip(prompts, answers, strict=True)]
-
-
-def require_vllm() -> None:
-    """Refuse to go on without vLLM."""
-    if importlib.util.find_spec("vllm") is None:
-        raise ConfigError(
-            "answers cannot be drawn with vLLM, which is not installed: "
-            'pip install "ba-dpo[train,vllm]", in an environment of its own; or draw them with transformers'
-        )
-
-
-def saved_folders(policy) -> tuple[Path, Path | None]:
-    """Where a policy that was loaded from files has its model, and its adapter where it has one.
-
-    peft keeps no note of an adapter's folder: whoever loads one writes it to the attribute ``adapter_folder``.
-    """
-    is_adapted = hasattr(policy, "peft_config")
-    base = policy.get_base_model() if is_adapted else policy
-    folder, adapter = Path(base.name_or_path), getattr(policy, "adapter_folder", None)
-    is_saved = bool(base.name_or_path) and (folder / "config.json").exists()
-    if not is_saved or (is_adapted and adapter is None):
-        raise ConfigError(
-            "vLLM reads a policy from its files, and this one was not loaded from a folder"
-        )
-    return folder, adapter
-
-
-def _engine_arguments(config, longest: int, adapter: Path | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "max_model_len": longest,
-        # left to itself vLLM turns float32 into 16 bits, and the policy that answers would not be the one measured
-        "dtype": str(getattr(config, "dtype", None) or "auto").removeprefix("torch."),
-        # the engine answers one batch and ends: captured graphs would hardly be used
-        "enforce_eager": True,
-    }
-    if torch.cuda.is_available():
-        free, total = torch.cuda.mem_get_info()
-        found["gpu_memory_utilization"] = round(MEMORY_SHARE * free / total, 3)
-    if adapter is not None:
-        rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
-        found |= {"enable_lora": True, "max_lora_rank": min(most for most in RANKS if most >= rank)}
-    return found

@@ -20,7 +20,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.generation import Decoding, Generation, sample, sample_saved, saved_folders
+from badpo.readouts.generation import Decoding, Generation, sample
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
 from badpo.readouts.kl import divergence
 from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
@@ -105,9 +105,6 @@ class Stage:
         """One sampled answer of a policy to each prompt, or to each of others."""
         given = asdict(replace(self.decoding, **decoding))
         ids = self.encoded(self.prompts) if prompt_ids is None else prompt_ids
-        if given.pop("generate_with") == "vllm":
-            folder, adapter = saved_folders(policy)
-            return sample_saved(folder, ids, adapter=adapter, seed=seed, **given)
         return sample(policy, self.tokenizer, ids, seed=seed, **given)
 
     @cached_property
