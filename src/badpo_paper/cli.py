@@ -95,9 +95,6 @@ def reproduce(
     ),
     out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder of the runs."),
     dry_run: bool = Option(False, "--dry-run", help="Say what would run."),
-    generate_with: str = Option(
-        "transformers", help="What draws the answers that are measured: transformers, or vllm."
-    ),
     form: str = Option("text", "--format", help="text, markdown, latex or csv."),
     as_json: AsJson = False,
 ) -> None:
@@ -107,7 +104,7 @@ def reproduce(
     from badpo_paper.tables import FORMATS
 
     known("format", form, [*FORMATS, "csv"])
-    asked = asked_for(suite, scale, parsed_seeds(seeds), out, data, generate_with)
+    asked = asked_for(suite, scale, parsed_seeds(seeds), out, data)
     if dry_run:
         planned = plan(asked)
         states, width = planned["states"], max(map(len, planned["states"]))

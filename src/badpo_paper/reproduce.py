@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from badpo import __version__
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo.readouts.generation import GENERATORS, require_vllm
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
@@ -38,12 +37,11 @@ from badpo_paper.tables import (
 
 
 def asked_for(
-    suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None, generator: str
+    suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None
 ) -> Reproduction:
     """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
     suites = list(SUITES.values()) if suite == "all" else [SUITES[known("suite", suite, SUITES)]]
     chosen = SCALES[known("scale", scale, SCALES)]
-    decoding = replace(chosen.decoding, generate_with=known("generator", generator, GENERATORS))
     if data is not None:
         # what cannot stand in the place of a public corpus
         if scale != "paper":
@@ -55,7 +53,7 @@ def asked_for(
         if not data.exists():
             raise ConfigError(f"--data: {data} is not there")
     folder = out / (scale if data is None else f"{scale}-{data.stem}")
-    return Reproduction(suites, replace(chosen, decoding=decoding), seeds, folder, data)
+    return Reproduction(suites, chosen, seeds, folder, data)
 
 
 def known(kind: str, name: str, names: Collection[str]) -> str:
@@ -107,8 +105,6 @@ class SuiteResult:
 
 def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
     """Run what is not there yet, and read the tables and patterns of every suite."""
-    if asked.scale.decoding.generate_with == "vllm":
-        require_vllm()
     require_needs(asked)
     execute(asked, progress, jobs)
     return [read_suite(suite, asked) for suite in asked.suites]

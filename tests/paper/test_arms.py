@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from dataclasses import replace
 from functools import cache, partial
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -20,7 +18,6 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.readouts.heldout import vote_accuracy
-from badpo.runs import evaluate
 from badpo.runs.evaluate import theta_rows, with_own_attributes
 from badpo_paper import arm_setup
 from badpo_paper.arm_setup import (
@@ -35,12 +32,9 @@ from badpo_paper.arm_setup import (
 )
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
-from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import silent
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import Condition
 from tests import tiny
-from tests.paper.suite_scale import DECODING, SMALL, STYLE, dataset, small, suite
+from tests.paper.suite_scale import SMALL, STYLE, dataset
 
 arm_judgments = partial(arm_setup.arm_judgments, max_length=192, max_prompt_length=96)
 
@@ -261,22 +255,3 @@ def test_theta_stands_in_the_column_of_its_attribute():
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
     bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))
     assert len(names) > 1 and (theta_rows(bias, held_out) == np.arange(len(names), 0, -1)).all()
-
-
-# -- arms are trained, and answers drawn by what the settings name ------------------------------------------------
-
-
-VLLM = replace(DECODING, generate_with="vllm")
-
-
-def test_answers_are_drawn_by_what_the_settings_name(monkeypatch, tmp_path):
-    drawn = []
-    monkeypatch.setattr(evaluate, "saved_folders", lambda model: (model, tmp_path))
-    monkeypatch.setattr(evaluate, "sample_saved", lambda *given, **more: drawn.append((given, more)))
-    evaluate.Stage(None, None, None, "", (), VLLM).answers(Path("run/model"), 7, [[5]])
-    how = {"max_new_tokens": 8, "temperature": 0.7, "top_p": 0.9, "seed": 7, "adapter": tmp_path}
-    assert drawn == [((Path("run/model"), [[5]]), how)]
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ConfigError, match="vLLM, which is not installed"):
-        run_suites(small(tmp_path / "out", suite(Condition("dpo")), decoding=VLLM), silent)
-    assert not (tmp_path / "out").exists()

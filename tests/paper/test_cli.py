@@ -67,7 +67,6 @@ def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
     [
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
         (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, demo, paper'),
-        (("names", "--generate-with", "vlm", "--dry-run"), 'Did you mean "vllm"'),
         (("names", "--format", "docx"), 'no format "docx"'),
         (("names", "--data", "votes.csv", "--dry-run"), "which scale tiny does not read"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),

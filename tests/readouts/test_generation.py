@@ -1,19 +1,13 @@
-"""Answers by transformers against sampling one by one, and by vLLM's interface against those."""
+"""Answers against sampling one by one."""
 
 from __future__ import annotations
-
-import importlib.machinery
-import json
-import sys
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from badpo.data.problems import ConfigError
 from badpo.readouts import generation
-from badpo.readouts.generation import next_tokens, sample, sample_saved, saved_folders
+from badpo.readouts.generation import next_tokens, sample
 from tests.readouts import policies
 
 TEXTS = ["Why?", "Why is the river high in spring, and who closes the path along it?", "How much rice?"]
@@ -119,109 +113,13 @@ def test_tokens_are_drawn_with_their_probabilities(top_p):
     assert np.abs(np.bincount(drawn, minlength=500) / 4000 - expected).max() < 1.1 / 4000
 
 
-# -- by vLLM: a stand-in that has its names and records what it is asked -----------------------------------------
+def test_bad_requests_are_refused(tok):
+    def draw(prompts, **more):
+        sample(policies.qwen2(), tok, prompts, 4, **more)
 
-
-class Engine:
-    """What the stand-in was told, and what it answers: token ids for each prompt."""
-
-    def __init__(self):
-        self.answers, self.arguments = [], {}
-
-    def start(self, **arguments):
-        self.arguments = arguments
-        return self
-
-    def generate(self, prompts, asked, use_tqdm, lora_request):
-        self.asked, self.lora_request = asked, lora_request
-        return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=ids)]) for ids in self.answers]
-
-
-@pytest.fixture
-def engine(monkeypatch) -> Engine:
-    found = Engine()
-    vllm, lora, request = ModuleType("vllm"), ModuleType("vllm.lora"), ModuleType("vllm.lora.request")
-    vllm.LLM, vllm.SamplingParams = found.start, SimpleNamespace
-    request.LoRARequest = lambda *told: told
-    for module in (vllm, lora, request):
-        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
-        monkeypatch.setitem(sys.modules, module.__name__, module)
-    return found
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policy")
-    policies.qwen2().save_pretrained(folder)
-    policies.tokenizer().save_pretrained(folder)
-    return folder
-
-
-def test_the_result_is_that_of_transformers_to_the_letter(engine, saved, tok):
-    """vLLM keeps the end-of-text token among the ids, and gives no text here."""
-    drawn = sample(policies.qwen2(), tok, PROMPTS * 6, 60, temperature=3.0, top_p=0.99)
-    assert len({answer.ended for answer in drawn}) == 2
-    engine.answers = [answer.token_ids for answer in drawn]
-    assert sample_saved(saved, PROMPTS * 6, 60, temperature=3.0, top_p=0.99) == drawn
-    with pytest.raises(ValueError, match="shorter"):
-        sample_saved(saved, PROMPTS * 7, 60)
-
-
-def test_every_prompt_has_settings_and_a_seed_of_its_own(engine, saved):
-    engine.answers, prompts = [[9, 1]] * 3, [[5], [5], [5] * 250]
-    sample_saved(saved, prompts, 30, temperature=0.5, top_p=0.8, seed=42)
-    first = [one.seed for one in engine.asked]
-    assert len(set(first)) == 3 and all(isinstance(seed, int) for seed in first)
-    # where the model has 256 positions an answer to 250 tokens has 6
-    assert [one.max_tokens for one in engine.asked] == [30, 30, 6]
-    (rest,) = {(one.temperature, one.top_p, *one.stop_token_ids, one.detokenize) for one in engine.asked}
-    assert rest == (0.5, 0.8, 1, False)
-    for seed, is_same in ((42, True), (43, False)):
-        sample_saved(saved, prompts, 30, seed=seed)
-        assert (set(first) & {one.seed for one in engine.asked} == set(first)) == is_same
-
-
-@pytest.mark.parametrize(("rank", "room"), [(None, None), (8, 8), (12, 16), (32, 32)])
-def test_the_engine_reads_the_policy_as_it_was_saved(engine, saved, tmp_path, rank, room):
-    (tmp_path / "adapter_config.json").write_text(json.dumps({"r": rank}), encoding="utf-8")
-    engine.answers = [[9, 1]]
-    sample_saved(saved, [[5] * 20], 30, adapter=tmp_path if rank else None)
-    told = engine.arguments
-    assert (told["model"], told["tokenizer"]) == (str(saved), str(saved))
-    assert (told["dtype"], told["max_model_len"]) == ("float32", 50)
-    assert (told.get("enable_lora"), told.get("max_lora_rank")) == (True if rank else None, room)
-    assert engine.lora_request == (("policy", 1, str(tmp_path)) if rank else None)
-
-
-def test_bad_requests_are_refused_alike(engine, saved, tok):
-    for draw in (
-        lambda *given, **more: sample(policies.qwen2(), tok, *given, **more),
-        lambda *given, **more: sample_saved(saved, *given, **more),
-    ):
-        with pytest.raises(ValueError, match="prompt 1 has no tokens"):
-            draw([[5], []], 4)
-        with pytest.raises(ValueError, match="prompt 1 has 256 tokens"):
-            draw([[5], [5] * 256], 4)
-        with pytest.raises(ValueError, match="top_p"):
-            draw(PROMPTS, 4, top_p=0.0)
-    assert engine.arguments == {}
-
-
-def test_without_vllm_it_is_said_how_to_install_it(monkeypatch, saved):
-    monkeypatch.setitem(sys.modules, "vllm", None)
-    with pytest.raises(ConfigError, match=r'pip install "ba-dpo\[train,vllm\]"'):
-        sample_saved(saved, PROMPTS, 4)
-
-
-def test_a_policy_is_known_by_the_folder_it_was_loaded_from(saved, tmp_path):
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    loaded = AutoModelForCausalLM.from_pretrained(saved)
-    assert saved_folders(loaded) == (saved, None)
-    adapted = get_peft_model(loaded, LoraConfig(r=4, target_modules="all-linear"))
-    for policy in (adapted, policies.qwen2()):
-        with pytest.raises(ConfigError, match="not loaded from a folder"):
-            saved_folders(policy)
-    adapted.adapter_folder = tmp_path
-    assert saved_folders(adapted) == (saved, tmp_path)
+    with pytest.raises(ValueError, match="prompt 1 has no tokens"):
+        draw([[5], []])
+    with pytest.raises(ValueError, match="prompt 1 has 256 tokens"):
+        draw([[5], [5] * 256])
+    with pytest.raises(ValueError, match="top_p"):
+        draw(PROMPTS, top_p=0.0)

@@ -329,6 +329,4 @@ def load_trained(folder: Path, stage: Stage):
     """The trained policy of a run; an adapter is put on the reference that it was trained on."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]
-    policy = load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")
-    policy.adapter_folder = folder / "model"  # for what reads the policy's files
-    return policy
+    return load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")
