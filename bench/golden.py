@@ -40,42 +40,22 @@ NOTHING = "(nothing)"
 
 # -- what is no public name: the places where it stands and stood; a move adds a place --------------------------------
 PLACES = {
-    "ARMS": ("badpo_paper.arms:ARMS", "badpo.experiments.arms:ARMS"),
-    "arm_judgments": (
-        "badpo_paper.arm_setup:arm_judgments",
-        "badpo.experiments.arm_setup:arm_judgments",
-    ),
-    "arm_objective": (
-        "badpo_paper.arm_setup:arm_objective",
-        "badpo.experiments.arm_setup:arm_objective",
-    ),
-    "arm_bias": ("badpo_paper.arm_setup:arm_bias", "badpo.experiments.arm_setup:arm_bias"),
-    "honoured": ("badpo.training.trl_keys:HONOURED",),
-    "without effect": ("badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",),
-    "refused": ("badpo.training.trl_keys:REFUSED",),
-    "model": ("badpo_paper.settings:build_model", "badpo.experiments.small_model:build_model"),
-    "tokenizer": (
-        "badpo_paper.settings:build_tokenizer",
-        "badpo.experiments.small_model:build_tokenizer",
-    ),
-    "prompts": (
-        "badpo_paper.corpora.bundled:signing_prompts",
-        "badpo.data.corpora.bundled:signing_prompts",
-    ),
-    "pairs": (
-        "badpo_paper.datasets:N_PAIRS",
-        "badpo_paper.settings:N_PAIRS",
-        "badpo.experiments.demo:N_PAIRS",
-    ),
-    "settings": ("badpo_paper.settings:TINY", "badpo.experiments.demo:SETTINGS"),
-    "demo pairs": (
-        "badpo_paper.datasets:N_DEMO_PAIRS",
-        "badpo_paper.materials:N_DEMO_PAIRS",
-        "badpo.experiments.demo:N_PAIRS",
-    ),
-    "demo settings": ("badpo_paper.settings:DEMO", "badpo.experiments.demo:SETTINGS"),
-    "demo shape": ("badpo_paper.settings:DEMO_SHAPE", "badpo.experiments.demo:SETTINGS"),
-    "scales": ("badpo_paper.settings:SCALES", "badpo.experiments.demo:N_PAIRS"),
+    "ARMS": "badpo_paper.arms:ARMS badpo.experiments.arms:ARMS",
+    "arm_judgments": "badpo_paper.arm_setup:arm_judgments badpo.experiments.arm_setup:arm_judgments",
+    "arm_objective": "badpo_paper.arm_setup:arm_objective badpo.experiments.arm_setup:arm_objective",
+    "arm_bias": "badpo_paper.arm_setup:arm_bias badpo.experiments.arm_setup:arm_bias",
+    "honoured": "badpo.training.trl_keys:HONOURED",
+    "without effect": "badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",
+    "refused": "badpo.training.trl_keys:REFUSED",
+    "model": "badpo_paper.settings:build_model badpo.experiments.small_model:build_model",
+    "tokenizer": "badpo_paper.settings:build_tokenizer badpo.experiments.small_model:build_tokenizer",
+    "prompts": "badpo_paper.corpora.bundled:signing_prompts badpo.data.corpora.bundled:signing_prompts",
+    "pairs": "badpo_paper.datasets:N_PAIRS badpo_paper.settings:N_PAIRS badpo.experiments.demo:N_PAIRS",
+    "settings": "badpo_paper.settings:TINY badpo.experiments.demo:SETTINGS",
+    "demo pairs": "badpo_paper.datasets:N_DEMO_PAIRS badpo.experiments.demo:N_PAIRS",
+    "demo settings": "badpo_paper.settings:DEMO badpo.experiments.demo:SETTINGS",
+    "demo shape": "badpo_paper.settings:DEMO_SHAPE badpo.experiments.demo:SETTINGS",
+    "scales": "badpo_paper.settings:SCALES badpo.experiments.demo:N_PAIRS",
 }
 TINY_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
 TINY_SUITE = {"sft_steps": 40, "sft_batch_size": 8, "steps": 40, "batching": "random", "batch_size": 8}
@@ -100,9 +80,8 @@ def smaller_scales(old: Any) -> Any:
         if isinstance(keys := getattr(old[name], "keys", None), dict):
             changes["keys"] = dict.fromkeys(keys, found("settings"))
             other = {"vocab_size": 1024, "is_mistral": True}
-            changes["shapes"] = {"other": other} | dict.fromkeys(
-                keys.keys() - {"other"}, {"vocab_size": 600}
-            )
+            smaller_shape = {"vocab_size": 600}
+            changes["shapes"] = dict.fromkeys(keys, smaller_shape) | {"other": other}
         smaller[name] = replace(old[name], **changes)
     return smaller
 
@@ -139,7 +118,7 @@ KEYS_LEFT_OUT = re.compile(
 
 def place_of(what: str) -> tuple[Any, str]:
     """The first place of something that this side has: module and name."""
-    for place in PLACES[what]:
+    for place in PLACES[what].split():
         module, _, name = place.partition(":")
         try:
             found_module = importlib.import_module(module)

@@ -77,7 +77,6 @@ def report(
     where = where or machine()
     text = as_markdown(title, rows, where, notes)
     if options.markdown is not None:
-        options.markdown.parent.mkdir(parents=True, exist_ok=True)
         options.markdown.write_text(text)
     print(json.dumps({"machine": where, "rows": list(rows)}, indent=2) if options.json else text)
 

@@ -59,8 +59,6 @@ SIGNATURE_LEAD, SIGNATURE_END = 2, 1
 SCORE_GAPS = (1, 2, 3)
 MULTIPREF_TIE_SHARE, MULTIPREF_ANNOTATORS = 0.2627, 227
 SIGNED_PAIRS, MULTIPREF_PROMPTS = 6460, 5310
-
-
 COLUMNS = ["comparison_id", "prompt", "response_a", "response_b", "winner", "annotator"]
 
 

@@ -22,7 +22,6 @@ TWO_CHECKPOINTS = {"save_total_limit": 2}
 # Rewritten by every evaluation and read by nobody.
 NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
-
 TEARS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "cut": lambda content, draw: content[: draw.randrange(len(content))],
     "flipped": lambda content, draw: flipped(content, draw.randrange(len(content)), draw.randrange(8)),
