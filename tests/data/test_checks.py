@@ -106,7 +106,7 @@ def test_groups_that_share_no_comparison():
         row | {name: f"other {row[name]}" for name in ("comparison_id", "annotator")} for row in second
     ]
     what = found([*first, *apart], Markdown())["W125"].what
-    assert "2 groups" in what and "(of 8, 8)" in what
+    assert "2 groups" in what and "(8 + 8)" in what
     bridge = {**next(row for row in apart if row["response_a"] == "- point"), "annotator": "person 0"}
     assert "W125" not in found([*first, *apart, bridge], Markdown())
 

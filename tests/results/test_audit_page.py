@@ -134,6 +134,7 @@ LENGTH = 'attribute "length"'
         ("3 annotators of 1,234 always sided one way", f"{LENGTH}: ann_aaaaaaaaaa", None),
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
         ("24 of 66 annotators", f"{LENGTH}: ann_a", ("20 of 70 annotators", LENGTH)),
+        ("groups of 17, 12 and more", "x", ("groups of 20, 10 and more", "")),
         ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
         ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.35 or more (p = 0.03)", "")),
     ],

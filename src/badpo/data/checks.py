@@ -11,7 +11,7 @@ import pandas as pd
 from badpo.data.attributes import Attribute, attribute_from_config, plain_text
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments, measure_sides
-from badpo.data.problems import ConfigError, Problem, counted, listed, worst_first
+from badpo.data.problems import LISTED, ConfigError, Problem, counted, listed, worst_first
 from badpo.data.tables import side_pairs
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
@@ -137,10 +137,9 @@ def _of_annotators(attribute: Attribute, delta: Floats, judgments: Judgments) ->
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
-        of_sizes = listed(sizes.tolist())
-        what = (
-            f"annotators form {len(sizes):,} groups that share no cross-group comparison (of {of_sizes})"
-        )
+        shown = [f"{n:,}" for n in sizes[:LISTED]] + ["..."] * (len(sizes) > LISTED)
+        of_groups = f"{len(sizes):,} groups that share no cross-group comparison"
+        what = f"annotators form {of_groups} ({' + '.join(shown)})"
         if sizes[0] == 1:
             what = "no two annotators judged the same cross-group comparison"
         remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"

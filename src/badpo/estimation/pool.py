@@ -271,8 +271,8 @@ def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
     """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
     q = left.shape[1]
-    products = (left[:, :, None] * right[:, None, :]).reshape(-1, q * q)
-    return summed(group, products, n_groups).reshape(n_groups, q, q)
+    found = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
+    return np.reshape(found, (q * q, n_groups)).T.reshape(n_groups, q, q)
 
 
 def swap_log_odds(

@@ -192,10 +192,10 @@ def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments
     return judgment_margins(margins, judgments) + votes["sign"].to_numpy() * lean
 
 
-def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: ArrayLike) -> Floats:
+def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) -> Floats:
     """Theta in the order of ``judgments.annotators``; an annotator that theta does not know gets the pool mean."""
-    known = pd.DataFrame(theta, index=pseudonyms)
-    return known.reindex(judgments.annotators["pseudonym"]).fillna(known.mean()).to_numpy(np.float64)
+    with_mean = np.vstack([theta, theta.mean(axis=0)])
+    return with_mean[pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])]
 
 
 def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> dict[str, dict]:

@@ -29,10 +29,10 @@ def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, lis
     shared = len(commonprefix(encoded))
     token_ids = [tuple(ids[shared:]) for ids in encoded[1:]]
     for place, ids in enumerate(token_ids):
-        if (first := token_ids.index(ids)) < place:
+        if not ids or token_ids.index(ids) < place:
             raise ValueError(
-                f"the names {names[first]!r} and {names[place]!r} have the same tokens {ids}; "
-                "this tokenizer cannot tell them apart: leave one out, or use a tokenizer that knows them"
+                f"the name {names[place]!r} has no tokens of its own but {ids}; this tokenizer cannot tell it apart: "
+                "leave it out, or use a tokenizer that knows it"
             )
     return shared, token_ids
 

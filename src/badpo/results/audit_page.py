@@ -43,7 +43,7 @@ _NAMES = {
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
 _TELLING_OF_SOME = {"W410"}  # is there where anybody is flagged, also where it is one
-_NUMBER = re.compile(r"(?<![\w.\-])(\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
+_NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
 
