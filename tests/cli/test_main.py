@@ -194,7 +194,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
         lambda recipe, *options: seen.update(recipe=recipe, options=options) or tmp_path / "pooled-s7",
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")
-    flags = "--attribute length:ratio=2 --resume --bias.variant pooled --learning-rate 1e-5 --seed=7"
+    flags = "--attribute length:ratio=2 --resume --allow-changed code --bias.variant pooled --learning-rate 1e-5 --seed=7"
     trl = "--no_disable_dropout --use_peft --report_to tensorboard trackio --dataset_num_proc 4"
     result = run(*config, *flags.split(), *trl.split())
     assert result.exit_code == 0, result.stderr
@@ -202,7 +202,7 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     expected = {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
     expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
     assert {key: recipe.training[key] for key in expected} == expected
-    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True,)
+    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True, ["code"])
     assert (recipe.model.use_peft, recipe.model.trust_remote_code) == (True, False)
     assert "dataset_num_proc" in result.stderr and str(tmp_path / "pooled-s7") in result.stdout
     assert run(*config, "--trust-remote-code").exit_code == 0

@@ -141,7 +141,7 @@ def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):
     rows = tmp_path / "rows.parquet"
 
     def asked(name, scale="paper"):
-        return asked_for(name, scale, SEEDS, tmp_path, rows, "transformers")
+        return asked_for(name, scale, SEEDS, tmp_path, rows)
 
     with pytest.raises(ConfigError, match="is not there"):
         asked("multipref-length")

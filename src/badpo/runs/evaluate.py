@@ -178,7 +178,11 @@ def measure(
     kept = kept_json(folder / "readouts.json")
     if kept.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
-        write_readouts(folder, kept)  # a kill on the way leaves the card or the seal without them
+        # a kill on the way leaves the seal without the readouts, or the card
+        if "readouts.json" not in kept_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
+            write_readouts(folder, kept)
+        elif bias is not None:
+            write_card(folder)
         return kept
     what = f"{folder.parent.name}/{folder.name} readouts"
     progress(what, 0.0)
