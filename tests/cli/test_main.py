@@ -194,9 +194,9 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
         lambda recipe, *options: seen.update(recipe=recipe, options=options) or tmp_path / "pooled-s7",
     )
     config = ("train", "--config", ROOT / "examples" / "train.yaml")
-    flags = "--attribute length:ratio=2 --resume --allow-changed code --bias.variant pooled --learning-rate 1e-5 --seed=7"
+    flags = "--attribute length:ratio=2 --resume --allow-changed code --bias.variant pooled --learning-rate 1e-5"
     trl = "--no_disable_dropout --use_peft --report_to tensorboard trackio --dataset_num_proc 4"
-    result = run(*config, *flags.split(), *trl.split())
+    result = run(*config, *flags.split(), "--seed=7", *trl.split())
     assert result.exit_code == 0, result.stderr
     recipe = seen["recipe"]
     expected = {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
