@@ -352,7 +352,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     for label in np.unique(block[linked]):
         unknowns = np.flatnonzero(block == label)
         among = known[:, unknowns]
-        basis = _dense_null_basis(sparse.csr_array(among)[np.unique(among.indices)])
+        number = np.unique(among.indices, return_inverse=True)[1]
+        basis = _dense_null_basis(sparse.csc_array((among.data, number, among.indptr)).tocsr())
         row, column = np.nonzero(np.abs(basis) > NEGLIGIBLE)
         entries = basis[row, column], (unknowns[row], column)
         found.append(sparse.csc_array(entries, shape=(n, basis.shape[1])))
