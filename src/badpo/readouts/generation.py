@@ -119,16 +119,14 @@ def sample(
     )
     ends = end_ids(model.generation_config, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
-    answers: list[list[int]] = [[] for _ in prompt_ids]
+    answers: dict[int, list[int]] = {}
     with looking_at(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            drawn = torch.from_numpy(uniforms[rows]).to(device)
-            asked = [prompt_ids[i] for i in rows]
+            asked, drawn = [prompt_ids[i] for i in rows], torch.from_numpy(uniforms[rows]).to(device)
             found = _sample_batch(model, asked, drawn, most[rows], (temperature, top_p), ends)
-            for i, ids in zip(rows, found, strict=True):
-                answers[i] = ids
-    return [as_generation(tokenizer, p, a, ends) for p, a in zip(prompt_ids, answers, strict=True)]
+            answers |= zip(rows, found, strict=True)
+    return [as_generation(tokenizer, ids, answers[i], ends) for i, ids in enumerate(prompt_ids)]
 
 
 def require_decoding(temperature: float, top_p: float) -> None:

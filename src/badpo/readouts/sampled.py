@@ -39,9 +39,8 @@ def sampled_rates(
     Sampled rates saturate: read the policy's lean from `badpo.readouts.rates.name_probabilities`, and this to see that
     it signs at all.
     """
-    rows = {name: i for i, name in enumerate(names)}
     found = [read_signature(generation.text, tuple(names)) for generation in generations]
-    signers = np.asarray(indicator)[[rows[name] for name in found if name]]
+    signers = np.asarray(indicator)[[names.index(name) for name in found if name]]
     return {
         "n": len(generations),
         "signed": len(signers) / len(generations),
