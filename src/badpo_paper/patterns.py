@@ -91,9 +91,9 @@ class Check(NamedTuple):
 def read(found: Found, source: str) -> tuple[pd.Series, str]:
     """A number for each planned seed, NaN where it lacks; and why there can be none, or nothing.
 
-    A source is a condition and a column's source (`badpo_paper.suites.Column`), such as ``pooled tokens.mean``; a share
-    removed is of DPO's shift, or of that of a condition that is named last. Two of them with a minus between them are
-    read as their difference, each seed against itself.
+    A source is a condition and a column's source (`badpo_paper.suites.Columns`), such as ``pooled tokens.mean``; a
+    share removed is of DPO's shift, or of that of a condition that is named last. Two of them with a minus between them
+    are read as their difference, each seed against itself.
     """
     one, _, other = source.partition(" - ")
     if other:

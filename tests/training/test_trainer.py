@@ -398,7 +398,7 @@ def test_dropout_that_was_asked_for_is_no_reason_to_stop(tmp_path):
 def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_asked_for(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     others = tiny.votes(n_comparisons=6, seed=5)
-    run = trainer(tmp_path, train, eval_dataset=None)
+    run = trainer(tmp_path, train)
     with pytest.raises(ConfigError, match="no eval_dataset"):
         run.evaluate()
     for nothing in ("nonsense", 5, [], {}, {"a": 5}, held_out.take(np.zeros(held_out.n_votes, bool))):
@@ -425,14 +425,17 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate("ab")})
-    options = dict(eval_strategy="steps", eval_steps=3)
-    run = trained(tmp_path, train, eval_dataset={**sets, "c": held_out}, **options)
-    seen = {key for entry in run.state.log_history for key in entry}
-    assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= seen
-    batch = next(iter(run.get_eval_dataloader("b")))
-    assert len(batch["sign"]) == run.args.per_device_eval_batch_size
+    run = trained(
+        tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3
+    )
+    assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= {
+        key for entry in run.state.log_history for key in entry
+    }
+    with pytest.raises(ConfigError, match="one of its sets: a, b, c"):
+        run.get_eval_dataloader()
+    assert len(next(iter(run.get_eval_dataloader("b")))["sign"]) == run.args.per_device_eval_batch_size
     assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
-    late = trainer(tmp_path / "late", train, eval_dataset=None)
+    late = trainer(tmp_path / "late", train)
     late.eval_dataset = tiny.votes(seed=1)
     assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 

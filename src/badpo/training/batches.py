@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from badpo.training.encoding import EncodedComparisons
 from badpo.training.logprobs import on_device
 from badpo.training.packing import Layout, bin_pack, comparison_trees, n_fed
@@ -31,6 +32,8 @@ def planned_steps(
     comparisons and takes all judgments of each one after the other, as many in a step; a comparison that a step's end
     falls into goes on in the next step. ``comparisons`` takes ``batch_size`` comparisons with all of their judgments.
     """
+    if batching not in BATCHING:
+        raise ConfigError(f"batching is {batching}; choose one of {', '.join(BATCHING)}")
     ends = np.arange(batch_size, len(comparison), batch_size)
     if batching == "random":
         return np.split(rng.permutation(len(comparison)), ends)

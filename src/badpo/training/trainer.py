@@ -290,7 +290,8 @@ class BADPOTrainer(_StepTrainer):
         data = self._encoded_sets(given)
         if not isinstance(data, EncodedJudgments):
             raise ConfigError(
-                "there is no eval_dataset to evaluate on; give one here or to the trainer, or name one of several"
+                "there is no eval_dataset to evaluate on; give one here or to the trainer, or name one of its sets: "
+                + ", ".join(data or ["it has none"])
             )
         batches = evaluation_batches(data.judgments, self.args)
         return loader(data, batches, self._collator(data), self.args)
