@@ -146,12 +146,9 @@ def test_annotators_without_a_class_count_among_all_alone():
 
 def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
     votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
-    rows = theta_rows_for(votes, ["ann_2", "ann_0"], np.array([[4.0, np.nan], [2.0, 1.0]]))
-    assert rows[:, 0].tolist() == [2.0, 3.0, 4.0] and np.isnan(rows[:, 1]).tolist() == [
-        False,
-        True,
-        True,
-    ]
+    theta = np.array([[4.0, np.nan], [2.0, 1.0]])
+    rows = theta_rows_for(votes, ["ann_2", "ann_0"], theta)
+    assert np.array_equal(rows, [[2, 1], [3, np.nan], [4, np.nan]], equal_nan=True)
 
 
 def test_votes_on_one_prompt_are_one_piece_of_evidence():
