@@ -61,8 +61,9 @@ def read_yaml(path: str | Path) -> YamlFile:
             raise ValueError(
                 f"it has more than {_MOST_CHARACTERS:,} characters, as no recipe and no run has"
             )
-        node = yaml.compose(text, Loader=_Loader)
-        values = yaml.load(text, Loader=_Loader)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        places, values = [*_places(node, ())], loader.construct_document(node) if node else None
         if not isinstance(node, yaml.MappingNode | None):
             raise ValueError("must be a list of keys and values, such as beta: 0.1")
     except OSError as error:
@@ -72,7 +73,7 @@ def read_yaml(path: str | Path) -> YamlFile:
         where = f"{path.name}:{mark.line + 1}" if mark else path.name
         raise ConfigError(f"E208 {where}: not valid YAML: {problem or error}") from error
     lines: dict[tuple[str, ...], int] = {}
-    for place, line in _places(node, ()):
+    for place, line in places:
         if place in lines:
             what = f'"{".".join(place)}" stands here and on line {lines[place]}'
             raise ConfigError(f"E201 {path.name}:{line}: {what}")

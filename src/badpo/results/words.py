@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,7 @@ def lean_text(found: Json | None) -> str:
     return f"{decimal(found['log_odds'])} ({ends})"
 
 
+@cache
 def page_templates(autoescape: bool = True) -> jinja2.Environment:
     """The templates of the pages; every value is escaped, and a missing one is an error."""
     environment = jinja2.Environment(
