@@ -8,12 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
-from typer.testing import CliRunner
 
-from badpo.cli.main import app
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
@@ -25,7 +21,6 @@ from tests.paper.conftest import SMALL_MODEL, count_training, small_demo
 from tests.runs.recipes import log_lines, written
 
 ATTRIBUTES = {"woman", "black"}
-ARM_FOLDERS = {f"{name}-s42" for name in ARMS_SHOWN}
 
 
 def run(out: Path, seeds=(42,), **changes):
@@ -45,12 +40,8 @@ def finished(tmp_path_factory) -> Path:
     return out
 
 
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def same(one: Path, other: Path) -> bool:
-    return all(torch.equal(value, weights(other)[name]) for name, value in weights(one).items())
+def readouts(out: Path) -> dict:
+    return json.loads((out / "dpo-s42" / "readouts.json").read_text())
 
 
 # -- what is written -----------------------------------------------------------------------------------------
@@ -61,14 +52,8 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     assert "NaN" not in text and "Infinity" not in text
     summary = json.loads(text)
     assert summary["seed"] == 42 and summary["seconds"] > 0
-    arms, rates = {"dpo", "pooled", "shared_mean"}, summary["rates"]
-    assert set(rates) == {"reference", *arms}
-    assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in rates.values())
-    assert set(summary["removed"]) == {"pooled", "shared_mean"}
-    for name, row in summary["removed"].items():
-        for a in ATTRIBUTES:
-            removed = (rates["dpo"][a] - rates[name][a]) / (rates["dpo"][a] - rates["reference"][a])
-            assert row[a] == pytest.approx(removed)
+    assert set(summary["rates"]) == {"reference", *ARMS_SHOWN}
+    assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in summary["rates"].values())
     # the correlation, once more from the run folder and the votes as they were drawn
     bias = BiasTerm.load(finished / "shared_mean-s42")
     drawn = bundled_signed(120, 0, n_prompts=8)
@@ -76,24 +61,8 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     for learned, planted, name in zip(bias.theta().T, drawn.planted.T, bias.attributes, strict=True):
         expected = np.corrcoef(learned.detach().double(), planted)[0, 1]
         assert summary["theta_correlation"][name] == pytest.approx(expected)
-
-
-def test_every_arm_has_its_run_folder_and_one_reference(finished):
-    folders = {path.name for path in finished.iterdir() if path.is_dir()}
-    assert folders == {"reference", "start", *ARM_FOLDERS}
-    for name in ARM_FOLDERS:
-        files = written(finished / name)
-        assert files >= {"run.json", "config.yaml", "environment.json", "log.jsonl", "readouts.json"}
-        assert files >= {"bias.json", "bias.safetensors", "model/model.safetensors"}
-        assert [line["step"] for line in log_lines(finished / name)] == list(range(1, 9))
-        assert log_lines(finished / name)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-        assert not same(finished / name, finished / "reference")
-    assert BiasTerm.load(finished / "dpo-s42").parts == ()
-    assert BiasTerm.load(finished / "pooled-s42").parts == ("mean",)
-    # one pass over the training comparisons, one over the held-out ones
+    # of the reference one pass over the training comparisons, one over the held-out ones, whatever the arms
     assert len(list((finished / "reference" / "cache").rglob("*.arrow"))) == 2
-    page = (finished / "report.html").read_text()
-    assert all(part in page for part in ("reference", "DPO", "pooled", "woman", "black", "<svg"))
     for path in finished.rglob("*.json*"):
         assert "constructed-" not in path.read_text(), path
 
@@ -101,31 +70,21 @@ def test_every_arm_has_its_run_folder_and_one_reference(finished):
 # -- what is not done twice ----------------------------------------------------------------------------------
 
 
-def test_the_command_on_a_finished_demo_trains_nothing_and_says_the_same(finished, monkeypatch):
-    trained = count_training(monkeypatch)
-    kept = [path for name in ("model.safetensors", "log.jsonl") for path in finished.rglob(name)]
-    before = [path.stat().st_mtime_ns for path in kept]
-    seals = {path: path.read_bytes() for path in finished.rglob("run.json")}
-    first = json.loads((finished / "summary.json").read_text())
-    with small_demo():
-        told = CliRunner().invoke(app, ["demo", "--out", str(finished), "--json"])
-    second = json.loads(told.stdout)
-    assert trained == [] and [path.stat().st_mtime_ns for path in kept] == before
-    assert {path: path.read_bytes() for path in seals} == seals
-    assert second | {"seconds": 0} == first | {"seconds": 0}
-
-
-def test_another_seed_trains_the_arms_only(finished, tmp_path, monkeypatch):
-    out = tmp_path / "suite"
-    run(out, arms=("dpo",))
-    trained = count_training(monkeypatch)
+def test_what_is_finished_is_not_trained_again(finished, tmp_path, monkeypatch):
+    out, trained = shutil.copytree(finished, tmp_path / "suite"), count_training(monkeypatch)
+    before = {path: path.read_bytes() for path in out.glob("*/*") if path.is_file()}
+    run(out)
+    assert trained == [] and {path: path.read_bytes() for path in before} == before
+    # what only the readouts read is no part of a run's key
+    one = readouts(out)
+    run(out, temperature=1.0)
+    assert trained == [] and readouts(out)["kl"] == one["kl"]
+    assert readouts(out)["kl_published"] != one["kl_published"]
     summaries = run(out, seeds=(42, 7), arms=("dpo",))
     assert trained == ["suite/dpo-s7"]
     assert [summary["seed"] for summary in summaries] == [42, 7]
     assert {"summary-s42.json", "summary-s7.json"} <= written(out)
     assert summaries[0]["rates"]["dpo"] != summaries[1]["rates"]["dpo"]
-    # the reference is the one that the other demo has, to the bit
-    assert same(out / "reference", finished / "reference")
 
 
 def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monkeypatch):
@@ -140,7 +99,6 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     monkeypatch.setattr(BADPOTrainer, "finish_step", counted)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
-    assert len(log_lines(tmp_path / "pooled-s42")) == 5
     assert not (tmp_path / "pooled-s42" / "run.json").exists()
     assert not (tmp_path / "summary.json").exists()
     with pytest.raises(ConfigError, match="other data or settings"):
@@ -152,17 +110,8 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     # continued from the checkpoint of step 4, to what an uninterrupted run gives
     assert (steps.count("pooled"), steps.count("shared_mean")) == (4, 8)
     assert log_lines(tmp_path / "pooled-s42") == log_lines(finished / "pooled-s42")
-    assert same(tmp_path / "pooled-s42", finished / "pooled-s42")
-
-
-def test_readouts_of_other_lengths_need_no_training(finished, tmp_path, monkeypatch):
-    """What only the readouts read is no part of a run's key."""
-    out = shutil.copytree(finished, tmp_path / "suite")
-    trained = count_training(monkeypatch)
-    run(out, temperature=1.0)
-    assert trained == []
-    one, other = (json.loads((f / "dpo-s42" / "readouts.json").read_text()) for f in (finished, out))
-    assert one["kl_published"] != other["kl_published"] and one["kl"] == other["kl"]
+    model = "pooled-s42/model/model.safetensors"
+    assert (tmp_path / model).read_bytes() == (finished / model).read_bytes()
 
 
 # -- a user's own ----------------------------------------------------------------------------------------------
