@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
-from scipy.linalg import eigh
+from scipy.linalg import cho_solve
+from scipy.linalg.lapack import dpstrf
 from scipy.optimize import linprog
 from scipy.sparse import csgraph
 
@@ -32,8 +33,8 @@ from badpo.theory import Bools, Floats, Ints
 
 # Relative size below which a coefficient is rounding and not data.
 NEGLIGIBLE = 1e-10
-# Votes of an annotator that mostly show whether their theta is finite.
-FIRST_VOTES = 40
+# Most annotators whose theta is finite are known by then; the others wait for linear programs.
+NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
 
@@ -178,25 +179,41 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     >>> lowest.tolist(), highest.tolist()
     ([[0.0, -1.0]], [[1.0, 0.0]])
     """
-    lowest, highest = np.zeros((2, n_annotators, toward.shape[1]))
-    is_open = np.ones(n_annotators, dtype=bool)
-    shuffled = np.random.default_rng(0).permutation(np.flatnonzero(toward.any(axis=1)))
-    # where some of the votes leave no mix, all of them leave none
-    for rows in (shuffled[: FIRST_VOTES * n_annotators], shuffled):
-        mine = rows[is_open[annotator[rows]]]
-        people, number = np.unique(annotator[mine], return_inverse=True)
-        votes = toward[mine] / np.abs(toward[mine]).max(axis=1, keepdims=True, initial=0.0)
-        distinct = np.unique(np.column_stack([number, votes]), axis=0)
-        against = -lean_design(distinct[:, 0].astype(np.intp), distinct[:, 1:], len(people))
-        for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
-            for j, aim in enumerate(way * np.eye(toward.shape[1])):
-                found = linprog(
-                    np.tile(aim, len(people)), A_ub=against, b_ub=0.0 * distinct[:, 0], bounds=(-1, 1)
-                )
-                entries = found.x.reshape(len(people), -1)[:, j]
-                ends[people, j] = np.where(np.abs(entries) < 1e-7, 0.0, entries)
-        is_open[people] = (lowest < highest)[people].any(axis=1)
+    q = toward.shape[1]
+    lowest, highest = np.zeros((2, n_annotators, q))
+    rows = toward.any(axis=1)
+    votes = toward[rows] / np.abs(toward[rows]).max(axis=1, keepdims=True, initial=0.0)
+    people, number = np.unique(annotator[rows], return_inverse=True)
+    is_open = ~_is_balanced(number, votes, len(people))
+    distinct = np.unique(np.column_stack([number, votes])[is_open[number]], axis=0)
+    people, number = people[is_open], np.unique(distinct[:, 0], return_inverse=True)[1]
+    against = -lean_design(number, distinct[:, 1:], len(people))
+    for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
+        for j, aim in enumerate(way * np.eye(q)):
+            found = linprog(np.tile(aim, len(people)), A_ub=against, b_ub=0.0 * number, bounds=(-1, 1))
+            entries = found.x.reshape(len(people), q)[:, j]
+            ends[people, j] = np.where(np.abs(entries) < 1e-7, 0.0, entries)
     return lowest, highest
+
+
+def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
+    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found: no mix separates them.
+
+    The weights are :math:`e^{-s_j d_j \cdot v}`, and their sum falls to its least value by Newton steps c; where
+    :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 - s_j\, d_j \cdot c` are such weights.
+    """
+    q = toward.shape[1]
+    design = lean_design(annotator, toward, n_annotators)
+    mix = np.zeros(n_annotators * q)
+    for _ in range(NEWTON_STEPS):
+        weight = np.exp(np.clip(-design @ mix, -30, 30))
+        square = sparse.bsr_array(design.T @ (design * weight[:, None]), blocksize=(q, q)).data
+        inverse = np.linalg.pinv(square, 1e-6, hermitian=True)
+        step = np.einsum("kab,kb->ka", inverse, (design.T @ weight).reshape(-1, q)).ravel()
+        mix += step
+    found = np.trace(square @ inverse, axis1=1, axis2=2) > q - 0.5
+    found[annotator[design @ step > 0.5]] = False
+    return found
 
 
 # -- the rank of the design that is there --------------------------------------------------------------------
@@ -332,8 +349,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
     Notes
     -----
-    Unknowns that no equation links are solved apart, each block by the eigenvectors of its Gram matrix, whose cost is
-    cubic in its unknowns.
+    Unknowns that no equation links are solved apart, each block by a pivoted Cholesky factor of its Gram matrix,
+    whose cost is cubic in its unknowns.
 
     Examples
     --------
@@ -364,12 +381,13 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     """Solutions of equations in which every unknown occurs, scaled to a largest entry of 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
-    values, vectors = eigh((scaled.T @ scaled).toarray())
-    is_flat = values < 1e-9
-    basis, others = vectors[:, is_flat], vectors[:, ~is_flat] / np.sqrt(values[~is_flat])
-    # the second pass corrects the first: a Gram matrix holds squares, and with them half of the digits
-    for _ in range(2):
-        basis = basis - others @ (others.T @ (scaled.T @ (scaled @ basis)))
+    factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)
+    fixed, free = np.split(order - 1, [rank])
+    basis = np.eye(len(order))[:, free]
+    # later passes correct the first: a Gram matrix holds squares, and with them half of the digits
+    for _ in range(3):
+        residual = scaled.T @ (scaled @ basis)
+        basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
     # what the Gram matrix takes for zero can be far above rounding in the equations: only mixes without a residual stay
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
