@@ -430,6 +430,7 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
         again = Judgments.read(path, **options)
         assert again.fingerprint() == judgments.fingerprint()
         assert again.has_identities == judgments.has_identities
+    assert ("N119", 1) in [(finding.code, finding.count) for finding in again.findings]
     for name in ("dropped", "comparisons", "annotators"):
         pd.testing.assert_frame_equal(getattr(again, name), getattr(whole, name))
     pd.testing.assert_frame_equal(again.votes.drop(columns="row"), whole.votes.drop(columns="row"))

@@ -8,7 +8,6 @@ import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from badpo.data.privacy import (
@@ -17,11 +16,9 @@ from badpo.data.privacy import (
     pseudonym,
     pseudonym_key,
     pseudonyms,
-    rounded_count,
     withheld_classes,
 )
 from badpo.data.problems import ConfigError
-from badpo.importers.convert import import_file
 
 KEY = b"a key of sixteen bytes or more"
 
@@ -52,13 +49,9 @@ def key_file(tmp_path, monkeypatch) -> Path:
     return tmp_path / "badpo" / "pseudonym.key"
 
 
-def test_pseudonyms_stay_and_need_no_key(key_file):
-    assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
-    assert pseudonym("ann_abcdefghijc2qu", KEY) == "ann_abcdefghijc2qu"
-    assert not key_file.parent.exists()
-
-
 def test_key_file_is_made_once_and_only_for_its_owner(key_file):
+    assert pseudonyms(["ann_abcdefghijc2qu"]) == ["ann_abcdefghijc2qu"]
+    assert not key_file.parent.exists()
     before = os.umask(0)
     first = pseudonym_key()
     os.umask(before)
@@ -100,16 +93,6 @@ def test_home_is_used_without_a_configuration_folder(key_file, tmp_path, monkeyp
     assert os.path.exists(tmp_path / ".config" / "badpo" / "pseudonym.key")
 
 
-def test_a_table_imported_twice_keeps_its_pseudonyms(tmp_path):
-    names, source = ["ann_johnsmitha", "ann_maximilianjohn", "7"], tmp_path / "votes.csv"
-    rows = [f"Why?,So.,No.,a,{name}" for name in names]
-    source.write_text("\n".join(["prompt,response_a,response_b,winner,annotator", *rows]))
-    for out in (tmp_path / "once.parquet", tmp_path / "twice.parquet"):
-        import_file(source, out)
-        assert pd.read_parquet(out)["annotator"].tolist() == pseudonyms(names)
-        source = out
-
-
 @pytest.mark.parametrize(
     ("sizes", "n_others", "shown"),
     [
@@ -127,13 +110,6 @@ def test_a_small_class_cannot_be_computed_from_the_others(sizes, n_others, shown
     classes = {str(i): n for i, n in enumerate(sizes)}
     withheld = withheld_classes(classes, n_others)
     assert tuple(n for name, n in classes.items() if name not in withheld) == shown
-
-
-@pytest.mark.parametrize(
-    ("n", "told"), [(0, None), (4, None), (5, 10), (14, 10), (15, 20), (65_344, 65_340)]
-)
-def test_counts_for_others_are_rounded(n, told):
-    assert rounded_count(n) == told
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pickle
 import re
 from pathlib import Path
 
-from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
+from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import KNOWN
 
 ROOT = Path(__file__).parents[2]
@@ -26,20 +26,10 @@ def test_all_problems_are_in_the_message_and_survive_pickling():
     assert isinstance(ConfigError("beta is 0"), ValueError) and isinstance(error, ValueError)
 
 
-def test_did_you_mean_ignores_case_and_stays_silent_when_nothing_is_close():
-    assert did_you_mean("Annotater", ["prompt", "annotator"]) == ' Did you mean "annotator"?'
-    assert did_you_mean("annotater", ["Annotator"]) == ' Did you mean "Annotator"?'
-    assert did_you_mean("xyz", ["prompt"]) == ""
-
-
-def test_five_are_listed_and_the_others_counted():
-    assert listed(range(5)) == "0, 1, 2, 3, 4" and listed(range(7)) == "0, 1, 2, 3, 4 and 2 more"
-    assert listed(range(5), 5_000) == "0, 1, 2, 3, 4 and 4,995 more"
-
-
 def test_a_problem_shows_hostile_names_inert():
     problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r")
     assert problem.what == 'unknown winner "\\u001b[2Ja\\u202eb\\u0000\\ud800"'
+    assert str(ConfigError("\x1b[2J\ud800")) == r"\u001b[2J\ud800"
     assert len(problem.where) < 2_100 and problem.where.endswith("... (10,000 characters)")
 
 

@@ -151,12 +151,3 @@ def test_kept_columns_must_be_free_and_choices_known():
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
     with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
         Judgments.read(good(), annotators_missing="mean")
-
-
-def test_a_table_keeps_what_an_earlier_import_left_out(tmp_path):
-    first = Judgments.read(changed("winner", 3, "tie"))
-    first.to_parquet(tmp_path / "j.parquet")
-    again = Judgments.read(tmp_path / "j.parquet")
-    assert again.dropped.values.tolist() == first.dropped.values.tolist()
-    (finding,) = again.findings
-    assert (finding.code, finding.count) == ("N119", 1) and "12.5%" in finding.what
