@@ -114,7 +114,8 @@ def test_large_whole_numbers_stay_exact_beside_missing_ones():
     ("name", "content", "message"),
     [
         ("v.csv", b'a,b\n"x,1\n', "line 2"),
-        ("v.csv", b"a,b\n1,2\n1,2,3\n1\n", "2 rows have another number: line 3 has 3, line 4 has 1"),
+        ("v.csv", b"a,b\n1,2\n1,2,3\n" + b"1\n" * 6, "7 rows have another number: line 3 has 3, line 4"),
+        ("v.csv", b"a,b\n" + b"1\n" * 7, "line 5 has 1, line 6 has 1 and 2 more"),
         ("v.csv", b"a\n\xff\n", "it is not UTF-8"),
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
@@ -164,15 +165,15 @@ def test_votes_on_a_and_b_come_first_and_a_mapped_column_takes_the_place_of_one_
 
 
 def test_missing_and_wrong_columns_are_all_named():
-    (text,) = wrong_columns(["prompt", "Choosen", "rejected"])
-    assert 'columns missing: chosen. "chosen": Did you mean "Choosen"?' in text
-    assert "found: prompt, Choosen, rejected" in text
+    (text,) = wrong_columns(["prompt", "CHOSEN", "rejected"])
+    assert 'columns missing: chosen. "chosen": Did you mean "CHOSEN"?' in text
+    assert "found: prompt, CHOSEN, rejected" in text
     assert "response_b, winner" in wrong_columns(["prompt", "response_a"])[0]
     assert "convert: badpo import" in wrong_columns(["id", "data", "annotations"])[0]
-    mapped = {"Annotater": "worker", "prompt_id": "promt", "weight": "wait"}
+    mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait"}
     texts = wrong_columns(["prompt", "chosen", "rejected", "worker"], mapped)
     assert len(texts) == 3
-    assert 'columns has no entry "Annotater". Did you mean "annotator"?' in texts[0]
+    assert 'columns has no entry "ANNOTATOR". Did you mean "annotator"?' in texts[0]
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
     (text,) = wrong_columns(["prompt", "chosen", "chosen", "rejected"])
     assert '2 columns are called "chosen"' in text
