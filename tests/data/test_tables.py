@@ -158,7 +158,10 @@ def wrong_columns(names, columns=None) -> list[str]:
 def test_votes_on_a_and_b_come_first_and_a_mapped_column_takes_the_place_of_one_that_has_our_name():
     names = ["chosen", "rejected", "annotator", "who", "comparison_id"]
     columns = {"annotator": "who", "comparison_id": None}
-    for more, kind in (([], "chosen_rejected"), (["prompt", "response_a", "response_b", "winner"], "a_b")):
+    for more, kind in (
+        ([], "chosen_rejected"),
+        (["prompt", "response_a", "response_b", "winner"], "a_b"),
+    ):
         table = named([*names, *more], columns)
         assert table.kind == kind and set(table.theirs) <= set(table.frame.columns)
         assert table.frame["annotator"].tolist() == ["its who"] and "comparison_id" not in table.frame
