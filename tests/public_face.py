@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import json
 import os
@@ -11,11 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.testing import CliRunner
 
 from badpo.cli.main import app
 
 GOLDEN = Path(__file__).with_suffix(".json")
 REWRITE = "WRITE_FACE=1 python -m pytest -m face"
+
+
+def invoke(*arguments: object):
+    """The result of a command of ``badpo``."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def assert_face(section: str, found: Any) -> None:
@@ -25,10 +32,12 @@ def assert_face(section: str, found: Any) -> None:
     if os.environ.get("WRITE_FACE"):
         known[section] = found
         GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-    differences = list(_differences(known.get(section), found))
-    message = "\n".join(differences)
-    assert not differences, (
-        f"{section}:\n{message}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"
+    was, now = (
+        json.dumps(value, indent=1, sort_keys=True).splitlines() for value in (known.get(section), found)
+    )
+    differences = "\n".join(difflib.unified_diff(was, now, "was", "is", lineterm=""))
+    assert known.get(section) == found, (
+        f"{section}:\n{differences}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"
     )
 
 
@@ -66,11 +75,3 @@ def commands(group=None, name: str = ""):
         yield f"{name} {word}".strip(), command
         if hasattr(command, "list_commands"):
             yield from commands(command, f"{name} {word}".strip())
-
-
-def _differences(known: Any, found: Any, place: str = ""):
-    if isinstance(known, dict) and isinstance(found, dict):
-        for name in known | found:
-            yield from _differences(known.get(name), found.get(name), f"{place}.{name}".lstrip("."))
-    elif known != found:
-        yield f"  {place}: was {json.dumps(known)}, is {json.dumps(found)}"
