@@ -14,7 +14,7 @@ from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from badpo.attributes import Length, WordList
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError
+from badpo.data.problems import ConfigError
 from badpo.training import encoding as encoding_module
 from badpo.training.encoding import (
     EncodedComparisons,
@@ -24,7 +24,6 @@ from badpo.training.encoding import (
     length_report,
     model_problems,
     rendered_chats,
-    require_matching_tokenizer,
 )
 from tests import tiny
 from tests.training.tiny_runs import trl_trainer
@@ -101,21 +100,6 @@ def test_paper_encoding_by_hand(limits, prompt, a, b, fits, cut):
     assert encoded.fits.tolist() == [fits] and encoded.cut.tolist() == [cut]
 
 
-def test_counts_of_tokens():
-    rows = [
-        {"prompt": "the cat ", "chosen": "sat home", "rejected": "ran"},
-        {"prompt": "the ", "chosen": "dog", "rejected": "dog"},
-        {"prompt": "the big red small blue dog ", "chosen": "ran", "rejected": "sat"},
-    ]
-    encoded = ids_of(rows, tiny.tokenizer(), "trl", max_length=6)
-    assert encoded.fits.tolist() == [True, True, False] and len(encoded) == 3
-    assert encoded.lengths.tolist() == [[5, 4], [3, 3], [6, 6]] and encoded.longest == 6
-    assert encoded.identical.tolist() == [False, True, True]
-    turned = encoded.take(np.array([1, 0]))
-    assert turned.lengths.tolist() == [[3, 3], [5, 4]] and turned.fits.all()
-    assert turned.pairs[2][1].tolist() == encoded.pairs[0][1].tolist()
-
-
 @pytest.mark.parametrize("form", ["text", "chat"])
 @pytest.mark.parametrize("limits", [("trl", None, None), ("trl", 8, None), ("paper", 12, 2)])
 def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(limits, form):
@@ -131,46 +115,29 @@ def test_prompts_and_single_responses_have_the_ids_of_the_comparisons(limits, fo
         assert all(map(np.array_equal, found, wanted)) and np.array_equal(prompt, wanted[0])
 
 
-def signed(*rows: tuple[str, str, str]) -> Judgments:
-    frame = pd.DataFrame(rows, columns=["prompt", "response_a", "response_b"]).assign(winner="a")
-    # the first comparison has two votes
-    frame = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
-    frame["annotator"] = [f"person {i}" for i in range(len(frame))]
-    return Judgments.read(frame, attributes=[WordList("signed", ["home"]), Length(ratio=1.5)])
-
-
-def findings(data: Judgments, max_length: int | None) -> dict:
-    tokenizer = tiny.tokenizer()
-    encoded = encode_comparisons(data.comparisons, tokenizer, "trl", max_length)
-    return {found.code: found for found in length_report(data, encoded, tokenizer, max_length)}
-
-
 def test_what_a_limit_costs_is_counted():
-    data = signed(
+    rows = [
         ("the big red cat ", "ran", "sat"),  # the prompt alone fills the limit
         ("the ", "dog ran fast home", "sat"),  # the signature is cut off a
         ("the ", "home dog ran fast and", "cat sat and then ran"),  # both are cut, neither signature is
         ("the ", "red red red red", "red red red blue"),  # the difference is cut off
-    )
-    assert findings(data, None) == {}
-    found = findings(data, 4)
+    ]
+    frame = pd.DataFrame(rows, columns=["prompt", "response_a", "response_b"]).assign(winner="a")
+    # the first comparison has two votes
+    frame = pd.concat([frame, frame.iloc[:1]], ignore_index=True)
+    frame["annotator"] = [f"person {i}" for i in range(len(frame))]
+    data = Judgments.read(frame, attributes=[WordList("signed", ["home"]), Length(ratio=1.5)])
+    ids, tokenizer = data.comparisons["comparison_id"], tiny.tokenizer()
+    assert not length_report(data, encode_comparisons(data.comparisons, tokenizer), tokenizer, 1024)
+    encoded = encode_comparisons(data.comparisons, tokenizer, max_length=4)
+    found = {problem.code: problem for problem in length_report(data, encoded, tokenizer, 4)}
     counts = {"W140": 1, "W142": 5, "W141": 1, "W143": 1}
     assert {code: problem.count for code, problem in found.items()} == counts
     assert all(problem.severity == "warning" for problem in found.values())
-    assert "1 comparisons (2 judgments)" in found["W140"].what
-    assert data.comparisons["comparison_id"].iloc[0] in found["W140"].where
+    assert "1 comparisons (2 judgments)" in found["W140"].what and ids[0] in found["W140"].where
     assert '"signed" is changed by the length limit in 1 of 5 cut responses' in found["W141"].what
     assert "5 of 8 responses are cut at max_length=4" in found["W142"].what
-    assert data.comparisons["comparison_id"].iloc[3] in found["W143"].where
-
-
-def test_a_token_outside_the_embeddings_is_named():
-    tokenizer = tiny.tokenizer()
-    encoded = ids_of([{"prompt": "the ", "chosen": "small", "rejected": "big"}], tokenizer)
-    largest = tokenizer.convert_tokens_to_ids("small")
-    require_matching_tokenizer(encoded.pairs, tokenizer, largest + 1)
-    with pytest.raises(DataError, match=f"E151.*token id {largest} .'small'."):
-        require_matching_tokenizer(encoded.pairs, tokenizer, largest)
+    assert ids[3] in found["W143"].where
 
 
 def tokenizer_with(**changes) -> PreTrainedTokenizerFast:
@@ -182,10 +149,12 @@ def tokenizer_with(**changes) -> PreTrainedTokenizerFast:
 
 def test_what_is_missing_or_unknown_is_named_where_it_is_needed():
     silent = tokenizer_with(chat_template=None)
+    raising = tokenizer_with(chat_template="{{ raise_exception('only \x1b[2J') }}")
     assert len(ids_of(rows_of("text"), silent, "trl")) == 4
     for form, tokenizer, encoding, said in [
         ("text", silent, "paper", "no chat template"),
         ("chat", silent, "trl", "no chat template"),
+        ("chat", raising, "trl", r"ends with TemplateError: only \\u001b\[2J"),
         ("text", tokenizer_with(eos_token=None), "trl", "no end-of-text token"),
         ("text", tiny.tokenizer(), "ours", 'unknown encoding "ours"; use one of trl, paper'),
     ]:
@@ -198,7 +167,11 @@ def test_what_is_missing_or_unknown_is_named_where_it_is_needed():
 
 @pytest.mark.parametrize(
     ("n_embeddings", "max_length", "found"),
-    [(64, 1024, set()), (64, 6, {("W142", "warning")}), (10, 1024, {("E151", "error")})],
+    [
+        (19, 1024, []),
+        (19, 7, [("W142", "warning", "responses are cut at max_length=7")]),
+        (18, 1024, [("E151", "error", "token id 18 ('small') is outside the model's 18 embeddings")]),
+    ],
 )
 def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length, found):
     """Of the model a tokenizer and a configuration are read; no weights are needed."""
@@ -206,13 +179,13 @@ def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length
     LlamaConfig(vocab_size=n_embeddings).save_pretrained(tmp_path / "model")
     data = Judgments.read(tiny.votes(12, 3))
     problems = model_problems(data, str(tmp_path / "model"), "trl", max_length)
-    assert {(problem.code, problem.severity) for problem in problems} >= found
-    assert bool(problems) == bool(found)
+    for problem, (code, severity, said) in zip(problems, found, strict=True):
+        assert (problem.code, problem.severity) == (code, severity) and said in problem.what
     with pytest.raises(ConfigError, match="download it once with network"):
         model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
 
 
-# -- chat templates of others: what they raise is told in a sentence, and one without an end is left -------------------
+# -- chat templates of others, and one without an end -----------------------------------------------------------------
 
 
 def test_a_template_without_an_end_is_left(monkeypatch):
@@ -237,17 +210,3 @@ def test_a_step_that_nothing_can_interrupt_ends_the_process():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "encoding.py" in done.stderr and "Timeout" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("template", "said"),
-    [
-        ("{{ raise_exception('only \x1b[2J') }}", r"TemplateError: only \\u001b\[2J"),
-        ("{{ messages[9].x.y }}", "UndefinedError"),
-        ("{% for", "TemplateSyntaxError"),
-        ("{{ ''.__class__.__mro__ }}", "SecurityError"),
-    ],
-)
-def test_what_a_template_raises_is_told_in_a_sentence(template, said):
-    with pytest.raises(ConfigError, match=said):
-        rendered_chats(tokenizer_with(chat_template=template), [WHY])
