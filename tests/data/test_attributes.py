@@ -45,9 +45,8 @@ def test_configuration_is_json_and_makes_the_same_attribute(attribute):
 def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
     rows = describe_attributes()
     assert [row["type"] for row in rows] == list(ATTRIBUTES)
-    for row in rows:
-        config = {"type": row["type"], **BUILT_IN[row["type"]].example}
-        assert attribute_from_config(config).scope == row["scope"]
+    for row, attribute in zip(rows, EXAMPLES, strict=False):
+        assert row["scope"] == attribute.scope
         assert row["what"].strip() and "`" not in row["what"] and row["example"].startswith(row["type"])
     assert {constructor.__name__ for constructor in ATTRIBUTES.values()} <= set(door.__all__)
     assert all(getattr(door, name) is not None for name in door.__all__)
@@ -72,6 +71,7 @@ def test_scopes_and_thresholds():
     assert not Markdown().continuous and not column.continuous
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
     assert sides == [1.0, -1.0, 0.0]
+    assert PythonFunction("x", Judgments.read).config["function"].endswith("judgments:Judgments.read")
     with pytest.raises(ConfigError, match="cannot be measured from text"):
         column.measure("", "a", "b")
 
@@ -96,14 +96,6 @@ def test_signature_name_agrees_with_the_signed_corpus():
         assert [woman.measure("", answer) for answer in (*signed, text)] == [1, 0, 0]
 
 
-def test_python_function_may_be_of_any_scope():
-    attribute = PythonFunction("longer", lambda prompt, a, b: (len(a) > len(b), False), scope="pair")
-    assert attribute.measure("", "aa", "b") == (True, False)
-    assert attribute.config["function"].endswith("<lambda>")
-    with pytest.raises(ConfigError, match="only be declared in Python, or by --attribute-file"):
-        attribute_from_config(attribute.config)
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -119,6 +111,7 @@ def test_python_function_may_be_of_any_scope():
         ({"type": "word_list", "name": "x", "words": "perhaps"}, "needs a list of words"),
         ({"type": "word_list", "name": "x", "words": []}, "at least one word"),
         ({"type": "signature_name", "name": "x", "names": ["Emily", ""]}, "no empty one"),
+        ({"type": "python_function"}, "only be declared in Python, or by --attribute-file"),
     ],
 )
 def test_wrong_configurations_say_what_is_wrong(config, message):

@@ -7,8 +7,6 @@ import random
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from badpo.attributes import Column, Length, LengthWords, Markdown, Position, PythonFunction
 from badpo.data.judgments import Judgments, measure_sides
@@ -102,12 +100,10 @@ def test_chat_and_implicit_prompts_are_read():
 
 
 def test_no_annotator_column_is_one_annotator():
-    row = {"prompt": "Why?", "chosen": "so", "rejected": "no"}
-    judgments = Judgments.read([row])
+    judgments = Judgments.read([{"prompt": "?", "chosen": "so", "rejected": "no", "worker_id": "7"}])
     assert not judgments.has_identities and codes(judgments) == ["N110"]
     assert judgments.annotators["pseudonym"].tolist() == ["everyone"]
-    hinted = Judgments.read([row | {"worker_id": "7"}])
-    assert 'columns={"annotator": "worker_id"}' in hinted.findings[0].remedy
+    assert 'columns={"annotator": "worker_id"}' in judgments.findings[0].remedy
 
 
 def test_winner_labels_of_others():
@@ -363,11 +359,8 @@ def test_split_follows_the_papers_rule():
     assert set(train.comparisons["prompt_id"]) == set(prompts[2:])
     assert train.n_votes + len(held_out.delta) == train.n_votes + held_out.n_votes == judgments.n_votes
     assert train.annotators is held_out.annotators is judgments.annotators
-
-
-def test_split_of_few_prompts_holds_nothing_out():
-    judgments = Judgments.read(many(5), attributes=[Length()])
-    train, held_out = judgments.split()
+    # of few prompts none is held out
+    train, held_out = Judgments.read(many(5), attributes=[Length()]).split()
     assert (train.n_votes, held_out.n_comparisons, held_out.delta.shape) == (15, 0, (0, 1))
     assert len(held_out.majority()) == 0 and len(held_out.fingerprint()) == 64
     with pytest.raises(ConfigError, match="below 1"):
@@ -441,23 +434,19 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
 
 # -- properties ----------------------------------------------------------------------------------------------
 
-TEXTS = st.sampled_from(["so", "because it is", "- a list", "no", "it just is so, and more"])
-VOTES = st.lists(
-    st.builds(
-        lambda p, a, b, winner, who, shown: vote(
-            winner, who, a, b, prompt=p, shown_first=shown, score_a=len(a), score_b=len(b)
-        ),
-        *(st.sampled_from(["p0", "p1", "p2", "p3"]), TEXTS, TEXTS, st.sampled_from(["a", "b", "tie"])),
-        *(st.sampled_from("xyz"), st.sampled_from("ab")),
-    ).filter(lambda row: row["response_a"] != row["response_b"]),
-    min_size=1,
-    max_size=25,
-).filter(lambda rows: any(row["winner"] != "tie" for row in rows))
+TEXTS = ["so", "because it is", "- a list", "no", "it just is so, and more"]
 
 
-def read(rows: list[dict]) -> Judgments:
-    attributes = [Length(), Markdown(), Position(), Column("score", "score_a", "score_b")]
-    return Judgments.read(rows, attributes=attributes)
+def drawn(rng: random.Random) -> list[dict]:
+    """Up to 25 votes on few texts, so that many are on equal comparisons; the first is no tie."""
+    rows = []
+    for winners in ["ab", *["abt"] * rng.randrange(25)]:
+        a, b = rng.sample(TEXTS, 2)
+        cells = {"prompt": f"p{rng.randrange(4)}", "shown_first": rng.choice("ab")}
+        cells |= {"score_a": len(a), "score_b": len(b)}
+        winner = rng.choice(winners).replace("t", "tie")
+        rows.append(vote(winner, rng.choice("xyz"), a, b, **cells))
+    return rows
 
 
 def orientation_free(judgments: Judgments) -> list[tuple]:
@@ -474,11 +463,13 @@ def orientation_free(judgments: Judgments) -> list[tuple]:
     return sorted(found)
 
 
-@settings(max_examples=60, deadline=None)
-@given(rows=VOTES, flips=st.lists(st.booleans(), min_size=25, max_size=25), seed=st.integers(0, 2**20))
-def test_neither_the_order_nor_the_orientation_of_rows_matters(rows, flips, seed):
-    mixed = [turned(row) if flip else row for row, flip in zip(rows, flips, strict=False)]
-    straight, mixed = read(rows), read(random.Random(seed).sample(mixed, len(rows)))
+@pytest.mark.parametrize("seed", range(30))
+def test_neither_the_order_nor_the_orientation_of_rows_matters(seed):
+    rng = random.Random(seed)
+    rows = drawn(rng)
+    mixed = [turned(row) if rng.random() < 0.5 else row for row in rng.sample(rows, len(rows))]
+    attributes = [Length(), Markdown(), Position(), Column("score", "score_a", "score_b")]
+    straight, mixed = (Judgments.read(table, attributes=attributes) for table in (rows, mixed))
     assert orientation_free(mixed) == orientation_free(straight)
     for judgments in (straight, mixed):
         assert judgments.n_votes + judgments.dropped["n"].sum() == len(rows)
