@@ -101,7 +101,7 @@ def test_chat_and_implicit_prompts_are_read():
 
 def test_no_annotator_column_is_one_annotator():
     judgments = Judgments.read([{"prompt": "?", "chosen": "so", "rejected": "no", "worker_id": "7"}])
-    assert not judgments.has_identities and codes(judgments) == ["N110"]
+    assert not judgments.has_identities and codes(judgments) == ["W110"]
     assert judgments.annotators["pseudonym"].tolist() == ["everyone"]
     assert 'columns={"annotator": "worker_id"}' in judgments.findings[0].remedy
 
