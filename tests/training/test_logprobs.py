@@ -14,7 +14,6 @@ from transformers import GPTJConfig
 from badpo.training import logprobs
 from badpo.training.logprobs import (
     attach,
-    looking_at,
     on_device,
     picked_logps,
     response_layout,
@@ -47,25 +46,34 @@ def assert_plain(model, asked, found):
 
 
 @pytest.mark.parametrize("rows_at_once", [None, 3, 1])
-def test_target_logps_and_their_gradients_are_those_of_log_softmax(monkeypatch, rows_at_once):
-    torch.manual_seed(0)
-    n, width, n_vocabulary = 8, 6, 11
-    head = torch.nn.Linear(width, n_vocabulary)
-    target = torch.randint(n_vocabulary, (n,))
-    weights = torch.linspace(-1, 1, n)
-    seen = []
-    head.register_forward_hook(lambda module, inputs, output: seen.append(len(output)))
-    if rows_at_once is not None:
-        monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", rows_at_once * n_vocabulary + 1)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, rows_at_once):
+    generator, seen = torch.Generator().manual_seed(0), []
+    logits = (5 * torch.randn(7, 11, generator=generator)).to(dtype).requires_grad_()
+    target, upstream = torch.randint(0, 11, (7,), generator=generator), torch.linspace(-2, 3, 7)
+    before = logits.detach().clone()
+    expected = -cross_entropy(logits.float(), target, reduction="none")
+    [expected_gradient] = torch.autograd.grad(expected, logits, upstream)
 
-    hidden = torch.linspace(1, 2, width).repeat(n, 1).requires_grad_()
-    values = target_logps(head, hidden, target, n_vocabulary)
-    gradients = torch.autograd.grad(weights @ values, [hidden, *head.parameters()])
-    assert max(seen) == (rows_at_once or n)
-    expected = -cross_entropy(head(hidden), target, reduction="none")
-    expected_gradients = torch.autograd.grad(weights @ expected, [hidden, *head.parameters()])
-    torch.testing.assert_close(values, expected)
-    torch.testing.assert_close(gradients, expected_gradients)
+    def head(rows):
+        seen.append(len(rows))
+        return rows
+
+    if rows_at_once is not None:
+        monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", rows_at_once * 11 + 1)
+    actual = target_logps(head, logits, target, 11)
+    [gradient] = torch.autograd.grad(actual, logits, upstream)
+    assert max(seen) == (rows_at_once or 7)
+    assert actual.dtype == torch.float32 and gradient.dtype == dtype
+    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
+    rtol = 1e-6 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(gradient, expected_gradient, rtol=rtol, atol=1e-6)
+    assert torch.equal(logits.detach(), before)
+    # what is kept for the backward pass is used up by it
+    total = picked_logps(logits, target).sum()
+    total.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        total.backward()
 
 
 def test_segments_stay_where_the_plan_is_made_of_them():
@@ -111,59 +119,11 @@ def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
         assert sum(fed) < sum(len(p) + len(r) for p, r in asked)
 
 
-def test_response_logps_of_an_adapter_are_with_it():
-    base, asked = tiny.model(), pairs()[:2]
-    without = response_logps(copy.deepcopy(base), asked)
-    model = get_peft_model(base, LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False))
-    found = response_logps(model, asked)
-    assert_plain(model, asked, found)
-    assert not any(np.allclose(*both, atol=1e-3) for both in zip(found, without, strict=True))
-
-
-def test_looking_at_puts_every_mode_back():
-    model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(1, 1)).train()
-    model[0].eval()
-    with pytest.raises(KeyError), looking_at(model):
-        assert not any(module.training for module in model.modules())
-        assert not torch.is_grad_enabled()
-        raise KeyError
-    assert [module.training for module in model] == [False, True]
-    assert torch.is_grad_enabled()
-
-
 def test_responses_are_packed_only_where_the_tree_attention_serves():
-    assert response_layout(attach(tiny.model())) is packed_responses
-    for configuration in (GPTJ, MISTRAL):
-        model = made(configuration).eval()
-        assert response_layout(model) is padded_rows
-        assert_plain(model, pairs(), response_logps(model, pairs()))
-
-
-def logits_and_targets(dtype=torch.float32, n=7, n_vocabulary=11):
-    generator = torch.Generator().manual_seed(0)
-    logits = 5 * torch.randn(n, n_vocabulary, generator=generator)
-    return logits.to(dtype).requires_grad_(), torch.randint(0, n_vocabulary, (n,), generator=generator)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_and_gradients_are_those_of_cross_entropy_and_the_logits_stay(dtype):
-    logits, target = logits_and_targets(dtype)
-    before = logits.detach().clone()
-    upstream = torch.linspace(-2, 3, len(target))
-    expected = -cross_entropy(logits.float(), target, reduction="none")
-    [expected_gradient] = torch.autograd.grad(expected, logits, upstream)
-    actual = picked_logps(logits, target)
-    [gradient] = torch.autograd.grad(actual, logits, upstream)
-    assert actual.dtype == torch.float32 and gradient.dtype == dtype
-    torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
-    rtol = 1e-6 if dtype == torch.float32 else 1e-2
-    torch.testing.assert_close(gradient, expected_gradient, rtol=rtol, atol=1e-6)
-    assert torch.equal(logits.detach(), before)
-
-
-def test_a_second_backward_pass_is_refused():
-    logits, target = logits_and_targets()
-    total = picked_logps(logits, target).sum()
-    total.backward(retain_graph=True)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        total.backward()
+    adapter = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
+    adapted = attach(get_peft_model(tiny.model(), adapter)).eval()
+    rows = [(adapted, packed_responses, pairs()[:2])]
+    rows += [(made(configuration).eval(), padded_rows, pairs()) for configuration in (GPTJ, MISTRAL)]
+    for model, layout, asked in rows:
+        assert response_layout(model) is layout
+        assert_plain(model, asked, response_logps(model, asked))

@@ -271,13 +271,15 @@ def test_all_logits_never_exist_and_the_model_is_left_as_it_was(monkeypatch, enc
     monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", 3 * 64)
     model, sizes = made(CONFIGS["llama"]).train(), []
     model.lm_head.weight.requires_grad_(False)
+    model.lm_head.eval()
     model.lm_head.register_forward_hook(lambda *seen: sizes.append(seen[-1][..., 0].numel()))
     trained = [parameter.requires_grad for parameter in model.parameters()]
+    modes = [module.training for module in model.modules()]
     assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
     assert max(sizes) <= 3
     assert [parameter.requires_grad for parameter in model.parameters()] == trained
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert all(module.training for module in model.modules())
+    assert [module.training for module in model.modules()] == modes
     assert not model.get_input_embeddings()._forward_hooks and not model.lm_head._forward_pre_hooks
 
 
