@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from badpo.estimation.conditional_likelihood import KnownWins, log_total, sorted_blocks, winners
+from badpo.estimation.conditional_likelihood import log_total, winners
 from badpo.estimation.fit import fit_conditional
 
 
@@ -86,25 +86,6 @@ def test_winners_hold_at_logits_that_would_overflow():
     long[0, 3] = 900.0
     assert winners(long, 10).chance[0, 3] == pytest.approx(1.0)
     assert winners(long, 10).chance[0, 0] == pytest.approx(9 / 19)
-
-
-@pytest.mark.parametrize("votes", [5, 12])
-def test_derivatives_agree_with_finite_differences(votes):
-    (comparison, sign, *_), _ = pool(n=30, votes=votes, seed=4)
-    order, blocks = sorted_blocks(comparison)
-    model = KnownWins(blocks, sign[order].astype(float))
-    logits = np.random.default_rng(1).normal(size=len(order))
-    at = model.curvature(logits, model.start)
-    dense = at.information.toarray()
-    step = 1e-6
-    for j in range(0, len(order), 7):
-        moved = [logits.copy(), logits.copy()]
-        moved[0][j] += step
-        moved[1][j] -= step
-        up, down = (model.values(x, model.start).sum() for x in moved)
-        assert at.score[j] == pytest.approx((up - down) / (2 * step), abs=1e-6)
-        scores = [model.curvature(x, model.start).score for x in moved]
-        np.testing.assert_allclose(dense[j], (scores[1] - scores[0]) / (2 * step), atol=1e-6)
 
 
 @pytest.mark.parametrize(("q", "varies"), [(1, False), (2, False), (1, True)])
