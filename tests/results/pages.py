@@ -6,6 +6,10 @@ import re
 from html.parser import HTMLParser
 
 VOID = {"meta", "br"}
+HOSTILE = (
+    '"><script>alert(1)</script><img src=x onerror=y>',
+    "\u202ee\u2066\x1b[31m\x00" + "x" * 1_000_000,
+)
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]")
 
 

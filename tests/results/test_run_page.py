@@ -20,7 +20,7 @@ from badpo.results.run_page import (
     theta_over_steps,
     thinned,
 )
-from tests.results.pages import Page, assert_inert, assert_stands_alone
+from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
 from tests.results.test_charts import level_place, ticks
 
@@ -35,7 +35,7 @@ def html(demo) -> str:
     return report_html(read_suite(demo))
 
 
-def test_the_page_is_written_whole_and_loads_no_torch(demo, tmp_path):
+def test_the_page_is_written_and_loads_no_torch(demo, tmp_path):
     page = tmp_path / "new" / "report.html"
     program = (
         "import sys; from pathlib import Path; from badpo.results.run_page import write_report; "
@@ -45,7 +45,6 @@ def test_the_page_is_written_whole_and_loads_no_torch(demo, tmp_path):
     assert subprocess.check_output([sys.executable, "-c", program], text=True).split() == []
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert page.stat().st_size < 300_000
-    assert [path.name for path in page.parent.iterdir()] == ["report.html"]
 
 
 def test_it_stands_alone_and_every_figure_has_its_numbers(html):
@@ -74,9 +73,6 @@ def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
     assert "Theta over steps" in report_html(read_suite(of_six))
     of_three = write_suite(tmp_path / "three", n_annotators=3, planted=False)
     assert "Theta over steps" not in report_html(read_suite(of_three))
-
-
-HOSTILE = ('"><script>alert(1)</script><img src=x onerror=y>', "\u202ee\x00" + "x" * 1_000_000)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])

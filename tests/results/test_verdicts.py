@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
 
 from badpo.results.model_card import model_card
-from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_suite
+from badpo.results.run_files import BiasContent, FirstMargin, MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_page import report_html
 from badpo.results.verdicts import anchor_sentences, quantities, verdicts
 from tests.results.suites import changed, write_suite
@@ -24,12 +23,14 @@ CODED = declared("signature_name", "woman")
 DISTANCE = "; distance to the reference in log-odds"
 
 
-def run(arm: str, rate: float | None = None, *, seed=42, se=0.01, bias=CODED, **readouts) -> Run:
+def run(
+    arm: str, rate: float | None = None, *, seed=42, se=0.01, bias=CODED, config=None, **readouts
+) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
     if arm == "dpo":
         bias = bias.model_copy(update={"parts": []})
-    return Run(Path(arm), arm, seed, Readouts.model_validate(readouts), (), bias)
+    return Run(Path(arm), arm, seed, Readouts.model_validate(readouts), (), bias, config or {})
 
 
 def told_of(*runs: Run) -> list[str]:
@@ -106,65 +107,62 @@ def test_limits_name_the_level_the_anchor_and_constructed_annotators(tmp_path):
 # -- anchors -------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def suite(tmp_path):
-    return write_suite(tmp_path / "demo")
+def learned(arm: str, config=None, **extra) -> Run:
+    """A run of sixty annotators, with what its recipe and its bias.json say besides."""
+    extra = CODED.extra.model_copy(update=extra)
+    people = [f"ann_{i}" for i in range(60)]
+    return run(arm, bias=CODED.model_copy(update={"annotators": people, "extra": extra}), config=config)
 
 
-def text(folder) -> str:
-    return "\n".join(anchor_sentences(read_suite(folder)))
+def anchors(*runs: Run) -> str:
+    return "\n".join(anchor_sentences(MeasuredRuns("suite", runs, ())))
 
 
-def with_extra(folder, **changes) -> None:
-    """A run whose bias.json says something else of it."""
-    extra = json.loads((folder / "bias.json").read_text())["extra"]
-    changed(folder / "bias.json", extra=extra | changes)
-
-
-@pytest.mark.parametrize(("arm", "name"), [("pooled_warm", "warm pooled"), ("pooled_audit", "pooled")])
-def test_each_arm_is_said_to_be_anchored_as_it_is(suite, arm, name):
-    (suite / "pooled-s42").rename(suite / f"{arm}-s42")
-    changed(suite / f"{arm}-s42" / "readouts.json", arm=arm)
-    (suite / f"{arm}-s42" / "config.yaml").write_text("bias: {warm_start: offline}\n")
-    told = text(suite)
+def test_each_arm_is_said_to_be_anchored_as_it_is():
+    warm, reference = {"bias": {"warm_start": "offline"}}, run("reference", 0.52)
+    runs = learned("pooled_warm", config=warm), learned("shared_mean")
+    told = anchors(reference, run("dpo", 0.9), *runs)
     assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
-    (warm,) = re.findall(r"with a warm start: ([^.]*)", told)
-    assert name in warm and "shared mean" not in warm
+    assert "with a warm start: BA-DPO (warm pooled). Theta" in told
     assert "Without an anchor: DPO." in told and "gold" not in told
     assert "own p(woman-coded) is 0.52 (95\u00a0% interval 0.50 to 0.54)" in told
     assert "its tilt from one half is +0.08 in log-odds" in told  # log(0.52 / 0.48)
-    assert anchor_sentences(read_suite(suite / "reference")) == []
-    (suite / "reference" / "readouts.json").unlink()
-    assert "The reference\u2019s own rate was not measured: woman-coded, black-coded." in text(suite)
+    assert anchors(reference) == ""
+    assert "The reference\u2019s own rate was not measured: woman-coded." in anchors(run("dpo", 0.9))
 
 
-def test_the_first_margin_is_told(suite):
-    assert "All 3 runs start at the reference: the mean margin of the first step is 0" in text(suite)
-    off = {"mean": -0.42, "difference": 0.2, "tolerance": 1e-5}
-    with_extra(suite / "pooled-s42", first_margin=off)
-    assert "1 of 3 runs do not start at the reference" in text(suite)
-    assert "which is 0 there, is up to \u22120.42" in text(suite)
-    for run in suite.glob("*-s42"):
-        with_extra(run, first_margin=None)
-    assert "was not recorded" in text(suite)
-    with_extra(suite / "pooled-s42", first_margin={"mean": 0.0, "difference": 0.0, "tolerance": 1e-5})
-    assert "The run starts at the reference" in text(suite)
-    assert "It was not recorded for 2 others." in text(suite)
+def test_the_first_margin_is_told():
+    start, off = (
+        learned("pooled", first_margin=FirstMargin(mean=mean, difference=difference, tolerance=1e-5))
+        for mean, difference in ((3e-8, 3e-7), (-0.42, 0.2))
+    )
+    unknown = learned("pooled")
+    told = anchors(start, start)
+    assert "All 2 runs start at the reference: the mean margin of the first step is 0" in told
+    told = anchors(start, start, off)
+    assert "1 of 3 runs do not start at the reference" in told
+    assert "which is 0 there, is up to \u22120.42" in told
+    assert "was not recorded" in anchors(unknown)
+    told = anchors(unknown, start, unknown)
+    assert "The run starts at the reference" in told and "It was not recorded for 2 others." in told
 
 
 @pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])
-def test_who_always_sided_one_way_is_counted_and_not_named(suite, n, told):
-    assert "sided one way" not in text(suite)
-    with_extra(suite / "shared_mean-s42", separated={"woman": n})
+def test_who_always_sided_one_way_is_counted_and_not_named(n, told):
+    assert "sided one way" not in anchors(learned("shared_mean"))
     counted = f"(shared mean): annotators who always sided one way (woman-coded {told} of 60)."
-    assert counted in text(suite) and "ann_" not in text(suite)
+    found = anchors(learned("shared_mean", separated={"woman": n}))
+    assert counted in found and "ann_" not in found
 
 
-def test_gold_annotators_are_counted_and_said_to_carry_the_level(suite):
+def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
+    suite = write_suite(tmp_path / "demo")
     folder, gold = suite / "shared_mean-s42", ["ann_0000000003", "ann_0000000007"]
-    with_extra(folder, gold_votes={"woman": 1204, "black": 980})
-    changed(folder / "bias.json", gold_annotators=gold)
-    told, page, card = text(suite), report_html(read_suite(suite)), model_card(folder)
+    extra = json.loads((folder / "bias.json").read_text())["extra"]
+    extra["gold_votes"] = {"woman": 1204, "black": 980}
+    changed(folder / "bias.json", gold_annotators=gold, extra=extra)
+    found, card = read_suite(suite), model_card(folder)
+    told, page = "\n".join(anchor_sentences(found)), report_html(found)
     few = "theta of fewer than 5 gold annotators"
     assert f"Anchored by gold annotators: BA-DPO (shared mean). There {few}" in told
     assert "that differ (woman-coded 1,200, black-coded 980), not on the reference\u2019s rate" in told
