@@ -27,6 +27,7 @@ from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, sample
 from badpo.readouts.rates import name_probabilities, signature_contexts
+from badpo.runs.run import kept_facts
 from badpo.runs.start import load_model
 from badpo.training import config as config_module
 from badpo.training.encoding import encode_prompts, encode_responses
@@ -254,23 +255,26 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "names", "must"),
+    ("corpus", "conditions", "must"),
     [
         (
-            "signed",
-            ["names", "names-ablation", "lora", "offset"],
+            SIGNED,
+            every_condition("signed", ["names", "names-ablation", "lora", "offset"]),
             "class per_annotator shuffled_ids declared_subset rdpo sampo group_dro em_dpo dpo_lora pooled_lora_fast "
             "dpo_exact_0.5",
         ),
         (
-            "style",
-            ["multipref-length", "multipref-formatting", "multipref-ablation"],
+            STYLE,
+            every_condition("style", ["multipref-length", "multipref-formatting", "multipref-ablation"]),
             "pooled-length shared_mean_warm-length rdpo_strong group_dro_annotators reliability",
         ),
+        (Corpus("signed", "large"), [DPO, Condition("shared_mean")], ""),
+        (Corpus("style", "other"), [DPO, Condition("shared_mean")], ""),
     ],
+    ids=lambda given: given.folder if isinstance(given, Corpus) else "",
 )
 def test_every_arm_takes_two_steps_with_the_papers_code(
-    stand_ins, tmp_path, monkeypatch, kind, names, must
+    stand_ins, tmp_path, monkeypatch, corpus, conditions, must
 ):
     dtypes = {}
 
@@ -283,23 +287,29 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
     monkeypatch.setattr(schedule, "Bench", SigningBench)
     monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
-    conditions = every_condition(kind, names)
     assert set(must.split()) <= {condition.name for condition in conditions}
-    whole = suite(*conditions, corpus=Corpus(kind), columns={"tokens": "tokens.mean"})
+    columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}
+    whole = suite(*conditions, corpus=corpus, columns=columns)
     two_steps = {model: {**keys, "max_steps": 2} for model, keys in stand_ins.keys.items()}
     changes = {"keys": two_steps, "fresh_prompts": few_questions}
     runs = asked(stand_ins, tmp_path / "out", whole, **changes)
     (result,) = run_suites(runs, silent)
-    assert result.tables[0].missing == ()
+    assert result.tables[0].missing == () and result.tables[0].columns == list(columns)
     for condition in conditions:
-        folder = tmp_path / "out" / kind / f"{condition.name}-s42"
+        folder = tmp_path / "out" / corpus.folder / f"{condition.name}-s42"
         readouts = json.loads((folder / "readouts.json").read_text())
-        assert {"heldout", "votes", "kl", "judge"} <= set(readouts), condition.name
+        assert {"tokens", "heldout", "votes", "kl", "judge"} <= set(readouts), condition.name
         has_adapter = (folder / "model" / "adapter_config.json").exists()
-        assert has_adapter == (("lora_r", 32) in condition.overrides), condition.name
+        is_lora = ("lora_r", 32) in condition.overrides or corpus.model != "small"
+        assert has_adapter == is_lora, condition.name
         mixed = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
+            rate = kept_facts(folder)["learning_rate"] / two_steps[corpus.model]["learning_rate"]
+            assert rate == pytest.approx(dict(condition.overrides).get("rate_factor", 1.0))
+        if condition == DPO:
+            first = json.loads((folder / "log.jsonl").read_text().splitlines()[0])
+            assert first["loss"] == pytest.approx(0.6931, abs=1e-3)
         if condition.arm == "em_dpo":
             types = readouts["types"]
             assert sum(types["weights"]) == pytest.approx(1.0) and sum(types["annotators"]) == 60
@@ -308,22 +318,3 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
 
 def few_questions(data: Path | None) -> tuple[str, ...]:
     return tuple(bundled.fresh_prompts()[:40])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", list(MODELS))
-@pytest.mark.parametrize("kind", ["signed", "style"])
-def test_every_model_and_corpus_goes_the_whole_way(stand_ins, tmp_path, kind, model):
-    conditions = [DPO, Condition("shared_mean")]
-    columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}
-    both = suite(*conditions, corpus=Corpus(kind, model), columns=columns)
-    (result,) = run_suites(asked(stand_ins, tmp_path / "out", both), silent)
-    assert result.tables[0].missing == ()
-    assert result.tables[0].columns == list(columns)
-    folder = tmp_path / "out" / Corpus(kind, model).folder
-    has_adapter = (folder / "dpo-s42" / "model" / "adapter_config.json").exists()
-    assert has_adapter == (model != "small")
-    readouts = json.loads((folder / "shared_mean-s42" / "readouts.json").read_text())
-    assert {"tokens", "heldout", "votes", "kl", "theta", "judge"} <= set(readouts)
-    first = json.loads((folder / "dpo-s42" / "log.jsonl").read_text().splitlines()[0])
-    assert first["loss"] == pytest.approx(0.6931, abs=1e-3)

@@ -17,7 +17,6 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from safetensors.torch import load_file
 
 from badpo.anchoring import anchor, source
 from badpo.anchoring.anchor import Bench
@@ -26,16 +25,10 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.names import NAMES, SURNAMES, signature
-from badpo.runs.run import kept_facts
-from badpo.training.recipe import read_recipe
 from badpo_paper import schedule
-from badpo_paper.arm_setup import PAPER_TOKENS, penalty_factor
 from badpo_paper.corpora import bundled
-from badpo_paper.corpora.published import require_unseen
-from badpo_paper.reference import open_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute, silent
-from badpo_paper.settings import SCALES
 from badpo_paper.suites import LORA, Condition, Offset, Panel, Row, Suite
 from tests.paper.conftest import count_training
 from tests.paper.suite_scale import (
@@ -43,7 +36,6 @@ from tests.paper.suite_scale import (
     HELD_OUT,
     KEYS,
     SIGNED,
-    SMALL,
     STYLE,
     dataset,
     small,
@@ -98,7 +90,8 @@ def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished,
     monkeypatch.setattr(Condition, "name", "pooled-length")
     for arm, overrides, told in (
         ("class", (), "bias.variant was pooled, is now class"),
-        ("rdpo", (), "fixed was None, is now"),
+        # the penalty per token is as strong on the shorter answers of this scale
+        ("rdpo", (), r"fixed was None, is now (?!0\.005\b)"),
         ("pooled", (("bias.warm_start", "audit"),), "bias.warm_start was zero, is now audit"),
         ("pooled", LORA, "lora_r was None, is now 32"),
     ):
@@ -125,60 +118,22 @@ def leaking(corpus, data):
     return found if corpus.kind == "style" else replace(found, prompts=(*found.prompts[1:], taught))
 
 
-def contents(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Size and time of every file but the locks."""
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
-
-
-def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_trained(
-    finished, tmp_path, monkeypatch
-):
-    trained, before = count_training(monkeypatch), contents(finished)
+def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_trained(tmp_path):
     # the corpus that comes first is sound, and is not trained either
-    suites = suite(DPO, corpus=STYLE), suite(DPO, POOLED, Condition("class"))
-    for out in (tmp_path / "new", finished):
-        leaky = small(out, *suites, name="leaky", dataset=leaking)
-        with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among"):
-            run_suites(leaky, silent)
-    assert trained == [] and contents(tmp_path) == {} and contents(finished) == before
+    suites = suite(DPO, corpus=STYLE), suite(DPO)
+    leaky = small(tmp_path / "new", *suites, name="leaky", dataset=leaking)
+    with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among"):
+        run_suites(leaky, silent)
+    assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize(
-    "scale",
-    [SMALL, pytest.param(SCALES["tiny"], marks=pytest.mark.slow)],
-    ids=lambda scale: scale.name,
-)
 @pytest.mark.parametrize("corpus", [SIGNED, STYLE], ids=lambda corpus: corpus.kind)
-def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(scale, corpus, tmp_path):
-    found = scale.dataset(corpus, None)
-    train, _ = found.split()
-    require_unseen(found.prompts, set(train.comparisons["prompt"]), "prompts")
-    # whatever the settings say
+def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(corpus, tmp_path):
+    """Whatever the settings say."""
     other = small(tmp_path, keys={"small": {**KEYS, "held_out": 0.1}})
-    assert other.unopened(corpus).recipe.data.held_out == HELD_OUT
-
-
-@pytest.mark.slow
-def test_an_adapter_is_trained_on_the_reference_and_measured_with_it(finished):
-    lora = Condition("dpo", variant="lora", overrides=(*LORA, ("rate_factor", 10.0)))
-    execute(small(finished, suite(lora)), silent)
-    folder = finished / "signed/dpo_lora-s42"
-    assert all("lora" in name for name in load_file(folder / "model" / "adapter_model.safetensors"))
-    assert json.loads((folder / "model/adapter_config.json").read_text())["r"] == 32
-    assert kept_facts(folder)["learning_rate"] == pytest.approx(2.2e-3)
-    assert readouts(folder)["rates"]
-
-
-@pytest.mark.slow
-def test_the_penalty_per_token_is_as_strong_on_shorter_answers(finished):
-    stage = open_stage(STYLE, SMALL, None, finished / "style", silent)
-    execute(small(finished, suite(Condition("rdpo"), corpus=STYLE)), silent)
-    factor = penalty_factor(stage)
-    assert 1 < factor < PAPER_TOKENS
-    cut = replace(stage, recipe=read_recipe(overrides={**stage.keys, "max_length": 120}))
-    assert penalty_factor(cut) > factor  # what is cut is not penalised
-    assert kept_facts(finished / "style/rdpo-s42")["fixed"] == pytest.approx(0.005 * factor)
+    stage = other.unopened(corpus)
+    assert stage.recipe.data.held_out == HELD_OUT
+    assert stage.held_out.n_comparisons == pytest.approx(HELD_OUT * 120, abs=2)
 
 
 # -- anchored runs -----------------------------------------------------------------------------------------------
@@ -314,20 +269,10 @@ def same_results(one: Path, other: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_runs_side_by_side_give_what_one_after_the_other_gives(finished, tmp_path):
-    told = finish(started(tmp_path, tmp_path / "out", jobs=2))
-    assert "(3 of 3)" in told
+def test_two_processes_on_one_suite_one_with_two_jobs_give_what_one_alone_gives(finished, tmp_path):
+    processes = [started(tmp_path, tmp_path / "out", jobs) for jobs in (2, 1)]
+    assert all("(3 of 3)" in finish(process) for process in processes)
     same_results(finished, tmp_path / "out")
-
-
-@pytest.mark.slow
-def test_two_processes_on_one_suite_train_each_run_once(finished, tmp_path):
-    out = tmp_path / "out"
-    told = [finish(process) for process in [started(tmp_path, out) for _ in range(2)]]
-    for name in ("dpo-s42", "pooled-s42"):
-        trained = [sum(f"signed/{name} 1.0" in line for line in text.splitlines()) for text in told]
-        assert sum(trained) == 1, told
-    same_results(finished, out)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import found_runs, read_suite, suite_html
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import FORMATS, Found, panel_table, table_of, to_frame, to_json, written_table
-from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset, small
+from tests.paper.suite_scale import SIGNED, STYLE, dataset, small
 
 SEEDS = (42, 123, 456)
 QWEN = "Qwen2.5-0.5B-Instruct, full fine-tuning"
@@ -103,8 +103,7 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     note = "no share removed: DPO's own shift in p(woman), +0.001 (\u22120.012 to +0.015), does not lie above zero"
     assert table.notes == (note,)
     assert all(note in written_table(table, form) for form in FORMATS)
-    page = page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)))
-    assert "own shift in p(woman)" in page
+    assert "own shift in p(woman)" in page_of(signed, Suite("names", "Names", (panel(DPO, POOLED),)))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +112,6 @@ def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
         ((30.0, 31.0, 29.5), {}, "\u22129.8 (\u221211.7 to \u22127.9)"),
         # with one seed the shift itself decides
         ((41.0,), {42: 0.5}, ""),
-        ((39.0,), {}, "(one seed)"),
         ((40.0,), {}, "(one seed)"),
     ],
 )
@@ -171,34 +169,22 @@ def test_what_is_missing_or_torn_is_said(signed):
     assert panel_table(em, found_runs(asked.suites[0], SIGNED, asked)).missing == ("em_dpo-s42",)
 
 
-CONTROL = Row("control", DPO.condition, "first")
-
-
-@pytest.mark.parametrize(
-    ("changes", "arm", "seeds"),
-    [
-        ({"single_seed_arms": ()}, "pooled", (SEEDS, (42,), (42,))),
-        ({"control_seeds": "all"}, "pooled", (SEEDS, SEEDS, (42,))),
-        ({"control_seeds": "all"}, "em_dpo", ((42,), (42,), (42,))),
-    ],
-)
-def test_a_scale_decides_where_the_papers_controls_are_run(signed, changes, arm, seeds):
-    rows = [Row(word, Condition(arm), word) for word in ("all", "first", "one")]
-    assert tuple(replace(SMALL, **changes).seeds_of(row, SEEDS) for row in rows) == seeds
-    suite = Suite("x", "", (panel(CONTROL, POOLED),))
-    asked = small(signed.parent, suite, seeds=SEEDS, **changes)
-    table = panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
-    _, control, pooled = table.rows
-    # at a single seed it is marked, and has no interval
-    is_single = "control_seeds" not in changes
-    assert control.is_control == is_single == np.isnan(control.cells["p(woman)"].half)
-    assert ("control (seed 42 only)" in written_table(table, "text")) == is_single
-    assert not pooled.is_control
-
-
-def test_of_a_condition_in_several_rows_the_most_seeds_are_planned(tmp_path):
-    suite = Suite("x", "", (panel(CONTROL, DPO, CONTROL),))
-    assert found_runs(suite, SIGNED, small(tmp_path, suite, seeds=SEEDS)).planned("dpo") == SEEDS
+def test_a_scale_decides_where_the_papers_controls_are_run(signed):
+    control = Row("control", DPO.condition, "first")
+    suite = Suite("x", "", (panel(control, POOLED),))
+    for where, is_single in (("first", True), ("all", False)):
+        asked = small(signed.parent, suite, seeds=SEEDS, control_seeds=where)
+        table = panel_table(suite.panels[0], found_runs(suite, SIGNED, asked))
+        _, row, pooled = table.rows
+        # at a single seed it is marked, and has no interval
+        assert row.is_control == is_single == np.isnan(row.cells["p(woman)"].half)
+        assert ("control (seed 42 only)" in written_table(table, "text")) == is_single
+        assert not pooled.is_control
+        assert asked.scale.seeds_of(replace(control, seeds="one"), SEEDS) == (42,)
+        assert asked.scale.seeds_of(replace(control, condition=Condition("em_dpo")), SEEDS) == (42,)
+    # of a condition in several rows the most seeds are planned
+    suite = Suite("x", "", (panel(control, DPO, control),))
+    assert found_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned("dpo") == SEEDS
 
 
 # -- further panels ------------------------------------------------------------------------------------------------
@@ -265,10 +251,7 @@ def test_the_votes_before_training_are_the_audits(style):
     assert [one.panel.title for one in result.tables] == ["The votes, before training", QWEN]
     texts = [result.text(form) for form in (*FORMATS, "csv")]
     assert all("offline theta" in text for text in (*texts, suite_html(result, "--scale tiny")))
-    assert result.to_json()["tables"][0]["cells"]
-
-
-def test_an_attribute_whose_votes_all_go_one_way_has_a_dash(style):
+    # votes that all go one way have no finite log-odds
     found = dataset(STYLE)
     delta, votes = found.judgments.delta[:, 0], found.judgments.votes
     toward = votes.assign(sign=np.where(delta != 0, delta, votes["sign"]).astype(int))
@@ -314,10 +297,7 @@ def test_every_format_has_the_footnotes_of_its_rows(style):
         write_json(style / f"{row.condition.name}-s42" / "run.json", run)
     found = Suite("test", "A test", (replace(whole, rows=shown),))
     result = read_suite(found, small(style.parent, found))
-    multiplied, words = (
-        "0.005 is multiplied by 2.00 at this scale",
-        "white-space words, as the published",
-    )
+    multiplied, words = "0.005 is multiplied by 2.00", "white-space words, as the published"
     for form in FORMATS:
         text = result.text(form)
         # said once, behind both rows
