@@ -42,7 +42,7 @@ NOTHING = "(nothing)"
 PLACES = {
     "ARMS": "badpo_paper.arms:ARMS badpo.experiments.arms:ARMS",
     "arm_judgments": "badpo_paper.arm_setup:arm_judgments badpo.experiments.arm_setup:arm_judgments",
-    "arm_objective": "badpo_paper.arm_setup:arm_objective badpo.experiments.arm_setup:arm_objective",
+    "objective": "badpo.objective.objectives:make_objective badpo.experiments.arm_setup:arm_objective",
     "arm_bias": "badpo_paper.arm_setup:arm_bias badpo.experiments.arm_setup:arm_bias",
     "honoured": "badpo.training.trl_keys:HONOURED",
     "without effect": "badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",
@@ -322,10 +322,11 @@ def arm(name: str, folder: str, lora: bool = False, batching: str = "random") ->
     set_seed(42)
     chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
     args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
-    made = {
-        "bias": found("arm_bias")(one, seen),
-        "objective": found("arm_objective")(one, seen, 42, args.beta),
-    }
+    make = found("objective")
+    # objectives are made by their name and settings, and were made of the arm
+    is_named = make.__name__ == "make_objective"
+    of = {"name": one.objective, **one.settings} if is_named else one
+    made = {"bias": found("arm_bias")(one, seen), "objective": make(of, seen, 42, args.beta)}
     if lora:
         made["peft_config"] = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
     BADPOTrainer("model", args=args, train_dataset=seen, processing_class=tokenizer, **made).train()

@@ -16,7 +16,6 @@ from badpo.data.attributes import Attribute, LengthWords, plain_text
 from badpo.data.judgments import Judgments
 from badpo.estimation.significance import first_votes
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.objective.objectives import Objective, make_objective
 from badpo.runs.run import Prepared
 from badpo.runs.start import majority_responses
 from badpo.training.encoding import encode_responses
@@ -128,11 +127,6 @@ def arm_judgments(
         annotator = np.random.default_rng(seed).integers(judgments.n_annotators, size=judgments.n_votes)
         judgments = replace(judgments, votes=judgments.votes.assign(annotator=annotator))
     return judgments
-
-
-def arm_objective(arm: Arm, judgments: Judgments, seed: int, beta: float) -> Objective:
-    """The objective of an arm; ``judgments`` are those of `arm_judgments`."""
-    return make_objective({"name": arm.objective, **arm.settings}, judgments, seed, beta)
 
 
 def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:

@@ -15,16 +15,17 @@ from scipy.sparse import block_diag, csr_array
 from badpo.attributes import Length
 from badpo.data.attributes import LengthWords
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.objective.objectives import make_objective
 from badpo.readouts.heldout import vote_accuracy
 from badpo.runs.evaluate import theta_rows, with_own_attributes
+from badpo.runs.start import majority_responses
 from badpo_paper import arm_setup
 from badpo_paper.arm_setup import (
+    PAPER_TOKENS,
     adjusted_arm,
     agreements,
     arm_bias,
-    arm_objective,
     labelled,
     method_facts,
     spectral_labels,
@@ -78,15 +79,10 @@ def test_shuffled_identities_and_a_declared_subset():
     assert (annotator != other["annotator"].to_numpy()).mean() > 0.9
 
 
-def test_every_arms_objective_can_be_made_and_groups_by_class_need_the_class_of_everyone():
+def test_every_arms_objective_can_be_made():
     for arm in ARMS.values():
         if arm.objective != "types":
-            objective = arm_objective(arm, short(), 7, 0.25)
-            assert getattr(objective, "seed", 7) == 7 and getattr(objective, "beta", 0.25) == 0.25
-    judgments = Judgments.read(tiny.votes().drop(columns="annotator_class"))
-    with pytest.raises(ConfigError, match="5 of 5 have none"):
-        arm_objective(ARMS["group_dro"], judgments, 1, 0.1)
-    assert arm_objective(ARMS["reliability"], judgments, 1, 0.1).n_groups == 5
+            make_objective({"name": arm.objective, **arm.settings}, short(), 7, 0.25)
 
 
 TEXTS = {"response_a": "So it is.", "response_b": "No."}
@@ -133,19 +129,27 @@ def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
     assert arm_bias(ARMS["length_pooled"], judgments) is None and judgments.attributes[0].continuous
 
 
-def test_a_length_counts_as_much_on_shorter_answers(monkeypatch):
-    monkeypatch.setattr(arm_setup, "penalty_factor", lambda stage: 4.0)
-    short, long = SimpleNamespace(scale=SMALL), SimpleNamespace(scale=SCALES["paper"])
+def test_a_length_counts_as_much_on_shorter_answers():
+    args = SimpleNamespace(max_length=192, max_prompt_length=96)
+    short_answers, long_answers = (
+        SimpleNamespace(scale=scale, train=short(), args=args, tokenizer=tiny.tokenizer())
+        for scale in (SMALL, SCALES["paper"])
+    )
+    sides = majority_responses(short())
+    factor = round(PAPER_TOKENS / np.mean([len(text.split()) + 1 for text in sides]), 2)
     expected = {
-        "rdpo": (0.02, 1),
-        "rdpo_strong": (0.08, 1),
-        "rdpo_words": (0.02, 1),
-        "length_pooled": (0, 25),
+        "rdpo": (0.005 * factor, 1),
+        "rdpo_strong": (0.02 * factor, 1),
+        "rdpo_words": (0.005 * factor, 1),
+        "length_pooled": (0, 100 / factor),
     }
     for name, arm in ARMS.items():
-        changed = adjusted_arm(arm, short)
+        changed = adjusted_arm(arm, short_answers)
         assert (changed.fixed, changed.length_unit) == pytest.approx(expected.get(name, (0, 1)))
-        assert adjusted_arm(arm, long) is arm
+        assert adjusted_arm(arm, long_answers) is arm
+    # what is cut is not penalised
+    args.max_length = 12
+    assert adjusted_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
 
 
 # -- the spectral meta-learner ------------------------------------------------------------------------------------
@@ -162,19 +166,15 @@ def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
     return truth, csr_array((sign, (comparison, annotator)), shape=(n_comparisons, len(accuracy)))
 
 
-def test_reliabilities_are_recovered_from_overlapping_votes():
+def test_labels_of_recovered_reliabilities_beat_the_majority_and_turn_with_the_comparisons():
     accuracy = np.linspace(0.45, 0.95, 12)
-    found = spectral_labels(votes(accuracy, 3000, 4, seed=0)[1])
+    truth, table = votes(accuracy, 3000, 5, seed=0)
+    found = spectral_labels(table)
     np.testing.assert_allclose(found.reliability, 2 * accuracy - 1, atol=0.12)
     assert found.cells == 1.0
-
-
-def test_labels_beat_the_majority_and_turn_with_the_comparisons():
-    truth, table = votes([0.95, 0.92, 0.55, 0.52, 0.5, 0.5, 0.48], 2000, 5, seed=1)
-    found = spectral_labels(table)
     majority = np.sign(table.sum(axis=1))
     assert (found.label == truth).mean() > (majority == truth).mean() + 0.05
-    flip = np.random.default_rng(0).choice([-1, 1], 2000)
+    flip = np.random.default_rng(0).choice([-1, 1], 3000)
     other = spectral_labels(csr_array(table * flip[:, None]))
     np.testing.assert_allclose(found.reliability, other.reliability, atol=1e-8)
     np.testing.assert_array_equal(found.label * flip, other.label)
