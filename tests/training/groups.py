@@ -5,7 +5,6 @@ An import costs more than a tiny run: a test that starts four processes would mo
 
 from __future__ import annotations
 
-import json
 import math
 import multiprocessing
 import os
@@ -34,7 +33,6 @@ from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.objective.objectives import GroupWeights, SampledTokens, VoteWeights
 from badpo.training import logprobs
-from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
 from tests.training import tiny_runs
@@ -64,11 +62,10 @@ class Options:
     evaluate: bool = False  # every two steps, on an odd number of votes
     as_accelerate_does: bool = False  # which leaves weights whole on processors
     own_weights: bool = False  # each process starts with other weights
-    die_at: int = 0
-    die_rank: int | None = None  # the process that dies; else all of them
+    fault: str = ""  # what goes wrong, of `Fault`
+    fault_at: int = 3
+    fault_rank: int | None = None  # where it does; everywhere
     logits_at_once: int = 0
-    broken: str = ""
-    break_at: int = 3
 
 
 # Each makes an objective for so many annotators.
@@ -79,51 +76,35 @@ OBJECTIVES = {
 }
 
 
-class KilledAt(TrainerCallback):
-    """Kills the process, without any chance to clean up, while a step is under way."""
+class Fault(TrainerCallback):
+    """What goes wrong at a step: killed, a margin or gradient NaN from then on, theta infinite, or weights moved."""
 
-    def __init__(self, step: int):
-        self._step = step
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step + 1 == self._step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-class _NotFiniteBackward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, value):
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * math.nan
-
-
-class BrokenAt(TrainerCallback):
-    """From a step on, on the last process: a margin is NaN, or a gradient, or theta is infinite, or weights moved."""
-
-    def __init__(self, step: int, kind: str):
+    def __init__(self, run: BADPOTrainer, step: int, kind: str):
+        self._run = run
         self._step = step
         self._kind = kind
 
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step + 1 != self._step or args.process_index != args.world_size - 1:
+        run = self._run
+        if state.global_step + 1 != self._step:
             return
-        run = self.trainer
-        if self._kind == "theta":
+        if self._kind == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif self._kind == "theta":
             run.bias.deviation.data.fill_(math.inf)
         elif self._kind == "weights":
             for parameter in run.model.parameters():
                 parameter.data.mul_(1.1)
         else:
             whole = run._margins
-            broken = _with_nan if self._kind == "margin" else _NotFiniteBackward.apply
-            run._margins = lambda model, inputs: broken(whole(model, inputs))
+            run._margins = lambda model, inputs: broken(whole(model, inputs), self._kind)
 
 
-def _with_nan(margins):
-    return torch.cat([margins[:1] * math.nan, margins[1:]])
+def broken(margins: torch.Tensor, kind: str) -> torch.Tensor:
+    if kind == "margin":
+        return torch.cat([margins[:1] * math.nan, margins[1:]])
+    margins.register_hook(lambda gradient: gradient * math.nan)
+    return margins
 
 
 def votes(asked: Options) -> pd.DataFrame:
@@ -134,7 +115,7 @@ def votes(asked: Options) -> pd.DataFrame:
     return table
 
 
-def config(folder: Path, asked: Options) -> BADPOConfig:
+def settings(asked: Options) -> dict:
     """The settings of a run; the step is the same for every number of processes."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     # an uneven step has fewer comparisons than micro-batches, so that some processes get empty ones
@@ -144,8 +125,7 @@ def config(folder: Path, asked: Options) -> BADPOConfig:
         "fsdp_config"
     ]
     sharded = {"fsdp": True, "fsdp_config": shipped} if asked.fsdp and world > 1 else {}
-    return tiny_runs.config(
-        folder,
+    return dict(
         per_device_train_batch_size=per_device,
         per_device_eval_batch_size=3,
         gradient_accumulation_steps=accumulation // world,
@@ -189,48 +169,36 @@ def multimodal():
 
 
 def train(folder: Path, asked: Options) -> None:
-    """Train, save the model and theta, and what was evaluated."""
     judgments = Judgments.read(votes(asked), attributes=[Length(ratio=1.5)])
     rank = int(os.environ.get("RANK", "0"))
-    callbacks = []
-    if asked.die_at and asked.die_rank in (None, rank):
-        callbacks.append(KilledAt(asked.die_at))
-    if asked.broken:
-        callbacks.append(BrokenAt(asked.break_at, asked.broken))
     if asked.fsdp and not asked.as_accelerate_does:
         divide_on_processors()
     if asked.logits_at_once:
         logprobs.LOGITS_AT_ONCE = asked.logits_at_once
     model = tiny.model(seed=rank if asked.own_weights else 0, tied=not asked.untied)
-    trainer = BADPOTrainer(
+    trainer = tiny_runs.trainer(
+        folder,
+        judgments,
         multimodal() if asked.multimodal else tiny.mixture_of_experts() if asked.experts else model,
-        args=config(folder, asked),
-        train_dataset=judgments,
         eval_dataset=judgments.take(range(7)) if asked.evaluate else None,
-        processing_class=tiny.tokenizer(),
         peft_config=tiny_runs.lora() if asked.lora else None,
-        callbacks=callbacks,
         objective=OBJECTIVES[asked.objective](judgments.n_annotators),
+        **settings(asked),
     )
-    for callback in callbacks:
-        callback.trainer = trainer
+    if asked.fault and asked.fault_rank in (None, rank):
+        trainer.add_callback(Fault(trainer, asked.fault_at, asked.fault))
     trainer.train(resume_from_checkpoint=True if asked.resume else None)
     if trainer.args.fsdp:
         divided = any(isinstance(p, DTensor) for p in trainer.model.parameters())
         assert divided, "the weights are not divided"
     trainer.save_model()
-    if trainer.is_world_process_zero():
-        torch.save(trainer.bias.theta().detach(), folder / "theta.pt")
-        evaluated = [line for line in trainer.state.log_history if "eval_loss" in line]
-        (folder / "evaluated.json").write_text(json.dumps(evaluated))
 
 
 class Ended(NamedTuple):
-    """How the ranks of one group ended: exit status or minus a signal, what each printed, and whether time was over."""
+    """How the ranks of one group ended: exit status or minus a signal, and what each printed."""
 
     statuses: tuple[int, ...]
     outputs: tuple[str, ...]
-    hung: bool
 
 
 def free_port() -> int:
@@ -259,8 +227,9 @@ def run_group(n: int, folder: Path, asked: Options, seconds: float = SECONDS) ->
     for process in hung:
         process.kill()
         process.join()
-    texts = [path.read_text(errors="replace") for path in outputs]
-    return Ended(tuple(process.exitcode for process in processes), tuple(texts), bool(hung))
+    outputs = tuple(path.read_text(errors="replace") for path in outputs)
+    assert not hung, outputs
+    return Ended(tuple(process.exitcode for process in processes), outputs)
 
 
 def _run(folder: Path, asked: Options, environment: dict[str, str], output: Path) -> None:

@@ -267,7 +267,7 @@ def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(folder, monkey
         (24, 4, {"objective": lambda: GroupWeights([0, 0, 1, 1, 2], eta=0.5)}),
         # nothing is left to do
         (24, 8, {}),
-        (10, 8, {"save_strategy": "epoch"}),
+        (24, 8, {"save_strategy": "epoch"}),
     ],
 )
 def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(tmp_path, n_comparisons, step, options):

@@ -18,7 +18,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.training.checkpoints import save_bias
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
-from tests.training.groups import BrokenAt
+from tests.training.groups import Fault
 from tests.training.tiny_runs import judgments, log_lines, trainer
 
 # two processes that hold the same
@@ -113,9 +113,7 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
 @pytest.mark.parametrize("kind", ["margin", "gradient", "theta"])
 def test_a_value_that_is_not_finite_stops_the_run_and_names_its_comparison(tmp_path, kind, precision):
     run = trainer(tmp_path, save_strategy="steps", save_steps=1, **precision)
-    callback = BrokenAt(3, kind)
-    callback.trainer = run
-    run.add_callback(callback)
+    run.add_callback(Fault(run, 3, kind))
     with pytest.raises(NotFiniteError, match=r"^step 3: .*comparisons? .*\bc\d+") as caught:
         run.train()
     assert len(log_lines(tmp_path)) == 2

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +21,7 @@ from safetensors.torch import load_file
 from torch.distributed import DistNetworkError
 
 from badpo.cli.options import reporting_errors
+from badpo.objective.bias import BiasTerm
 from badpo.training.processes import lost_peer
 from tests import tiny
 from tests.runs.recipes import write_recipe
@@ -38,8 +38,7 @@ def alone(tmp_path_factory):
 
 def succeeded(n: int, folder: Path, options: Options) -> Path:
     ended = run_group(n, folder, options)
-    told = "\n".join([f"statuses {ended.statuses}, hung {ended.hung}", *ended.outputs])
-    assert not ended.hung and not any(ended.statuses), told
+    assert not any(ended.statuses), "\n".join([str(ended.statuses), *ended.outputs])
     return folder
 
 
@@ -49,11 +48,16 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def theta(folder: Path) -> torch.Tensor:
-    return torch.load(folder / "theta.pt", weights_only=True)
+    return BiasTerm.load(folder).theta().detach()
 
 
 def losses(folder: Path) -> list[float]:
     return [json.loads(line)["loss"] for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def evaluations(folder: Path) -> list[dict]:
+    state = json.loads((folder / "checkpoints" / "checkpoint-6" / "trainer_state.json").read_text())
+    return [line for line in state["log_history"] if "eval_loss" in line]
 
 
 @slow
@@ -87,9 +91,9 @@ def test_processes_equal_one(alone, tmp_path, n, options):
     assert losses(ours) == pytest.approx(losses(theirs), rel=1e-5)
     torch.testing.assert_close(theta(ours), theta(theirs), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weights(ours), weights(theirs), rtol=1e-3, atol=1e-5)
-    evaluated = [json.loads((folder / "evaluated.json").read_text()) for folder in (ours, theirs)]
-    assert [len(found) for found in evaluated] == [3 * options.evaluate] * 2
-    for one, other in zip(*evaluated, strict=True):
+    measured = [evaluations(folder) for folder in (ours, theirs)]
+    assert [len(found) for found in measured] == [3 * options.evaluate] * 2
+    for one, other in zip(*measured, strict=True):
         assert one == pytest.approx(other, rel=1e-5)
 
 
@@ -111,7 +115,7 @@ def test_two_processes_in_bf16_start_at_log_two_and_equal_one(alone, tmp_path, l
 def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, options):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     succeeded(n, whole, options)
-    assert set(run_group(n, cut, replace(options, die_at=4)).statuses) == {-9}
+    assert set(run_group(n, cut, replace(options, fault="killed", fault_at=4)).statuses) == {-9}
     succeeded(n, cut, replace(options, resume=True))
     assert (cut / "log.jsonl").read_text() == (whole / "log.jsonl").read_text()
     assert torch.equal(theta(cut), theta(whole))
@@ -121,8 +125,8 @@ def test_all_killed_and_resumed_equals_uninterrupted_to_the_bit(tmp_path, n, opt
 @slow
 @pytest.mark.parametrize(("rank", "options"), [(0, Options()), (3, Options()), (1, Options(fsdp=True))])
 def test_one_that_dies_ends_all(tmp_path, rank, options):
-    ended = run_group(4, tmp_path, replace(options, die_at=3, die_rank=rank), seconds=60)
-    assert not ended.hung, ended.outputs
+    options = replace(options, fault="killed", fault_rank=rank)
+    ended = run_group(4, tmp_path, options, seconds=60)
     assert ended.statuses[rank] == -9
     assert all(status == 1 for i, status in enumerate(ended.statuses) if i != rank), ended.statuses
 
@@ -134,19 +138,19 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
         (Options(own_weights=True), "the processes do not start alike: reference differ"),
         # divided weights, where they would stay whole
         (Options(fsdp=True, as_accelerate_does=True), "fsdp was asked for, but"),
-        (Options(broken="weights", break_at=1), "though the policy is its own reference"),
-        (Options(broken="weights", break_at=1, bf16=True), "though the policy is its own reference"),
-        (Options(broken="weights", break_at=1, fsdp=True), "though the policy is its own reference"),
-        (Options(broken="margin"), "NotFiniteError: step 3: .*comparison c"),
-        (Options(broken="margin", fsdp=True), "NotFiniteError: step 3: .*comparison c"),
-        (Options(broken="gradient", bf16=True), "NotFiniteError: step 3: .*comparisons are c"),
-        (Options(broken="gradient", fsdp=True), "NotFiniteError: step 3: .*comparisons are c"),
-        (Options(broken="theta"), "NotFiniteError: step 3: .*comparison c"),
+        (Options(fault="weights", fault_at=1), "though the policy is its own reference"),
+        (Options(fault="weights", fault_at=1, bf16=True), "though the policy is its own reference"),
+        (Options(fault="weights", fault_at=1, fsdp=True), "though the policy is its own reference"),
+        (Options(fault="margin"), "NotFiniteError: step 3: .*comparison c"),
+        (Options(fault="margin", fsdp=True), "NotFiniteError: step 3: .*comparison c"),
+        (Options(fault="gradient", bf16=True), "NotFiniteError: step 3: .*comparisons are c"),
+        (Options(fault="gradient", fsdp=True), "NotFiniteError: step 3: .*comparisons are c"),
+        (Options(fault="theta"), "NotFiniteError: step 3: .*comparison c"),
     ],
 )
 def test_what_is_wrong_on_one_process_stops_all_of_them_alike(tmp_path, options, said):
-    ended = run_group(2, tmp_path, options, seconds=60)
-    assert not ended.hung and ended.statuses == (1, 1), ended.outputs
+    ended = run_group(2, tmp_path, replace(options, fault_rank=1), seconds=60)
+    assert ended.statuses == (1, 1), ended.outputs
     told = [text.splitlines()[-1] for text in ended.outputs]
     assert all(re.search(said, line) for line in told), told
     if "step 3" in said:
@@ -225,35 +229,29 @@ def one_of_two(monkeypatch):
     signal.signal(signal.SIGTERM, before)
 
 
-def told_to_end() -> None:
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(5)
-
-
-def failing_with(said: str) -> Callable[[], None]:
-    def fail() -> None:
-        raise RuntimeError(said)
-
-    return fail
-
-
 LEFT = "another process of this run has ended"
 OWN = "no module of gloomy weights"
 
 
 @pytest.mark.parametrize(
-    ("ended", "said"),
+    ("error", "said"),
     [
-        (told_to_end, LEFT),
-        (failing_with("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"), LEFT),
-        (failing_with(OWN), f"RuntimeError: {OWN}"),
+        (None, LEFT),  # the launcher ends it
+        (RuntimeError("[gloo/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"), LEFT),
+        (RuntimeError(OWN), f"RuntimeError: {OWN}"),
     ],
 )
 def test_one_of_several_says_why_it_ends_and_a_signal_while_ending_changes_nothing(
-    one_of_two, capsys, ended, said
+    one_of_two, capsys, error, said
 ):
+    def end():
+        if error is not None:
+            raise error
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+
     with pytest.raises(typer.Exit) as raised:
-        reporting_errors(ended)()
+        reporting_errors(end)()
     told = capsys.readouterr().err
     assert raised.value.exit_code == 1
     assert told.count(said) == 1 and ("--resume" in told) == (said == LEFT)

@@ -10,9 +10,8 @@ import types
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset, DatasetDict
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
 from badpo.attributes import Length
@@ -26,7 +25,6 @@ from badpo.objective.objectives import (
     SampledTokens,
     VoteWeights,
 )
-from badpo.training.attention import TREE_ATTENTION
 from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
@@ -79,14 +77,12 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
 ):
     votes = tiny.for_the_longer(tiny.votes(n_comparisons=6, per_comparison=4))
     data = Judgments.read(votes, attributes=[Length(ratio=1.5)])
-    forwards = []
-    counted = BADPOTrainer._margins
-
-    def margins(self, model, inputs):
-        forwards.append(len(inputs["comparisons"]))
-        return counted(self, model, inputs)
-
-    monkeypatch.setattr(BADPOTrainer, "_margins", margins)
+    forwards, margins = [], BADPOTrainer._margins
+    monkeypatch.setattr(
+        BADPOTrainer,
+        "_margins",
+        lambda self, *given: forwards.append(len(given[1]["comparisons"])) or margins(self, *given),
+    )
     n = {"grouped": 8, "comparisons": 2}[batching]
     runs, losses = [], []
     for size, parts, expected in ((n, 1, [2, 2]), (1, n, [1, 1, 1, 1])):
@@ -297,10 +293,8 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
     run = trained(tmp_path, ref_model=str(tmp_path / "other"), max_steps=1)
     given = trainer(tmp_path / "given", ref_model=tiny.model(seed=seed))
     assert run.reference_cache.key == given.reference_cache.key
-    said = [record.getMessage() for record in caplog.records if "W152" in record.getMessage()]
     assert [found.code for found in run.findings] == ["W152"] * differs
-    assert len(said) == differs
-    assert all("leave ref_model out" in sentence for sentence in said)
+    assert ("leave ref_model out" in caplog.text) == differs
     run.save_model()
     recorded = json.loads((tmp_path / "bias.json").read_text())["extra"]["first_margin"]
     assert (recorded["difference"] > recorded["tolerance"]) == differs
@@ -345,10 +339,8 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
 
 def test_several_evaluation_sets_are_measured_while_training(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    sets = DatasetDict({name: Dataset.from_pandas(tiny.votes(seed=n)) for n, name in enumerate("ab")})
-    run = trained(
-        tmp_path, train, eval_dataset={**sets, "c": held_out}, eval_strategy="steps", eval_steps=3
-    )
+    sets = {"a": tiny.votes(), "b": tiny.votes(seed=1), "c": held_out}
+    run = trained(tmp_path, train, eval_dataset=sets, eval_strategy="steps", eval_steps=3)
     assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= {
         key for entry in run.state.log_history for key in entry
     }
@@ -356,9 +348,6 @@ def test_several_evaluation_sets_are_measured_while_training(tmp_path):
         run.get_eval_dataloader()
     assert len(next(iter(run.get_eval_dataloader("b")))["sign"]) == run.args.per_device_eval_batch_size
     assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
-    late = trainer(tmp_path / "late", train)
-    late.eval_dataset = tiny.votes(seed=1)
-    assert late.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
 
 
 # -- what is taken and refused ----------------------------------------------------------------------------------------
@@ -370,10 +359,10 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with caplog.at_level("INFO", "badpo"):
         run = trainer(tmp_path, data, eval_dataset=data)
-    assert set(data.findings) <= set(run.findings)
+    told = [(record.getMessage(), record.levelname) for record in caplog.records]
     for finding in data.findings:
-        (record,) = [r for r in caplog.records if r.getMessage() == str(finding)]
-        assert record.levelname == ("INFO" if finding.severity == "notice" else "WARNING")
+        level = "INFO" if finding.severity == "notice" else "WARNING"
+        assert told.count((str(finding), level)) == run.findings.count(finding) == 1
     assert {"W107", "N130"} <= {finding.code for finding in data.findings}
 
 
@@ -458,9 +447,7 @@ def test_what_is_saved_and_published_when_asked_for_loads_plainly_and_names_no_a
 
 
 @pytest.mark.parametrize("batch, accumulation", [(4, 1), (2, 2), (1, 4)])
-def test_a_step_takes_the_mean_over_all_its_response_tokens_under_the_tree_attention(
-    tmp_path, batch, accumulation
-):
+def test_a_step_takes_the_mean_over_all_its_response_tokens(tmp_path, batch, accumulation):
     draw = np.random.default_rng(0).integers
     # of very different lengths, so that a mean of means is another number
     responses = [(draw(2, 60, 4), draw(2, 60, n)) for n in (1, 2, 9, 17)]
@@ -468,15 +455,8 @@ def test_a_step_takes_the_mean_over_all_its_response_tokens_under_the_tree_atten
     options |= dict(max_grad_norm=0.0, logging_steps=1, use_cpu=True)
     sizes = dict(per_device_train_batch_size=batch, gradient_accumulation_steps=accumulation)
     args = supervised_arguments(tmp_path, **options, **sizes)
-    seen = set()
-
-    class Looks(TrainerCallback):
-        def on_optimizer_step(self, args, state, control, model=None, **kwargs):
-            seen.add(model.config._attn_implementation)
-
-    run = SupervisedTrainer(tiny.model(), args, responses, callbacks=[Looks()])
+    run = SupervisedTrainer(tiny.model(), args, responses)
     run.train()
-    assert seen == {TREE_ATTENTION} and run.model.config._attn_implementation == "sdpa"
     expected = tiny.model()
     loss = -torch.cat([tiny.plain_logps(expected, *pair) for pair in responses]).mean()
     loss.backward()
