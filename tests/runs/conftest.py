@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from badpo.runs import evaluate
 from badpo.runs.run import train_run
 from tests.paper.conftest import tiny_demo  # noqa: F401
 from tests.runs.recipes import recipe
@@ -20,3 +21,8 @@ def run(trained, tmp_path):
     """A copy of the trained run, in ``tmp_path / "project"``."""
     shutil.copytree(trained.parents[1], tmp_path / "project")
     return tmp_path / "project" / "runs" / trained.name
+
+
+@pytest.fixture(autouse=True)
+def _short_answers(monkeypatch):
+    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 12)

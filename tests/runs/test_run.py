@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,15 +17,17 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from badpo.data.files import BusyError, locked, run_damage
+from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
-from badpo.runs.run import plan_run, read_judgments, train_run
-from badpo.training.recipe import read_recipe
+from badpo.runs.run import plan_run, read_judgments, run_folder, train_run
+from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
 from tests.runs.recipes import as_chat, as_trl, log_lines, recipe, written
 
+GOLD = ["person 0", "person 4"]
 RUN_FILES = {"run.json", "config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors"}
 
 
@@ -56,26 +58,15 @@ def stop_at_step(monkeypatch, step: int) -> None:
     monkeypatch.setattr(BADPOTrainer, "finish_step", stop)
 
 
-# -- the plan ------------------------------------------------------------------------------------------------
+def stopped(asked: Recipe, monkeypatch) -> Path:
+    """The folder of a run that was interrupted in its last step, after the checkpoint of step 2."""
+    stop_at_step(monkeypatch, 4)
+    with pytest.raises(KeyboardInterrupt):
+        train_run(asked)
+    return run_folder(asked)
 
 
-def test_a_plan_says_what_the_run_will_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(transformers.Trainer, "train", lambda *args, **kwargs: pytest.fail("trained"))
-    asked = recipe(tmp_path, reference={"sft": True})
-    before = written(tmp_path)
-    plan = plan_run(asked)
-    assert written(tmp_path) == before and not (tmp_path / "runs").exists()
-    train, held_out = read_judgments(asked)
-    assert (plan.n_judgments, plan.n_held_out) == (train.n_votes, held_out.n_votes) == (96, 24)
-    assert (plan.n_comparisons, plan.n_annotators, plan.n_steps) == (32, 6, 4)
-    assert plan.n_trained == plan.n_parameters > 0
-    assert [test.passed for test in plan.self_tests] == [True]
-    assert plan.run_folder == str(tmp_path / "runs" / "shared_mean-s42")
-    text = "\n".join(plan.lines())
-    for part in ("96 on 32 comparisons by 6 annotators", "24 judgments held out"):
-        assert part in text
-    assert {finding.code for finding in plan.findings} >= {"W121"}
-    json.dumps(dataclasses.asdict(plan))
+# -- the run -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -83,20 +74,11 @@ def test_a_plan_says_what_the_run_will_do(tmp_path, monkeypatch):
     # 96 judgments in steps of 10 are 10 steps, the last one small; a little more than one epoch is one more
     [("random", 1.02, 10, 11), ("comparisons", 1.0, 5, 7)],
 )
-def test_a_plan_counts_the_steps_of_epochs(tmp_path, monkeypatch, batching, epochs, size, steps):
-    trainers = []
-    train = BADPOTrainer.train
-    monkeypatch.setattr(
-        BADPOTrainer, "train", lambda self, **options: trainers.append(self) or train(self, **options)
-    )
+def test_a_plan_counts_the_steps_of_epochs(tmp_path, batching, epochs, size, steps):
     of_epochs = {"max_steps": None, "num_train_epochs": epochs, "batching": batching}
     asked = recipe(tmp_path, per_device_train_batch_size=size, **of_epochs)
     plan = plan_run(asked)
-    train_run(asked)
-    assert plan.n_steps == trainers[0].state.global_step == steps
-
-
-# -- the run -------------------------------------------------------------------------------------------------
+    assert plan.n_steps == log_lines(train_run(asked))[-1]["step"] == steps
 
 
 def test_a_run_folder_has_everything(trained):
@@ -106,7 +88,7 @@ def test_a_run_folder_has_everything(trained):
     public = {path.name for path in folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077}
     private = {path.name for path in folder.rglob("*")} - public
     assert private >= {"bias.json", "bias_optimizer.safetensors", "run.json", "complete.json"}
-    assert private >= {"log.jsonl", "trainer_state.json"}
+    assert private >= {"log.jsonl", "trainer_state.json", "config.yaml", "bias.safetensors"}
     assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
     assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
@@ -144,17 +126,15 @@ def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
 
 def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
+    gold = {"variant": "class", "gold_annotators": ["person 0"]}
     changes = {
-        "dpo-s1": {"bias": "none"},
-        "pooled-s1": {"bias": "pooled"},
-        "pooled_warm-s1": {"bias": {"variant": "pooled", "warm_start": "offline"}},
-        "pooled_group_weights-s1": {"bias": "pooled", "objective": weighed},
+        "dpo-s1": {"bias": "none", "seed": 1},
+        "pooled_warm-s42": {"bias": {"variant": "pooled", "warm_start": "offline"}},
+        "class_gold_audit-s42": {"bias": gold | {"warm_start": "audit"}},
+        "pooled_group_weights-s2": {"bias": "pooled", "objective": weighed, "seed": 2},
     }
-    folders = [train_run(recipe(tmp_path, max_steps=2, seed=1, **asked)) for asked in changes.values()]
-    assert [folder.name for folder in folders] == list(changes)
-    assert not same_weights(folders[0], folders[1])
-    assert log_lines(folders[-1])[0]["groups/weight_sd"] > 0
-    assert yaml.safe_load((folders[-1] / "config.yaml").read_text())["objective"] == weighed
+    folders = [run_folder(recipe(tmp_path, **asked)) for asked in changes.values()]
+    assert folders == [tmp_path / "runs" / name for name in changes]
 
 
 @pytest.mark.parametrize("layout", [as_trl, as_chat])
@@ -173,74 +153,71 @@ def test_other_layouts_are_the_same_votes(tmp_path, layout):
         torch.testing.assert_close(plain.theta(), found.theta(), rtol=1e-5, atol=1e-6)
 
 
+def test_a_run_with_gold_annotators_keeps_pseudonyms_only(tmp_path):
+    folder = train_run(recipe(tmp_path, bias={"variant": "shared_mean", "gold_annotators": GOLD}))
+    bias = BiasTerm.load(folder)
+    assert set(bias.gold_annotators) == set(pseudonyms(GOLD))
+    theta = dict(zip(bias.annotators, bias.theta().flatten().tolist(), strict=True))
+    assert {name for name, value in theta.items() if value == 0} == set(pseudonyms(GOLD))
+    kept = yaml.safe_load((folder / "config.yaml").read_text())
+    assert kept["bias"]["gold_annotators"] == pseudonyms(GOLD)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert b"person 0" not in path.read_bytes(), path
+    assert read_run(folder).bias.extra.gold_votes["length"] > 0
+
+
+def test_gold_annotators_that_cannot_be_are_refused_before_a_reference_is_trained(tmp_path):
+    bias = {"gold_annotators": ["person 99"]}
+    with pytest.raises(ConfigError, match="cast no vote in this table"):
+        train_run(recipe(tmp_path, bias=bias, reference={"sft": True}))
+    assert not (tmp_path / "runs" / "reference" / "model").exists()
+
+
 # -- the supervised reference --------------------------------------------------------------------------------
 
 
-def test_a_supervised_reference_is_trained_once_and_shared(tmp_path, monkeypatch):
+def test_a_supervised_reference_is_trained_once_on_the_majoritys_choices_and_shared(
+    tmp_path, monkeypatch
+):
     stages = []
     train = SupervisedTrainer.train
     monkeypatch.setattr(
         SupervisedTrainer, "train", lambda self, **options: stages.append(self) or train(self, **options)
     )
-    sft = {"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}
-    first = train_run(recipe(tmp_path, reference=sft))
-    other = [{"type": "length", "ratio": 2.0}]
-    second = train_run(recipe(tmp_path, reference=sft, bias="pooled", attributes=other))
-    assert len(stages) == 1
+    votes = tiny.for_the_longer(tiny.votes(40, 6))
+    asked = recipe(
+        tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}
+    )
+    first = train_run(asked)
+    others = {"bias": "pooled", "attributes": [{"type": "length", "ratio": 2.0}]}
+    second = train_run(recipe(tmp_path, votes, reference=asked.keys["reference"], **others))
+    (stage,) = stages
+    sides = read_judgments(asked)[0].comparisons[["response_b", "response_a"]].to_numpy()
+    learned = [response for _, response in stage.train_dataset]
+    told = tiny.tokenizer().batch_decode(learned, skip_special_tokens=True)
+    # its first word is a part of the prompt's last
+    assert told == [max(both, key=len).partition(" ")[2] for both in sides]
     reference = tmp_path / "runs" / "reference"
     assert not same_weights(reference, first) and not same_weights(reference, tmp_path)
     # both start from it: the first margin is zero
     for folder in (first, second):
         assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-    plan_run(recipe(tmp_path, reference=sft, seed=3))
+    plan_run(recipe(tmp_path, votes, reference=asked.keys["reference"], seed=3))
 
 
-def test_the_supervised_stage_learns_the_majority_side(tmp_path):
-    """Everybody prefers the long side: the reference then finds it likelier, beside the other, than the start did."""
-    votes = tiny.votes(40, 6)
-    longer = votes["response_a"].str.len() > votes["response_b"].str.len()
-    votes["winner"] = longer.map({True: "a", False: "b"})
-    asked = recipe(
-        tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 5}
-    )
-    train_run(asked)
-    tokenizer = tiny.tokenizer()
-
-    @torch.no_grad()
-    def total_logp(folder, texts) -> float:
-        model = AutoModelForCausalLM.from_pretrained(folder)
-        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in texts]
-        return sum(-float(model(input_ids=i, labels=i).loss) for i in ids)
-
-    pairs = votes.drop_duplicates("comparison_id")[:10]
-    long_side = pairs["response_a"].where(longer, pairs["response_b"])
-    short_side = pairs["response_b"].where(longer, pairs["response_a"])
-    after, before = (
-        total_logp(folder, long_side) - total_logp(folder, short_side)
-        for folder in (tmp_path / "runs" / "reference" / "model", tmp_path / "model")
-    )
-    assert after > before
-
-
-@pytest.mark.parametrize(
-    ("changes", "seed", "named"),
-    [
-        (
-            {"reference": {"sft": True, "learning_rate": 1e-3}},
-            0,
-            "reference.learning_rate was 0.01, is now 0.001",
-        ),
-        ({}, 1, "votes was"),
-        ({"encoding": "paper"}, 0, "encoding was trl, is now paper"),
-    ],
-)
-def test_a_reference_of_other_settings_is_not_reused(tmp_path, changes, seed, named):
+def test_a_reference_of_other_settings_is_not_reused(tmp_path):
     sft = {"sft": True, "learning_rate": 1e-2}
     train_run(recipe(tmp_path, reference=sft))
-    votes, asked = tiny.votes(40, 6, seed=seed), {"reference": sft, "bias": "pooled"} | changes
-    with pytest.raises(ConfigError, match="was made with other settings") as caught:
-        train_run(recipe(tmp_path, votes, **asked))
-    assert named in str(caught.value)
+    slower = {"reference": sft | {"learning_rate": 1e-3}}
+    for changes, seed, named in [
+        (slower, 0, "reference.learning_rate was 0.01, is now 0.001"),
+        ({}, 1, "votes was"),
+        ({"encoding": "paper"}, 0, "encoding was trl, is now paper"),
+    ]:
+        asked = {"reference": sft, "bias": "pooled"} | changes
+        with pytest.raises(ConfigError, match=f"was made with other settings: {named}"):
+            train_run(recipe(tmp_path, tiny.votes(40, 6, seed=seed), **asked))
     assert not (tmp_path / "runs" / "pooled-s42").exists()
 
 
@@ -283,42 +260,32 @@ def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
 # -- stopped, continued, finished ----------------------------------------------------------------------------
 
 
-def test_a_stopped_run_is_resumed_to_the_same_weights(trained, tmp_path, monkeypatch):
-    asked, folder = recipe(tmp_path), tmp_path / "runs" / "shared_mean-s42"
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(asked)
-    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3]
-    assert not (folder / "model").exists()
-    assert train_run(asked, resume=True) == folder
-    assert same_weights(folder, trained)
-    assert torch.equal(BiasTerm.load(folder).theta(), BiasTerm.load(trained).theta())
-    assert (folder / "log.jsonl").read_text() == (trained / "log.jsonl").read_text()
-
-
-def test_an_unfinished_run_is_neither_started_anew_nor_resumed_otherwise(tmp_path, monkeypatch):
+def test_a_stopped_run_is_resumed_to_the_same_weights_and_not_otherwise(trained, tmp_path, monkeypatch):
     def refused(message, resume=False, **changes):
         with pytest.raises(ConfigError, match=message):
             train_run(recipe(tmp_path, **changes), resume=resume)
 
     refused("no whole checkpoint to resume from; train without --resume", resume=True)
     assert not written(tmp_path / "runs")
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(recipe(tmp_path))
-    folder = tmp_path / "runs" / "shared_mean-s42"
+    folder = stopped(recipe(tmp_path), monkeypatch)
+    assert [line["step"] for line in log_lines(folder)] == [1, 2, 3]
+    assert not (folder / "model").exists()
     before = changed_at(folder)
     refused(r"beta was 0\.1, is now 0\.5", resume=True, beta=0.5)
     refused(r"an unfinished run \(checkpoint-2\); continue it with --resume")
     assert changed_at(folder) == before
-    (folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").write_bytes(b"")
+    whole = (state := folder / "checkpoints" / "checkpoint-2" / "scheduler.pt").read_bytes()
+    state.write_bytes(b"")
     refused(r"checkpoint-2/scheduler.pt is damaged .*\. Remove it to start anew", resume=True)
+    state.write_bytes(whole)
+    assert train_run(recipe(tmp_path), resume=True) == folder
+    assert same_weights(folder, trained)
+    assert torch.equal(BiasTerm.load(folder).theta(), BiasTerm.load(trained).theta())
+    assert (folder / "log.jsonl").read_text() == (trained / "log.jsonl").read_text()
 
 
 def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(recipe(tmp_path))
+    stopped(recipe(tmp_path), monkeypatch)
     monkeypatch.setattr("badpo.training.checkpoints.package_versions", lambda names: {"torch": "0.0"})
     with pytest.raises(ConfigError, match=r"code was .* is now torch 0\.0.*--allow-changed code"):
         train_run(recipe(tmp_path), resume=True)

@@ -11,21 +11,13 @@ import yaml
 from badpo.anchoring.source import open_source
 from badpo.data.files import RUN_SCHEMA, RUN_SEAL, made_here, seal_damage, write_seal
 from badpo.data.problems import ConfigError
-from badpo.runs import evaluate, start
+from badpo.runs import start
 from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import train_run
 from badpo.training.recipe import RunSources, read_recipe
+from badpo_paper.schedule import silent
 from tests.runs.recipes import recipe
-from tests.runs.test_run import stop_at_step
-
-
-@pytest.fixture(autouse=True)
-def short_answers(monkeypatch):
-    monkeypatch.setattr(evaluate, "MAX_NEW_TOKENS", 12)
-
-
-def silent(what: str, share: float) -> None:
-    pass
+from tests.runs.test_run import stopped
 
 
 def contents(folder: Path) -> dict[Path, bytes]:
@@ -103,10 +95,7 @@ def test_also_a_trusted_recipe_sets_only_what_a_recipe_may(run, monkeypatch, sou
 
 def test_going_on_from_a_run_of_others_seals_the_own_recipe(tmp_path, monkeypatch):
     asked = recipe(tmp_path)
-    stop_at_step(monkeypatch, 4)
-    with pytest.raises(KeyboardInterrupt):
-        train_run(asked)
-    config = tmp_path / "runs" / "shared_mean-s42" / "config.yaml"
+    config = stopped(asked, monkeypatch) / "config.yaml"
     own = config.read_text()
     config.write_text(own.replace("../../cache", "../../theirs"))
     folder = train_run(asked, resume=True)
@@ -126,8 +115,6 @@ def test_a_run_names_its_places_from_its_own_folder(run, tmp_path, monkeypatch):
     kept = yaml.safe_load((run / "config.yaml").read_text())
     assert (kept["dataset_name"], kept["model_name_or_path"]) == ("../../votes.jsonl", "../../model")
     assert (kept["output_dir"], kept["reference_cache"]) == ("..", "../../cache")
-    for name in ("config.yaml", "environment.json", "model/README.md", "bias.json"):
-        assert "/tmp" not in (run / name).read_text() and "pytest" not in (run / name).read_text()
     monkeypatch.chdir(run.parents[1])
     again = read_recipe("runs/shared_mean-s42/config.yaml")
     assert (again.data.dataset_name, again.output_dir) == ("votes.jsonl", "runs")
