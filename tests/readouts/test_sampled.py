@@ -1,4 +1,4 @@
-"""What is counted in sampled answers, and Markdown at the reference's lengths."""
+"""What is counted in sampled answers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from badpo.attributes import Markdown
 from badpo.readouts.sampled import attribute_values, mean_tokens, sampled_rates, style_rates
-from badpo.theory.summaries import wilson_interval
+from badpo.theory.summaries import cluster_mean, length_matched_mean, wilson_interval
 
 NAMES, INDICATOR = ["Emily", "Theo", "Tia", "Brad"], [[1, 0], [0, 1], [1, 1], [0, 0]]
 
@@ -50,43 +49,13 @@ def test_attribute_values_pass_the_prompt():
     assert attribute_values(echoes, ["a", "x"], [answer("abc"), answer("abc")]).tolist() == [1.0, 0.0]
 
 
-# -- at the reference's lengths ----------------------------------------------------------------------------------
-
-
-def by_length(rng, n, mean):
-    """Answers whose Markdown depends on their length alone: the longer, the more often."""
-    lengths = rng.poisson(mean, n) + 1
-    marked = rng.random(n) < np.clip(lengths / 200, 0, 1)
-    texts = np.where(marked, "- rice", "rice")
-    return [answer(text, n_tokens=lengths[i], prompt=i) for i, text in enumerate(texts)]
-
-
-def style(generations, reference):
-    values = attribute_values(Markdown(), [""] * len(generations), generations)
-    return style_rates(values, generations, reference)
-
-
-def test_a_policy_that_only_shortens_its_answers_keeps_its_matched_rate():
-    rng = np.random.default_rng(0)
-    reference = by_length(rng, 4000, 100)
-    shorter = by_length(rng, 2000, 100) + by_length(rng, 2000, 80)
-    found, own = style(shorter, reference), style(reference, reference)
-    assert own["matched"] == pytest.approx(own["rate"])
-    assert own["rate"] - found["rate"] > 3 * found["se"]
-    assert abs(found["matched"] - own["matched"]) < 3 * np.hypot(found["matched_se"], own["se"])
-
-
-def test_the_same_answers_again_to_the_same_prompts_are_no_more_evidence():
-    rng = np.random.default_rng(2)
-    reference, policy = by_length(rng, 60, 100), by_length(rng, 60, 90)
-    once, often = style(policy, reference), style(policy * 20, reference)
-    assert (once.pop("n"), often.pop("n")) == (60, 1200) and often == pytest.approx(once)
-
-
-def test_an_empty_bin_gets_the_overall_rate():
-    answers, reference = (
-        [answer("", n_tokens=n, prompt=i) for i, n in enumerate(lengths)]
-        for lengths in ([10, 11], [10, 20, 30, 40, 50])
-    )
-    found = style_rates([1, 0], answers, reference)
-    assert (found["matched"], found["tokens"], found["n"]) == (pytest.approx(0.5), 10.5, 2)
+def test_style_rates_count_prompts_and_are_matched_to_the_lengths_of_the_reference():
+    lengths, prompts, values = [10, 11, 30, 50], [0, 0, 1, 2], [1, 0, 0, 1]
+    answers = [answer("", n_tokens=n, prompt=i) for n, i in zip(lengths, prompts, strict=True)]
+    longer = [20, 30, 40, 50, 60]
+    found = style_rates(values, answers, [answer("", n_tokens=n) for n in longer])
+    rate, tokens = cluster_mean(values, prompts), cluster_mean(lengths, prompts)
+    matched = length_matched_mean(values, lengths, longer, clusters=prompts)
+    assert (found["rate"], found["se"]) == (rate.estimate, rate.se)
+    assert (found["matched"], found["matched_se"]) == (matched.estimate, matched.se)
+    assert (found["tokens"], found["tokens_se"], found["n"]) == (tokens.estimate, tokens.se, 4)
