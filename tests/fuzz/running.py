@@ -26,10 +26,9 @@ class Target:
 
 @dataclass
 class Attack:
-    """What became of the inputs: one seed for each batch, and crashes by error and place with the shortest input."""
+    """What became of the inputs: how many, and crashes by error and place with the shortest input."""
 
     n_inputs: int = 0
-    seeds: list[int] = field(default_factory=list)
     crashes: dict[str, str] = field(default_factory=dict)
 
 
@@ -53,7 +52,6 @@ def attack(target: Target, n_inputs: int, first_seed: int, budget_seconds: float
     before = -1
     while before < done.n_inputs < n_inputs and time.monotonic() < end:
         before = done.n_inputs
-        done.seeds.append(first_seed + len(done.seeds))
         batch = settings(
             max_examples=min(BATCH, n_inputs - before),
             phases=[Phase.generate],
@@ -61,7 +59,8 @@ def attack(target: Target, n_inputs: int, first_seed: int, budget_seconds: float
             deadline=None,
             suppress_health_check=list(HealthCheck),
         )
-        seed(done.seeds[-1])(batch(given(target.inputs)(lambda value: tried(value))))()
+        seed(first_seed)(batch(given(target.inputs)(lambda value: tried(value))))()
+        first_seed += 1
     return done
 
 

@@ -21,6 +21,7 @@ from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Positi
 from badpo.auditing.audit import audit
 from badpo.cli.anchor import parsed_targets, word_pairs
 from badpo.cli.options import parsed_attribute, parsed_flags, parsed_sweep, parted
+from badpo.data.attributes import BUILT_IN
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, is_unicode
@@ -93,16 +94,7 @@ def _read_prompts(path: Path) -> None:
 
 RECIPE = yaml.safe_load(EXAMPLE) | {
     "preset": "paper-0.5b",
-    "attributes": [
-        {"type": "length", "ratio": 1.5, "scope": "pair"},
-        {"type": "length_words", "threshold": 10, "unit": 2, "name": "words"},
-        {"type": "length_tokens", "tokenizer": "nowhere", "threshold": 1},
-        {"type": "signature_name", "name": "woman", "names": ["Emily"]},
-        {"type": "word_list", "name": "hedges", "words": ["perhaps"]},
-        {"type": "regex", "name": "question", "pattern": "[?]$"},
-        {"type": "column", "name": "cells", "a": "x_a", "b": "x_b", "threshold": 0, "continuous": True},
-        "position",
-    ],
+    "attributes": [*({"type": kind, **row.example} for kind, row in BUILT_IN.items()), "position"],
     "winners": {"left": "a"},
     "use_peft": False,
     "gradient_checkpointing": "true",

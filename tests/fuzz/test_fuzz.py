@@ -32,7 +32,4 @@ def test_a_crash_is_seen_and_does_not_end_the_run():
 
     found = attack(Target(st.integers(0, 100), check, 1), 90, first_seed=3, budget_seconds=math.inf)
     (crash,) = found.crashes.values()
-    assert "KeyError('secret')" in crash and (found.n_inputs, found.seeds) == (90, [3])
-    again, tried = tried, []
-    attack(Target(st.integers(0, 100), tried.append, 1), 90, first_seed=3, budget_seconds=math.inf)
-    assert again == tried
+    assert "KeyError('secret')" in crash and found.n_inputs == len(tried) == 90
