@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pandas as pd
@@ -180,21 +180,11 @@ def test_looking_twice_is_looking_once_and_a_link_stays_one(table, state, tmp_pa
 
 
 def test_two_looks_at_once_both_count(table, state, monkeypatch):
-    # the second begins when the first has read the state and has not written it
-    looks, save, begun = [], AuditMonitor.save, threading.Event()
-    halves = [table.iloc[:600], table.iloc[600:]]
-
-    def slowly(self, path):
-        begun.set()
-        time.sleep(0.2)
-        save(self, path)
-
-    monkeypatch.setattr(AuditMonitor, "save", slowly)
-    first = threading.Thread(target=lambda: looks.append(watch(halves[0], [Length()], state)))
-    first.start()
-    begun.wait(60)
-    looks.append(watch(halves[1], [Length()], state))
-    first.join()
+    save = AuditMonitor.save
+    monkeypatch.setattr(AuditMonitor, "save", lambda self, path: (time.sleep(0.2), save(self, path)))
+    with ThreadPoolExecutor() as pool:
+        halves = table.iloc[:600], table.iloc[600:]
+        looks = [*pool.map(lambda half: watch(half, [Length()], state), halves)]
     assert [look.summary["n_new"] for look in looks] == [150, 150]
     assert AuditMonitor.load(state).n_comparisons == 300
 
