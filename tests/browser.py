@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,6 @@ class Browser:
         self._running = subprocess.Popen([*command, "about:blank"], pass_fds=pipes, **quiet)
         os.close(browser_in)
         os.close(browser_out)
-        # a browser that hangs ends, and with it the wait for its answer
-        self._limit = threading.Timer(_SECONDS, self._running.kill)
-        self._limit.start()
         self._unread, self._sent, self._session = b"", 0, None
         self.events: list[dict[str, Any]] = []
         targets = self.call("Target.getTargets")["targetInfos"]
@@ -63,7 +60,6 @@ class Browser:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._limit.cancel()
         self._running.terminate()
         self._running.wait(timeout=_SECONDS)
         os.close(self._write)
@@ -77,19 +73,15 @@ class Browser:
         if self._session is not None:
             message["sessionId"] = self._session
         os.write(self._write, json.dumps(message).encode() + b"\0")
-        while True:
-            answer = self._next()
-            if answer.get("id") == self._sent:
-                assert "error" not in answer, f"{method}: {answer['error']['message']}"
-                return answer["result"]
+        while (answer := self._next()).get("id") != self._sent:
+            pass
+        assert "error" not in answer, f"{method}: {answer['error']['message']}"
+        return answer["result"]
 
-    def open(self, page: Path, width: int, scheme: str = "light") -> None:
-        """Show a file in a window of this width, in a system that is light or dark, and wait until it is loaded."""
+    def open(self, page: Path, width: int) -> None:
+        """Show a file in a window of this width, and wait until it is loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call(
-            "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
-        )
         self.events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not self.reported("Page.loadEventFired"):
@@ -97,9 +89,8 @@ class Browser:
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is on the page."""
-        return self.call("Runtime.evaluate", expression=expression, returnByValue=True)["result"][
-            "value"
-        ]
+        found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        return found["result"]["value"]
 
     def reported(self, method: str) -> list[dict[str, Any]]:
         """What the browser reported under this name since the page was opened."""
@@ -107,6 +98,7 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._unread:
+            assert select.select([self._read], [], [], _SECONDS)[0], "the browser hangs"
             read = os.read(self._read, 1 << 16)
             assert read, "the browser ended"
             self._unread += read

@@ -141,7 +141,8 @@ def test_a_hostile_text_does_nothing_on_a_page(browser, tmp_path, make, payload)
     page = make(tmp_path, payload)
     text = page.read_text()
     assert "owned" in text or "127.0.0.1" in text, "the text is not on the page"
-    browser.open(page, 1280)
+    browser.open(page, 375)
+    assert browser.value("document.documentElement.scrollWidth") == 375
     assert browser.value("typeof owned") == "undefined"
     asked = browser.reported("Network.requestWillBeSent")
     assert [sent["request"]["url"] for sent in asked] == [page.as_uri()]
