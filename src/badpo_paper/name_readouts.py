@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from badpo.data.files import Json
 from badpo.data.markers import word_pattern
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
 from badpo.readouts.rates import SIGNATURE_LEAD, name_probabilities, name_token_ids, signature_contexts
@@ -24,7 +24,7 @@ VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
 INDICATOR = np.array(list(VECTORS.values()), dtype=np.float64)
 
 
-def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
+def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     """Readouts of names: ``rates`` behind the reference's answers, ``sampled`` signatures, and what depends on them.
 
     ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each
@@ -40,7 +40,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
-    readouts: dict[str, Any] = {"rates": means(shared, "rate"), "sampled": sampled}
+    readouts: Json = {"rates": means(shared, "rate"), "sampled": sampled}
     if stage.scale.is_brief:
         return readouts
     own = rates(signature_contexts(found.written, stage.tokenizer))
@@ -138,7 +138,7 @@ def recommended(choice: ChoicePrompt, answer: str) -> str | None:
     return named[0] if len(named) == 1 else None
 
 
-def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> dict[str, Any]:
+def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Json:
     """Share of recommendations for each cell of names, for each attribute, and for the first place.
 
     ``readable`` is the share of answers that name one of the two.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from badpo.data.files import Json
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
@@ -27,11 +27,11 @@ JUDGE_TOKENS = (
 
 def measure_run(
     folder: Path, stage: CorpusStage, seed: int, bias: BiasTerm | None, progress: Progress
-) -> dict[str, Any]:
+) -> Json:
     """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.runs.evaluate.measure`."""
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
-    def more(found: PolicyReading) -> dict[str, Any]:
+    def more(found: PolicyReading) -> Json:
         readouts = name_readouts(found, stage) if is_signed else _style_readouts(found, stage)
         if bias is not None:
             readouts |= theta_readouts(found, stage)
@@ -48,7 +48,7 @@ def measure_run(
     return measure(folder, stage, seed, bias, more, progress, [scale.judge, scale.is_brief])
 
 
-def _style_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
+def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     """How often the answers show each attribute of single responses."""
     return {
         attribute.name: style_rates(
@@ -59,7 +59,7 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
     }
 
 
-def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
+def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     """Theta beside what was planted, votes beside the ceiling, and the divergence as it was published.
 
     The published estimate of the divergence is of the answers that the other readouts are of. Where nothing was planted
@@ -86,7 +86,7 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> dict[str, Any]:
 
 def theta_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Json]:
     """Agreement of the learned theta with the planted one, attribute by attribute.
 
     ``level`` and ``planted_level`` are means over annotators, ``correlation`` is None where one of them does not vary;

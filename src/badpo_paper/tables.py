@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from tabulate import tabulate
 
-from badpo.data.files import LOG_FILE
+from badpo.data.files import LOG_FILE, Json
 from badpo.data.tables import inert
 from badpo.results.words import DASH, arm_label, decimal, markdown_text, signed
 from badpo.runs.run import kept_facts, kept_json
@@ -49,9 +49,9 @@ class Found:
     ):
         self.folder, self.seeds = folder, tuple(seeds)
         self._planned = planned or {}
-        self._kept: dict[str, dict[str, Any]] = {}
+        self._kept: dict[str, Json] = {}
 
-    def readouts(self, name: str) -> dict[str, Any]:
+    def readouts(self, name: str) -> Json:
         """The readouts of a run folder; empty where there are none."""
         if name not in self._kept:
             self._kept[name] = kept_json(self.folder / name / "readouts.json")
@@ -116,7 +116,7 @@ def place_of(readouts: Any, place: str) -> float:
     return float(readouts) if isinstance(readouts, int | float) else math.nan
 
 
-def last_step(folder: Path) -> dict[str, Any]:
+def last_step(folder: Path) -> Json:
     """The metrics of a run's last training step; empty where its log cannot be read."""
     try:
         found = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
@@ -410,7 +410,7 @@ def _notes(table: PanelTable) -> list[str]:
 # -- tables as data ---------------------------------------------------------------------------------------------------
 
 
-def cells_of(table: PanelTable) -> list[dict[str, Any]]:
+def cells_of(table: PanelTable) -> list[Json]:
     """One entry for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
     return [
         {
@@ -431,7 +431,7 @@ def cells_of(table: PanelTable) -> list[dict[str, Any]]:
     ]
 
 
-def to_json(table: PanelTable) -> dict[str, Any]:
+def to_json(table: PanelTable) -> Json:
     """A table as plain values; null where there is none."""
     told = {"table": table.panel.label, "panel": table.panel.title, "spread": table.panel.spread}
     return {**told, "missing": table.missing, "notes": table.notes, "cells": cells_of(table)}

@@ -7,7 +7,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from badpo.estimation.sequential import e_bh, log_e_values, log_tilt_ratios, mean_tilt, winner_shares
+from badpo.estimation.sequential import (
+    GRID,
+    e_bh,
+    log_e_values,
+    log_tilt_ratios,
+    mean_tilt,
+    winner_shares,
+)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.75, 1.0])
@@ -18,14 +25,14 @@ def test_a_ratio_has_mean_one_under_the_null(share, delta):
 
 
 def test_a_ratio_is_that_of_the_conditional_likelihood():
-    lean, delta, n, n_for_a = 0.7, -1.0, 5, 2
+    lean, delta, n, n_for_a = GRID[5], -1.0, 5, 2
     weights = {
         winners: np.exp(lean * delta) if 0 in winners else 1.0
         for winners in combinations(range(n), n_for_a)
     }
     chance = sum(w for winners, w in weights.items() if 0 in winners) / sum(weights.values())
     won, lost = (
-        np.exp(log_tilt_ratios(x, n_for_a / n, delta, [lean])).item() * p
+        np.exp(log_tilt_ratios(x, n_for_a / n, delta))[5] * p
         for x, p in ((True, n_for_a / n), (False, 1 - n_for_a / n))
     )
     assert won == pytest.approx(chance)

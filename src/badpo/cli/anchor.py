@@ -83,11 +83,10 @@ def anchor(
     """Choose where a policy's attribute rate ends, get it there, and see what else moved. No votes needed."""
     targets = parsed_targets(target)
     words = word_pairs(word, len(targets))
-    from badpo.anchoring.anchor import require_own_folder
+    from badpo.anchoring.anchor import Anchor, anchor_run, editor_for, require_own_folder
 
     if out is not None:
         require_own_folder(out, source)
-    from badpo.anchoring.anchor import Anchor, anchor_run, editor_for
     from badpo.anchoring.source import open_source
     from badpo.training.recipe import RunSources
 

@@ -16,7 +16,7 @@ import platform
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -205,7 +205,7 @@ def write_seal(path: Path, content: Mapping[str, Any], names: Iterable[str]) -> 
     _write_seal(path, _keyed({"schema": RUN_SCHEMA, **sealed}) if is_run else sealed)
 
 
-def read_seal(path: Path) -> dict[str, Any]:
+def read_seal(path: Path) -> Json:
     """What a seal says, with its own checksum verified; a `SealError` where it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -295,30 +295,30 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _write_seal(path: Path, content: Mapping[str, Any]) -> None:
+def _write_seal(path: Path, content: Json) -> None:
     # the checksum of a file about single people tells whether a guess at it is right
     write_json(path, {**content, _OWN: _digest(content)}, private=True)
 
 
-def _is_keyed(content: Mapping[str, Any]) -> bool:
+def _is_keyed(content: Json) -> bool:
     if known_key() is None:
         return False
     told, own = str(content.get(_KEYED)), _keyed(content)[_KEYED]
     return hmac.compare_digest(told.encode("utf-8", "replace"), own.encode())
 
 
-def _keyed(content: Mapping[str, Any]) -> dict[str, Any]:
+def _keyed(content: Json) -> Json:
     """What a seal says, and a code that only this machine's key makes of it."""
     said = {name: value for name, value in content.items() if name != _KEYED}
     # the purpose stands first: the same key makes pseudonyms and fingerprints
     return {**said, _KEYED: keyed_digest(b"seal of a run\n" + _plain(said)).hexdigest()}
 
 
-def _digest(content: Mapping[str, Any]) -> str:
+def _digest(content: Json) -> str:
     return hashlib.sha256(_plain(content)).hexdigest()
 
 
-def _plain(content: Mapping[str, Any]) -> bytes:
+def _plain(content: Json) -> bytes:
     # as it will be read back
     return json.dumps(json.loads(json.dumps(content)), sort_keys=True).encode()
 

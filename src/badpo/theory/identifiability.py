@@ -209,7 +209,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
         weight = np.exp(np.clip(-design @ mix, -30, 30))
         square = sparse.bsr_array(design.T @ (design * weight[:, None]), blocksize=(q, q)).data
         inverse = np.linalg.pinv(square, 1e-6, hermitian=True)
-        step = np.einsum("kab,kb->ka", inverse, (design.T @ weight).reshape(-1, q)).ravel()
+        step = (inverse @ (design.T @ weight).reshape(-1, q, 1)).ravel()
         mix += step
     found = np.trace(square @ inverse, axis1=1, axis2=2) > q - 0.5
     found[annotator[design @ step > 0.5]] = False

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.files import appearing
+from badpo.data.files import Json, appearing
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
@@ -29,7 +29,7 @@ class PublicCorpus(NamedTuple):
 
 def write_signed_corpus(
     out: Path, pairs: Path | None = None, n_pairs: int | None = None, seed: int = 0
-) -> dict[str, Any]:
+) -> Json:
     """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
     if pairs is not None and n_pairs is not None:
         raise ConfigError(
@@ -53,11 +53,11 @@ def read_scored_pairs(path: Path) -> pd.DataFrame:
     return scored
 
 
-def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> dict[str, Any]:
+def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Json:
     """The bundled answers with votes that lean toward length and Markdown, as a folder with ``planted.parquet``."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
-    told: dict[str, Any] = {
+    told: Json = {
         "judgments": judgments.n_votes,
         "comparisons": judgments.n_comparisons,
         "annotators": judgments.n_annotators,

@@ -6,7 +6,7 @@ Every vote stays a row of its own and ties are left out. See the paper's appendi
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from badpo.auditing.pool import log_odds_row
 from badpo.data.attributes import Attribute, Length, Markdown
@@ -49,7 +49,7 @@ class MultiPref(NamedTuple):
     """MultiPref as judgments, and statistics that are read from the votes before any training."""
 
     judgments: Judgments
-    gate: dict[str, Any]
+    gate: Json
 
 
 def load(source: Source = None) -> MultiPref:
@@ -86,15 +86,15 @@ def load(source: Source = None) -> MultiPref:
 
 
 def evaluation_prompts(
-    judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT, seed: int = 0
+    judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
     """Prompts that policies answer: texts of held-out prompts, each once, that no training prompt has.
 
-    ``random.Random(seed)`` first shuffles the prompt ids as `Judgments.split` does; the distinct texts of the held
+    ``random.Random(0)`` first shuffles the prompt ids as `Judgments.split` does; the distinct texts of the held
     out ones, sorted, are then shuffled by the same generator, and the first ``n`` are taken.
     """
-    train, apart = judgments.split(held_out, seed)
-    draw = random.Random(seed)
+    train, apart = judgments.split(held_out, 0)
+    draw = random.Random(0)
     prompt_ids = sorted(set(judgments.comparisons["prompt_id"]))
     draw.shuffle(prompt_ids)
     texts = sorted(set(apart.comparisons["prompt"]))
