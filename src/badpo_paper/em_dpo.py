@@ -370,6 +370,10 @@ def train_types(
     facts = run_facts(recipe, Prepared(stage.train, facts=method))
     was_done = is_there(folder, facts)
     if not was_done:
+        if not (folder / BEGUN).exists():
+            # whose rounds they were is not known
+            for round_file in folder.glob(ROUND_FILE.format("*")):
+                round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
 
     def train_type(judgments: Judgments, weight: Floats, share: float, of_type: Path) -> None:

@@ -16,7 +16,7 @@ import platform
 import secrets
 import stat
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PureWindowsPath
 from typing import Any
