@@ -323,9 +323,8 @@ def arm(name: str, folder: str, lora: bool = False, batching: str = "random") ->
     chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
     args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
     make = found("objective")
-    # objectives are made by their name and settings, and were made of the arm
-    is_named = make.__name__ == "make_objective"
-    of = {"name": one.objective, **one.settings} if is_named else one
+    # made by name and settings, at the base of the arm
+    of = one if make.__name__ == "arm_objective" else {"name": one.objective, **one.settings}
     made = {"bias": found("arm_bias")(one, seen), "objective": make(of, seen, 42, args.beta)}
     if lora:
         made["peft_config"] = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
