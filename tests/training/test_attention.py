@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
@@ -20,21 +19,20 @@ from badpo.training.attention import (
     TreePlan,
     tree_attention,
     tree_attention_forward,
-    tree_hidden_states,
     unsupported_reason,
 )
-from badpo.training.logprobs import on_device
+from badpo.training.logprobs import _token_logps, on_device
 from badpo.training.packing import packed_comparisons
 from tests import tiny
+from tests.training.test_packing import comparisons
 from tests.training.test_self_test import KERNELS, SIZES, config, plain_attention
 
-GPT2_SIZES = dict(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
-GPT2_SIZES |= dict(embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0)
+GPT2 = dict(vocab_size=64, n_embd=32, n_layer=2, n_head=4, n_positions=64)
 CONFIGS = {
     "qwen2": config("Qwen2"),
     "llama": config("Llama"),
     "mistral": config("Mistral", sliding_window=None),
-    "gpt2": transformers.GPT2Config(**GPT2_SIZES),
+    "gpt2": transformers.GPT2Config(**GPT2, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0),
 }
 TOLERANCE = 1e-5
 CPU = torch.device("cpu")
@@ -62,16 +60,13 @@ def as_pairs(comparisons):
     return [(prompt, response) for prompt, *both in comparisons for response in both]
 
 
-def random_segments(seed, n_comparisons=12):
+def random_segments(seed):
     """Comparisons with long and short shared beginnings and with branches of 1 to 25 tokens."""
-    draw = np.random.default_rng(seed)
-
-    def ids(high):
-        return draw.integers(0, 50, draw.integers(1, high))
-
-    comparisons = [(ids(20), ids(15), ids(25), ids(25)) for _ in range(n_comparisons)]
-    triples = [(prompt, np.r_[shared, a], np.r_[shared, b]) for shared, prompt, a, b in comparisons]
-    return packed_comparisons(as_pairs(triples))["segments"]
+    draw, comparisons = np.random.default_rng(seed).integers, []
+    for _ in range(12):
+        prompt, shared, a, b = (draw(0, 50, draw(1, high)) for high in (20, 15, 25, 25))
+        comparisons.append((prompt, np.r_[shared, a], np.r_[shared, b]))
+    return packed_comparisons(as_pairs(comparisons))["segments"]
 
 
 def long_segments():
@@ -79,10 +74,6 @@ def long_segments():
     draw = np.random.default_rng(0).integers
     lengths = [(60, 150, 40), (3, 5, 110), (30, 200, 10)]
     return packed_comparisons(as_pairs([[draw(0, 50, n) for n in row] for row in lengths]))["segments"]
-
-
-def plan_of(segments, device=CPU):
-    return TreePlan(segments, device)
 
 
 def random_rows(segments, width=8, **options):
@@ -99,8 +90,8 @@ def test_each_token_attends_to_its_own_sequence(monkeypatch, segments, width, mo
     monkeypatch.setattr(attention._blocks, "__defaults__", (most,))
     query, key, _ = random_rows(segments)
     rows = [query, key, random_rows(segments, width)[2]]
-    plan = plan_of(segments)
-    expected = plain_attention(*rows, plan, 0.3, KERNELS["right"])
+    plan = TreePlan(segments, CPU)
+    expected = plain_attention(plan, *rows, 0.3, KERNELS["right"])
     actual = plan.attend(*rows, 0.3)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
     weights = torch.linspace(-1, 1, actual.numel()).view_as(actual)
@@ -114,58 +105,50 @@ def test_blocks_compute_little_more_than_the_scores_needed():
     n_query = q_end - q_start
     assert n_query.max() > 4 * 48
     needed = (n_query * (n_query + 1) // 2 + n_query * (prefix_end - prefix_start)).sum()
-    assert sum(g.n_rows * g.n_query * g.n_key for g in plan_of(segments)._rows[3]) < 1.5 * needed
+    assert sum(g.n_rows * g.n_query * g.n_key for g in TreePlan(segments, CPU)._rows[3]) < 1.5 * needed
 
 
-def kernel_stand_in(query, key, value, ends_q, ends_k, max_q, max_k, *, scale, window_size, enable_gqa):
-    """What the variable-length kernel is documented to do: causal with the last query on the last key."""
-    assert window_size == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32
+DECLARED = inspect.signature(attention.varlen_attn)
+
+
+def kernel_stand_in(*args, **options):
+    """What the kernel that torch declares is documented to do: causal with the last query on the last key."""
+    given = DECLARED.bind(*args, **options).arguments
+    query, key, value = (given[name] for name in ("query", "key", "value"))
+    ends_q, ends_k = given["cu_seq_q"], given["cu_seq_k"]
+    assert given["window_size"] == (-1, 0) and ends_q.dtype == ends_k.dtype == torch.int32
     outputs = []
     for q_start, q_end, k_start, k_end in zip(ends_q, ends_q[1:], ends_k, ends_k[1:], strict=False):
         n_query, n_key = int(q_end - q_start), int(k_end - k_start)
-        assert n_query <= max_q and n_key <= max_k
+        assert n_query <= given["max_q"] and n_key <= given["max_k"]
         parts = query[q_start:q_end], key[k_start:k_end], value[k_start:k_end]
         seen = torch.ones(n_query, n_key, dtype=torch.bool).tril(n_key - n_query)
-        options = dict(attn_mask=seen, scale=scale, enable_gqa=enable_gqa)
+        options = dict(attn_mask=seen, scale=given["scale"], enable_gqa=given["enable_gqa"])
         output = scaled_dot_product_attention(*(part.transpose(0, 1) for part in parts), **options)
         outputs.append(output.transpose(0, 1))
     return torch.cat(outputs)
 
 
 @pytest.mark.parametrize("scaling", [None, 0.3])
-def test_the_kernel_gets_every_segment_with_its_prefix(monkeypatch, scaling):
+def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_precision(
+    monkeypatch, scaling
+):
     monkeypatch.setattr(attention, "varlen_attn", kernel_stand_in)
-    segments = random_segments(0)
-    rows, plan = random_rows(segments), plan_of(segments)
-    expected = plan._attend_rows(*rows, scaling)
+    monkeypatch.setattr(attention, "_varlen_serves", lambda *t: {torch.bfloat16} == {x.dtype for x in t})
+    rows, plan = random_rows(random_segments(0)), TreePlan(random_segments(0), CPU)
+    expected = plan.attend(*rows, scaling)
     torch.testing.assert_close(plan._attend_varlen(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_the_kernel_is_called_as_this_torch_declares_it():
-    declared = list(inspect.signature(attention.varlen_attn).parameters)
-    assert declared[:7] == ["query", "key", "value", "cu_seq_q", "cu_seq_k", "max_q", "max_k"]
-    assert {"scale", "window_size", "enable_gqa"} <= set(declared)
-
-
-def test_under_autocast_the_kernel_is_asked_in_its_precision(monkeypatch):
-    seen = []
-    monkeypatch.setattr(
-        attention, "_varlen_serves", lambda *tensors: seen.extend(t.dtype for t in tensors)
-    )
-    (query, key, value), plan = random_rows(random_segments(0)), plan_of(random_segments(0))
     with torch.autocast("cpu", torch.bfloat16):
         # as rotary embeddings leave them
-        output = plan.attend(query, key, value.bfloat16(), None)
-    assert {output.dtype, *seen} == {torch.bfloat16}
-    torch.testing.assert_close(
-        output.float(), plan.attend(query, key, value, None), rtol=0.02, atol=0.02
-    )
+        output = plan.attend(*rows[:2], rows[2].bfloat16(), scaling)
+    assert output.dtype == torch.bfloat16
+    torch.testing.assert_close(output.float(), expected, rtol=0.02, atol=0.02)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
 def test_the_kernel_agrees_with_padded_rows_on_cuda():
     rows = random_rows(random_segments(0), width=64, device="cuda", dtype=torch.bfloat16)
-    plan = plan_of(random_segments(0), torch.device("cuda"))
+    plan = TreePlan(random_segments(0), torch.device("cuda"))
     outputs = plan.attend(*rows, None), plan._attend_rows(*rows, None)
     torch.testing.assert_close(*outputs, rtol=0.02, atol=0.02)
     gradients = [torch.autograd.grad(output, rows, torch.ones_like(output)) for output in outputs]
@@ -174,43 +157,32 @@ def test_the_kernel_agrees_with_padded_rows_on_cuda():
 
 # -- models under the tree attention ---------------------------------------------------------------------------------
 
-token_ids = st.lists(st.integers(3, 6), min_size=1, max_size=12).map(
-    lambda ids: np.array(ids, dtype=np.int64)
-)
-triples = st.lists(st.tuples(token_ids, token_ids, token_ids), min_size=1, max_size=4)
 
-
-def mixed_comparisons():
-    """A shared beginning, a prefix, identical responses, one-token responses and a long plain pair."""
+def mixed():
+    """Comparisons with a shared beginning, a prefix, identical responses, one-token responses and a long plain pair."""
     draw = np.random.default_rng(0).integers
     shared, tail = draw(3, 31, 6), draw(3, 31, 4)
-    return [
+    rows = [
         (draw(3, 31, 5), np.r_[shared, 7, 8, 9], np.r_[shared, 10, 11]),
         (draw(3, 31, 2), tail[:2], tail),
         (draw(3, 31, 3), tail, tail),
         (draw(3, 31, 1), np.array([4]), np.array([5])),
         (draw(3, 31, 9), draw(3, 31, 14), draw(3, 31, 11)),
     ]
+    return as_pairs(rows)
 
 
-def packed_hidden(model, comparisons):
-    """The pack, and its hidden states through the tree."""
-    pack = on_device(packed_comparisons(as_pairs(comparisons)), CPU)
-    return pack, tree_hidden_states(model.get_decoder(), pack)
-
-
-def packed_margins(model, comparisons):
+def packed_margins(model, pairs):
     """Difference of the two responses' log-probabilities, through the tree."""
-    pack, hidden = packed_hidden(model, comparisons)
-    logits = model.get_output_embeddings()(hidden[pack["head_index"]])
-    logps = logits.log_softmax(-1).gather(1, pack["target"][:, None])[:, 0].double()
-    sums = logps.new_zeros(2 * len(comparisons)).index_add(0, pack["response"], logps)
+    pack = on_device(packed_comparisons(pairs), CPU)
+    logps = _token_logps(model, pack).double()
+    sums = logps.new_zeros(len(pairs)).index_add(0, pack["response"], logps)
     return sums[0::2] - sums[1::2]
 
 
-def plain_margins(model, comparisons):
+def plain_margins(model, pairs):
     """The same, by one ordinary forward for each response."""
-    sums = torch.stack([tiny.plain_logps(model, *pair).sum() for pair in as_pairs(comparisons)])
+    sums = torch.stack([tiny.plain_logps(model, *pair).sum() for pair in pairs])
     return sums[0::2] - sums[1::2]
 
 
@@ -227,12 +199,13 @@ def relative(actual, expected):
 
 
 @settings(derandomize=True, deadline=None, max_examples=20)
-@given(comparisons=triples)
-def test_margins_and_gradients_equal_the_plain_forward(model, comparisons):
+@given(pairs=comparisons)
+def test_margins_and_gradients_equal_the_plain_forward(model, pairs):
+    pairs = [(prompt + 3, response + 3) for prompt, response in pairs]
     with tree_attention(model):
-        margins = packed_margins(model, comparisons)
+        margins = packed_margins(model, pairs)
         packed_gradient = gradient(model, margins)
-    expected = plain_margins(model, comparisons)
+    expected = plain_margins(model, pairs)
     torch.testing.assert_close(margins, expected, rtol=TOLERANCE, atol=TOLERANCE)
     expected_gradient = gradient(model, expected)
     # Identical responses have no gradient: then rounding is measured against the size of one.
@@ -242,34 +215,25 @@ def test_margins_and_gradients_equal_the_plain_forward(model, comparisons):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
-    expected = gradient(model, plain_margins(model, mixed_comparisons()))
+    expected = gradient(model, plain_margins(model, mixed()))
     checkpointed = copy.deepcopy(model).train()
     checkpointed.gradient_checkpointing_enable({"use_reentrant": reentrant})
     checkpointed.enable_input_require_grads()
     with tree_attention(checkpointed):
-        margins = packed_margins(checkpointed, mixed_comparisons())
+        margins = packed_margins(checkpointed, mixed())
         (margins @ torch.linspace(1.0, 2.0, 5, dtype=torch.float64)).backward()
     actual = torch.cat([p.grad.flatten() for p in checkpointed.parameters() if p.grad is not None])
     assert relative(actual, expected) <= TOLERANCE
 
 
-def test_what_cannot_follow_the_plan_fails_aloud(qwen2):
-    gptj = tiny_model(transformers.GPTJConfig(**GPT2_SIZES, rotary_dim=4), "eager")
-    with pytest.raises(ValueError, match="GPTJ.* cannot switch its attention"), tree_attention(gptj):
-        pytest.fail("the tree attention was switched on")
-    nemotron = tiny_model(config("Nemotron"))
-    with (
-        pytest.raises(RuntimeError, match="NemotronAttention did not receive"),
-        tree_attention(nemotron),
-    ):
-        packed_hidden(nemotron, mixed_comparisons())
+def test_a_pack_outside_of_the_tree_attention_fails_aloud(qwen2):
     for outside in ("sdpa", "eager"):
         with pytest.raises((RuntimeError, ValueError)):
-            packed_hidden(tiny_model(CONFIGS["qwen2"], outside), mixed_comparisons())
+            packed_margins(tiny_model(CONFIGS["qwen2"], outside), mixed())
     # the tree attention is left before a checkpointed backward pass
     qwen2.train().gradient_checkpointing_enable({"use_reentrant": False})
     with tree_attention(qwen2):
-        margins = packed_margins(qwen2, mixed_comparisons())
+        margins = packed_margins(qwen2, mixed())
     with pytest.raises(RuntimeError):
         margins.sum().backward()
 
@@ -310,29 +274,23 @@ def test_keywords_that_ask_for_nothing_pass(qwen2):
     assert output.shape == (1, 3, 4, 8) and weights is None
 
 
-SLIDES = dict(use_sliding_window=True, sliding_window=6, max_window_layers=1)
 UNKNOWN = dict(layer_types=["sliding_attention", "full_attention"])
 MIXED_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
-MROPE = transformers.Qwen2VLConfig(text_config=SIZES | {"rope_parameters": MIXED_ROPE})
 
 
 @pytest.mark.parametrize(
     ("configuration", "reason"),
     [
-        (CONFIGS["qwen2"], None),
-        (CONFIGS["gpt2"], None),
-        (config("Mistral", sliding_window=8), "a sliding window of 8 tokens"),
-        (config("Qwen2", **SLIDES), "a sliding window of 6 tokens"),
+        (config("Qwen2", **UNKNOWN, use_sliding_window=True, sliding_window=6), "window of 6 tokens"),
         (config("Qwen2", **UNKNOWN), "sliding-window layers of unknown length"),
         (config("Gemma2"), "soft-capping"),
-        (MROPE, "M-RoPE"),
+        (transformers.Qwen2VLConfig(text_config=SIZES | {"rope_parameters": MIXED_ROPE}), "M-RoPE"),
         (transformers.MambaConfig(), "recurrent layers"),
         (transformers.T5Config(), "an encoder"),
     ],
 )
 def test_unsupported_attention_is_named(configuration, reason):
-    found = unsupported_reason(configuration)
-    assert found is None if reason is None else reason in found
+    assert reason in unsupported_reason(configuration)
 
 
 def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refused():
@@ -340,9 +298,9 @@ def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refuse
     experts |= dict(shared_expert_intermediate_size=16, layer_types=["sliding_attention"] * 2)
     moe = tiny_model(config("Qwen2Moe", **experts, use_sliding_window=True, sliding_window=20))
     with tree_attention(moe):
-        packed_hidden(moe, mixed_comparisons()[:4])
+        packed_margins(moe, mixed()[:8])
         with pytest.raises(ValueError, match="a sliding window of 20 tokens; use the padded forward"):
-            packed_hidden(moe, mixed_comparisons())
+            packed_margins(moe, mixed())
 
 
 def test_left_padded_generation_is_exact_while_switched_on(model):
@@ -353,7 +311,7 @@ def test_left_padded_generation_is_exact_while_switched_on(model):
     expected = model.generate(**batch, **wanted)
     unpadded = model.generate(input_ids=ids[:1, 3:], **wanted)
     with tree_attention(model):
-        packed_margins(model, mixed_comparisons()).sum().backward()
+        packed_margins(model, mixed()).sum().backward()
         actual = model.generate(**batch, **wanted)
     model.zero_grad()
     assert torch.equal(actual.sequences, expected.sequences)

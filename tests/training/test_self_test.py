@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, partialmethod
 
 import numpy as np
 import pytest
@@ -54,7 +54,7 @@ def encoded() -> EncodedComparisons:
     return encode_comparisons(Judgments.read(tiny.votes(n_comparisons=12)).comparisons, tiny.tokenizer())
 
 
-def plain_attention(query, key, value, plan, scaling, sees, tiled=False):
+def plain_attention(plan, query, key, value, scaling, sees, tiled=False):
     """Attention over the segments of a plan, one by one, by a mask that may be wrong."""
     groups = query.shape[1] // key.shape[1]
     key, value = (
@@ -88,11 +88,8 @@ KERNELS = {
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("fault", KERNELS)
 def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
-    def attend(plan, *rows):
-        *tensors, scaling = rows
-        return plain_attention(*tensors, plan, scaling, KERNELS[fault], fault == "heads tiled")
-
-    monkeypatch.setattr(TreePlan, "attend", attend)
+    wrong = partialmethod(plain_attention, sees=KERNELS[fault], tiled=fault == "heads tiled")
+    monkeypatch.setattr(TreePlan, "attend", wrong)
     model = made(CONFIGS["llama"], dtype)
     if fault == "right":
         assert choose_layout(model, "packed", encoded)[:2] == (packed_comparisons, None)
@@ -118,15 +115,6 @@ def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(kind,
         assert tests[-1].differences[0] > tests[-1].floor[0]
 
 
-def head_alone(model, inner, rows):
-    """The logits without what the class does behind its head."""
-    return model.get_output_embeddings()(rows)
-
-
-def head_without_bias(model, inner, rows):
-    return rows @ model.get_output_embeddings().weight.T
-
-
 @pytest.mark.parametrize("dtype", PRECISIONS)
 @pytest.mark.parametrize("attention", ["packed", "padded"])
 @pytest.mark.parametrize("name", CONFIGS)
@@ -137,8 +125,8 @@ def test_what_a_class_does_to_its_logits_is_kept_and_missed(
     if name == "llama":
         model.lm_head.bias = torch.nn.Parameter(torch.randn(64).to(dtype))
     assert choose_layout(model, attention, encoded)[1] is None
-    fault = head_without_bias if name == "llama" else head_alone
-    monkeypatch.setattr(logprobs, "_own_logits", fault)
+    weight = model.get_output_embeddings().weight
+    monkeypatch.setattr(logprobs, "_own_logits", lambda model, inner, rows: rows @ weight.T)
     with pytest.raises(ConfigError, match="differs from"):
         choose_layout(model, attention, encoded)
 
@@ -211,11 +199,8 @@ def test_a_window_that_one_comparison_of_many_is_longer_than_is_seen(monkeypatch
     rows.append({"prompt": "the " * 12, "chosen": "cat ran " * 10, "rejected": "dog sat " * 10})
     comparisons = encode_comparisons(Judgments.read(rows).comparisons, tiny.tokenizer())
 
-    def attend(plan, *rows):
-        *tensors, scaling = rows
-        return plain_attention(*tensors, plan, scaling, lambda i, j, n: i - window < j <= i)
-
-    monkeypatch.setattr(TreePlan, "attend", attend)
+    windowed = partialmethod(plain_attention, sees=lambda i, j, n: i - window < j <= i)
+    monkeypatch.setattr(TreePlan, "attend", windowed)
     [test] = self_tests(made(CONFIGS["llama"]), packed_comparisons, comparisons)
     assert test.passed is passes
 
@@ -299,37 +284,20 @@ DROPPING = {
 
 @pytest.mark.parametrize("name", DROPPING)
 def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
-    model = made(DROPPING[name]).train()
+    model = made(DROPPING[name])
+    assert self_tests(model.eval(), padded_rows, encoded)[0].passed
+    torch.manual_seed(3)
     with pytest.raises(ConfigError, match=f"{type(model).__name__} has dropout or router jitter"):
-        self_tests(model, padded_rows, encoded)
+        self_tests(model.train(), padded_rows, encoded)
+    # no random number is used up
+    found = torch.rand(1)
+    torch.manual_seed(3)
+    assert torch.equal(found, torch.rand(1))
     disable_dropout(model)
     # the last one cannot switch its attention
     expected = padded_rows if name == "of a fused add" else packed_comparisons
     layout, _, [test] = choose_layout(model, "packed", encoded)
     assert layout is expected and test.passed
-
-
-class Noisy(Qwen2ForCausalLM):
-    """Has a dropout that no field tells of."""
-
-    def forward(self, *args, **kwargs):
-        output = super().forward(*args, **kwargs)
-        output.logits = torch.nn.functional.dropout(output.logits, 0.1, self.training)
-        return output
-
-
-def test_a_dropout_that_cannot_be_turned_off_is_refused_in_training_mode_and_no_random_number_is_used_up(
-    encoded,
-):
-    model = attach(Noisy(tiny.model().config))
-    disable_dropout(model)
-    assert choose_layout(model.eval(), "packed", encoded)[0] is packed_comparisons
-    torch.manual_seed(3)
-    with pytest.raises(ConfigError, match="Noisy has dropout"):
-        choose_layout(model.train(), "packed", encoded)
-    found = torch.rand(1)
-    torch.manual_seed(3)
-    assert torch.equal(found, torch.rand(1))
 
 
 LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
