@@ -10,38 +10,27 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from badpo.cli.main import app
 from badpo.data.privacy import pseudonyms
 from badpo.importers.convert import FORMATS
 from tests.auditing.planted import votes
+from tests.public_face import invoke as run
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
-DOCUMENTED_KEY = "only for this example"
-OK, USAGE, DATA = 0, 2, 3
+OK, USAGE, DATA, NOT_MET = 0, 2, 3, 4
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
-HOSTILE = {
-    "nul": "w\0",
-    "script": "<script>alert(1)</script>",
-    "attribute": '"><img src=x onerror=alert(1)>',
-    "formula": "=cmd|' /C calc'!A0",
-    "turned": "abc\u202edef",
-    "long": "x" * 1_000_000,
-}
-
-
-def run(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+HOSTILE = (
+    *("w\0", "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "=cmd|' /C calc'!A0"),
+    *("abc\u202edef", "x" * 100_000),
+)
 
 
 def audited(table: pd.DataFrame, folder: Path, *arguments: object):
     """``badpo audit`` on a table; the result, and the folder it wrote to."""
     table.to_parquet(path := folder / "votes.parquet")
-    asked = (path, "--attribute", "length", "--out", folder / "audit")
-    return run("audit", *asked, *arguments), folder / "audit"
+    return run("audit", path, "--out", folder / "audit", *arguments), folder / "audit"
 
 
 def summary_of(folder: Path) -> dict:
@@ -53,93 +42,62 @@ def table() -> pd.DataFrame:
     return votes(200, 6)[0]
 
 
-# -- what it does --------------------------------------------------------------------------------------------
+# -- audit ---------------------------------------------------------------------------------------------------
 
 
 def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
-    result, folder = audited(table, tmp_path, "--people")
+    result, folder = audited(table, tmp_path, "--attribute", "length", "--people")
     assert result.exit_code == OK, result.output
     names = set(pd.read_parquet(folder / "annotators.parquet")["annotator"])
     assert all(name in (folder / "people.html").read_text() for name in names)
     assert not any(name in (folder / "report.html").read_text() for name in names)
-    again = audited(table, tmp_path)[0]
+    nobody = table.drop(columns=["annotator", "annotator_class"])
+    again = audited(nobody, tmp_path, "--attribute", "length")[0]
+    assert pd.read_parquet(folder / "annotators.parquet").empty
     assert again.stdout.startswith(f"reading {tmp_path / 'votes.parquet'}\n")
     assert f"report: {folder / 'report.html'}" in again.stdout
     assert {path.name for path in folder.iterdir()} == FILES
 
 
 def test_options_reach_the_audit(table, tmp_path):
-    options = ("--rho", 0.3, "--fdr", 0.05, "--min-informative", 5, "--quality", "random")
-    result, folder = audited(table, tmp_path, *options)
+    theirs = table.rename(columns={"annotator": "worker"})
+    theirs["winner"] = theirs["winner"].map({"a": "left", "b": "right"})
+    options = "--attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality random"
+    options += " --column annotator=worker --winner left=a --winner right=b"
+    result, folder = audited(theirs, tmp_path, *options.split(), "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
     asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "random"}
     assert asked.items() <= summary_of(folder)["settings"].items()
-
-
-def test_columns_winners_and_anchors(table, tmp_path):
-    theirs = table.rename(columns={"annotator": "worker"}).replace(
-        {"winner": {"a": "left", "b": "right"}}
-    )
-    mapping = ("--column", "annotator=worker", "--winner", "left=a", "--winner", "right=b")
-    result, folder = audited(theirs, tmp_path, *mapping, "--anchor", "w0", "--anchor", "w1")
-    assert result.exit_code == OK, result.output
     assert summary_of(folder)["checks"]["anchors"]["n"] == 2
     assert "w0" not in (folder / "audit.json").read_text()
-    audited(table, tmp_path, "--anchor-class", "staff")
+    audited(table, tmp_path, "--attribute", "length", "--anchor-class", "staff")
     assert summary_of(folder)["checks"]["anchors"]["class"] == "staff"
 
 
-# -- privacy and hostile text --------------------------------------------------------------------------------
-
-
-def test_e_mail_addresses_never_leave_the_table(table, tmp_path):
-    mails = table.assign(annotator=table["annotator"] + "@example.org")
-    result, folder = audited(mails, tmp_path)
-    assert result.exit_code == OK
-    assert "W301" in {row["code"] for row in summary_of(folder)["warnings"]}
-    for path in folder.iterdir():
-        assert b"@example.org" not in path.read_bytes(), path.name
-    assert "@example.org" not in result.output
-
-
-@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_text_does_nothing_in_the_page_and_in_the_spreadsheet(table, tmp_path, text):
+def test_hostile_texts_do_nothing_in_the_page_and_in_the_spreadsheet(table, tmp_path):
     hostile = table.copy()
-    of_one = hostile.index[hostile["annotator"] == "w1"][:8]
-    hostile.loc[of_one, ["annotator", "annotator_class"]] = text
-    hostile["prompt"] += text[:100]
-    hostile["response_a"] += f" {text[:100]}"
-    result, folder = audited(hostile, tmp_path)
+    for name, text in zip(sorted(set(table["annotator"])), HOSTILE, strict=True):
+        hostile.loc[table["annotator"] == name, ["annotator", "annotator_class"]] = text
+    for column in ("prompt", "response_a"):
+        hostile[column] += " ".join(text[:100] for text in HOSTILE)
+    result, folder = audited(hostile, tmp_path, "--attribute", "length")
     assert result.exit_code == OK, result.output[-500:]
     page = (folder / "report.html").read_text().lower()
-    assert (
-        not any(text in page for text in ("<script", "<img", "\u202e", "\0")) and len(page) < 1_000_000
-    )
+    assert not any(text in page for text in ("<script", "<img", "\u202e", "\0"))
+    assert len(page) < 100_000, len(page)
     cells = (folder / "annotators.csv").read_text(encoding="utf-8")
     rows = list(csv.reader(cells.splitlines()))
-    assert {len(row) for row in rows} == {len(rows[0])}
+    assert {len(row) for row in rows} == {len(rows[0])} and "cmd|" in cells
     assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
     assert not {"\u202e", "\0"} & set(cells)
-
-
-# -- little, odd and wrong data ------------------------------------------------------------------------------
-
-
-def test_without_an_annotator_column(table, tmp_path):
-    result, folder = audited(table.drop(columns=["annotator", "annotator_class"]), tmp_path)
-    assert result.exit_code == OK, result.output
-    assert "annotator" in result.stdout and pd.read_parquet(folder / "annotators.parquet").empty
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
         (("--attribute", "emoji"), DATA, "E120"),
-        (("--attribute", "lenght"), USAGE, 'Did you mean "length"?'),
-        (("--quality", "fixed:score"), USAGE, "score_a and score_b"),
-        (("--anchor", "nobody"), USAGE, "cast no vote"),
-        (("--fdr", 2), USAGE, "fdr"),
-        (("--column", "annotator=worker"), DATA, 'column "worker" (for annotator)'),
+        (("--attribute", "length", "--fdr", 2), USAGE, "fdr"),
+        ((), USAGE, "--attribute length"),
     ],
 )
 def test_what_is_refused(table, tmp_path, arguments, code, message):
@@ -149,15 +107,7 @@ def test_what_is_refused(table, tmp_path, arguments, code, message):
     assert not folder.exists()
 
 
-def test_no_attribute_and_no_file(table, tmp_path):
-    table.to_parquet(tmp_path / "votes.parquet")
-    result = run("audit", tmp_path / "votes.parquet")
-    assert result.exit_code == USAGE
-    assert "--attribute length" in result.stderr
-    assert run("audit", tmp_path / "vote.parquet", "--attribute", "length").exit_code == DATA
-
-
-# -- watch ---------------------------------------------------------------------------------------------------
+# -- watch, import and forget --------------------------------------------------------------------------------
 
 
 def test_watch_counts_what_is_new(table, tmp_path):
@@ -171,70 +121,47 @@ def test_watch_counts_what_is_new(table, tmp_path):
     assert "breaks the guarantee" in re.sub(r"\s+", " ", text.stdout)
 
 
-# -- import and forget ----------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def key(monkeypatch):
-    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", DOCUMENTED_KEY)
-
-
-def test_import_says_what_came_along_and_names_the_mapping(tmp_path):
-    mapping = ("--write-mapping", tmp_path / "who.json")
-    result = run("import", EXPORT, "-o", tmp_path / "j.parquet", *mapping)
-    assert result.exit_code == 0 and result.output.startswith(f"reading {EXPORT}\n")
-    assert re.search(r"personal +annotations\.completed_by\.email", result.output)
-    assert "not submitted=1, " in result.output and str(tmp_path / "j.parquet") in result.output
-    assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in result.output
-    assert len(json.loads((tmp_path / "who.json").read_text())) == 3
-
-
-def test_import_takes_names_labels_and_columns(tmp_path):
+def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
     row = {"q": "Why?", "x": "So.", "y": "No.", "vote": "left", "who": "007"}
     row |= {"topic": "t", "mail": "a@b.c"}
     pd.DataFrame([row]).to_csv(tmp_path / "votes.csv", index=False)
     names = ("prompt=q", "response_a=x", "response_b=y", "winner=vote", "annotator=who")
     columns = [part for name in names for part in ("--column", name)]
-    out = ("-o", tmp_path / "j.parquet", "--winner", "left=a", "--format", "table")
-    assert run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "topic").exit_code == 0
+    asked = ("import", tmp_path / "votes.csv", *columns, "--winner", "left=a", "--format", "table")
+    asked += ("-o", tmp_path / "j.parquet", "--keep")
+    told = run(*asked, "topic", "--write-mapping", tmp_path / "who.json").output
+    assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in told
+    assert "007" in (tmp_path / "who.json").read_text()
     table = pd.read_parquet(tmp_path / "j.parquet")
     assert (table["topic"][0], table["annotator"][0]) == ("t", pseudonyms(["007"])[0])
     assert "mail" not in table
-    refused = run("import", tmp_path / "votes.csv", *columns, *out, "--keep", "mail")
-    assert (refused.exit_code, "stays behind" in refused.stderr) == (2, True)
+    refused = run(*asked, "mail")
+    assert (refused.exit_code, "stays behind" in refused.stderr) == (USAGE, True)
 
 
 def test_a_wrong_format_lists_those_that_are_known(tmp_path):
     result = run("import", EXPORT, "--format", "unheard of", "-o", tmp_path / "j.parquet")
-    assert result.exit_code == 2 and all(name in result.stderr for name in FORMATS)
+    assert result.exit_code == USAGE and all(name in result.stderr for name in FORMATS)
 
 
-@pytest.fixture
-def imported(tmp_path) -> Path:
-    assert run("import", EXPORT, "-o", tmp_path / "j.parquet").exit_code == 0
-    return tmp_path / "j.parquet"
-
-
-def test_forget_takes_a_raw_id_and_says_when_nobody_is_there(imported):
-    planned = run("forget", "7", "--data", imported, "--dry-run")
-    assert f"would be taken out: {imported}: 2 judgments" in planned.output
-    assert len(pd.read_parquet(imported)) == 6
-    done = run("forget", "7", "--data", imported)
-    assert done.exit_code == 0, done.output
-    assert f"taken out: {imported}: 2 judgments" in done.output
-    assert "7" not in re.findall(r"\b\d+\b", done.output.replace(str(imported), ""))
-    assert len(pd.read_parquet(imported)) == 4
-    again = run("forget", "7", "--data", imported)
-    assert (again.exit_code, "another spelling of the id" in again.output) == (3, True)
-
-
-def test_forget_needs_a_place_and_a_key(imported, monkeypatch, tmp_path):
-    assert run("forget", "7").exit_code == 2
+def test_forget_needs_a_place_and_a_key(monkeypatch, tmp_path):
+    assert run("import", EXPORT, "-o", tmp_path / "j.parquet").exit_code == OK
+    assert run("forget", "7").exit_code == USAGE
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
-    lost = run("forget", "7", "--data", imported)
-    assert (lost.exit_code, "bring the key back" in lost.stderr) == (2, True)
+    lost = run("forget", "7", "--data", tmp_path / "j.parquet")
+    assert (lost.exit_code, "bring the key back" in lost.stderr) == (USAGE, True)
     assert not (tmp_path / "empty").exists()
+
+
+def test_what_forget_must_leave_is_told_by_the_code(tmp_path):
+    annotator = pd.read_csv(EXAMPLE)["annotator"][0]
+    folder = tmp_path / "audit"
+    run("audit", EXAMPLE, "--attribute", "length", "--out", folder)
+    (folder / "note.txt").write_text(f"ask {annotator}\n")
+    told = run("forget", annotator, "--audit", folder, "--json")
+    assert told.exit_code == NOT_MET
+    assert any(not trace["erased"] for trace in json.loads(told.stdout)["traces"])
 
 
 def documented() -> list[tuple[str, str]]:
@@ -244,8 +171,8 @@ def documented() -> list[tuple[str, str]]:
     return [(part.partition("\n")[0], part.partition("\n")[2]) for part in shown]
 
 
-@pytest.mark.usefixtures("key")
 def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "only for this example")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     of_votes = ("import", "forget")
@@ -253,3 +180,5 @@ def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
     assert len(commands) >= 3
     for command, output in commands:
         assert run(*shlex.split(command)[1:]).output == output
+    again = run("forget", "7", "--data", "judgments.parquet")
+    assert (again.exit_code, "another spelling of the id" in again.output) == (DATA, True)
