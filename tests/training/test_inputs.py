@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from peft import PromptTuningConfig, get_peft_model
 
 from badpo.attributes import Emoji, Length, LengthWords, Markdown
 from badpo.data.judgments import Judgments
@@ -74,18 +75,13 @@ def test_votes_without_any_difference_are_refused(tmp_path):
 
 
 def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
-    frame = tiny.votes(n_comparisons=12)
-    others = frame.iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
+    others = tiny.votes(n_comparisons=12).iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
     mapped = evaluation_judgments(alone, train)
-
     names = np.array([*people(train), "nobody"])  # -1 is the last
-    of_vote = names[mapped.votes["annotator"].to_numpy()]
-    before = np.array(people(alone))[alone.votes["annotator"].to_numpy()]
-    strangers = ~np.isin(before, names)
-    assert strangers.sum() == (frame["annotator"] == "person 0").sum() > 0
-    assert (of_vote[strangers] == "nobody").all()
-    assert (of_vote[~strangers] == before[~strangers]).all()
+    before = np.array(people(alone))[alone.votes["annotator"]]
+    expected = np.where(np.isin(before, names), before, "nobody")
+    assert names[mapped.votes["annotator"]].tolist() == expected.tolist() and "nobody" in expected
     held_out = train.split(0.25)[1]
     assert evaluation_judgments(held_out, train).votes.equals(held_out.votes)
 
@@ -212,28 +208,21 @@ def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
 @pytest.mark.parametrize("variant", ["pooled", "per_annotator", "shared_mean", "class"])
 def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path, variant):
     run = trained(tmp_path, bias=variant, gold_annotators=GOLD)
-    named = set(pseudonyms(GOLD))
-    gold = torch.tensor([name in named for name in run.bias.annotators])
-    assert gold.sum() == 2
-    assert not run.bias.theta()[gold].any()
-    assert run.bias.theta()[~gold].all()
+    gold = np.isin(run.bias.annotators, pseudonyms(GOLD))
+    theta = run.bias.theta().detach().numpy()
+    assert gold.sum() == 2 and not theta[gold].any() and theta[~gold].all()
     run.save_model()
-    extra = BiasTerm.load(tmp_path).extra
-    assert extra["gold_votes"] == gold_cross_votes(run.judgments, gold.numpy())
-    assert extra["first_margin"]["difference"] < extra["first_margin"]["tolerance"]
+    assert BiasTerm.load(tmp_path).extra["gold_votes"] == gold_cross_votes(run.judgments, gold)
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------
 
 
 def test_prompt_tuning_is_refused_asked_for_or_already_there():
-    from peft import PromptTuningConfig, get_peft_model
-
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
-    with pytest.raises(ConfigError, match="prompt tuning"):
-        with_adapter(tiny.model(), prompts)
-    with pytest.raises(ConfigError, match="prompt tuning"):
-        with_adapter(get_peft_model(tiny.model(), prompts), None)
+    for model, asked in ((tiny.model(), prompts), (get_peft_model(tiny.model(), prompts), None)):
+        with pytest.raises(ConfigError, match="prompt tuning"):
+            with_adapter(model, asked)
     model = tiny.model()
     assert with_adapter(model, None) is model
 
@@ -247,17 +236,14 @@ def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, 
     assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
 
 
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_compiled_model_or_reference_is_refused(in_place):
-    compiled = tiny.model()
-    if in_place:
-        compiled.compile()
-    else:
-        compiled = torch.compile(compiled)
-    with pytest.raises(ConfigError, match="^model is compiled by torch.compile"):
-        load_model(compiled, arguments())
-    with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
-        given_reference(compiled, tiny.model(), arguments())
+def test_a_compiled_model_or_reference_is_refused():
+    in_place = tiny.model()
+    in_place.compile()
+    for compiled in (in_place, torch.compile(tiny.model())):
+        with pytest.raises(ConfigError, match="^model is compiled by torch.compile"):
+            load_model(compiled, arguments())
+        with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
+            given_reference(compiled, tiny.model(), arguments())
 
 
 def test_dropout_is_set_to_zero_everywhere():
