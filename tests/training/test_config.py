@@ -106,12 +106,6 @@ def test_all_mistakes_are_named_at_once(tmp_path):
     assert len(str(caught.value).splitlines()) == 3
 
 
-def test_the_papers_encoding_brings_its_prompt_limit(tmp_path):
-    assert arguments(tmp_path, encoding="paper").max_prompt_length == 384
-    assert arguments(tmp_path, encoding="paper", max_prompt_length=96).max_prompt_length == 96
-    assert arguments(tmp_path).max_prompt_length is None
-
-
 @pytest.mark.parametrize(
     ("asked", "device_has_it", "fp16", "expected"),
     [

@@ -115,12 +115,10 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
     assert any("remove_unused_columns has no effect" in what for what in told) == ("no_" in text)
 
 
-def test_remote_code_is_allowed_by_the_caller_only(tmp_path):
-    told = complaint(tmp_path, RECIPE + "trust_remote_code: true\n")
-    assert "give `--trust-remote-code` yourself" in told
-    path = written(tmp_path, RECIPE)
-    assert read_recipe(path).model.init_kwargs["trust_remote_code"] is False
-    assert read_recipe(path, trust_remote_code=True).model.init_kwargs["trust_remote_code"] is True
+@pytest.mark.parametrize("allowed", [False, True])
+def test_remote_code_is_allowed_by_the_caller(tmp_path, allowed):
+    recipe = read_recipe(written(tmp_path, RECIPE), trust_remote_code=allowed)
+    assert recipe.model.init_kwargs["trust_remote_code"] is allowed
 
 
 @pytest.mark.parametrize("text", ["5e-7", "5.0e-7", "5E-7", "0.0000005", '"5e-7"'])
@@ -191,7 +189,7 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 
-# What follows on line 12, and what is told.
+# What follows on line 12, or is an attribute on line 9, and what is told.
 MISTAKES = """
 betta: 0.1 -> E201 unknown key "betta". Did you mean "beta"?
   warmstart: 0 -> E201 unknown key "warmstart" in bias. Did you mean "warm_start"?
@@ -204,20 +202,29 @@ objective: em_dpo -> E202 unknown objective "em_dpo".
 objective: {alpha: 1} -> E202 objective is {'alpha': 1}; it must be a block with a name
 num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the processes: `accelerate launch
 accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
+trust_remote_code: true -> E205 a file cannot allow remote code; give `--trust-remote-code` yourself
 model_init_kwargs: {token: hf_x} -> E205 model_init_kwargs: ... is refused:
 loss_type: ipo -> E205 loss_type: ipo is refused:
 warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps say the same
 preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
+- lenght -> E204 Did you mean "length"?
+- {type: length, ration: 2} -> E204 Did you mean "ratio"?
+- {type: word_list, name: hedges} -> E204 needs words
+- {ratio: 2} -> E204 must be a name, or a block with a type
+- 3 -> E204 must be a name, or a block with a type
 """
 
 
 @pytest.mark.parametrize("mistake", MISTAKES.strip("\n").splitlines())
 def test_a_mistake_is_told_with_its_line(tmp_path, mistake):
     text, told = mistake.split(" -> ")
-    *before, _ = lines = text.split("; ")
-    message = complaint(tmp_path, RECIPE + "\n".join(lines) + "\n")
+    lines = text.split("; ")
+    recipe, place = RECIPE + "\n".join(lines) + "\n", 11 + len(lines)
+    if text.startswith("- "):
+        recipe, place = RECIPE.replace("- markdown", text), 9
+    message = complaint(tmp_path, recipe)
     code, what = told.split(" ", 1)
-    assert message.startswith(f"{code} run.yaml:{12 + len(before)}: {what}")
+    assert message.startswith(f"{code} run.yaml:{place}: ") and what in message
     assert "hf_x" not in message and "\n" not in message
 
 
@@ -239,21 +246,6 @@ def test_missing_keys_say_what_they_are(tmp_path, content):
     assert message.count("is missing") == 2
     for key in ("model_name_or_path", "dataset_name"):
         assert f"E206 run.yaml: {key} is missing: the " in message
-
-
-WRONG_ATTRIBUTES = {
-    "lenght": 'Did you mean "length"?',
-    "{type: length, ration: 2}": 'Did you mean "ratio"?',
-    "{type: word_list, name: hedges}": "needs words",
-    "{ratio: 2}": "must be a name, or a block with a type",
-    "3": "must be a name, or a block with a type",
-}
-
-
-@pytest.mark.parametrize("entry", WRONG_ATTRIBUTES)
-def test_a_wrong_attribute_is_named_with_its_line(tmp_path, entry):
-    told = complaint(tmp_path, RECIPE.replace("- markdown", f"- {entry}"))
-    assert told.startswith("E204 run.yaml:9:") and WRONG_ATTRIBUTES[entry] in told
 
 
 BROKEN = {
