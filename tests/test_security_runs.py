@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from badpo.training.checkpoints import MARKER, mark_complete
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
 from tests.results.suites import write_suite
-from tests.runs.recipes import recipe, save_model, write_recipe
+from tests.runs.recipes import Owned, recipe, save_model, write_recipe
 from tests.runs.test_run import stop_at_step
 
 pytestmark = pytest.mark.slow
@@ -37,16 +36,6 @@ PAYLOADS = (
     "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
     "url(http://127.0.0.1:9/x.png)",
 )
-
-
-class Owned:
-    """A pickle that leaves a file where it is read."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self._path),)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------

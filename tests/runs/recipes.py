@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -33,6 +34,16 @@ def save_model(folder: Path, n_tokens: int = 64, chat_template: str | None = tin
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
     return folder
+
+
+class Owned:
+    """A pickle that makes a folder where it is read."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self._path),)
 
 
 def write_recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> Path:

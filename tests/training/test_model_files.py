@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,17 +13,7 @@ from badpo.runs.start import load_model
 from badpo.training import trl_keys
 from badpo.training.model_files import load_adapter, load_weights, require_data
 from badpo.training.recipe import ModelChoice
-from tests.runs.recipes import save_model
-
-
-class Owned:
-    """A pickle that leaves a folder where it is read."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self._path),)
+from tests.runs.recipes import Owned, save_model
 
 
 @pytest.fixture

@@ -13,28 +13,10 @@ from badpo.objective.objectives import DiscountedTail, IdentityPreference
 from badpo.training.logprobs import scoring_attention
 from badpo.training.trainer import BADPOTrainer
 from tests import tiny
+from tests.runs.recipes import as_chat, as_trl
 from tests.training.tiny_runs import judgments, trained, trainer, trl_trainer
 
 N_VOTES = 16
-
-
-def as_chat(frame):
-    frame = frame.copy()
-    frame["prompt"] = [[{"role": "user", "content": text}] for text in frame["prompt"]]
-    for side in ("response_a", "response_b"):
-        frame[side] = [[{"role": "assistant", "content": text}] for text in frame[side]]
-    return frame
-
-
-def preference_rows(frame) -> list[dict]:
-    return [
-        {
-            "prompt": row["prompt"],
-            "chosen": row["response_a"] if row["winner"] == "a" else row["response_b"],
-            "rejected": row["response_b"] if row["winner"] == "a" else row["response_a"],
-        }
-        for row in frame.to_dict("records")
-    ]
 
 
 def loss_and_gradients(model, loss):
@@ -44,7 +26,7 @@ def loss_and_gradients(model, loss):
 
 def of_trl(frame, folder, max_length=1024, **options):
     # with another reference the margins and their gradients are not those of the first step
-    rows = preference_rows(frame)
+    rows = as_trl(frame).drop(columns="annotator").to_dict("records")
     peer = trl_trainer(rows, folder, tiny.tokenizer(), max_length=max_length, beta=0.3, **options)
     batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
     return loss_and_gradients(peer.model, peer.compute_loss(peer.model, batch))
