@@ -66,41 +66,23 @@ def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
     assert str(list(sampler(data, batch_size=10, seed=1))) == plans[1, 0]
 
 
-def planned(batching, comparison, batch_size) -> list[np.ndarray]:
-    return planned_steps(batching, comparison, batch_size, np.random.default_rng(0))
-
-
 @pytest.mark.parametrize("batching", BATCHING)
-@pytest.mark.parametrize("batch_size", [1, 7, 12, 1000])
-def test_every_way_to_batch_uses_each_judgment_once(batching, batch_size):
+@pytest.mark.parametrize("size", [1, 7, 12, 1000])
+def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching, size):
     rng = np.random.default_rng(5)
     comparison = rng.permutation(np.repeat(np.arange(20) * 3, rng.integers(1, 15, 20)))
-    plan = planned(batching, comparison, batch_size)
-    assert sorted(np.concatenate(plan)) == list(range(len(comparison)))
-    assert all(map(len, plan))
-
-
-def test_grouped_steps_have_equal_size_and_keep_comparisons_together():
-    comparison = judgments(n_comparisons=30, per_comparison=4).votes["comparison"].to_numpy()
-    for size in (12, 10):
-        plan = planned("grouped", comparison, size)
-        assert [len(votes) for votes in plan] == [size] * (120 // size)
-        seen = [[step for step, votes in enumerate(plan) if c in comparison[votes]] for c in range(30)]
-        # a comparison that falls on the border of two steps is in both, and in no other
-        assert all(len(where) == 1 or where[1] == where[0] + 1 for where in seen)
-        assert size == 10 or all(len(where) == 1 for where in seen)
-    # a shuffle of single judgments has nearly as many comparisons in a step as judgments
-    assert min(len(set(comparison[votes])) for votes in planned("random", comparison, 12)) > 6
+    plan = planned_steps(batching, comparison, size, np.random.default_rng(0))
+    order = np.concatenate(plan)
+    assert sorted(order) == list(range(len(comparison)))
+    counts = [len(set(comparison[votes]) if batching == "comparisons" else votes) for votes in plan]
+    *whole, last = counts
+    assert set(whole) <= {size} and 0 < last <= size
+    # the comparisons in the order in which they come up, each again where others were between its judgments
+    seen = comparison[order][np.flatnonzero(np.diff(comparison[order], prepend=-1))].tolist()
+    assert seen != sorted(seen)
+    assert len(seen) > 100 if batching == "random" else len(seen) == 20
     with pytest.raises(ValueError, match="random, grouped, comparisons"):
-        planned("group", comparison, 12)
-
-
-def test_a_batch_of_comparisons_brings_all_of_their_judgments():
-    comparison = np.repeat(np.arange(10), np.arange(1, 11))
-    plan = planned("comparisons", comparison, 4)
-    assert [len(set(comparison[votes])) for votes in plan] == [4, 4, 2]
-    order = [comparison[votes[0]] for votes in planned("comparisons", comparison, 1)]
-    assert sorted(order) == list(range(10)) != order
+        planned_steps("group", comparison, size, rng)
 
 
 @pytest.mark.parametrize(

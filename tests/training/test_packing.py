@@ -106,13 +106,12 @@ def test_padded_rows_by_hand():
     assert whole["attention_mask"].sum() == 8 and whole["head_index"].tolist() == [1, 2, 3, 6]
 
 
-@pytest.mark.parametrize("empty", ["prompt", "response a", "response b"])
 @pytest.mark.parametrize("layout", [packed_comparisons, packed_responses])
-def test_an_empty_part_is_refused(layout, empty):
-    parts = {name: np.array([1]) for name in ("prompt", "response a", "response b")}
-    prompt, a, b = (parts | {empty: np.array([], dtype=int)}).values()
-    with pytest.raises(ValueError, match="has no tokens"):
-        layout([(prompt, a), (prompt, b)])
+def test_an_empty_part_is_refused(layout):
+    one, none = np.array([1]), np.array([], dtype=int)
+    for prompt, a, b in ((none, one, one), (one, none, one), (one, one, none)):
+        with pytest.raises(ValueError, match="has no tokens"):
+            layout([(prompt, a), (prompt, b)])
 
 
 @deterministic

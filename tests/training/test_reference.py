@@ -34,7 +34,7 @@ def stand_in(model, asked) -> list[np.ndarray]:
     return [np.sqrt(response.astype(np.float32)) for _, response in asked]
 
 
-def test_values_are_those_of_the_model_and_computed_once(tmp_path, monkeypatch):
+def test_values_are_those_of_the_model_computed_once_and_mapped(tmp_path, monkeypatch):
     model, ids = tiny.model(), np.array([5, 6, 7, 8])
     # the last two are the same tokens, divided elsewhere
     asked = [*pairs(6), (ids[:1], ids[1:]), (ids[:2], ids[2:])]
@@ -42,24 +42,19 @@ def test_values_are_those_of_the_model_and_computed_once(tmp_path, monkeypatch):
     found = cache.logps(model, [*asked, asked[0]])
     assert cache.n_computed == 8
     assert same(found, response_logps(model, [*asked, asked[0]]))
-
-    monkeypatch.setattr(reference, "response_logps", stand_in)
-    assert same(cache.logps(model, asked[::-1]), found[:8][::-1])
-    assert cache.n_computed == 8
-    cache.logps(model, [*asked, *pairs(2, seed=1)])
-    assert cache.n_computed == 10
-
-
-def test_another_instance_maps_what_is_there(tmp_path, monkeypatch):
-    asked = pairs(6)
     with monkeypatch.context() as computing:
         computing.setattr(reference, "response_logps", stand_in)
-        written = ReferenceCache(tmp_path, "key").logps("a model", asked)
+        assert same(cache.logps(model, asked[::-1]), found[:8][::-1])
+        assert cache.n_computed == 8
+        cache.logps(model, [*asked, *pairs(2, seed=1)])
+        assert cache.n_computed == 10
+
+    # another instance has nothing to compute, for the same key and code
     monkeypatch.setattr(reference, "response_logps", None)
     second = ReferenceCache(tmp_path, "key")
-    found = second.logps("a model", asked[2:])
-    assert same(found, written[2:]) and second.n_computed == 0
-    for values in found:
+    mapped = second.logps("a model", asked[2:])
+    assert same(mapped, found[2:8]) and second.n_computed == 0
+    for values in mapped:
         assert isinstance(values.base.base, pa.FloatArray) and values.dtype == np.float32
         with pytest.raises(ValueError, match="read-only"):
             values[0] = 0
