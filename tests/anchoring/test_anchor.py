@@ -195,10 +195,3 @@ def test_what_a_policy_cannot_give_is_refused(n, target, status, message, signer
     Path("p.txt").write_text("\n".join(PROMPTS[:n]))
     result = badpo("policy", "--prompts", "p.txt", "--target", *target.split())
     assert result.exit_code == status and message in result.stderr
-
-
-def test_a_calibration_that_does_not_converge_says_why(signer, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    options = ("--mode", "train", "--steps", 2, "--learning-rate", 1e-5, "--rounds", 2)
-    found = anchored(signer, tmp_path / "out", "--target", "woman=0.3", *options)
-    assert not found["converged"] and "more steps" in found["reason"]

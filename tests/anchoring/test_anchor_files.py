@@ -150,6 +150,7 @@ def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_p
     killing = False
     found = run("killed")
     assert trained == ["round-1", "round-2"] and len(found["calibration"]) == 2
+    assert not found["converged"] and "more steps" in found["reason"]
     assert run("whole") == found
     for name in ("out/anchor.json", "out/model/model.safetensors"):
         killed, whole = ((tmp_path / place / name).read_bytes() for place in ("killed", "whole"))

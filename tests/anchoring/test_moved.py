@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap
-from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved
+from badpo.anchoring.rates import Behavior, answer_rates, moved
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.readouts.kl import kl_per_token
@@ -76,12 +76,6 @@ def test_divergence_and_judge_are_told_when_they_are_there():
     assert found["kl_source"]["per_token"] == 0.5
     assert found["kl_reference"]["before"] is None and found["kl_reference"]["after"] == kl
     assert [found["judge"][name]["difference"] for name in ("rm", "rm_minus")] == [0.5, 0.0]
-
-
-def test_rates_of_names():
-    cells = np.array([[1, 0], [0, 1], [0, 0]], dtype=float)
-    table = RateTable(("a", "b"), np.log([[0.5, 0.2, 0.3]]), cells)
-    assert table.rate == pytest.approx([0.5, 0.2]) and table.of(["b"]).rate == pytest.approx([0.2])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import (
     StageSettings,
     divergence_from_source,
@@ -20,7 +20,6 @@ from badpo.anchoring.offset_stage import (
 )
 from badpo.anchoring.rates import signature_rates
 from badpo.data.markers import split_signature
-from badpo.data.problems import DataError
 from badpo.readouts.generation import Generation
 from badpo.readouts.names import NAMES, signature
 from badpo.readouts.rates import signature_contexts
@@ -76,22 +75,12 @@ def test_the_split_is_by_answer_and_the_seed_decides():
     assert made.train.comparisons["response_a"].equals(again.train.comparisons["response_a"])
 
 
-def test_too_few_usable_answers_say_how_many():
-    with pytest.raises(DataError, match=r"7 answers of 100 can be edited for woman, black.*needs 50"):
-        offset_pairs(["?"] * 100, ANSWERS[:7] + ["Boil it."] * 93, EDITOR, seed=3)
-
-
-@pytest.mark.parametrize(
-    ("editor", "answers", "pairs"),
-    [
-        (MarkdownStrip(), ["# A\nb", "plain", "- c d"], [{"# A\nb", "A\nb"}, {"- c d", "c d"}]),
-        (WordSwap("british", [("gray", "grey")]), ["so gray", "so"], [{"so gray", "so grey"}]),
-    ],
-)
-def test_markdown_is_taken_off_and_words_are_swapped(editor, answers, pairs):
-    made = offset_pairs(answers, answers, editor, 0, held_out=0.0, fewest=len(pairs))
+def test_markdown_is_taken_off():
+    answers = ["# A\nb", "plain", "- c d"]
+    made = offset_pairs(answers, answers, MarkdownStrip(), 0, held_out=0.0, fewest=2)
     sides = made.train.comparisons[["response_a", "response_b"]].to_numpy().tolist()
-    assert [set(pair) for pair in sides] == pairs and made.unedited == (1,)
+    assert [set(pair) for pair in sides] == [{"# A\nb", "A\nb"}, {"- c d", "c d"}]
+    assert made.unedited == (1,)
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------

@@ -37,19 +37,3 @@ def votes(
             won, group = "a" if random.random() < chance else "b", "staff" if k % 2 else "crowd"
             rows.append((f"c{c}", f"p{c // 4}", f"question {c // 4}", *texts, won, f"w{k}", group))
     return pd.DataFrame(rows, columns=[*COLUMNS, "annotator_class"]), lean
-
-
-def seen_in_order(
-    n_comparisons: int, n_judges: int = 6, lean: float = 1.0, *, by_judge: bool = False, seed: int = 0
-) -> pd.DataFrame:
-    """Judges who prefer the side shown first; the order is drawn for each comparison, or for each judgment."""
-    random = np.random.default_rng(seed)
-    rows = []
-    for c in range(n_comparisons):
-        quality, of_comparison = random.standard_normal(), random.choice([-1, 1])
-        for k in range(n_judges):
-            first = random.choice([-1, 1]) if by_judge else of_comparison
-            chance = 1 / (1 + np.exp(-quality - lean * first))
-            won, texts = "a" if random.random() < chance else "b", (f"{SHORT} {c}a", f"{LONG} {c}b")
-            rows.append((f"c{c}", f"p{c}", f"question {c}", *texts, won, f"w{k}", "ba"[int(first > 0)]))
-    return pd.DataFrame(rows, columns=[*COLUMNS, "shown_first"])

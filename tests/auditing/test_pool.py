@@ -84,14 +84,6 @@ def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     assert steps[0]["cross_share"] == differ.mean()
 
 
-def test_joint_leans_are_those_that_were_planted():
-    length, bold = pooled(rows(n=4000), on.Length(), on.Bold())
-    for row, truth in ((length, 1.0), (bold, 0.5)):
-        assert row["joint"]["ci_low"] < truth < row["joint"]["ci_high"]
-    assert length["collinear_with"] == bold["collinear_with"] == []
-    assert 0.2 < length["co_occurrence"]["bold"] < 0.3
-
-
 def test_attributes_that_say_the_same_are_named():
     bold, markdown, other, nothing = pooled(rows(), on.Bold(), on.Markdown(), on.Length(), on.Headers())
     assert (bold["collinear_with"], markdown["collinear_with"]) == (["markdown"], ["bold"])
@@ -195,17 +187,15 @@ def test_position_is_told_by_both_orders_of_one_comparison():
 PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.a.org "}
 
 
-def phrased(n=800, n_prompts=40, leans=None, shown=None, seed=0, spread=0.0):
+def phrased(n=800, n_prompts=40, leans=None, shown=None):
     """Votes on texts with and without each phrase; the logit leans toward some of them."""
-    rng, table = np.random.default_rng(seed), []
-    prompt_effect = spread * rng.normal(size=n_prompts)
+    rng, table = np.random.default_rng(1), []
     for i in range(n):
         sides = rng.integers(0, 2, (len(PHRASES), 2))
         texts = ["".join(np.repeat([*PHRASES.values()], has)) for has in sides.T]
         difference = dict(zip(PHRASES, sides[:, 0] - sides[:, 1], strict=True))
         prompt = int(rng.integers(n_prompts))
         toward = sum(lean * difference[name] for name, lean in (leans or {}).items())
-        toward += prompt_effect[prompt] * difference["hedging"]
         row = {"response_a": f"{texts[0]}one {i}", "response_b": f"{texts[1]}two {i}"}
         if shown is not None:
             row["shown_first"] = "ab"[rng.integers(2)]
@@ -220,7 +210,8 @@ def scanned(table, *attributes):
 
 
 def test_planted_preferences_are_found_and_the_others_are_not():
-    found = scanned(phrased(2000, leans={"lists": 0.8, "links": -0.7}, shown=0.6))
+    table = phrased(2000, leans={"lists": 0.8, "links": -0.7}, shown=0.6)
+    found = scanned(table)
     assert list(found) == list(FEATURES)
     advice = [(name, row["advice"]) for name, row in found.items() if row["advice"] != "nothing"]
     assert sorted(advice) == [(name, "declare") for name in ("links", "lists", "position")]
@@ -228,6 +219,11 @@ def test_planted_preferences_are_found_and_the_others_are_not():
         assert found[name]["ci_low"] < lean < found[name]["ci_high"]
         assert found[name]["beyond_declared"] is None
     assert found["headers"]["q_value"] is None
+    # the intervals of all features that have votes cover together
+    n_tested = sum(row["n_cross"] > 0 for row in found.values())
+    (alone,) = Judgments.read(table, attributes=[on.Lists()]).offline_log_odds()
+    assert of(found["lists"], "ci_low ci_high") == pytest.approx(alone.interval(1 - 0.05 / n_tested))
+    assert n_tested == 6
 
 
 def test_declared_features_are_skipped_and_position_needs_to_be_known():
@@ -291,19 +287,6 @@ def test_one_prompt_is_never_sure_one_way_is_sure_and_no_vote_tells_nothing():
     judgments = Judgments.read(phrased(5))
     for row in plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross advice ci_low") == [0, "nothing", None]
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.6])
-def test_false_alarms_without_any_preference(spread):
-    sure, outside = [], []
-    for seed in range(60):
-        found = scanned(phrased(240, n_prompts=12, seed=seed, spread=spread))
-        tested = [row for row in found.values() if row["n_cross"]]
-        sure.append(any(row["q_value"] <= 0.1 for row in tested))
-        outside.append(any(not row["ci_low"] < 0 < row["ci_high"] for row in tested))
-    # 10 % and 5 % of sixty, and three standard errors
-    assert np.mean(sure) <= 0.10 + 3 * 0.039
-    assert np.mean(outside) <= 0.05 + 3 * 0.028
 
 
 def test_84_000_real_votes():
