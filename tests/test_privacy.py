@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,21 +44,19 @@ def said(result) -> bytes:
     return f"{result.stdout}\n{result.stderr}\n{result.exception!r}".encode()
 
 
-def leaks(folder: Path) -> list[str]:
-    """Files under a folder that hold a planted id; columnar ones are compressed, so their cells are looked at."""
-    return [str(path.relative_to(folder)) for path in files(folder) if PLANTED.search(content(path))]
-
-
 def files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
 
 
-def content(path: Path) -> bytes:
-    raw = path.read_bytes() + str(path).encode()
-    if path.suffix == ".parquet":
-        table = pq.read_table(path)
-        raw += repr(table.schema.metadata).encode() + table.to_pandas().to_csv().encode()
-    return raw
+def leaks(folder: Path) -> Iterator[Path]:
+    """Files under a folder that hold a planted id; columnar ones are compressed, so their cells are looked at."""
+    for path in files(folder):
+        content = path.read_bytes() + str(path).encode()
+        if path.suffix == ".parquet":
+            table = pq.read_table(path)
+            content += repr(table.schema.metadata).encode() + table.to_pandas().to_csv().encode()
+        if PLANTED.search(content):
+            yield path
 
 
 def planted(value: Any, inside: bool = False) -> Any:
@@ -112,17 +109,15 @@ def test_no_importer_lets_an_id_through(name, places):
         result = badpo("import", export, "-o", out / "judgments.parquet", *asked, *extra)
         assert result.exit_code == 0, result.output
         assert not PLANTED.search(said(result))
-    assert leaks(out) == []
+    assert [*leaks(out)] == []
     assert pq.read_table(out / "judgments.parquet")["annotator"].to_pylist()[0].startswith("ann_")
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
     source, out = places
     path = source / f"votes.{ending}"
-    writers = {"csv": partial(pd.DataFrame.to_csv, index=False), "parquet": pd.DataFrame.to_parquet}
-    as_json = partial(pd.DataFrame.to_json, orient="records", lines=ending == "jsonl")
-    writers.get(ending, as_json)(table(), path)
+    table().to_parquet(path) if ending == "parquet" else table().to_csv(path, index=False)
     length = ("--attribute", "length")
     commands = [
         ("check", path, *length),
@@ -137,7 +132,7 @@ def test_no_command_that_reads_a_table_lets_an_id_through(ending, places):
         result = badpo(*command)
         assert result.exit_code == 0, result.output
         assert not PLANTED.search(said(result)), command
-    assert leaks(out) == []
+    assert [*leaks(out)] == []
     written = {str(path.relative_to(out)) for path in files(out)}
     assert {"audit/report.html", "audit/annotators.csv", "state.json"} <= written
 
@@ -155,12 +150,4 @@ def test_a_table_that_is_wrong_is_told_without_ids(places):
             assert result.exit_code == 3
             assert not PLANTED.search(said(result)), (command, extra)
             assert pseudonym("planted-1", pseudonym_key()).encode() in said(result)
-    assert leaks(out) == []
-
-
-def test_an_id_that_is_not_there_is_not_repeated_into_a_file(places):
-    source, out = places
-    table().to_csv(source / "votes.csv", index=False)
-    asked = ("--attribute", "length", "-o", out / "audit", "--anchor", "planted-nobody")
-    assert badpo("audit", source / "votes.csv", *asked).exit_code == 2
-    assert leaks(out) == []
+    assert [*leaks(out)] == []
