@@ -13,7 +13,6 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import torch
@@ -194,13 +193,6 @@ def train(folder: Path, asked: Options) -> None:
     trainer.save_model()
 
 
-class Ended(NamedTuple):
-    """How the ranks of one group ended: exit status or minus a signal, and what each printed."""
-
-    statuses: tuple[int, ...]
-    outputs: tuple[str, ...]
-
-
 def free_port() -> int:
     """A port of this machine that nobody listens on."""
     with socket.socket() as free:
@@ -208,8 +200,10 @@ def free_port() -> int:
         return free.getsockname()[1]
 
 
-def run_group(n: int, folder: Path, asked: Options, seconds: float = SECONDS) -> Ended:
-    """Train in ``n`` processes; with one there is no process group at all."""
+def run_group(
+    n: int, folder: Path, asked: Options, seconds: float = SECONDS
+) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Train in ``n`` processes, one without a group; how each ended (status or minus a signal), what each printed."""
     folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / f"output-{rank}.txt" for rank in range(n)]
     # what a launcher tells the process of a rank
@@ -229,7 +223,7 @@ def run_group(n: int, folder: Path, asked: Options, seconds: float = SECONDS) ->
         process.join()
     outputs = tuple(path.read_text(errors="replace") for path in outputs)
     assert not hung, outputs
-    return Ended(tuple(process.exitcode for process in processes), outputs)
+    return tuple(process.exitcode for process in processes), outputs
 
 
 def _run(folder: Path, asked: Options, environment: dict[str, str], output: Path) -> None:

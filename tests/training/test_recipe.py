@@ -24,21 +24,7 @@ bias:
   variant: pooled
 """
 
-TRL_FILE = """\
-# as trl dpo takes it
-model_name_or_path: some/model
-dataset_name: trl-lib/ultrafeedback_binarized
-output_dir: runs/trl
-learning_rate: 1.0e-6
-loss_type: [sigmoid]
-padding_free: false
-dataset_num_proc: 4
-remove_unused_columns: false
-use_liger_kernel: false
-use_peft: true
-lora_r: 32
-report_to: none
-"""
+TRL_FILE = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: anthropic/hh-rlhf\n"
 
 
 def written(tmp_path, text, name="run.yaml"):
@@ -86,11 +72,13 @@ def test_the_resolved_recipe_reads_as_the_same(tmp_path):
 
 
 def test_a_trl_file_is_taken_with_notices(tmp_path):
-    recipe = read(tmp_path, TRL_FILE + "attributes: [length]\n")
+    flags = (
+        "padding_free: false\ndataset_num_proc: 4\nuse_liger_kernel: false\nuse_peft: true\nlora_r: 32"
+    )
+    recipe = read(tmp_path, TRL_FILE + flags, {"attributes": "length"})
     assert (recipe.model.use_peft, recipe.model.lora_r) == (True, 32)
-    assert recipe.training["report_to"] == "none"
     said = " ".join(str(notice) for notice in recipe.notices)
-    assert "dataset_num_proc" in said and "padding_free" in said and "run.yaml:8" in said
+    assert "dataset_num_proc" in said and "padding_free" in said and "run.yaml:4" in said
     assert "use_liger_kernel" not in said
 
 
@@ -105,8 +93,7 @@ def test_a_trl_file_is_taken_with_notices(tmp_path):
     ],
 )
 def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
-    named = "model_name_or_path: Qwen/Qwen2.5-0.5B\ndataset_name: anthropic/hh-rlhf\n"
-    recipe = read(tmp_path, named + text, {"attributes": "length"})
+    recipe = read(tmp_path, TRL_FILE + text, {"attributes": "length"})
     rate = recipe.arguments(use_cpu=True).learning_rate
     found = {"dtype": recipe.model.init_kwargs["dtype"], "out": recipe.output_dir, "rate": rate}
     assert found == {"dtype": "float32", "out": "runs/badpo", "rate": 1e-6} | told
@@ -268,9 +255,8 @@ def test_the_data_choice_reads_the_table(tmp_path):
     table.write_text(
         "prompt,response_a,response_b,who,winner\nWhy?,because it is so,so,one,left\nHow?,so,well,two,right\n"
     )
-    text = RECIPE.replace("worker_id", "who") + "winners: {left: a, right: b}\n"
-    recipe = read_recipe(written(tmp_path, text), {"dataset_name": str(table)})
-    judgments = recipe.data.read([Length()])
+    named = {"columns": {"annotator": "who"}, "winners": {"left": "a", "right": "b"}}
+    judgments = DataChoice(dataset_name=str(table), **named).read([Length()])
     assert judgments.votes["sign"].tolist() == [1, -1]
     assert judgments.n_annotators == 2
     assert judgments.delta.ravel().tolist() == [1.0, 0.0]
