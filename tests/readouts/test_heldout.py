@@ -59,23 +59,28 @@ def test_margins_must_fit_the_comparisons():
         heldout_accuracy([1.0, np.nan], judgments(**PAIR))
 
 
-# -- with theta --------------------------------------------------------------------------------------------------
-
-
-def test_prediction_by_hand():
+def test_prediction_and_difference_by_hand():
     given = [1, 1, -1, 1, 1], [0, 0, 0, 1, 2], [0, 1, 2, 0, 0], [1, 1, 1, 0, 1]
     votes = judgments(*given, classes="ABC", prompts=list("ppq"))
     theta, u = np.array([[2.0], [-4.0], [-1.0]]), [-1.0, 5.0, 1.0]
     found = vote_accuracy(u, theta, votes)["woman"]
     # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1-1) = 2; the fourth does not differ; +(1+2) = 3
-    expected = cluster_mean([1, 0, 1, 1], list("pppq"))
-    assert found["all"] == {
-        "accuracy": pytest.approx(3 / 4),
-        "n": 4,
-        "se": pytest.approx(expected.se),
-        "nll": pytest.approx(np.log1p(np.exp([-1.0, 5.0, -2.0, -3.0])).mean()),
-    }
+    nll = np.log1p(np.exp([-1.0, 5.0, -2.0, -3.0]))
+    right, more = (cluster_mean(each, list("pppq")) for each in ([1, 0, 1, 1], [1, 0, 0, 0]))
+    assert found["all"] == pytest.approx({"accuracy": 3 / 4, "n": 4, "se": right.se, "nll": nll.mean()})
     assert set(found) == {"all"}  # a class of one person is that person
+    # without theta: -1, -1, 1, 1
+    alone = np.log1p(np.exp([1.0, 1.0, -1.0, -1.0]))
+    assert vote_difference(u, theta, 0 * theta, votes)["woman"]["all"] == pytest.approx(
+        {
+            "difference": 1 / 4,
+            "se": more.se,
+            "low": more.low,
+            "high": more.high,
+            "n": 4,
+            "nll_difference": (nll - alone).mean(),
+        }
+    )
     with pytest.raises(ValueError, match="not finite"):
         vote_accuracy(u, theta * np.nan, votes)
 
@@ -94,27 +99,6 @@ def test_classes_by_hand(classes, last, told):
     assert {name: (found[name]["n"], found[name]["accuracy"]) for name in told} == {
         name: cells[name] for name in told
     }
-
-
-def test_paired_difference_is_the_difference_and_narrower_than_the_parts():
-    """Votes on distinct comparisons by twelve annotators of two classes that lean in opposite ways."""
-    rng = np.random.default_rng(0)
-    planted = np.tile([[1.5, 0.5], [2.5, 0.0], [-1.5, 1.0], [-2.5, -0.5]], (3, 1))
-    u, delta = rng.normal(0, 0.7, 4000), rng.integers(-1, 2, (4000, 2))
-    annotator, sign = rng.integers(0, 12, 4000), rng.choice([-1, 1], 4000)
-    names, classes = ("woman", "black"), ("A", "A", "B", "B") * 3
-    votes = judgments(sign, np.arange(4000), annotator, delta, classes=classes, attributes=names)
-    learned = planted + rng.normal(0, 0.3, planted.shape)
-    arm, ceiling = vote_accuracy(u, learned, votes), vote_accuracy(u, planted, votes)
-    difference = vote_difference(u, learned, planted, votes)
-    for attribute in names:
-        for name in ("all", "A", "B"):
-            cell, one, other = (each[attribute][name] for each in (difference, arm, ceiling))
-            assert cell["difference"] == pytest.approx(one["accuracy"] - other["accuracy"])
-            assert cell["nll_difference"] == pytest.approx(one["nll"] - other["nll"])
-            assert cell["se"] < 0.7 * other["se"] and cell["n"] == one["n"]
-            assert cell["low"] < cell["difference"] < cell["high"]
-    assert vote_difference(u, planted, planted, votes)["woman"]["all"]["se"] == 0
 
 
 def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
