@@ -8,10 +8,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from badpo.cli.main import app
-from tests.public_face import commands
+from tests.public_face import commands, invoke
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -72,7 +70,7 @@ def test_the_commands_of_the_readme_run(line, monkeypatch, tmp_path):
         pytest.skip("a table of the reader's own")
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, words[1:])
+    result = invoke(*words[1:])
     assert result.exit_code == 0, result.output
 
 
@@ -80,15 +78,6 @@ def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
     new = "\n".join(line[1:] for line in of_readme("diff").splitlines() if line.startswith("+"))
     imports = [node for node in ast.parse(new).body if isinstance(node, ast.ImportFrom)]
     exec(compile(ast.Module(imports, []), "README.md", "exec"), {})
-
-
-def test_the_recipe_of_the_example_is_readable(monkeypatch):
-    pytest.importorskip("torch")
-    from badpo.training.recipe import read_recipe
-
-    monkeypatch.chdir(ROOT)
-    recipe = read_recipe("examples/train.yaml")
-    assert Path(recipe.data.dataset_name).exists() and recipe.notices == ()
 
 
 def test_make_targets_are_there():

@@ -10,11 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from badpo.cli.main import app
 from badpo.data.attributes import ATTRIBUTES
 from badpo.importers.convert import FORMATS
+from tests.public_face import invoke
 
 ROOT = Path(__file__).parents[1]
 VOTES = ROOT / "examples" / "votes.csv"
@@ -75,7 +74,7 @@ def test_the_page_on_extending_runs(monkeypatch, tmp_path, capsys):
             for line in block.splitlines():
                 if line.startswith("badpo train"):
                     continue  # tests/runs/test_command_line.py trains with an --arm-file
-                result = CliRunner().invoke(app, shlex.split(line)[1:])
+                result = invoke(*shlex.split(line)[1:])
                 assert result.exit_code == 0 and "polite" in result.output, result.output
             continue
         if block.startswith("# "):
