@@ -162,21 +162,15 @@ def test_votes_are_kept_apart_from_their_comparisons():
     assert len(batch["scoring"]["input_ids"]) == (3 + 2 + 1) + (1 + 1 + 4)
 
 
-def test_there_is_a_reference_value_for_every_scored_token():
+def test_every_scored_token_has_a_reference_value_and_an_empty_micro_batch_a_comparison_without_votes():
     # the first token of either response to the first prompt is the same one
     packed = [REFERENCE[0][1:], REFERENCE[1][1:], *REFERENCE[2:]]
     for layout, expected in ((packed_comparisons, packed), (padded_rows, REFERENCE)):
         batch = batch_of([0, 1], layout)
         assert batch["reference_logps"].tolist() == np.concatenate(expected).tolist()
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
-
-
-@pytest.mark.parametrize("layout", [packed_comparisons, padded_rows])
-def test_an_empty_micro_batch_carries_a_comparison_and_no_vote(layout):
-    batch = batch_of([], layout)
-    for name in ("comparison", "sign", "annotator", "weight", "votes"):
-        assert len(batch[name]) == 0
-    assert batch["delta"].shape == (0, 1)
-    assert batch["comparison"].dtype == torch.int64
-    assert batch["comparisons"].tolist() == [0]
-    assert set(batch["scoring"]["response"].tolist()) == {0, 1}
+        empty = batch_of([], layout)
+        assert not any(map(len, (empty[name] for name in ("comparison", "sign", "annotator", "votes"))))
+        assert empty["weight"].shape == (0,) and empty["delta"].shape == (0, 1)
+        assert empty["comparison"].dtype == torch.int64 and empty["comparisons"].tolist() == [0]
+        assert set(empty["scoring"]["response"].tolist()) == {0, 1}
