@@ -106,14 +106,6 @@ def test_no_annotator_column_is_one_annotator():
     assert 'columns={"annotator": "worker_id"}' in judgments.findings[0].remedy
 
 
-def test_winner_labels_of_others():
-    rows = [vote("left", "x"), vote("right", "y"), vote("same", "z")]
-    judgments = Judgments.read(rows, winners={"left": "a", "right": "b", "same": "tie"})
-    assert judgments.votes["sign"].tolist() == [1, -1]
-    with pytest.raises(ConfigError, match="must mean a, b or tie"):
-        Judgments.read(rows, winners={"left": "response_a"})
-
-
 def test_annotator_classes_and_weights():
     rows = [vote("a", annotator_class=None, weight=2), vote("b", annotator_class="expert", weight="0.5")]
     judgments = Judgments.read(rows)
@@ -122,15 +114,12 @@ def test_annotator_classes_and_weights():
     assert Judgments.read([vote()]).annotators["annotator_class"].tolist() == [None]
 
 
-def test_annotators_are_numbered_by_first_vote_and_the_key_is_in_names_and_fingerprint(monkeypatch):
-    rows = [vote("tie", "z"), vote("a", "y"), vote("a", "x"), vote("b", "y")]
-    found = []
-    for key in ("one key of sixteen bytes", "two keys of sixteen bytes"):
-        monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
-        judgments = Judgments.read(rows)
-        assert judgments.votes["annotator"].tolist() == [0, 1, 0]
-        found += [judgments.fingerprint(), *judgments.annotators["pseudonym"]]
-    assert len({*found}) == 6
+def test_winners_have_labels_of_others_and_annotators_are_numbered_by_first_vote():
+    rows = [vote("same", "z"), vote("left", "y"), vote("left", "x"), vote("right", "y")]
+    votes = Judgments.read(rows, winners={"left": "a", "right": "b", "same": "tie"}).votes
+    assert votes[["annotator", "sign"]].values.tolist() == [[0, 1], [1, 1], [0, -1]]
+    with pytest.raises(ConfigError, match="must mean a, b or tie"):
+        Judgments.read(rows, winners={"left": "response_a"})
 
 
 # -- equal comparisons ---------------------------------------------------------------------------------------
@@ -330,13 +319,6 @@ def test_cross_group_has_a_threshold():
     judgments = Judgments.read(rows, attributes=attributes)
     assert judgments.cross_group().tolist() == [[True, True], [False, True], [False, True]]
     assert Judgments.read(rows).cross_group().shape == (3, 0)
-
-
-def test_offline_log_odds_are_clustered_by_prompt():
-    rows = [vote("a" if i % 4 else "b", str(i), prompt=f"p{i % 3}") for i in range(20)]
-    (found,) = Judgments.read(rows, attributes=[Length()]).offline_log_odds()
-    assert (found.n_cross, found.carrier_wins) == (20, 0.75)
-    assert found.se_clustered is not None and found.se_clustered != pytest.approx(found.se_naive)
 
 
 def many(n_prompts: int = 25, seed: int = 0) -> pd.DataFrame:

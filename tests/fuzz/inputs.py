@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from typing import Any
@@ -112,6 +111,9 @@ def table_files(draw: st.DrawFn, *endings: str) -> tuple[str, bytes]:
 
 def as_file(rows: list[dict[str, Any]], ending: str) -> bytes:
     """Rows as a file of this kind; cells that it cannot hold become text."""
+    if ending in ("csv", "tsv"):
+        text = pd.DataFrame(rows, dtype=object).to_csv(index=False, sep="\t" if ending == "tsv" else ",")
+        return text.encode(errors="surrogatepass")
     if ending == "parquet":
         frame, sink = pd.DataFrame(rows), io.BytesIO()
         frame.columns = [str(name).encode(errors="replace").decode() for name in frame.columns]
@@ -121,12 +123,6 @@ def as_file(rows: list[dict[str, Any]], ending: str) -> bytes:
             sink = io.BytesIO()
             frame.map(repr).to_parquet(sink)
         return sink.getvalue()
-    if ending in ("csv", "tsv"):
-        text, names = io.StringIO(), dict.fromkeys(name for row in rows for name in row)
-        writer = csv.DictWriter(text, list(names), "", delimiter="\t" if ending == "tsv" else ",")
-        writer.writeheader()
-        writer.writerows(rows)
-        return text.getvalue().encode(errors="surrogatepass")
     lines = [json.dumps(row, default=str) for row in rows]
     return ("\n".join(lines) if ending == "jsonl" else f"[{', '.join(lines)}]").encode()
 

@@ -23,13 +23,7 @@ def test_no_input_crashes(name):
 
 
 def test_a_crash_is_seen_and_does_not_end_the_run():
-    tried: list[int] = []
-
-    def check(number: int) -> None:
-        tried.append(number)
-        if number > 50:
-            raise KeyError("secret")
-
-    found = attack(Target(st.integers(0, 100), check, 1), 90, first_seed=3, budget_seconds=math.inf)
+    small = Target(st.integers(0, 100), lambda number: 1 // (number < 50), share=1)
+    found = attack(small, 90, first_seed=3, budget_seconds=math.inf)
     (crash,) = found.crashes.values()
-    assert "KeyError('secret')" in crash and found.n_inputs == len(tried) == 90
+    assert crash.startswith("ZeroDivisionError") and found.n_inputs == 90
