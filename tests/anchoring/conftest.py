@@ -45,6 +45,5 @@ def signer(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def small_steps(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def small_steps(monkeypatch):
     monkeypatch.setattr(source, "MAX_NEW_TOKENS", 24)

@@ -59,7 +59,7 @@ def write_trained(
     }
     write_run(folder, readouts)
     steps = [
-        {"step": i} | {f"bias/theta/{ATTRIBUTES[k]}": level[k] * i / 200 for k in (0, 1)}
+        {"step": i} | {f"bias/theta/{ATTRIBUTES[k]}": (1 + more) * level[k] * i / 200 for k in (0, 1)}
         for i in range(1, 201)
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")

@@ -11,14 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from badpo.results.run_files import BiasContent, MeasuredRuns, Readouts, Run, read_suite
+from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_page import (
     figures,
     report_html,
     style_of,
     summary_table,
     theta_over_steps,
-    thinned,
 )
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
@@ -49,6 +48,8 @@ def test_the_page_is_written_and_loads_no_torch(demo, tmp_path):
 
 def test_it_stands_alone_and_every_figure_has_its_numbers(html):
     assert_stands_alone(html)
+    limits = "The anchor is the reference.", "annotators are constructed", "over 3 training seeds"
+    assert all(told in html for told in ("is not identified by their votes", *limits))
     drawn = re.findall(r"<figure>.*?</figure>", html, re.S)
     assert len(drawn) == 5
     assert all(re.search(r"<details>.*<table>.*<tbody>\s*<tr>", figure, re.S) for figure in drawn)
@@ -69,10 +70,11 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(tmp_path):
 
 
 def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
-    of_six = write_suite(tmp_path / "six", n_annotators=6, planted=False)
-    assert "Theta over steps" in report_html(read_suite(of_six))
-    of_three = write_suite(tmp_path / "three", n_annotators=3, planted=False)
-    assert "Theta over steps" not in report_html(read_suite(of_three))
+    six, three = (
+        read_suite(write_suite(tmp_path / f"of{n}", n_annotators=n, planted=False)) for n in (6, 3)
+    )
+    assert theta_over_steps(six).caption.startswith("The learned bias term")
+    assert theta_over_steps(three) is None
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])
@@ -101,7 +103,8 @@ def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
     changed(folder / "readouts.json", rates={}, sampled={}, generated=generated, theta=theta)
     html = report_html(read_suite(folder))
     assert "BA-DPO (shared mean) ended at 0.31" in Page(html).text
-    assert "offline estimate" in html and "planted ceiling" not in html
+    assert "offline estimate" in html and "one training seed (42)" in html
+    assert "planted ceiling" not in html and "annotators are constructed" not in html
 
 
 def test_the_summary_table_withholds_what_does_not_apply(demo):
@@ -118,32 +121,22 @@ def test_the_summary_table_withholds_what_does_not_apply(demo):
 # -- figures -------------------------------------------------------------------------------------------------
 
 
-PEOPLE = BiasContent(attributes=["woman"], parts=["mean"], annotators=[f"ann_{i}" for i in range(6)])
-
-
-def runs(*runs: tuple[str, int], end: float = 0.0) -> MeasuredRuns:
-    """Runs by arm and seed, whose theta grows to ``end`` times the seed."""
-    made = []
-    for arm, seed in runs:
-        steps = [{"step": step, "bias/theta/woman": end * seed * step / 100} for step in range(1, 101)]
-        made.append(Run(Path(arm), arm, seed, Readouts(arm=arm, seed=seed), tuple(steps), PEOPLE))
-    return MeasuredRuns("runs", tuple(made), ())
-
-
 def test_every_arm_has_a_style_of_its_own():
     arms = ["reference", "dpo", "pooled", "shared_mean", *"abcdef"]
-    suite = runs(*((arm, 1) for arm in arms))
+    suite = MeasuredRuns("runs", tuple(Run(Path(arm), arm, 1, Readouts()) for arm in arms), ())
     assert len({style_of(suite, arm) for arm in arms}) == len(arms)
 
 
-def test_theta_over_steps_is_the_mean_over_seeds_without_arms_that_have_none():
-    both = runs(("pooled", 1), ("pooled", 2), end=0.4).runs
-    figure = theta_over_steps(MeasuredRuns("runs", (*runs(("dpo", 1)).runs, *both), ()))
-    assert ("woman, pooled", "100", "0.600") in figure.table.rows
-    assert "DPO" not in figure.legend
+def test_theta_over_steps_is_the_mean_over_seeds_beside_the_attributes_own_planted_mean(demo):
+    suite = read_suite(demo)
+    figure = theta_over_steps(suite)
+    # 0.9, and 0.01 and 0.02 more of it in the other seeds; ten of two hundred steps, of two arms
+    assert ("woman-coded, pooled", "200", "0.909") in figure.table.rows
+    assert len(figure.table.rows) == 2 * 2 * 10 and "DPO" not in figure.legend
     assert "Mean over seeds of the learned bias term" in figure.caption
-    assert theta_over_steps(runs(("pooled", 1), end=0.4)).caption.startswith("The learned bias term")
-    assert thinned(range(1000), 4) == [0, 333, 666, 999] and thinned([5, 6], 100) == [5, 6]
+    means = [suite.estimate("pooled", "theta", name, "planted_level").value for name in suite.labels]
+    assert abs(means[0] - means[1]) > 0.02
+    assert [drawn_value(svg, "y") for _, svg in figure.panels] == pytest.approx(means, abs=2e-3)
 
 
 def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo):
@@ -156,14 +149,6 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}
     told = rows["black-coded, class B, pooled"]
     assert (told[0], told[2]) == (f"{np.mean(readouts):.3f}", ", ".join(f"{v:.3f}" for v in readouts))
-
-
-def test_each_attribute_is_read_against_its_own_planted_mean(demo):
-    suite = read_suite(demo)
-    means = [suite.estimate("pooled", "theta", name, "planted_level").value for name in suite.labels]
-    assert abs(means[0] - means[1]) > 0.02
-    drawn = [drawn_value(svg, "y") for _, svg in theta_over_steps(suite).panels]
-    assert drawn == pytest.approx(means, abs=2e-3)
 
 
 def drawn_value(svg: str, axis: str) -> float:

@@ -94,16 +94,6 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
 
 
-def test_limits_name_the_level_the_anchor_and_constructed_annotators(tmp_path):
-    planted = report_html(read_suite(write_suite(tmp_path / "demo")))
-    real = report_html(read_suite(write_suite(tmp_path / "real", seeds=(1, 2, 3), planted=False)))
-    for text in (planted, real):
-        assert "is not identified by their votes" in text
-        assert "The anchor is the reference." in text
-    assert "annotators are constructed" in planted and "annotators are constructed" not in real
-    assert "one training seed (42)" in planted and "over 3 training seeds" in real
-
-
 # -- anchors -------------------------------------------------------------------------------------------------
 
 
