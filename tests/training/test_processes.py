@@ -66,7 +66,6 @@ def evaluations(folder: Path) -> list[dict]:
     ("n", "options"),
     [
         (2, Options()),
-        (4, Options()),
         (4, Options(uneven=True)),
         (4, Options(uneven=True, batching="grouped")),
         (2, Options(batching="comparisons")),
@@ -76,7 +75,6 @@ def evaluations(folder: Path) -> list[dict]:
         (4, Options(experts=True, uneven=True)),
         (2, Options(objective="sampo")),
         (4, Options(objective="group_dro", uneven=True)),
-        (4, Options(fsdp=True)),
         (2, Options(fsdp=True, untied=True)),
         (2, Options(fsdp=True, lora=True)),
         (2, Options(fsdp=True, logits_at_once=200)),

@@ -52,23 +52,11 @@ def test_trls_default_of_a_refused_key_passes(key):
     assert refusal(key, default) is None
 
 
-@pytest.mark.parametrize(
-    ("key", "values"),
-    {
-        "loss_type": (["ipo"], ["sigmoid", "sft"]),
-        "hub_strategy": ("checkpoint", "all_checkpoints"),
-        "resume_from_checkpoint": ("runs/a/checkpoint-10",),
-        "label_smoothing": (0.1,),
-        "neftune_noise_alpha": (5,),
-        "ld_alpha": (0,),
-        **dict.fromkeys(
-            ("auto_find_batch_size", "trust_remote_code", "torch_compile", "save_only_model"), (True,)
-        ),
-    }.items(),
-)
-def test_a_refused_key_names_itself_and_the_reason(key, values):
-    for value in values:
-        assert refusal(key, value) == f"{key}: {value} is refused: {REFUSED[key]}"
+def test_another_value_of_a_refused_key_names_the_key_and_the_reason():
+    for key, reason in REFUSED.items():
+        for value in ("other", 0.25, ["sigmoid", "sft"]):
+            assert refusal(key, value) == f"{key}: {value} is refused: {reason}"
+    assert refusal("torch_compile", True) and refusal("ld_alpha", 0)
     assert refusal("label_smoothing", 0) is None
 
 
@@ -82,11 +70,7 @@ def page() -> str:
         "",
         "## Honoured",
     ]
-    honoured = {
-        "Model": HONOURED_MODEL,
-        "Data": HONOURED_DATA,
-        "Training": HONOURED_TRAINING,
-    }
+    honoured = {"Model": HONOURED_MODEL, "Data": HONOURED_DATA, "Training": HONOURED_TRAINING}
     for kind, keys in honoured.items():
         lines += ["", f"{kind}: {', '.join(f'`{key}`' for key in sorted(keys))}."]
     named = {
