@@ -138,7 +138,6 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
         # divided weights, where they would stay whole
         (Options(fsdp=True, as_accelerate_does=True), "fsdp was asked for, but"),
         (Options(fault="weights", fault_at=1), "though the policy is its own reference"),
-        (Options(fault="weights", fault_at=1, bf16=True), "though the policy is its own reference"),
         (Options(fault="weights", fault_at=1, fsdp=True), "though the policy is its own reference"),
         (Options(fault="margin"), "NotFiniteError: step 3: .*comparison c"),
         (Options(fault="margin", fsdp=True), "NotFiniteError: step 3: .*comparison c"),

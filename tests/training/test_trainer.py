@@ -367,8 +367,7 @@ def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
         trainer(tmp_path, judgments().take(np.zeros(72, bool)))
     with pytest.raises(ConfigError, match="at least one attribute"):
         trainer(tmp_path, Judgments.read(tiny.votes()))
-    trained(tmp_path, Judgments.read(tiny.votes()), bias="none")
-    assert log_lines(tmp_path)[0]["loss"] == pytest.approx(math.log(2), abs=1e-6)
+    assert not trainer(tmp_path, Judgments.read(tiny.votes()), bias="none").bias.parts
 
 
 def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence_each():
