@@ -22,6 +22,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.results.run_files import read_run
 from badpo.runs.run import plan_run, read_judgments, run_folder, train_run
+from badpo.runs.start import load_model
 from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
@@ -104,24 +105,20 @@ def test_a_run_folder_has_everything(trained):
     assert "badpo train --config" in run.environment.command
 
 
-def test_the_written_config_gives_the_same_run_again(tmp_path):
-    folder = train_run(recipe(tmp_path, bias={"variant": "pooled", "learning_rate": 0.02}, seed=7))
-    again = read_recipe(folder / "config.yaml", {"output_dir": str(tmp_path / "again")})
-    other = train_run(again)
-    assert other.name == folder.name == "pooled-s7"
-    assert same_weights(folder, other)
-    assert (folder / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
-
-
-def test_no_file_of_a_run_holds_a_token_or_a_place_of_this_machine(tmp_path):
+def test_the_files_of_a_run_hold_no_token_or_place_of_this_machine_and_give_the_same_run_again(tmp_path):
     """Not even a checkpoint's; an adapter's would name its base, which it cannot be loaded without."""
     tracked = {"report_to": "tensorboard"} if find_spec("tensorboard") else {}
-    folder = train_run(recipe(tmp_path, hub_token="hf_secret", **tracked))
+    bias = {"variant": "pooled", "learning_rate": 0.02}
+    folder = train_run(recipe(tmp_path, bias=bias, seed=7, hub_token="hf_secret", **tracked))
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("checkpoint-4" in path.parts for path in files)
     assert not tracked or any("tfevents" in path.name for path in files)
-    assert [path for path, content in files.items() if b"hf_secret" in content] == []
-    assert [path for path, content in files.items() if str(tmp_path).encode() in content] == []
+    private = (b"hf_secret", str(tmp_path).encode())
+    assert [path for path, content in files.items() if any(text in content for text in private)] == []
+    other = train_run(read_recipe(folder / "config.yaml", {"output_dir": str(tmp_path / "again")}))
+    assert other.name == folder.name == "pooled-s7"
+    assert same_weights(folder, other)
+    assert (folder / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
 
 
 def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
@@ -330,15 +327,12 @@ def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkey
 
 
 def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
-    asked, load = [], AutoTokenizer.from_pretrained
-
-    def recorded(name, **options):
-        asked.append(options.get("revision"))
-        return load(name, **options)
-
-    monkeypatch.setattr(AutoTokenizer, "from_pretrained", recorded)
-    plan_run(recipe(tmp_path, model_revision="v2"))
-    assert asked == ["v2"]
+    revisions, choice = [], recipe(tmp_path, model_revision="v2").model
+    monkeypatch.setattr(
+        AutoTokenizer, "from_pretrained", lambda name, **options: revisions.append(options["revision"])
+    )
+    load_model(choice.model_name_or_path, choice)
+    assert revisions == ["v2"]
 
 
 def test_a_folder_that_another_process_works_on_is_left_alone(tmp_path):
