@@ -1,49 +1,37 @@
-"""A few pools of every table of `bench.audit_statistics`, with margins wide enough for their number."""
+"""A few pools of the tables of `bench.audit_statistics`, with margins wide enough for their number."""
 
 from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 
 import pytest
 
 from bench import audit_statistics
-from bench.audit_statistics import (
-    Case,
-    Pool,
-    alarms,
-    estimates,
-    flag_cases,
-    measured,
-)
+from bench.audit_statistics import RULES, Case, Pool, alarms, estimates, flags, measured
 from bench.simulated_pools import sized
 
-
-def mean_of(measure, replicates, **pool):
-    row = measured(Case({}, 9, Pool(**pool), measure), replicates)
-    return {name: value["mean"] for name, value in row.items() if name != "replicates"}
-
-
-@pytest.mark.parametrize("votes_each", [2, 4, 8])
-def test_slope_and_coverage(votes_each):
-    found = mean_of(estimates, 5, n_comparisons=sized(75, votes_each, 1.0), votes_each=votes_each)
-    assert 0.9 < found["slope"] < 1.15
-    assert 0.91 < found["coverage"] < 0.985
-    assert 0.90 < found["posterior_coverage"] < 0.99
-    assert 70 < found["informative"] < 85
+POSTERIOR, POINT_NULL = (partial(flags, rule=rule) for rule in RULES)
+COVERED = {"slope": (0.9, 1.15), "coverage": (0.91, 0.985), "posterior_coverage": (0.90, 0.99)}
+COVERED["informative"] = (70, 85)
+ALIKE = Pool(1500, spread=0.0, n_planted=1)
 
 
-def test_flags_are_mostly_right(monkeypatch):
-    monkeypatch.setattr(audit_statistics, "FLAG_POOLS", {"one": Pool(4000, n_annotators=40)})
-    default, point_null = (measured(case, 8) for case in flag_cases())
-    assert default["false"]["mean"] < 0.25 and default["found"]["mean"] > 0.3
-    assert point_null["false"]["mean"] > 0.2
-
-
-def test_false_alarms_on_the_way():
-    found = mean_of(alarms, 4, n_comparisons=1500, spread=0.0, n_planted=1)
-    assert found["e_process"] <= 0.06 and found["e_bh"] <= 0.5
-    assert found["peeking"] > 0.12
+@pytest.mark.parametrize(
+    ("measure", "pool", "replicates", "margins"),
+    [
+        *((estimates, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
+        (POSTERIOR, Pool(4000, n_annotators=40), 8, {"false": (0, 0.25), "found": (0.3, 1)}),
+        (POINT_NULL, Pool(4000, n_annotators=40), 8, {"false": (0.2, 1)}),
+        (alarms, ALIKE, 4, {"e_process": (0, 0.06), "e_bh": (0, 0.5), "peeking": (0.12, 1)}),
+    ],
+    ids=["two votes", "four votes", "eight votes", "flags", "flags of a point null", "on the way"],
+)
+def test_figures_are_within_their_margins(measure, pool, replicates, margins):
+    row = measured(Case({}, 9, pool, measure), replicates)
+    for name, (low, high) in margins.items():
+        assert low <= row[name]["mean"] <= high, name
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):
