@@ -105,16 +105,12 @@ def configured(**settings):
     return other
 
 
-def changed_by_little():
-    model = tiny.model()
-    list(model.parameters())[-1].data.view(-1)[0] += 1e-6
-    return model
-
-
 def test_the_key_tells_apart_whatever_computes_other_values():
     rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
+    changed = tiny.model()
+    list(changed.parameters())[-1].data.view(-1)[0] += 1e-6
     models = [
-        *(tiny.model(), tiny.model(seed=1), changed_by_little(), tiny.model().bfloat16()),
+        *(tiny.model(), tiny.model(seed=1), changed, tiny.model().bfloat16()),
         *(configured(rope_parameters={"rope_type": "default", "rope_theta": 100.0}),),
         *(configured(rope_parameters=rope), configured(use_sliding_window=True, sliding_window=8)),
         *(adapted(), adapted(alpha=16), adapted(seed=1)),
