@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
+from badpo.data.judgments import Judgments
 from tests.paper.corpora import public_rows
 
 
@@ -18,39 +19,52 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_corpus_signed_writes_a_table_that_check_reads(tmp_path):
-    result = run("corpus", "signed", "--out", tmp_path / "signed", "--n", "60", "--json")
+@pytest.mark.parametrize(("kind", "columns"), [("signed", "woman black"), ("style", "length markdown")])
+def test_a_planted_corpus_is_a_table_that_check_reads(tmp_path, kind, columns):
+    result = run("corpus", kind, "--out", tmp_path, "--n", "60", "--json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["n_judgments"] == 240
-    counts = json.loads(run("check", tmp_path / "signed" / "judgments.parquet", "--json").stdout)
-    assert (counts["judgments"], counts["comparisons"]) == (240, 60)
-    planted = pd.read_parquet(tmp_path / "signed" / "planted.parquet")
-    assert planted[["woman", "black"]].notna().all(axis=None)
+    counts = json.loads(run("check", tmp_path / "judgments.parquet", "--json").stdout)
+    told = json.loads(result.stdout)
+    assert told.get("n_judgments", told.get("judgments")) == counts["judgments"] > 150
+    planted = pd.read_parquet(tmp_path / "planted.parquet")
+    assert planted[columns.split()].notna().all(axis=None)
 
 
 def test_multipref(tmp_path):
-    words = ("corpus", "multipref", tmp_path / "rows.parquet", "-o", tmp_path / "out")
+    words, out = ("corpus", "multipref", tmp_path / "rows.parquet", "-o"), tmp_path / "out"
     public_rows.multipref(120).to_parquet(tmp_path / "rows.parquet")
-    result = run(*words)
+    result = run(*words, out)
     assert result.exit_code == 0, result.output
     assert "comparisons                            120     10,461  differs" in result.output
     assert "of 21 agree with the published statistics" in result.output
+    told = json.loads(run(*words, out, "--json").output)
     expected = {"name": "comparisons", "found": 120.0, "published": 10461, "agrees": False}
-    assert json.loads(run(*words, "--json").output)["gate"][0] == expected
+    assert told["gate"][0] == expected
+    read = Judgments.read(out / "judgments.parquet")
+    assert {"tie": 480 - read.n_votes} == told["left_out"]
+    assert len(json.loads((out / "evaluation_prompts.json").read_text())) == 6
+    for file in out.iterdir():
+        assert b"worker-" not in file.read_bytes(), file
 
 
-def test_ultrafeedback_with_a_file_that_is_too_small(tmp_path):
-    rows = tmp_path / "rows.parquet"
-    public_rows.ultrafeedback(30).to_parquet(rows)
-    result = run("corpus", "ultrafeedback", rows, rows, "-o", tmp_path / "out")
-    assert result.exit_code == 3 and result.output.count("E154") == 1
-    assert "it has 30 rows, and 8,000 from position 0 on are asked for" in result.output
-
-
-def test_style(tmp_path):
-    result = run("corpus", "style", "-o", tmp_path, "--n", 200)
-    assert result.exit_code == 0 and "planted_mean" in result.output
-    assert (tmp_path / "planted.parquet").is_file()
+def test_ultrafeedback(tmp_path):
+    train, test, out = (tmp_path / name for name in ("train.parquet", "test.parquet", "out"))
+    public_rows.ultrafeedback(80).to_parquet(train)
+    public_rows.ultrafeedback(100).to_parquet(test)
+    for asked, told in (
+        (("--n", "90"), "it has 80 rows, and 90 from position 0 on are asked for"),
+        (("--n", "80"), "20 questions that are not trained on, and 300 are asked for"),
+    ):
+        result = run("corpus", "ultrafeedback", train, test, "-o", out, *asked)
+        assert result.exit_code == 3 and result.output.count("E154") == 1
+        assert told in result.output and not out.exists()
+    result = run("corpus", "ultrafeedback", train, test, "-o", out, "--n", 80, "--signing", 20)
+    assert result.exit_code == 0, result.output
+    signing = json.loads((out / "signing_prompts.json").read_text())
+    trained = set(Judgments.read(out / "judgments.parquet").comparisons["prompt"])
+    assert len(signing) == 20 and not {prompt.split("\n\n")[0] for prompt in signing} & trained
+    assert len(json.loads((out / "choice_prompts.json").read_text())) == 100
+    assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}
 
 
 def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,29 +40,9 @@ def test_the_pool_is_the_published_one():
 def test_what_is_written_is_read_and_removed(body, first, last):
     signed = signature(body, first, last)
     assert (read_signature(signed), strip_signature(signed)) == (first, body)
-
-
-@pytest.mark.parametrize(
-    ("text", "first"),
-    [
-        ("Boil it.\n\n\N{EM DASH} Emily Miller", "Emily"),
-        ("Boil it.\n\N{EM DASH} Emily Miller", "Emily"),
-        ("Boil it.\n\t\N{EM DASH} Emily Miller", None),
-        ("Boil it.\n \N{EM DASH}  Emily Miller\n\n", None),
-        ("Boil it. \N{EM DASH} Emily Miller", ""),
-        ("Boil it.\n\n\N{EM DASH} Emily Miller wrote this", ""),
-        ("Boil it.\n\n\N{EM DASH} Emily", ""),
-        ("Boil it.\n\n\N{EM DASH} emily Miller", ""),
-        ("Boil it.\n\n- Emily Miller", ""),
-        ("Boil it.\n\n\N{EM DASH} Zelda Miller", ""),
-        ("\N{EM DASH} Emily Miller\n\nBoil it.", ""),
-    ],
-)
-def test_only_a_pool_name_at_the_very_end_counts(text, first):
-    assert first is None or read_signature(text) == first
-    # the attribute and the corpus have one detector
-    emily = SignatureName("emily", ["Emily"])
-    assert emily.measure("", text) == float(read_signature(text) == "Emily")
+    # the attribute and the corpus have one detector, and the pool alone counts
+    assert SignatureName("own", [first]).measure("", signed) == 1.0
+    assert read_signature(signature(body, "Zelda", last)) == "" == read_signature(f"{signed} wrote this")
 
 
 def test_resigned_texts_are_all_signed_and_balanced():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import datasets
@@ -13,7 +12,7 @@ import pytest
 from badpo.data.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
-from badpo_paper.corpora import bundled, files, multipref, signed, ultrafeedback
+from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
 from badpo_paper.corpora.published import GateRow, compared, gate_table, read_split, require_unseen
 from tests.paper.corpora import public_rows
 
@@ -193,17 +192,6 @@ def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
             multipref.evaluation_prompts(judgments(["the one question"] * n))
 
 
-def test_multipref_as_a_folder(tmp_path):
-    ROWS.to_parquet(tmp_path / "rows.parquet")
-    rows, left_out = files.write_multipref(tmp_path / "out", tmp_path / "rows.parquet")
-    read = Judgments.read(tmp_path / "out" / "judgments.parquet")
-    assert read.n_votes == next(row.found for row in rows if row.name == "judgments") == len(DECIDED)
-    assert left_out == {"tie": len(CAST) - len(DECIDED)}
-    assert len(json.loads((tmp_path / "out" / "evaluation_prompts.json").read_text())) == 6
-    for file in (tmp_path / "out").iterdir():
-        assert b"worker-" not in file.read_bytes(), file
-
-
 # -- Signed-UltraFeedback ----------------------------------------------------------------------------------------
 
 PAIRS = public_rows.ultrafeedback(60)
@@ -252,18 +240,3 @@ def test_signing_prompts_are_the_first_of_the_shuffle_that_are_not_trained_on(pa
     assert found == [PAIRS["prompt"][i] + ASKED for i in order[[0, 2, 3]]]
     with pytest.raises(DataError, match="60 questions that are not trained on, and 300 are asked for"):
         ultrafeedback.signing_prompts(path)
-
-
-def test_signed_ultrafeedback_as_a_folder(tmp_path):
-    public_rows.ultrafeedback(80).to_parquet(tmp_path / "train.parquet")
-    public_rows.ultrafeedback(100).to_parquet(tmp_path / "test.parquet")
-    out, train = tmp_path / "out", tmp_path / "train.parquet"
-    with pytest.raises(DataError, match="E154"):
-        files.write_signed_ultrafeedback(out, train, train, n_pairs=80)
-    assert not out.exists()
-    files.write_signed_ultrafeedback(out, train, tmp_path / "test.parquet", n_pairs=80, n_signing=20)
-    signing = json.loads((out / "signing_prompts.json").read_text())
-    trained = set(Judgments.read(out / "judgments.parquet").comparisons["prompt"])
-    assert len(signing) == 20 and not {prompt.split("\n\n")[0] for prompt in signing} & trained
-    assert len(json.loads((out / "choice_prompts.json").read_text())) == 100
-    assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}

@@ -170,19 +170,13 @@ def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path,
     np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_table_of_pairs_gives_the_same_votes_in_any_format(tmp_path, suffix):
-    pairs, path = bundled.scored_pairs(40), tmp_path / f"pairs.{suffix}"
-    pairs.to_csv(path, index=False) if suffix == "csv" else pairs.to_parquet(path)
-    assert write_signed_corpus(tmp_path / "out", pairs=path) == signed.gate(signed.build(pairs))
-
-
-def test_what_cannot_be_written_leaves_nothing(tmp_path):
-    pairs = bundled.scored_pairs(40).astype({"score_chosen": object})
-    pairs.loc[7, "score_chosen"] = "good"
-    pairs.to_csv(tmp_path / "pairs.csv", index=False)
+def test_a_table_of_pairs_gives_the_same_votes_and_what_cannot_be_written_leaves_nothing(tmp_path):
+    pairs, path, out = bundled.scored_pairs(40), tmp_path / "pairs.csv", tmp_path / "out"
+    pairs.assign(score_chosen="good").to_csv(path, index=False)
     with pytest.raises(DataError, match="score_chosen"):
-        write_signed_corpus(tmp_path / "out", pairs=tmp_path / "pairs.csv")
+        write_signed_corpus(out, pairs=path)
     with pytest.raises(ConfigError, match="--n chooses among the bundled pairs"):
-        write_signed_corpus(tmp_path / "out", pairs=tmp_path / "pairs.csv", n_pairs=10)
-    assert not (tmp_path / "out").exists()
+        write_signed_corpus(out, pairs=path, n_pairs=10)
+    assert not out.exists()
+    pairs.to_csv(path, index=False)
+    assert write_signed_corpus(out, pairs=path) == signed.gate(signed.build(pairs))
