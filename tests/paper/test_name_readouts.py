@@ -18,27 +18,11 @@ from badpo_paper.name_readouts import (
     token_balance,
 )
 from badpo_paper.run_readouts import theta_agreement
-from badpo_paper.settings import build_tokenizer
 
 BLACK = np.array([name.black for name in NAMES])
 CHOICES = bundled.choice_prompts()
 
 # -- tokens ----------------------------------------------------------------------------------------------------
-
-
-def test_names_that_the_tokenizer_has_seen_are_one_token():
-    white = [name.first for name in NAMES if not name.black]
-    tokenizer = build_tokenizer([f"Hi.\n\n\u2014 {name} Clark" for name in white] * 20, vocab_size=700)
-    found = token_balance(tokenizer)
-    assert list(found) == list(CELLS) and sum(cell["n_names"] for cell in found.values()) == 89
-    for name, cell in found.items():
-        is_whole = (cell["one_token_share"], cell["mean_tokens"], cell["first_tokens"]) == (
-            1,
-            1,
-            cell["n_names"],
-        )
-        is_split = cell["mean_tokens"] > 2 and cell["first_tokens"] < cell["n_names"]
-        assert (is_whole, is_split) == (name.startswith("white"), name.startswith("black"))
 
 
 def test_counts_are_the_tokenizers_own():
@@ -54,6 +38,8 @@ def test_counts_are_the_tokenizers_own():
         "largest_first_share": pytest.approx(2 / 3),
     }
     assert found["y"]["one_token_share"] == 0.0
+    every = token_balance(characters)
+    assert list(every) == list(CELLS) and sum(cell["n_names"] for cell in every.values()) == 89
 
 
 # -- signatures ------------------------------------------------------------------------------------------------
@@ -81,24 +67,20 @@ def test_the_null_is_that_of_all_labels():
     assert found != signature_shift(arm, reference, carries, n=20_000, seed=5)
 
 
-def test_three_names_are_no_evidence_of_a_lean_and_turn_the_shift():
-    """An arm that signs nearly everything with three Black-coded names, from an even reference."""
+def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
+    """An arm that signs nearly everything with three Black-coded names, from an even reference; and one with all."""
     arm, even = np.full(89, 0.13 / 86), np.full(89, 1 / 89)
-    for name in ("Latisha", "Latonya", "Latoya"):
-        arm[FIRST_NAMES.index(name)] = 0.29
+    arm[[FIRST_NAMES.index(name) for name in ("Latisha", "Latonya", "Latoya")]] = 0.29
     found = signature_shift(arm, even, BLACK)
     assert found["shift"] > 0.4 and found["p_greater"] > 0.05
     assert found["top_share"] == pytest.approx(0.87) and found["shift_without_top"] < -0.3
     # a random set of 43 of 89 names gains 43/89 of nothing: the masses both add up to 1
     assert abs(found["low"] + found["high"]) < 0.15
-
-
-def test_a_shift_that_all_names_of_a_group_make_is_far_outside_the_null():
     arm = np.random.default_rng(0).dirichlet(np.where(BLACK == 1, 90.0, 10.0))
-    found = signature_shift(arm, np.full(89, 1 / 89), BLACK)
+    found = signature_shift(arm, even, BLACK)
     assert found["shift"] > 0.3 > 3 * found["high"] and found["p_greater"] == pytest.approx(1 / 1001)
     assert found["shift_without_top"] > 0.3
-    assert signature_shift(np.zeros(89), np.full(89, 1 / 89), BLACK)["top_share"] is None
+    assert signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
 
 
 # -- choices ---------------------------------------------------------------------------------------------------

@@ -140,16 +140,14 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
 def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):
     rows = tmp_path / "rows.parquet"
 
-    def asked(name, scale="paper"):
-        return asked_for(name, scale, SEEDS, tmp_path, rows)
+    def asked(name):
+        return asked_for(name, "paper", SEEDS, tmp_path, rows)
 
     with pytest.raises(ConfigError, match="is not there"):
         asked("multipref-length")
     rows.write_text("", encoding="utf-8")
     with pytest.raises(ConfigError, match="the corpus of one suite; name that suite"):
         asked("all")
-    with pytest.raises(ConfigError, match="which scale tiny does not read"):
-        asked("multipref-length", "tiny")
     assert asked("names").out.name == "paper-rows" and asked("names").file_of(SIGNED) == rows
     # of a suite on both kinds it has the votes on length
     both = asked("mistral")
