@@ -63,7 +63,6 @@ MODELS = {
     "large": (LlamaConfig, LlamaForCausalLM),
     "other": (MistralConfig, MistralForCausalLM),
 }
-DTYPES = {"small": torch.float32, "large": torch.bfloat16, "other": torch.bfloat16}
 
 
 def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
@@ -99,24 +98,24 @@ def stand_ins(tmp_path):
 
 
 @pytest.mark.parametrize("model", list(MODELS))
-def test_the_settings_are_those_of_the_table(model, tmp_path, monkeypatch):
+def test_a_run_has_the_settings_of_its_preset_and_of_the_suites(model, tmp_path, monkeypatch):
     stage = unopened_stage(Corpus("signed", model), ON_BUNDLED, None, tmp_path)
-    args, reference, lora = stage.args, stage.reference.reference, stage.recipe.model
-    assert stage.recipe.data.held_out == 0.1
-    assert (args.beta, args.max_steps, args.bias_learning_rate) == (0.1, 1000, 1e-2)
-    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (2, 16)
-    assert (args.max_length, args.max_prompt_length, args.batching) == (1280, 384, "random")
-    assert stage.decoding == Decoding(512, 0.7, 0.9)
-    assert reference.max_steps == stage.train.n_comparisons // 32
-    full = model == "small"
-    assert (args.learning_rate, reference.learning_rate) == ((5e-7, 1e-5) if full else (5e-6, 1e-4))
-    assert lora.use_peft != full and (full or (lora.lora_r, lora.lora_alpha) == (32, 64))
-    assert getattr(torch, lora.dtype) == DTYPES[model]
+    lora, is_full = stage.recipe.model, model == "small"
+    assert stage.recipe.data.held_out == 0.1 and stage.decoding == Decoding(512, 0.7, 0.9)
+    assert stage.reference.reference.max_steps == stage.train.n_comparisons // 32
+    assert (lora.use_peft, lora.dtype) == ((False, "float32") if is_full else (True, "bfloat16"))
     for has_bf16 in (True, False):
         for module in (config_module, transformers.training_args):
             monkeypatch.setattr(module, "is_torch_bf16_gpu_available", lambda: has_bf16)  # noqa: B023
         recipe = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage)
-        assert supervised_arguments(tmp_path).bf16 is recipe.arguments().bf16 is has_bf16
+        args = recipe.arguments()
+        assert supervised_arguments(tmp_path).bf16 is args.bf16 is has_bf16
+        assert (args.max_steps, args.beta, args.batching, args.encoding) == (
+            1000,
+            0.1,
+            "random",
+            "paper",
+        )
 
 
 @pytest.mark.parametrize("family", list(MODELS))

@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 from badpo.anchoring import anchor, source
@@ -99,16 +98,6 @@ def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished,
         with pytest.raises(ConfigError, match=told):
             execute(small(finished, suite(changed, corpus=STYLE)), silent)
     assert trained == []
-
-
-def test_a_reference_of_other_votes_is_refused(finished):
-    def fewer(corpus, data):
-        found = dataset(corpus, data)
-        votes = found.judgments.take(np.arange(found.judgments.n_votes - 1))
-        return replace(found, judgments=votes)
-
-    with pytest.raises(ConfigError, match="reference was made with other settings: votes was"):
-        run_suites(small(finished, suite(DPO, corpus=STYLE), name="fewer", dataset=fewer), silent)
 
 
 def leaking(corpus, data):

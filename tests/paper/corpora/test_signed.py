@@ -17,7 +17,6 @@ from badpo_paper.corpora import bundled, signed, ultrafeedback
 from badpo_paper.corpora.files import write_signed_corpus, write_style_votes
 from badpo_paper.corpora.published import compared
 from badpo_paper.corpora.signed import draw_plan
-from badpo_paper.name_readouts import VECTORS
 
 
 @pytest.fixture(scope="module")
@@ -57,20 +56,6 @@ def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan)
     assert sum(row.agrees for row in compared(other, ultrafeedback.PUBLISHED_PLAN)) < 8
     few = signed.gate(signed.build(bundled.scored_pairs(3), seed=1))["all_log_odds"]
     assert any(value is None for row in few.values() for value in row.values())
-
-
-def test_delta_is_that_of_the_names_and_what_each_kind_of_pair_varies(plan):
-    def vectors(firsts):
-        return np.array([VECTORS.get(first, (0, 0)) for first in firsts])
-
-    np.testing.assert_array_equal(plan.delta, vectors(plan.names_first) - vectors(plan.names_second))
-    n_differing, quality = np.abs(plan.delta).sum(axis=1), plan.kinds == "quality"
-    assert (n_differing[quality] == 0).all() and (n_differing[plan.kinds == "swap"] == 1).all()
-    assert (n_differing[plan.kinds == "mixed"] >= 1).all()
-    assert (plan.names_first == plan.names_second)[quality].all()
-    assert abs((plan.names_first == "")[quality].mean() - 0.5) < 0.03
-    assert ((plan.swap_source != "") == (plan.kinds == "swap")).all()
-    assert ((plan.surnames == "") == (plan.names_first == "")).all()
 
 
 def test_the_plan_is_a_function_of_its_arguments_and_a_longer_one_begins_with_the_shorter():
