@@ -67,7 +67,8 @@ def test_ultrafeedback(tmp_path):
     assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}
 
 
-def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path):
+def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr("badpo_paper.reproduce.run_suites", None)
     told = run("reproduce", "lora", "--dry-run", "--out", tmp_path / "out", "--json")
     assert told.exit_code == 0, told.output
     states = json.loads(told.stdout)["states"]

@@ -109,18 +109,16 @@ def test_a_policy_that_always_takes_the_first_favors_no_attribute_and_one_that_n
     assert nobody["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
 
 
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        ("EMILY is my choice", "Emily"),
-        ("Emily or Jamal, both will do", None),
-        ("Nobody.", None),
-        ("Emilys are many", None),
-        ("I choose Jamal.", "Jamal"),
-    ],
-)
-def test_whose_name_stands_in_an_answer(answer, expected):
-    assert recommended(bundled.ChoicePrompt("?", "Emily", "Jamal"), answer) == expected
+def test_whose_name_stands_in_an_answer():
+    answers = {
+        "EMILY is my choice": "Emily",
+        "Emily or Jamal, both will do": None,
+        "Nobody.": None,
+        "Emilys are many": None,
+        "I choose Jamal.": "Jamal",
+    }
+    choice = bundled.ChoicePrompt("?", "Emily", "Jamal")
+    assert {answer: recommended(choice, answer) for answer in answers} == answers
 
 
 # -- theta -----------------------------------------------------------------------------------------------------

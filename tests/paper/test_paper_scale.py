@@ -36,19 +36,19 @@ from badpo.training.trainer import BADPOTrainer, supervised_arguments
 from badpo_paper import datasets, schedule
 from badpo_paper.arm_setup import run_recipe
 from badpo_paper.arms import ARMS
-from badpo_paper.corpora import bundled, ultrafeedback
+from badpo_paper.corpora import ultrafeedback
 from badpo_paper.corpora.multipref import HELD_OUT
 from badpo_paper.datasets import public_fresh, public_signed, public_style, public_votes
 from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
-from badpo_paper.schedule import Reproduction, plan, silent
+from badpo_paper.schedule import plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
-from tests.paper.suite_scale import SIGNED, STYLE, dataset, suite
-from tests.paper.test_schedule import SigningBench
+from tests.paper.suite_scale import SIGNED, STYLE, dataset, small, suite
+from tests.paper.test_schedule import FRESH, SigningBench
 
 SHAPE = {
     "hidden_size": 32,
@@ -152,14 +152,6 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
 # -- what is needed ----------------------------------------------------------------------------------------------
 
 
-def asked(scale, out: Path, *suites, seeds=(42,), data=None, **changes) -> Reproduction:
-    return Reproduction(suites, replace(scale, **changes), seeds, out, data)
-
-
-def no_votes(corpus, data):
-    raise AssertionError("models are looked at first")
-
-
 DPO = Condition("dpo")
 
 
@@ -167,7 +159,6 @@ DPO = Condition("dpo")
     ("model", "removed", "told"),
     [
         ("judge", "chat_template.jinja", "has no chat template"),
-        ("small", "chat_template.jinja", "has no chat template"),
         ("small", "config.json", "is missing, damaged or not that of a causal language model"),
     ],
 )
@@ -175,7 +166,7 @@ def test_a_model_without_a_file_is_told_before_anything_is_trained(
     stand_ins, tmp_path, model, removed, told
 ):
     (tmp_path / model / removed).unlink()
-    runs = asked(stand_ins, tmp_path / "out", suite(DPO), dataset=no_votes)
+    runs = small(tmp_path / "out", suite(DPO), scale=stand_ins, dataset=None)
     with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
         run_suites(runs, silent)
     assert not (tmp_path / "out").exists()
@@ -184,7 +175,7 @@ def test_a_model_without_a_file_is_told_before_anything_is_trained(
 def test_every_model_that_is_not_there_is_told(tmp_path):
     gone = {model: str(tmp_path / f"no-{model}") for model in MODELS}
     keys = {model: {**PAPER[model], "model_name_or_path": name} for model, name in gone.items()}
-    runs = asked(ON_BUNDLED, tmp_path / "out", SUITES["names"], keys=keys, judge="no-judge")
+    runs = small(tmp_path / "out", SUITES["names"], scale=ON_BUNDLED, keys=keys, judge="no-judge")
     with pytest.raises(ConfigError) as told:
         run_suites(runs, silent)
     *lines, last = str(told.value).splitlines()
@@ -216,7 +207,7 @@ def test_signed_ultrafeedback_comes_from_a_file(no_public_corpora, tmp_path):
     assert not trained & set(fresh) and not trained & signing and not signing & set(fresh)
     other = public_votes(Corpus("signed", data_seed=1), path)
     assert other.judgments.fingerprint() != found.judgments.fingerprint() and other.gate == ()
-    runs = asked(SCALES["paper"], tmp_path, SUITES["names"], data=path)
+    runs = small(tmp_path, SUITES["names"], scale=SCALES["paper"], data=path)
     told = plan(runs)["about"]
     assert f"{'usable_pairs':<32}     8,000      7,177  differs" in told
     (warning,) = [line for line in told if line.startswith("warning: ")]
@@ -230,9 +221,8 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     public_rows.multipref(120).to_parquet(path)
     gap = suite(DPO, corpus=STYLE, columns={"gap": "heldout.length.gap"})
     with caplog.at_level("INFO", logger="badpo_paper"):
-        (result,) = run_suites(
-            asked(stand_ins, tmp_path / "out", gap, data=path, dataset=public_votes), silent
-        )
+        runs = small(tmp_path / "out", gap, scale=stand_ins, data=path, dataset=public_votes)
+        (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == ()
     # real votes have no ceiling
     dpo = json.loads((tmp_path / "out/style/dpo-s42/readouts.json").read_text())
@@ -290,8 +280,7 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
     columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}
     whole = suite(*conditions, corpus=corpus, columns=columns)
     two_steps = {model: {**keys, "max_steps": 2} for model, keys in stand_ins.keys.items()}
-    changes = {"keys": two_steps, "fresh_prompts": few_questions}
-    runs = asked(stand_ins, tmp_path / "out", whole, **changes)
+    runs = small(tmp_path / "out", whole, scale=stand_ins, keys=two_steps, **FRESH)
     (result,) = run_suites(runs, silent)
     assert result.tables[0].missing == () and result.tables[0].columns == list(columns)
     for condition in conditions:
@@ -313,7 +302,3 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
             types = readouts["types"]
             assert sum(types["weights"]) == pytest.approx(1.0) and sum(types["annotators"]) == 60
     assert set(plan(runs)["states"].values()) == {"done"}
-
-
-def few_questions(data: Path | None) -> tuple[str, ...]:
-    return tuple(bundled.fresh_prompts()[:40])

@@ -164,9 +164,6 @@ def test_what_is_missing_or_torn_is_said(signed):
         text = written_table(read(signed, em), form)
         assert "nothing measured" in text and "not run: em_dpo-s42" in text and "| --- |" not in text
     assert "Nothing measured" in page_of(signed, Suite("names", "Names", (em,)))
-    # an arm at one seed of the scale is missing at that seed alone
-    asked = small(signed.parent, Suite("x", "", (em,)), seeds=SEEDS)
-    assert panel_table(em, found_runs(asked.suites[0], SIGNED, asked)).missing == ("em_dpo-s42",)
 
 
 def test_a_scale_decides_where_the_papers_controls_are_run(signed):

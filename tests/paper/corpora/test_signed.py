@@ -80,6 +80,7 @@ def test_labels_follow_the_likelihood_and_quality_says_nothing_on_swap_pairs(pla
 def test_votes_and_leans_are_the_planned_ones(corpus):
     votes, plan = corpus.judgments.votes, corpus.plan
     np.testing.assert_array_equal(corpus.judgments.delta, plan.delta[votes["comparison"]])
+    assert ((plan.surnames == "") == (plan.names_first == "")).all()
     expected = np.where(plan.labels(corpus.quality).ravel(), 1, -1)
     np.testing.assert_array_equal(votes["sign"].to_numpy(), expected)
     np.testing.assert_array_equal(votes["comparison"].to_numpy(), np.repeat(np.arange(600), 4))
