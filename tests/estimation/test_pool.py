@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import expit, stdtrit
+from scipy.special import expit, logit, stdtrit
 
 from badpo.estimation.pool import (
     carrier_sides,
@@ -72,14 +72,10 @@ def test_votes_that_all_go_one_way_have_a_bound_and_no_estimate(wins, toward):
     found = one(wins, list("aabbcc"))
     assert found.carrier_wins == wins[0]
     assert (found.log_odds, found.odds, found.se_naive) == (None, None, None)
-    known, unknown = (0, 1) if toward > 0 else (1, 0)
-    naive = found.interval(naive=True)
-    assert found.interval()[unknown] is naive[unknown] is None
-    share = 1 / (1 + math.exp(-toward * naive[known]))
-    assert share**6 == pytest.approx(0.05)
-    clustered = 1 / (1 + math.exp(-toward * found.interval()[known]))
-    assert clustered**3 == pytest.approx(0.05)
-    assert one(wins, ["p"] * 6).interval()[known] is None
+    for interval, n_trials in ((found.interval(naive=True), 6), (found.interval(), 3)):
+        bound = toward * logit(0.05 ** (1 / n_trials))
+        assert interval[::toward] == (pytest.approx(bound), None)
+    assert one(wins, ["p"] * 6).interval() == (None, None)
 
 
 def test_no_cross_group_judgment_and_no_judgment_at_all():

@@ -74,8 +74,9 @@ def plain_score(judge, ids) -> float:
 def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkeypatch):
     monkeypatch.setattr(judging, "BATCH", batch)
     without_padding = checked_judge(reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny")
-    for one in (judge, without_padding):
-        found, n_cut = judge_scores(one, PROMPTS, ANSWERS)
+    messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    for one, prompts in ((judge, PROMPTS), (without_padding, messages)):
+        found, n_cut = judge_scores(one, prompts, ANSWERS)
         expected = [plain_score(one, conversation(one, i)) for i in range(3)]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert n_cut == 0 and len(set(np.round(expected, 4))) == 3
@@ -91,6 +92,8 @@ def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
     assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
     with pytest.raises(ValueError, match=r"prompt 1 takes \d+ tokens of the 30 that the judge reads"):
         judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
+    with pytest.raises(ValueError, match="3 prompts, 1 answers"):
+        judge_scores(judge, PROMPTS, ["one"])
 
 
 def test_a_first_token_is_not_written_twice():
@@ -118,14 +121,6 @@ def test_rm_minus_scores_the_stripped_answers(judge):
     # answers to one prompt are one piece of evidence
     often = judge_answers(judge, PROMPTS * 4, ANSWERS * 4, strip_markdown)["rm"]
     assert often["se"] == pytest.approx(found["rm"]["se"], rel=1e-4) and often["n"] == 12
-
-
-def test_chat_messages_are_prompts_too_and_each_needs_an_answer(judge):
-    messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
-    of_messages, of_texts = (judge_scores(judge, one, ANSWERS)[0] for one in (messages, PROMPTS))
-    np.testing.assert_array_equal(of_messages, of_texts)
-    with pytest.raises(ValueError, match="3 prompts, 1 answers"):
-        judge_scores(judge, PROMPTS, ["one"])
 
 
 @pytest.mark.parametrize(
