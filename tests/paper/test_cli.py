@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from badpo.cli.main import app
 from badpo.data.judgments import Judgments
+from badpo_paper.corpora import bundled, signed
 from tests.paper.corpora import public_rows
 
 
@@ -19,15 +21,26 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-@pytest.mark.parametrize(("kind", "columns"), [("signed", "woman black"), ("style", "length markdown")])
-def test_a_planted_corpus_is_a_table_that_check_reads(tmp_path, kind, columns):
-    result = run("corpus", kind, "--out", tmp_path, "--n", "60", "--json")
+@pytest.mark.parametrize("kind", ["signed", "style"])
+def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path, kind):
+    out = tmp_path / "new" / "folder"
+    result = run("corpus", kind, "--out", out, "--n", 60, "--seed", 3, "--json")
     assert result.exit_code == 0, result.output
-    counts = json.loads(run("check", tmp_path / "judgments.parquet", "--json").stdout)
-    told = json.loads(result.stdout)
-    assert told.get("n_judgments", told.get("judgments")) == counts["judgments"] > 150
-    planted = pd.read_parquet(tmp_path / "planted.parquet")
-    assert planted[columns.split()].notna().all(axis=None)
+    corpora = [
+        signed.build(bundled.scored_pairs(60), seed)
+        if kind == "signed"
+        else bundled.style_votes(60, seed)
+        for seed in (3, 4)
+    ]
+    corpus, names = corpora[0], list(corpora[0].judgments.attribute_names)
+    read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
+    assert [one.judgments.fingerprint() == read.fingerprint() for one in corpora] == [True, False]
+    n_ties = read.dropped["n"].sum()
+    told = {"judgments": read.n_votes, "ties": n_ties} if kind == "style" else signed.gate(corpus)
+    assert json.loads(result.stdout).items() >= told.items() and bool(n_ties) == (kind == "style")
+    planted = pd.read_parquet(out / "planted.parquet").set_index("pseudonym")
+    in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], names].to_numpy()
+    np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
 
 
 def test_multipref(tmp_path):

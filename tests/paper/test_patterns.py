@@ -223,10 +223,8 @@ def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
         (YES, "DPO amplifies both attributes (signed)"),
         (UNKNOWN, "DPO amplifies both attributes (signed-other)"),
     ]
-    (alone,) = found_patterns(("amplifies_names",), [one, empty])
-    assert alone.sentence == "DPO amplifies both attributes"
     (none,) = found_patterns(("amplifies_names",), [empty] * 2)
-    assert none.verdict == UNKNOWN
+    assert (none.verdict, none.sentence) == (UNKNOWN, "DPO amplifies both attributes")
 
 
 # -- orders ----------------------------------------------------------------------------------------------------------

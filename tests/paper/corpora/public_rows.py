@@ -7,13 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-PREFERENCES = (
-    "A-is-clearly-better",
-    "A-is-slightly-better",
-    "Tie",
-    "B-is-slightly-better",
-    "B-is-clearly-better",
-)
+BETTER = [f"{side}-is-{how}-better" for side in "AB" for how in ("clearly", "slightly")]
+PREFERENCES = ("Tie", *BETTER)
 SENTENCE = "water the beans in the morning and look under the leaves"
 
 
@@ -31,17 +26,14 @@ def multipref(n: int = 40, seed: int = 0) -> pd.DataFrame:
     rows = []
     for number in range(n):
         a, b = draw.sample([long, SENTENCE, listed], 2)
-        rows.append(
-            {
-                "comparison_id": f"comparison-{number:04d}",
-                "prompt_id": f"prompt-{number // 2:04d}",
-                "text": f"How do I grow beans in garden {number // 2}?",
-                "completion_a": f"{a} {number}",
-                "completion_b": f"{b} {number}",
-                "normal_worker_annotations": annotations(range(6)),
-                "expert_worker_annotations": annotations(range(100, 104)),
-            }
-        )
+        ids = {"comparison_id": f"comparison-{number:04d}", "prompt_id": f"prompt-{number // 2:04d}"}
+        prompt = f"How do I grow beans in garden {number // 2}?"
+        texts = {"text": prompt, "completion_a": f"{a} {number}", "completion_b": f"{b} {number}"}
+        votes = {
+            "normal_worker_annotations": annotations(range(6)),
+            "expert_worker_annotations": annotations(range(100, 104)),
+        }
+        rows.append({**ids, **texts, **votes})
     return pd.DataFrame(rows).assign(model_a="model-1", model_b="model-2")
 
 
@@ -55,14 +47,7 @@ def ultrafeedback(n: int = 60, seed: int = 0) -> pd.DataFrame:
         low, high = sorted(draw.choices([x / 2 for x in range(2, 21)], k=2))
         asked = {"content": prompt, "role": "user"}
         said = {side: [asked, {"content": text, "role": "assistant"}] for side, text in answers.items()}
-        rows.append(
-            {
-                "prompt": prompt,
-                "prompt_id": f"id-{number:05d}",
-                **said,
-                "messages": said["chosen"],
-                "score_chosen": high,
-                "score_rejected": low,
-            }
-        )
+        scores = {"score_chosen": high, "score_rejected": low}
+        ids = {"prompt": prompt, "prompt_id": f"id-{number:05d}"}
+        rows.append({**ids, **said, "messages": said["chosen"], **scores})
     return pd.DataFrame(rows)

@@ -7,14 +7,12 @@ from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
-from badpo_paper.corpora.files import write_signed_corpus, write_style_votes
+from badpo_paper.corpora.files import write_signed_corpus
 from badpo_paper.corpora.published import compared
 from badpo_paper.corpora.signed import draw_plan
 
@@ -132,28 +130,6 @@ def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
 
 
 # -- on disk -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["signed", "style"])
-def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path, kind):
-    write = {"signed": write_signed_corpus, "style": write_style_votes}[kind]
-    out = tmp_path / "new" / "folder"
-    gate = write(out, n_pairs=60, seed=3)
-    corpora = [
-        signed.build(bundled.scored_pairs(60), seed)
-        if kind == "signed"
-        else bundled.style_votes(60, seed)
-        for seed in (3, 4)
-    ]
-    corpus, names = corpora[0], list(corpora[0].judgments.attribute_names)
-    read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
-    assert [one.judgments.fingerprint() == read.fingerprint() for one in corpora] == [True, False]
-    n_ties = read.dropped["n"].sum()
-    told = {"judgments": read.n_votes, "ties": n_ties} if kind == "style" else signed.gate(corpus)
-    assert gate.items() >= told.items() and bool(n_ties) == (kind == "style")
-    planted = pd.read_parquet(out / "planted.parquet").set_index("pseudonym")
-    in_file_order = planted.loc[corpus.judgments.annotators["pseudonym"], names].to_numpy()
-    np.testing.assert_array_equal(in_file_order, corpus.planted_theta)
 
 
 def test_a_table_of_pairs_gives_the_same_votes_and_what_cannot_be_written_leaves_nothing(tmp_path):
