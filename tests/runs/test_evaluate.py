@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -26,19 +25,12 @@ def run_and_measure(folder, table=None, **changes) -> dict:
     return evaluate_run(train_run(recipe(folder, table, **changes)), silent)
 
 
-def finite(value) -> bool:
-    """Whether every number inside is finite; None says that something is not known."""
-    if isinstance(value, dict):
-        return all(finite(entry) for entry in value.values())
-    return value is None or isinstance(value, str) or bool(np.isfinite(value))
-
-
 def test_readouts_are_written_and_returned(run):
     told = {}
     readouts = evaluate_run(run, lambda what, share: told.setdefault(what, []).append(share))
     text = (run / "readouts.json").read_text()
     assert json.loads(text) == readouts
-    assert "NaN" not in text and "Infinity" not in text and finite(readouts)
+    assert "NaN" not in text and "Infinity" not in text
     own = {"heldout", "votes", "tokens", "generated", "kl", "theta"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
