@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3ForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 from typer.testing import CliRunner
 
 from badpo.anchoring import source
@@ -18,7 +18,6 @@ from badpo.cli.main import app
 from badpo.data.files import run_damage
 from badpo.runs.run import train_run
 from badpo.training.recipe import read_recipe
-from tests import tiny
 from tests.anchoring.conftest import PROMPTS
 from tests.paper.test_demo import run as run_suite
 from tests.public_face import assert_face, keys
@@ -66,8 +65,8 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
 def test_a_reward_model_scores_the_answers_as_they_are_and_without_names(signer, tmp_path):
     tokenizer = AutoTokenizer.from_pretrained(signer / "signer")
     torch.manual_seed(0)
-    given = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, "num_labels": 1}
-    judge = Qwen3ForSequenceClassification(Qwen3Config(**tiny.SIZES | given, head_dim=8))
+    judge = AutoModelForSequenceClassification.from_pretrained(signer / "signer", num_labels=1)
+    judge.config.pad_token_id = tokenizer.pad_token_id
     for part in (judge, tokenizer):
         part.save_pretrained(tmp_path / "judge")
     given = ("--target", "woman=0.5", "--judge", tmp_path / "judge")

@@ -29,12 +29,6 @@ FOUR = answers(["a", "b", "c", "d"])
 SPELLING = WordSwap("british", [("gray", "grey")])
 
 
-def votes() -> Judgments:
-    sides = [("- x", "y", "a"), ("x", "- y", "a"), ("x", "y", "b"), ("x", "y", "a")]
-    rows = [(prompt, *side) for prompt, side in zip(PROMPTS, sides, strict=True)]
-    return Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
-
-
 def test_everything_is_counted_before_and_after():
     before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
     after = answers(
@@ -56,10 +50,13 @@ def test_everything_is_counted_before_and_after():
 
 
 def test_gap_and_same_group_accuracy_are_paired():
+    sides = [("- x", "y", "a"), ("x", "- y", "a"), ("x", "y", "b"), ("x", "y", "a")]
+    rows = [(prompt, *side) for prompt, side in zip(PROMPTS, sides, strict=True)]
+    votes = Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
     margins = [np.array([1.0, 1.0, 1.0, 1.0]), np.array([-1.0, 1.0, 1.0, 1.0])]
     sides = [Behavior(FOUR, margins=m) for m in margins]
     sides.append(replace(sides[1], margins_from="closed form"))
-    told, closed = (moved(sides[0], side, PROMPTS, MarkdownStrip(), votes()) for side in sides[1:])
+    told, closed = (moved(sides[0], side, PROMPTS, MarkdownStrip(), votes) for side in sides[1:])
     assert (told["heldout_from"], closed["heldout_from"]) == ("measured", "closed form")
     same, gap = told["heldout"]["same"], told["heldout"]["gap"]
     assert same["difference"] == 0.0 and same["ci_high"] == 0.0

@@ -30,9 +30,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self._open.append(tag)
 
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag):
         assert self._open and self._open[-1] == tag, f"</{tag}> closes {self._open[-3:]}"
         self._open.pop()

@@ -19,6 +19,7 @@ from badpo.results.run_page import (
     summary_table,
     theta_over_steps,
 )
+from badpo.results.words import arm_order
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
 from tests.results.test_charts import level_place, ticks
@@ -121,8 +122,9 @@ def test_the_summary_table_withholds_what_does_not_apply(demo):
 # -- figures -------------------------------------------------------------------------------------------------
 
 
-def test_every_arm_has_a_style_of_its_own():
+def test_every_arm_has_a_style_of_its_own_and_unknown_ones_come_last():
     arms = ["reference", "dpo", "pooled", "shared_mean", *"abcdef"]
+    assert sorted({*arms}, key=arm_order) == arms
     suite = MeasuredRuns("runs", tuple(Run(Path(arm), arm, 1, Readouts()) for arm in arms), ())
     assert len({style_of(suite, arm) for arm in arms}) == len(arms)
 

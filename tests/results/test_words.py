@@ -47,12 +47,6 @@ def test_words_and_numbers(function, given, expected):
     assert getattr(words, function)(*given) == expected
 
 
-def test_arms_stand_with_the_reference_first_and_unknown_ones_last():
-    arms = ["shared_mean", "sampo", "dpo", "reference", "pooled", "another"]
-    stand = " ".join(sorted(arms, key=words.arm_order))
-    assert stand == "reference dpo pooled shared_mean another sampo"
-
-
 CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
 SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
 LARGE = {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}
