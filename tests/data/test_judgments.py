@@ -308,8 +308,10 @@ def test_majority_and_its_ties():
     cast = [*zip("babaa", "xyxyz", (SHORT, SHORT, "other", "other", "other"), strict=True)]
     rows = [vote(winner, who, b=b, weight=1) for winner, who, b in cast]
     rows += [vote("ab"[i > 0], "xyz"[i], b="third", weight=9 if i == 0 else 1) for i in range(3)]
-    assert Judgments.read(rows).majority().tolist() == [-1, 1, -1]
-    assert Judgments.read(rows).take(np.array([1, 0])).majority().tolist() == [-1]
+    judgments = Judgments.read(rows, attributes=[Length()])
+    assert judgments.majority().tolist() == [-1, 1, -1]
+    assert judgments.take(np.array([1, 0])).majority().tolist() == [-1]
+    assert judgments.offline_log_odds()[0].se_clustered is None  # there is one prompt
 
 
 def test_cross_group_has_a_threshold():
