@@ -27,33 +27,24 @@ def settings(n_annotators: int, **changes):
     return {"table": votes, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2, **changes}
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run with every kind of output, of votes whose annotators have planted ids, one of them gold."""
-    folder = tmp_path_factory.mktemp("trained")
+def test_no_raw_id_in_what_training_prints_and_writes(tmp_path, monkeypatch):
     gold = {"variant": "shared_mean", "gold_annotators": ["Planted 5"]}
-    config = write_recipe(folder, **settings(6, report_to="tensorboard", bias=gold))
+    config = write_recipe(tmp_path, **settings(6, report_to="tensorboard", bias=gold))
     messages: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger().addHandler(handler)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BADPO_PSEUDONYM_KEY", "sixteen letters and more")
-        results = [badpo("train", "--config", config, "--dry-run"), badpo("train", "--config", config)]
-        run = next((folder / "runs").iterdir())
-        results += [badpo("evaluate", run), badpo("report", run, "-o", folder / "runs" / "report.html")]
+    monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "sixteen letters and more")
+    results = [badpo("train", "--config", config, "--dry-run"), badpo("train", "--config", config)]
+    run = next((tmp_path / "runs").iterdir())
+    results += [badpo("evaluate", run), badpo("report", run, "-o", tmp_path / "runs" / "report.html")]
     logging.getLogger().removeHandler(handler)
-    return folder, results, messages
-
-
-def test_no_raw_id_in_what_training_prints_and_writes(trained):
-    folder, results, messages = trained
     for result in results:
         assert result.exit_code == 0, result.output
         assert not PLANTED.search(said(result))
     assert [message for message in messages if PLANTED.search(message.encode())] == []
-    assert [*leaks(folder / "runs"), *leaks(folder / "cache")] == []
-    written = {path.name for path in files(folder / "runs")}
+    assert [*leaks(tmp_path / "runs"), *leaks(tmp_path / "cache")] == []
+    written = {path.name for path in files(tmp_path / "runs")}
     some = {"bias.safetensors", "log.jsonl", "readouts.json", "report.html", "trainer_state.json"}
     assert some <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
@@ -104,9 +95,7 @@ def test_a_tracker_gets_no_annotator_and_no_mean_over_a_few(tmp_path, monkeypatc
     assert ("not shown (fewer than 5 annotators)" in card) != told
 
 
-@pytest.fixture
-def hub(monkeypatch):
-    """A Hub that keeps everything that would be uploaded, by whichever function: path in the repository -> bytes."""
+def test_everything_that_is_uploaded_is_about_nobody(tmp_path, monkeypatch):
     uploaded: dict[str, bytes] = {}
 
     def create_repo(*arguments, repo_id=None, **options):
@@ -127,19 +116,15 @@ def hub(monkeypatch):
         monkeypatch.setattr(huggingface_hub.HfApi, name, unexpected, raising=False)
     for name in ("create_repo", "upload_folder", "upload_file", "create_commit"):
         monkeypatch.setattr(huggingface_hub, name, unexpected)
-    return uploaded
-
-
-def test_everything_that_is_uploaded_is_about_nobody(tmp_path, hub):
     asked = {"push_to_hub": True, "hub_model_id": "policy", "hub_token": "hf_secret"}
     asked["hub_strategy"] = "every_save"
     folder = train_run(recipe(tmp_path, **settings(6, **asked)))
-    assert {"README.md", "config.json", "model.safetensors"} <= set(hub)
-    assert set(hub) == {str(path.relative_to(folder / "model")) for path in files(folder / "model")}
+    assert {"README.md", "config.json", "model.safetensors"} <= set(uploaded)
+    assert set(uploaded) == {str(path.relative_to(folder / "model")) for path in files(folder / "model")}
     thetas = [value.reshape(-1, 1) for value in load_file(folder / "bias.safetensors").values()]
     about = [row.numpy().tobytes() for rows in thetas for row in rows if row.any()]
     about += [name.encode() for name in (*annotators_of(folder), "Planted", "hf_secret", str(tmp_path))]
-    for name, content in hub.items():
+    for name, content in uploaded.items():
         assert [mark for mark in about if mark in content] == [], name
     with safe_open(folder / "model" / "model.safetensors", "pt") as weights:
         assert weights.metadata() == {"format": "pt"}
