@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
@@ -18,8 +17,6 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from badpo.data.attributes import Attribute
-from badpo.data.judgments import Judgments
 from badpo.training.encoding import encode_prompts
 
 NAMES = "Emily Allison Malik Malika Tia Theo Geoffrey Lakisha Aisha Marcellus".split()  # noqa: SIM905
@@ -99,31 +96,3 @@ def forward_logps(model, ids: list[int]) -> np.ndarray:
     with torch.no_grad():
         logps = model(input_ids=torch.tensor([ids])).logits[0].double().log_softmax(-1)
     return logps[torch.arange(len(ids) - 1), torch.tensor(ids[1:])].numpy()
-
-
-def judgments(
-    sign,
-    comparison,
-    annotator,
-    delta,
-    *,
-    prompts=None,
-    classes=("A", "B"),
-    attributes=("woman",),
-    threshold=0.0,
-) -> Judgments:
-    """Judgments from arrays, with attributes that were measured elsewhere."""
-    ids = [f"c{c}" for c in range(max(comparison) + 1)]
-    people = [f"ann_{k}" for k in range(len(classes))]
-    return Judgments(
-        comparisons=pd.DataFrame(
-            {"comparison_id": ids, "prompt_id": ids if prompts is None else prompts}
-        ),
-        votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
-        annotators=pd.DataFrame({"pseudonym": people, "annotator_class": list(classes)}),
-        attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in attributes),
-        delta=np.asarray(delta, dtype=np.float64).reshape(len(sign), -1),
-        dropped=pd.DataFrame(),
-        findings=(),
-        has_identities=True,
-    )

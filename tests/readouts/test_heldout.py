@@ -5,11 +5,32 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from badpo.data.attributes import Attribute
+from badpo.data.judgments import Judgments
 from badpo.readouts.heldout import heldout_accuracy, theta_rows_for, vote_accuracy, vote_difference
 from badpo.theory.summaries import cluster_difference, cluster_mean
-from tests.readouts.policies import judgments
+
+
+def judgments(sign, comparison, annotator, delta, prompts=None, classes=("A", "B"), threshold=0.0):
+    """Judgments from arrays, with attributes that were measured elsewhere."""
+    ids = [f"c{c}" for c in range(max(comparison) + 1)]
+    people = {"pseudonym": [f"ann_{k}" for k in range(len(classes))], "annotator_class": [*classes]}
+    delta = np.asarray(delta, dtype=np.float64).reshape(len(sign), -1)
+    names = ("woman", "black")[: delta.shape[1]]
+    return Judgments(
+        comparisons=pd.DataFrame({"comparison_id": ids, "prompt_id": prompts or ids}),
+        votes=pd.DataFrame({"comparison": comparison, "sign": sign, "annotator": annotator}),
+        annotators=pd.DataFrame(people),
+        attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in names),
+        delta=delta,
+        dropped=pd.DataFrame(),
+        findings=(),
+        has_identities=True,
+    )
+
 
 PAIR = {"sign": [1, -1], "comparison": [0, 1], "annotator": [0, 0], "delta": [0, 0]}
 
@@ -21,7 +42,6 @@ def test_accuracies_and_gap_by_hand():
         comparison=[0, 0, 0, 1, 2, 2],
         annotator=[0, 1, 0, 0, 1, 0],
         delta=[[1, 0], [1, 0], [1, 0], [0, -1], [0, 0], [0, 0]],
-        attributes=("woman", "black"),
         prompts=["p", "q", "q"],
     )
     found = heldout_accuracy([0.3, -0.2, 0.1], votes)
