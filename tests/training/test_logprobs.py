@@ -102,10 +102,11 @@ def test_without_the_keyword_the_forward_is_the_models_own_and_a_deep_copy_runs_
 def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
     monkeypatch, tied, layout, budget
 ):
-    model, asked, fed = tiny.model(tied=tied), pairs(), []
+    model, asked, fed = tiny.model(tied=tied).train(), pairs(), []
     token_logps = logprobs._token_logps
 
     def noted(self, scoring):
+        assert not any(module.training for module in self.modules())
         fed.append(scoring["input_ids"].numel())
         return token_logps(self, scoring)
 
