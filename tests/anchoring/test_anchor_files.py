@@ -10,14 +10,7 @@ import pytest
 
 from badpo.anchoring import anchor as anchor_train
 from badpo.anchoring import source as anchor_source
-from badpo.anchoring.anchor import (
-    Anchor,
-    AnchorFolder,
-    Bench,
-    anchor_key,
-    anchor_run,
-    require_teachable,
-)
+from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, anchor_run, require_teachable
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import answer_rates

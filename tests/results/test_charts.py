@@ -1,4 +1,4 @@
-"""Charts put values where they belong, tell styles apart without color, and escape what they are given."""
+"""Charts put values where they belong and tell styles apart without color."""
 
 from __future__ import annotations
 

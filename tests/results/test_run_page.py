@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 
 from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
-from badpo.results.run_page import (
-    figures,
-    report_html,
-    style_of,
-    summary_table,
-    theta_over_steps,
-)
+from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_over_steps
 from badpo.results.words import arm_order
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite

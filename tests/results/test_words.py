@@ -14,7 +14,6 @@ CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
 @pytest.mark.parametrize(
     ("function", "given", "expected"),
     [
-        ("arm_label", ("ld_dpo",), "ld dpo"),
         ("attribute_definition", ({},), "not recorded"),
         ("attribute_definition", ({"type": "length", "ratio": 1.5, "a": None},), "length (ratio 1.5)"),
         ("shown", ("an\u202enotator\n7",), "annotator 7"),
