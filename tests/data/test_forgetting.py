@@ -111,10 +111,8 @@ def test_the_pseudonym_finds_a_raw_table_and_what_is_beside_it_by_any_name_of_th
 def test_json_tables(tmp_path, suffix):
     row = {"prompt": "p\u2028q", "note": "\ud800", "chosen": "c", "rejected": "r"}
     rows = [row | {"annotator": who} for who in ("\udc80x", "y", "\udc80x")]
-    path, lines = (
-        tmp_path / f"votes.{suffix}",
-        "".join(json.dumps(row, separators=(",", ":\r")) + "\n" for row in rows),
-    )
+    path = tmp_path / f"votes.{suffix}"
+    lines = "".join(json.dumps(row, separators=(",", ":\r")) + "\n" for row in rows)
     path.write_text(json.dumps(rows) if suffix == "json" else lines)
     path.chmod(0o640)
     forget("\udc80x", data=[path])

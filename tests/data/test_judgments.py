@@ -293,12 +293,14 @@ def test_all_attributes_are_tried_and_columns_must_hold_numbers_and_agree():
     assert Judgments.read(rows).votes["grade_a"].tolist() == [0, 1]
 
 
-def test_a_wrong_setting_inside_an_attribute_is_no_data_problem():
+def test_a_wrong_setting_of_attributes_is_no_data_problem():
     def refuses(prompt, response):
         raise ConfigError("no tokenizer")
 
     with pytest.raises(ConfigError, match="no tokenizer"):
         Judgments.read(ROWS, attributes=[PythonFunction("x", refuses)])
+    with pytest.raises(ConfigError, match='two attributes are called "length"'):
+        Judgments.read(ROWS, attributes=[Length(), Length(ratio=2)])
 
 
 # -- statistics and parts ------------------------------------------------------------------------------------
@@ -359,15 +361,6 @@ def test_take_numbers_the_comparisons_anew():
     assert texts.tolist() == whole[chosen].tolist()
     assert part.delta.tolist() == judgments.delta[chosen].tolist()
     assert part.votes["annotator"].tolist() == judgments.votes["annotator"][chosen].tolist()
-
-
-def test_with_attributes_replaces_them():
-    judgments = Judgments.read(many(), attributes=[Length()])
-    other = judgments.with_attributes([Markdown(), Length(ratio=3)])
-    assert other.attribute_names == ("markdown", "length") and other.delta.shape == (75, 2)
-    assert other.findings == judgments.findings
-    with pytest.raises(ConfigError, match='two attributes are called "length"'):
-        judgments.with_attributes([Length(), Length(ratio=2)])
 
 
 # -- fingerprint and parquet ---------------------------------------------------------------------------------

@@ -46,7 +46,6 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("prompt", 2, " \n", "E134", "empty prompt"),
         ("prompt", 2, 3.5, "E105", "prompt cannot be read, it is of type float"),
         ("response_a", 3, None, "E134", "no response_a"),
-        ("response_b", 3, ["text"], "E105", "a chat message needs a role and a content"),
         ("response_b", 3, CHAT, "E105", "one response is text and the other"),
         ("winner", 0, None, "E107", "no winner"),
         ("winner", 0, "left", "E107", 'unknown winner "left"'),
