@@ -294,10 +294,10 @@ def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
     torch.manual_seed(3)
     assert torch.equal(found, torch.rand(1))
     disable_dropout(model)
-    # the last one cannot switch its attention
     expected = padded_rows if name == "of a fused add" else packed_comparisons
-    layout, _, [test] = choose_layout(model, "packed", encoded)
+    layout, reason, [test] = choose_layout(model, "packed", encoded)
     assert layout is expected and test.passed
+    assert reason is None if layout is packed_comparisons else "cannot switch its attention" in reason
 
 
 LONGROPE = dict(rope_type="longrope", rope_theta=1e4)
