@@ -134,9 +134,10 @@ def test_parquet_is_written_without_dictionaries_and_metadata_of_the_old(tmp_pat
 
 
 def test_without_the_key_people_are_known_by_the_mapping_which_loses_them_or_by_pseudonym(
-    judgments, monkeypatch
+    judgments, monkeypatch, tmp_path
 ):
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     who = judgments.parent / "who.json"
     votes, entry = forget("7", data=[judgments], mapping=who)
     assert "2 judgments" in votes.what and entry.what == "1 pseudonym"
@@ -146,6 +147,7 @@ def test_without_the_key_people_are_known_by_the_mapping_which_loses_them_or_by_
     assert len(forget(*left, data=[judgments])) == 1
     with pytest.raises(ConfigError, match="no pseudonym can be computed"):
         find_people(["7"])
+    assert not (tmp_path / "config").exists()
 
 
 def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path, monkeypatch):
