@@ -133,9 +133,7 @@ def test_parquet_is_written_without_dictionaries_and_metadata_of_the_old(tmp_pat
     assert TOM.encode() not in path.read_bytes()
 
 
-def test_without_the_key_people_are_known_by_the_mapping_which_loses_them_or_by_pseudonym(
-    judgments, monkeypatch, tmp_path
-):
+def test_without_the_key_the_mapping_or_a_pseudonym_finds_people(judgments, monkeypatch, tmp_path):
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     who = judgments.parent / "who.json"
