@@ -9,6 +9,7 @@ sub-module of a wrapped model drops its gradients silently under DDP.
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -68,6 +69,8 @@ def attach(model):
         return _token_logps(self, scoring)
 
     base = plain(model)
+    # `generate` gives padded rows their positions only where the signature asks for positions
+    forward.__signature__ = inspect.signature(type(base).forward)  # type: ignore[attr-defined]
     base.forward = types.MethodType(forward, base)
     return model
 
