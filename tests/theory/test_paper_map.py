@@ -5,6 +5,10 @@ import re
 from pathlib import Path
 from types import FunctionType
 
+import pytest
+
+pytest.importorskip("torch")
+
 TEXT = (Path(__file__).parents[2] / "docs" / "paper_map.md").read_text(encoding="utf-8")
 ROOMS = "theory|objective|data|estimation|training|readouts|anchoring|auditing|runs|results|badpo_paper"
 
