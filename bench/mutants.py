@@ -255,7 +255,7 @@ def page(found: list[dict], mutants: list[dict], lost: list[dict], commit: str) 
     ]
     gone = [mutant for mutant in mutants if "gone" in mutant]
     for title, ones in (("Not noticed", survived), ("Code that went", gone), ("Not found", lost)):
-        told = [f"- `{m['function']}`: `{m['old']}` to `{m['new']}`. {m.get('gone', '')}" for m in ones]
+        told = [f"- `{m['function']}`: " + m.get("gone", f"`{m['old']}` to `{m['new']}`") for m in ones]
         parts += [f"## {title}", "\n".join(told) or "None."]
     return "\n\n".join(parts) + "\n"
 
