@@ -323,7 +323,7 @@ def arm(name: str, folder: str, lora: bool = False, batching: str = "random") ->
     chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
     args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
     make = found("objective")
-    # made by name and settings, at the base of the arm
+    # an objective is made of its name and settings, at the base of its arm
     of = one if make.__name__ == "arm_objective" else {"name": one.objective, **one.settings}
     made = {"bias": found("arm_bias")(one, seen), "objective": make(of, seen, 42, args.beta)}
     if lora:

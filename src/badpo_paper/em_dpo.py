@@ -371,7 +371,7 @@ def train_types(
     was_done = is_there(folder, facts)
     if not was_done:
         if not (folder / BEGUN).exists():
-            # whose rounds they were is not known
+            # rounds whose beginning is gone may be those of another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)

@@ -56,7 +56,7 @@ def log_tilt_ratios(chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike) -> F
 
     Returns
     -------
-    array of the broadcast shape and (8,)
+    array of the broadcast shape and (n_grid,)
         Exactly 0 where p is 0 or 1, or d is 0.
 
     Examples

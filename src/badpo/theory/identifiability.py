@@ -33,7 +33,7 @@ from badpo.theory import Bools, Floats, Ints
 
 # Relative size below which a coefficient is rounding and not data.
 NEGLIGIBLE = 1e-10
-# Most annotators whose theta is finite are known by then; the others wait for linear programs.
+# So many find most annotators whose theta is finite; linear programs decide about the others.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -197,7 +197,8 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found: no mix separates them.
+    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found, and
+    whose votes tell all attributes apart: no mix separates them.
 
     The weights are :math:`e^{-s_j d_j \cdot v}`, and their sum falls to its least value by Newton steps c; where
     :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 - s_j\, d_j \cdot c` are such weights.
