@@ -197,11 +197,11 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found, and
-    whose votes tell all attributes apart: no mix separates them.
+    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found: no mix separates them.
 
-    The weights are :math:`e^{-s_j d_j \cdot v}`, and their sum falls to its least value by Newton steps c; where
-    :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 - s_j\, d_j \cdot c` are such weights.
+    Their votes tell all attributes apart, too. The weights are :math:`e^{-s_j d_j \cdot v}`, and their sum falls to
+    its least value by Newton steps c; where :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 -
+    s_j\, d_j \cdot c` are such weights.
     """
     q = toward.shape[1]
     design = lean_design(annotator, toward, n_annotators)
