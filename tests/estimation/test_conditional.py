@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from decimal import Context, Decimal, localcontext
 
@@ -51,6 +52,7 @@ def spaced(size: int, apart: float) -> np.ndarray:
         np.r_[np.full(7, -30.0), np.full(9, 30.0)],
         np.r_[np.zeros(13), 30.0],
         np.r_[np.zeros(13), -30.0],
+        spaced(48, 1e-7),
     ],
 )
 def test_moments_of_the_winners_are_those_of_their_definition(logits):
@@ -58,6 +60,7 @@ def test_moments_of_the_winners_are_those_of_their_definition(logits):
     odds = [Decimal(float(x)).exp() for x in logits]
     for n_wins in {1, size // 3, size // 2, size - 1} - {0}:
         found = winners(logits[None], n_wins)
+        together = found.covariance[0] + np.outer(found.chance, found.chance)
         with localcontext(Context(prec=50)):
             total = sums_over_sets(odds, n_wins)
             assert found.log_total[0] == pytest.approx(float(total.ln()), rel=1e-12, abs=1e-12)
@@ -66,7 +69,7 @@ def test_moments_of_the_winners_are_those_of_their_definition(logits):
                 rest = odds[:i] + odds[i + 1 :]
                 chance = float(odds[i] * sums_over_sets(rest, n_wins - 1) / total)
                 assert found.chance[0, i] == pytest.approx(chance, abs=1e-13)
-                assert found.together[0, i, i] == pytest.approx(chance, abs=1e-13)
+                assert together[i, i] == pytest.approx(chance, abs=1e-13)
             for i, j in pairs:
                 rest = [z for place, z in enumerate(odds) if place not in (i, j)]
                 both = (
@@ -74,7 +77,28 @@ def test_moments_of_the_winners_are_those_of_their_definition(logits):
                     if i != j and n_wins > 1
                     else 0
                 )
-                assert i == j or found.together[0, i, j] == pytest.approx(float(both), abs=1e-13)
+                assert i == j or together[i, j] == pytest.approx(float(both), abs=1e-13)
+
+
+@pytest.mark.parametrize(("size", "n_wins"), [(600, 20), (300, 150), (1000, 3)])
+def test_equal_votes_win_equally(size, n_wins):
+    found, share = winners(np.full((1, size), 5.0), n_wins), n_wins / size
+    total = math.log(math.comb(size, n_wins)) + 5.0 * n_wins
+    assert found.log_total[0] == pytest.approx(total, rel=1e-13)
+    np.testing.assert_allclose(found.chance, share, atol=1e-13)
+    both = share * (n_wins - 1) / (size - 1)
+    covariance = np.where(np.eye(size), share * (1 - share), both - share**2)
+    np.testing.assert_allclose(found.covariance[0], covariance, atol=1e-13)
+
+
+def test_large_comparisons_may_differ_in_how_many_won():
+    logits = np.random.default_rng(0).normal(size=(3, 40))
+    n_wins = np.array([1, 17, 39])
+    together = winners(logits, n_wins)
+    for i, n in enumerate(n_wins):
+        alone = winners(logits[[i]], int(n))
+        for moment, expected in zip(together, alone, strict=True):
+            np.testing.assert_allclose(moment[i], expected[0], atol=1e-13)
 
 
 def test_winners_hold_at_logits_that_would_overflow():

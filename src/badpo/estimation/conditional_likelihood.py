@@ -11,7 +11,7 @@ in which the quality no longer stands.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, pairwise
@@ -25,8 +25,10 @@ from scipy.special import expit
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Floats, Ints
 
-# Up to so many sets of winners are listed; beyond that the sums over them come from a polynomial's values.
-MOST_LISTED = 300
+# Of up to so many votes all sets of winners are listed; beyond that the sums over them come from a polynomial's values.
+LARGEST_LISTED = 10
+MOST_ROOTS = 28
+MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
 # Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
 AT_ONCE = 2**18
 
@@ -126,29 +128,29 @@ def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, 
 
 
 class Winners(NamedTuple):
-    """Moments of the winning set: probability of every vote and pair of votes to win, and that of what happened.
+    """Moments of the winning set: probability of every vote to win, and how votes go together.
 
     Attributes
     ----------
     log_total : array of shape (n,)
         Logarithm of the sum over all sets of winners.
     chance : array of shape (n, T)
-    together : array of shape (n, T, T)
-        Both win; ``chance`` on the diagonal.
+    covariance : array of shape (n, T, T)
+        Of winning, between the votes.
     """
 
     log_total: Floats
     chance: Floats
-    together: Floats
+    covariance: Floats
 
 
-def winners(logits: Floats, n_wins: int) -> Winners:
+def winners(logits: Floats, n_wins: int | Ints) -> Winners:
     """Moments of the set of ``n_wins`` winners, for comparisons with equally many votes.
 
     Parameters
     ----------
     logits : array of shape (n, T)
-    n_wins : int
+    n_wins : int, or int array of shape (n,) beyond `LARGEST_LISTED` votes
         Between 1 and T - 1.
 
     Examples
@@ -160,22 +162,24 @@ def winners(logits: Floats, n_wins: int) -> Winners:
     (array([7.]), array([[0.857, 0.571, 0.571]]))
     """
     size = logits.shape[1]
-    if math.comb(size, n_wins) > MOST_LISTED:
+    if size > LARGEST_LISTED:
         return _by_frequencies(logits, n_wins)
-    members = _sets_of_winners(size, n_wins)
+    members = _sets_of_winners(size, int(n_wins))
     weight, total, highest = _weights(members, logits)
     weight /= total
     pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
     together = (pairs.T @ weight).T.reshape(-1, size, size)
-    return Winners(highest + np.log(total), (members.T @ weight).T, together)
+    chance = (members.T @ weight).T
+    covariance = together - chance[:, :, None] * chance[:, None, :]
+    return Winners(highest + np.log(total), chance, covariance)
 
 
-def log_total(logits: Floats, n_wins: int) -> Floats:
+def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
     """The first of the `winners`, for comparisons with equally many votes."""
     size = logits.shape[1]
-    if math.comb(size, n_wins) > MOST_LISTED:
+    if size > LARGEST_LISTED:
         return _frequencies(logits, n_wins).log_total
-    _, total, highest = _weights(_sets_of_winners(size, n_wins), logits)
+    _, total, highest = _weights(_sets_of_winners(size, int(n_wins)), logits)
     return highest + np.log(total)
 
 
@@ -203,17 +207,23 @@ class _Frequencies(NamedTuple):
     r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
 
     Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners
-    are the same as before, and the number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. Its
-    mean over the roots of unity w is exact and divides by no difference of logits, so that equal votes need no care
-    (Fernandez and Williams 2010). Every root stands for its conjugate too; their number is odd, so that none is -1,
-    where a factor could vanish.
+    are the same as before, and the number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The
+    mean of its values times :math:`w^{-s}` over the N-th roots of unity w is the chance of s wins, and of s plus or
+    minus N, 2N, ... It divides by no difference of logits, so that equal votes need no care (Fernandez and Williams
+    2010).
+
+    With a standard deviation of :math:`\sigma` wins, N need not exceed :math:`9 \sigma + 13`: as many wins more or
+    fewer have a chance below e^-39 (Bennett's inequality). At the angle a the product is at most
+    :math:`\exp(-2 \sigma^2 \sin^2(a / 2))`, below e^-39 beyond the first `MOST_ROOTS` roots. So what is left out is
+    less than rounding, and the work for a vote does not grow with the votes beside it. Every root stands for its
+    conjugate too; N is odd, so that none is -1, where a factor could vanish.
 
     Attributes
     ----------
     log_total : array of shape (n,)
-    weight : complex array of shape (n, roots, 1)
+    weight : complex array of shape (n, roots)
         Share of each root in the sum.
-    won : complex array of shape (n, roots, T)
+    won : complex array of shape (T, n, roots)
         :math:`p_j w` over the factor of the vote.
     """
 
@@ -222,41 +232,48 @@ class _Frequencies(NamedTuple):
     won: NDArray[np.complex128]
 
 
-def _frequencies(logits: Floats, n_wins: int) -> _Frequencies:
-    size = logits.shape[1]
+def _frequencies(logits: Floats, n_wins: int | Ints) -> _Frequencies:
     tilt = expected_wins_shift(logits, n_wins)  # near enough is enough
-    n_roots = size + 1 + size % 2
-    angle = 2 * np.pi / n_roots * np.arange((n_roots + 1) // 2)[:, None]
-    shifted = (logits + tilt[:, None])[:, None, :]
-    won = expit(shifted) * np.exp(1j * angle)
-    factors = expit(-shifted) + won
-    weight = np.prod(factors, axis=2, keepdims=True) * np.exp(-1j * n_wins * angle)
+    shifted = logits.T + tilt
+    chance, other = expit(shifted), expit(-shifted)
+    spread = np.sqrt((chance * other).sum(axis=0))
+    n_roots = 1 + 2 * np.ceil(np.minimum(9 * spread + 13, len(shifted)) / 2)
+    root = np.arange(min((n_roots.max() + 1) // 2, MOST_ROOTS))
+    angle = 2 * np.pi / n_roots[:, None] * root
+    won = chance[:, :, None] * np.exp(1j * angle)
+    factors = other[:, :, None] + won
+    weight = np.prod(factors, axis=0) * np.exp(-1j * np.reshape(n_wins, (-1, 1)) * angle)
     weight[:, 1:] *= 2
-    total = weight.real.sum(axis=(1, 2))
-    log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=(1, 2)) - n_wins * tilt
-    return _Frequencies(log_total, weight / total[:, None, None], won / factors)
+    weight[2 * root > n_roots[:, None]] = 0
+    total = weight.real.sum(axis=1)
+    log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=0) - n_wins * tilt
+    return _Frequencies(log_total, weight / total[:, None], won / factors)
 
 
-def _by_frequencies(logits: Floats, n_wins: int) -> Winners:
+def _by_frequencies(logits: Floats, n_wins: int | Ints) -> Winners:
     log_sum, weight, won = _frequencies(logits, n_wins)
-    halves = np.sqrt(weight) * won
-    real, imaginary = halves.real, halves.imag
-    together = real.transpose(0, 2, 1) @ real - imaginary.transpose(0, 2, 1) @ imaginary
-    chance = (weight * won).real.sum(axis=1)
-    diagonal = np.arange(logits.shape[1])
-    together[:, diagonal, diagonal] = chance
-    return Winners(log_sum, chance, together)
+    chance = (weight * won).real.sum(axis=2)
+    # the real part of the products, as products of real and imaginary parts side by side
+    halves = np.sqrt(weight) * (won - chance[:, :, None])
+    parts = (each.view(np.float64).transpose(1, 0, 2) for each in (halves.conj(), halves))
+    left, right = parts
+    covariance = left @ right.transpose(0, 2, 1)
+    diagonal = np.arange(len(chance))
+    covariance[:, diagonal, diagonal] = (chance * (1 - chance)).T
+    return Winners(log_sum, chance.T, covariance)
 
 
-def expected_wins_shift(logits: Floats, n_wins: ArrayLike) -> Floats:
+def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
     """What to add to the logits of each comparison so that about ``n_wins`` votes are expected to win, by bisection."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
-    for _ in range(20):
+    for _ in range(MOST_HALVINGS):
         middle = (low + high) / 2
-        above = expit(logits + middle[:, None]).sum(axis=1) > n_wins
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    return low
+        excess = expit(logits + middle[:, None]).sum(axis=1) - n_wins
+        if np.abs(excess).max() < NEAR_ENOUGH:
+            break
+        low, high = np.where(excess > 0, low, middle), np.where(excess > 0, middle, high)
+    return middle
 
 
 class KnownWins(QualityModel):
@@ -267,27 +284,33 @@ class KnownWins(QualityModel):
 
     def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
-        runs = blocks.runs(
-            blocks.sums(self._won).astype(np.intp),
-            lambda size, n_wins: max(size**2, min(math.comb(size, n_wins), MOST_LISTED)),
-        )
-        self._runs = [run for run in runs if 0 < run.kind < run.size]
+        self._n_wins = blocks.sums(self._won).astype(np.intp)
+        # 0 of those that say nothing; listed sets are of one number of wins
+        kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
+        kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
+        runs = blocks.runs(kind, lambda size, _: size**2 if size > LARGEST_LISTED else 2**size)
+        self._runs = [run for run in runs if run.kind]
+
+    def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
+        """Runs of n comparisons, their votes' logits (n, T), which of them won, and how many."""
+        for run in self._runs:
+            x, won = (each[run.votes].reshape(-1, run.size) for each in (logits, self._won))
+            is_listed = run.size <= LARGEST_LISTED
+            yield run, x, won, run.kind if is_listed else self._n_wins[run.comparisons]
 
     def values(self, logits: Floats, extra: Floats = NOTHING) -> Floats:
         """Log-likelihood of each comparison."""
         found = np.zeros(len(self._blocks.starts))
-        for run in self._runs:
-            x, won = (each[run.votes].reshape(-1, run.size) for each in (logits, self._won))
-            found[run.comparisons] = (won * x).sum(axis=1) - log_total(x, run.kind)
+        for run, x, won, n_wins in self._parts(logits):
+            found[run.comparisons] = (won * x).sum(axis=1) - log_total(x, n_wins)
         return found
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
         score, entries = np.zeros(len(logits)), np.zeros(self._blocks.n_pairs)
-        for run in self._runs:
-            found = winners(logits[run.votes].reshape(-1, run.size), run.kind)
-            score[run.votes] = self._won[run.votes] - found.chance.ravel()
-            covariance = found.together - found.chance[:, :, None] * found.chance[:, None, :]
-            entries[self._blocks.pairs(run.votes)] = covariance.ravel()
+        for run, x, won, n_wins in self._parts(logits):
+            found = winners(x, n_wins)
+            score[run.votes] = (won - found.chance).ravel()
+            entries[self._blocks.pairs(run.votes)] = found.covariance.ravel()
         extras = NOTHING, np.zeros((len(logits), 0)), np.zeros((0, 0))
         return Curvature(score, self._blocks.matrix(entries), *extras)
