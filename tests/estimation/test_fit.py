@@ -8,14 +8,17 @@ import pytest
 from badpo.estimation import fit, newton
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.fit import (
+    clustered_errors,
     confirmed,
     explained_by_receding,
     finite_part,
     fit_conditional,
     identified_leans,
     lean_votes,
+    weakly_joined_teams,
 )
 from badpo.estimation.newton import Information
+from badpo.estimation.pool import cluster_errors
 from badpo.theory.identifiability import separating_mixes
 from tests.estimation.test_conditional import pool
 
@@ -156,16 +159,19 @@ def test_votes_that_a_direction_explains(comparison, won, change, explained):
 # -- large designs ----------------------------------------------------------------------------------------------
 
 
-def grouped_pool(n=400, m=30, q=2, seed=0, varying=False, groups=1):
-    """Votes of annotators who judge beside others of their group only: (comparison, sign, annotator, delta, m)."""
+def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
+    """Votes of annotators who judge beside others of their group only: (comparison, sign, annotator, delta, m).
+
+    The first attribute varies between the votes on one comparison in the first ``varying`` groups.
+    """
     rng = np.random.default_rng(seed)
     comparison = np.repeat(np.arange(n), 4)
     annotator = (
         np.argsort(rng.random((n, m // groups)), axis=1)[:, :4] * groups + np.arange(n)[:, None] % groups
     )
     delta = rng.choice([-1.0, 0.0, 1.0], p=[0.25, 0.5, 0.25], size=(n, q))[comparison]
-    if varying:
-        delta[:, 0] = rng.choice([-1.0, 1.0], size=4 * n)
+    free = comparison % groups < varying
+    delta[free, 0] = rng.choice([-1.0, 1.0], size=free.sum())
     sign = np.where(rng.random(4 * n) < 1 / (1 + np.exp(-0.5 * delta[:, 0])), 1, -1)
     return comparison, sign, annotator.ravel(), delta, m
 
@@ -188,7 +194,8 @@ def both_ways(votes, anchored=None):
     [
         ({}, False),
         ({"groups": 3}, False),
-        ({"varying": True}, False),
+        ({"varying": 1}, False),
+        ({"varying": 1, "groups": 2, "n": 800}, False),
         ({}, True),
         ({"groups": 2, "n": 800}, True),
     ],
@@ -251,3 +258,100 @@ def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
     np.testing.assert_allclose(large.se, small.se, rtol=error)
     np.testing.assert_array_equal(large.status, small.status)
     np.testing.assert_array_equal(large.component, small.component)
+
+
+# -- errors clustered by prompt --------------------------------------------------------------------------------
+
+
+def tastes_by_prompt(random, m=24, prompts=60, each=8, spread=0.0, taste=0.8):
+    """Four people judge all comparisons of a prompt; how far one leans differs from prompt to prompt."""
+    comparison = np.repeat(np.arange(prompts * each), 4)
+    prompt = comparison // each
+    people = random.random((prompts, m)).argsort(axis=1)[:, :4]
+    annotator = people[prompt[::4]].ravel()
+    lean = spread * random.standard_normal(m)
+    own = lean[:, None] + taste * random.standard_normal((m, prompts))
+    delta, quality = random.choice([-1.0, 1.0], prompts * each), random.standard_normal(prompts * each)
+    logit = quality[comparison] + own[annotator, prompt] * delta[comparison]
+    sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
+    return comparison, sign, annotator, delta[comparison][:, None], m, prompt
+
+
+def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
+    held = []
+    for seed in range(25):
+        *votes, prompt = tastes_by_prompt(np.random.default_rng(seed))
+        leans, plain = fit_conditional(*votes, clusters=prompt), fit_conditional(*votes)
+        np.testing.assert_array_equal(leans.deviation, plain.deviation)
+        known = leans.status == "ok"
+        held.append([((x.ci_low < 0) & (x.ci_high > 0))[known].mean() for x in (leans, plain)])
+    clustered, plain = np.mean(held, axis=0)
+    assert 0.93 < clustered < 0.97 and plain < 0.9
+    monkeypatch.setattr(fit, "LARGEST_DENSE", 5)
+    large = fit_conditional(*votes, clusters=prompt)
+    assert large.covariance is None
+    np.testing.assert_allclose(large.df, leans.df)
+    assert np.median(np.abs(np.log(large.se / leans.se))) < 0.1
+
+
+def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
+    random = np.random.default_rng(0)
+    lean, cluster = random.integers(3, size=300), random.integers(9, size=300)
+    cluster[lean == 2] = 4
+    score, information = random.standard_normal(300), random.uniform(0.1, 0.3, 300)
+    found = clustered_errors(lean, cluster, score, information, 3)
+    for k in range(2):
+        mine = lean == k
+        sums = [np.bincount(cluster[mine], x[mine], 9) for x in (score, information)]
+        alone = cluster_errors(sums[0][:, None], sums[1][:, None, None])
+        variance = found.inflation[k] / information[mine].sum()
+        assert (np.sqrt(variance), found.df[k]) == pytest.approx((alone.se[0], alone.df[0]))
+    assert np.isnan(found.df[2])
+
+
+def test_who_judged_one_prompt_has_an_estimate_without_an_error():
+    *votes, prompt = tastes_by_prompt(np.random.default_rng(0), m=6)
+    prompt[votes[2] == 0] = 0
+    leans = fit_conditional(*votes, clusters=prompt)
+    assert (
+        np.isfinite(leans.deviation[0]).all()
+        and np.isnan([leans.se[0], leans.finite_deviation[0]]).all()
+    )
+
+
+# -- teams that hardly meet ------------------------------------------------------------------------------------
+
+
+def teams_of_six(n_bridges: int, seed: int):
+    """Two teams at +-1 with 300 comparisons each and some comparisons with two votes of either."""
+    random, parts = np.random.default_rng(seed), []
+    for team in range(2):
+        comparison = np.repeat(np.arange(300), 3)
+        annotator = random.random((300, 6)).argsort(axis=1)[:, :3].ravel()
+        delta, quality = random.choice([-1.0, 0.0, 1.0], 300)[comparison], random.standard_normal(300)
+        logit = quality[comparison] + (1 - 2 * team) * delta
+        sign = np.where(random.random(900) < 1 / (1 + np.exp(-logit)), 1, -1)
+        parts.append((comparison + 300 * team, sign, annotator + 6 * team, delta))
+    joined = np.repeat(np.arange(600, 600 + n_bridges), 4)
+    cast = [np.tile(each, n_bridges) for each in ([1, -1, 1, -1], [0, 1, 6, 7])]
+    parts.append((joined, *cast, np.ones(len(joined))))
+    comparison, sign, annotator, delta = map(np.concatenate, zip(*parts, strict=True))
+    return comparison, sign, annotator, delta[:, None], 12
+
+
+@pytest.mark.parametrize(("n_bridges", "are_apart"), [(1, True), (3, True), (200, False)])
+@pytest.mark.parametrize("by_steps", [False, True])
+def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monkeypatch):
+    if by_steps:
+        monkeypatch.setattr(fit, "LARGEST_FACTORED", 1)
+    for seed in range(3):
+        teams = weakly_joined_teams(*teams_of_six(n_bridges, seed))[:, 0]
+        assert len(set(teams[:6])) == len(set(teams[6:])) == 1
+        assert (teams[0] != teams[6]) == are_apart
+
+
+@pytest.mark.parametrize(("m", "n", "each"), [(12, 300, 4), (30, 300, 2), (60, 100, 3), (200, 2000, 3)])
+def test_random_assignment_makes_one_team(m, n, each):
+    for seed in range(10):
+        votes, _ = pool(n=n, m=m, votes=each, seed=seed)
+        assert not weakly_joined_teams(*votes).any()

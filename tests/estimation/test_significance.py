@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import permutations
 
 import numpy as np
@@ -20,10 +21,12 @@ from badpo.estimation.significance import (
     pool_agreement,
     recommend,
     self_contradictions,
+    shared_lean_p,
 )
 from badpo.theory.summaries import cluster_mean, wilson_ends
 from bench.simulated_pools import Pool, draw_votes
 from tests.estimation.test_conditional import pool
+from tests.estimation.test_fit import tastes_by_prompt
 
 
 def test_agreement_by_counting_pairs_of_two_people():
@@ -121,28 +124,64 @@ def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_o
         assert p_value[j] == pytest.approx(stats.chi2.sf(statistic * mean / spread, mean**2 / spread))
 
 
-def test_classes_have_the_leans_of_one_annotator_each_with_errors_by_annotator_and_comparison():
-    votes, _ = pool(n=300, m=15, spread=0.8, seed=2)
-    of = np.repeat([0, 1, 2, -1], [3, 4, 6, 2])
-    found = class_offsets(*votes[:4], of)
-    kept = of[votes[2]] >= 0
-    comparison, sign, annotator, delta = votes = [each[kept] for each in votes[:4]]
-    leans = fit_conditional(comparison, sign, of[annotator], delta, 3)
-    score, covariance = moments(votes, leans.deviation[of[annotator], 0] * delta[:, 0])
-    design = np.eye(3)[of[annotator]] * delta
-    # from the mean over annotators, not over classes
-    contrast = np.eye(3) - np.array([3, 4, 6]) / 13
-    bread = contrast @ np.linalg.pinv(design.T @ covariance @ design, rcond=1e-10)
-    each = score[:, None] * design
-    by_annotator, by_comparison = (np.eye(x.max() + 1)[x].T @ each for x in (annotator, comparison))
-    meat = by_annotator.T @ by_annotator + by_comparison.T @ by_comparison - each.T @ each
-    spread, offset = bread @ meat @ bread.T, contrast @ leans.deviation
+def test_classes_are_compared_by_the_analysis_of_variance_of_their_annotators():
+    """Equal errors that are small beside the spread: the ordinary F test and the plain means of the classes."""
+    random, of = np.random.default_rng(0), np.repeat([0, 1, 2, -1], [3, 4, 6, 2])
+    votes, _ = pool(n=40, m=15, seed=2)
+    leans = fit_conditional(*votes)
+    value = random.standard_normal((15, 1))
+    alike = replace(leans, finite_deviation=value, finite_se=np.full((15, 1), 0.01), covariance=None)
+    found = class_offsets(alike, of)
+    groups = [value[of == label, 0] for label in range(3)]
+    means, kept = np.array([group.mean() for group in groups]), value[of >= 0, 0]
     assert found.n.ravel().tolist() == [3, 4, 6]
-    np.testing.assert_allclose(found.offset, offset)
-    reach = stats.t.ppf(0.975, 10) * np.sqrt(np.diag(spread))[:, None]
-    np.testing.assert_allclose([found.ci_low, found.ci_high], [offset - reach, offset + reach])
-    statistic = offset[:, 0] @ np.linalg.pinv(spread, rcond=1e-10) @ offset[:, 0]
-    assert found.p_value[0] == pytest.approx(stats.f.sf(statistic / 2, 2, 10))
+    np.testing.assert_allclose(found.offset[:, 0], means - kept.mean())
+    assert found.p_value[0] == pytest.approx(stats.f_oneway(*groups).pvalue, rel=1e-3)
+    within = sum(((group - group.mean()) ** 2).sum() for group in groups) / 10
+    contrast = np.eye(3) - np.array([3, 4, 6]) / 13
+    variance = np.diag(contrast @ np.diag(within / np.array([3, 4, 6])) @ contrast.T)
+    reach = stats.t.ppf(0.975, 10) * np.sqrt(variance)
+    np.testing.assert_allclose((found.ci_high - found.ci_low)[:, 0] / 2, reach, rtol=1e-3)
+
+
+@pytest.mark.parametrize("sizes", [[4] * 10, [8] * 6, [2, 38]])
+def test_classes_that_do_not_differ_are_seldom_said_to_and_one_that_does_is_found(sizes):
+    random, of, rejected = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes), []
+    votes, _ = pool(n=200, m=len(of), seed=2)
+    leans = fit_conditional(*votes)
+    for shift in np.repeat([0.0, 1.5], 200):
+        se = random.uniform(0.15, 0.45, len(of))
+        value = random.normal(shift * (of == 0), np.hypot(0.5, se))
+        drawn = replace(leans, finite_deviation=value[:, None], finite_se=se[:, None], covariance=None)
+        rejected.append(class_offsets(drawn, of).p_value[0] < 0.05)
+    assert np.mean(rejected[:200]) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
+    assert np.mean(rejected[200:]) > 0.75
+
+
+def test_classes_that_judged_together_share_an_error():
+    """Two classes that hardly meet: the error of the difference is that of the few votes between them."""
+    random, of = np.random.default_rng(0), np.repeat([0, 1], 6)
+    comparison = np.repeat(np.arange(400), 4)
+    side = np.where(np.arange(400) < 6, -1, np.arange(400) % 2)[comparison]
+    annotator = np.where(side < 0, 4 * (np.arange(1600) % 4 // 2), 6 * side) + random.integers(
+        6, size=1600
+    )
+    annotator = np.minimum(annotator, 11)
+    votes = comparison, random.choice([-1, 1], 1600), annotator, np.ones((1600, 1)), 12
+    leans = fit_conditional(*votes)
+    apart = class_offsets(leans, of)
+    as_if = class_offsets(replace(leans, covariance=None), of)
+    assert np.ptp([apart.ci_low, apart.ci_high]) > 2 * np.ptp([as_if.ci_low, as_if.ci_high])
+
+
+def test_tastes_by_prompt_are_no_difference_between_annotators():
+    rejected = []
+    for seed in range(60):
+        *votes, prompt = tastes_by_prompt(np.random.default_rng(seed))
+        leans = fit_conditional(*votes, clusters=prompt)
+        rejected.append([equal_leans_test(*votes[:4], leans, each)[0] < 0.05 for each in (prompt, None)])
+    clustered, plain = np.mean(rejected, axis=0)
+    assert clustered <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60) and plain > 0.25
 
 
 def test_nothing_to_test_is_nan():
@@ -155,18 +194,20 @@ def test_nothing_to_test_is_nan():
 )
 def test_classes_are_tested_with_one_annotator_beyond_them(of, is_tested):
     votes, _ = pool(n=200, m=3, votes=2, seed=1)
-    [p_value] = class_offsets(*votes[:4], of).p_value
+    [p_value] = class_offsets(fit_conditional(*votes), of).p_value
     assert 0 < p_value < 1 if is_tested else np.isnan(p_value)
 
 
-def test_scores_that_cancel_leave_the_error_unknown():
-    """The single annotator of a class votes once for each side: no spread between clusters is left to see."""
-    comparison = np.array([0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1])
-    annotator = np.array([2, 2, 1, 2, 1, 1, 2, 0, 2, 0, 2])
-    sign = np.array([-1, -1, -1, -1, 1, -1, 1, 1, 1, -1, 1])
-    found = class_offsets(comparison, sign, annotator, np.ones((11, 1)), [1, 0, 0])
-    assert np.isfinite(found.offset).all()
-    assert np.isnan([*found.ci_low, *found.ci_high, found.p_value]).all()
+def test_classes_in_groups_that_no_votes_compare_have_no_offset():
+    votes = [np.tile(each, 30) for each in ([0, 0, 1, 1], [1, -1, 1, -1], [0, 1, 2, 3])]
+    votes[0], votes[1] = (
+        votes[0] + np.repeat(2 * np.arange(30), 4),
+        np.where(np.arange(120) % 3, 1, -1) * votes[1],
+    )
+    leans = fit_conditional(*votes, np.ones((120, 1)), 4)
+    apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
+    assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
+    assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
 
 
 # -- who judged what -----------------------------------------------------------------------------------------
@@ -239,3 +280,19 @@ def test_the_statistic_by_counting_with_unequal_comparisons():
         *(votes[each] for each in ("comparison", "sign", "annotator")), votes[["delta"]], 5
     )
     assert found.statistic == pytest.approx(between / rate.var(ddof=0))
+
+
+def test_a_shared_lean_is_as_unlikely_as_permutations_say():
+    rng = np.random.default_rng(0)
+    comparison, lean = np.repeat(np.arange(60), 4), rng.normal(size=240)
+    side, sign = rng.choice([-1, 1], 60)[comparison], rng.choice([-1, 1], 240)
+
+    def toward(sign):
+        apart = lean.reshape(60, 4) - lean.reshape(60, 4).mean(axis=1, keepdims=True)
+        return (side.reshape(60, 4) * apart * (sign.reshape(60, 4) > 0)).sum()
+
+    drawn = [toward(rng.permuted(sign.reshape(60, 4), axis=1)) for _ in range(4000)]
+    assert np.std(drawn) == pytest.approx(
+        abs(toward(sign)) / -stats.norm.ppf(shared_lean_p(comparison, sign, side, lean) / 2), rel=0.05
+    )
+    assert np.isnan(shared_lean_p(comparison, np.ones(240), side, lean))

@@ -6,20 +6,23 @@ The comparisons' quality is dealt with by a model (`badpo.estimation.newton.Qual
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.linalg import orth
-from scipy.special import ndtri
+from scipy.sparse.linalg import lobpcg
+from scipy.special import stdtrit
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
 from badpo.estimation.newton import (
     LARGEST_DENSE,
+    LARGEST_FACTORED,
     Information,
     Maximum,
     QualityModel,
@@ -39,10 +42,14 @@ from badpo.theory.identifiability import (
     separating_mixes,
 )
 
-Z = float(ndtri(0.975))
 # Changes of logits along a direction of recession that differ by less are the same.
 SAME = 1e-4
 CONFIRMED = 1e-5
+# A cluster with more than this share of a lean's information leaves nothing to measure its error with.
+WHOLE = 1 - 1e-9
+# Teams are weakly joined where the error of their difference has more than so many times the variance that errors of
+# single people leave, and is larger than the second in log-odds while theirs is below the third.
+WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 0.5, 3
 
 
 @dataclass(frozen=True)
@@ -59,9 +66,11 @@ class Leans:
         information, infinite where all votes point one way.
     se : array of shape (m, q)
         Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
+    df : array of shape (m, q)
+        Degrees of freedom of Student's t for the interval; infinite where errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
         The same, but of an infinite lean what one Newton step from the mean of the others gives: what its votes
-        amount to where a prior keeps it near the others.
+        amount to where a prior keeps it near the others. NaN where the error is not known.
     status : object array of shape (m, q)
         "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient": an estimate from
         fewer informative votes than were asked for; "no_cross": never saw the attribute differ; "no_information":
@@ -84,6 +93,7 @@ class Leans:
     quality: str
     deviation: Floats
     se: Floats
+    df: Floats
     finite_deviation: Floats
     finite_se: Floats
     status: NDArray[np.object_]
@@ -99,12 +109,12 @@ class Leans:
     @property
     def ci_low(self) -> Floats:
         """Lower ends of the 95 % intervals; NaN where there is no finite estimate."""
-        return self.deviation - Z * self.se
+        return self.deviation - stdtrit(self.df, 0.975) * self.se
 
     @property
     def ci_high(self) -> Floats:
         """Upper ends of the 95 % intervals; NaN where there is no finite estimate."""
-        return self.deviation + Z * self.se
+        return self.deviation + stdtrit(self.df, 0.975) * self.se
 
 
 def fit_conditional(
@@ -116,6 +126,7 @@ def fit_conditional(
     *,
     anchored: ArrayLike | None = None,
     min_informative: int = 10,
+    clusters: ArrayLike | None = None,
 ) -> Leans:
     r"""Leans by the conditional likelihood, given the number of wins of every comparison.
 
@@ -139,6 +150,8 @@ def fit_conditional(
         Annotators whose lean is zero by declaration.
     min_informative : int
         With fewer informative votes the status is "insufficient".
+    clusters : int array of shape (n_votes,), or None
+        The prompt of each vote: errors are then clustered (`clustered_errors`), since a lean may differ by prompt.
 
     Returns
     -------
@@ -168,8 +181,9 @@ def fit_conditional(
     1.0
     """
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
+    of = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
     return fit_leans(
-        "conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative
+        "conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative, of
     )
 
 
@@ -239,9 +253,11 @@ class LeanVotes:
 
     @cached_property
     def varying(self) -> Bools:
-        """Attributes that vary between the votes on one comparison."""
-        same = self.comparison[1:] == self.comparison[:-1]
-        return np.array([bool(((x[1:] != x[:-1]) & same).any()) for x in self.delta.T], dtype=bool)
+        """Votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
+        if not len(self.row):
+            return np.zeros_like(self.told)
+        ends = (end.reduceat(self.delta, self.blocks.starts) for end in (np.minimum, np.maximum))
+        return np.not_equal(*ends)[self.comparison]
 
     def counted(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, a column for each attribute."""
@@ -435,9 +451,9 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
 
 
 def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
-    """Groups, and whose level is known: of those who judged beside someone whose lean is held at zero.
+    """Groups, and whose level is known.
 
-    If the attribute varies between the votes on one comparison, the level of all is known.
+    It is in a group with someone whose lean is held at zero, or with comparisons within which the attribute varies.
     """
     group, held = np.zeros(active.shape, dtype=np.intp), len(active)
     absolute = np.zeros(active.shape, dtype=bool)
@@ -446,7 +462,8 @@ def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
             votes.annotator
         ]  # one node for all who are held
         found = annotator_components(votes.comparison, people, told.astype(float), held + 1)[:, 0]
-        group[:, j], absolute[:, j] = found[:-1], votes.varying[j] | (found[:-1] == found[-1])
+        varied = found[people[votes.varying[:, j] & told]]
+        group[:, j], absolute[:, j] = found[:-1], np.isin(found[:-1], [*np.unique(varied), found[-1]])
     return group, absolute
 
 
@@ -472,6 +489,7 @@ class _Fit:
     """Leans at the top of the likelihood, the votes used, and what these identify.
 
     ``variance`` and ``covariance`` are of the deviations; the second is None where it is too large to hold.
+    ``cluster`` is the prompt of each vote, None where errors are not clustered.
     """
 
     votes: LeanVotes
@@ -479,35 +497,123 @@ class _Fit:
     design: sparse.csr_array
     known: Identified
     top: Maximum
+    cluster: Ints | None = None
+
+    @cached_property
+    def clustered(self) -> Clustered | None:
+        if self.cluster is None:
+            return None
+        votes, at, number = self.votes, self.top.information.at, np.cumsum(self.active.ravel()) - 1
+        row, column, weight = self._own_pairs
+        pairs = weight[:, None] * votes.delta[row] * votes.delta[column]
+        information = summed(row, pairs, len(votes.row))
+        vote, attribute = np.nonzero(self.active[votes.annotator] & (votes.delta != 0))
+        lean = number[votes.annotator[vote] * self.active.shape[1] + attribute]
+        score = at.score[vote] * votes.delta[vote, attribute]
+        cluster = self.cluster[votes.row[vote]]
+        return clustered_errors(lean, cluster, score, information[vote, attribute], len(self.top.leans))
+
+    @cached_property
+    def _own_pairs(self) -> tuple[Ints, Ints, Floats]:
+        """Pairs of votes on one comparison that one annotator cast, each with itself too, and their information."""
+        annotator, pairs = self.votes.annotator, self.top.information.at.information.tocoo()
+        own = annotator[pairs.row] == annotator[pairs.col]
+        return pairs.row[own], pairs.col[own], pairs.data[own]
 
     @cached_property
     def covariance(self) -> Floats | None:
         if len(self.top.leans) > LARGEST_DENSE:
             return None
         centered, known = self.known.centered, self.known
-        return centered(centered(covariance_of_leans(self.top, known.flat)).T)
+        covariance = centered(centered(covariance_of_leans(self.top, known.flat)).T)
+        if self.clustered is None:
+            return covariance
+        size = np.sqrt(self.clustered.inflation)
+        return covariance * size * size[:, None]
 
     @cached_property
     def variance(self) -> Floats:
         if self.covariance is not None:
             return np.diag(self.covariance)
+        if self.clustered is not None:
+            return self.known.centered_variance(self._own_variance * self.clustered.inflation)
+        return self.known.centered_variance(self._own_variance)
+
+    @cached_property
+    def _own_variance(self) -> Floats:
         inverse = np.linalg.pinv(self._own_information(), rcond=1e-10, hermitian=True)
-        own = np.asarray(np.diagonal(inverse, axis1=1, axis2=2)[self.active])
-        return self.known.centered_variance(own)
+        return np.asarray(np.diagonal(inverse, axis1=1, axis2=2)[self.active])
 
     def _own_information(self) -> Floats:
         """The information of each annotator's leans, as if the others' were known; ones for those not estimated."""
         annotator, delta, active = self.votes.annotator, self.votes.delta, self.active
-        pairs = self.top.information.at.information.tocoo()
-        own = annotator[pairs.row] == annotator[pairs.col]
-        row, column, weight = pairs.row[own], pairs.col[own], pairs.data[own]
+        row, column, weight = self._own_pairs
         found = summed_products(annotator[row], weight[:, None] * delta[row], delta[column], len(active))
         found *= active[:, :, None] & active[:, None, :]
         return found + np.eye(found.shape[1]) * ~active[:, :, None]
 
 
+class Clustered(NamedTuple):
+    """What clusters add to the variance of every lean, a factor, and Student's degrees of freedom."""
+
+    inflation: Floats
+    df: Floats
+
+
+def clustered_errors(
+    lean: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_leans: int
+) -> Clustered:
+    r"""How much larger the variance of each lean is than its information says, by the scores of clusters.
+
+    .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
+        \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
+
+    with s and h the score and the information of lean k in cluster g and K_{kg} the cluster's share of h_k: CR2 and
+    the degrees of freedom of Bell and McCaffrey, as in `badpo.estimation.pool.cluster_errors`, for every lean as if
+    the others were known. Of what few comparisons join, a sandwich of all scores would see no error at all; a factor
+    of the inverse information keeps it.
+
+    Parameters
+    ----------
+    lean, cluster : int array of shape (n,)
+        Of each piece of the likelihood, a vote and an attribute.
+    score, information : array of shape (n,)
+    n_leans : int
+
+    Returns
+    -------
+    Clustered
+        The degrees of freedom are NaN where one cluster has all information.
+
+    Examples
+    --------
+    Four clusters of equal information: three degrees of freedom.
+
+    >>> found = clustered_errors(np.zeros(4, int), np.arange(4), [1.0, -1.0, 1.0, -1.0], np.ones(4), 1)
+    >>> found.df.round(6), found.inflation.round(3)
+    (array([3.]), array([1.333]))
+    """
+    n_clusters = int(cluster.max(initial=-1)) + 1
+    cells, cell = np.unique(lean * n_clusters + cluster, return_inverse=True)
+    of = cells // max(n_clusters, 1)
+    slope, bend = (np.bincount(cell, each, len(cells)) for each in (score, information))
+    total = np.bincount(of, bend, n_leans)
+    share = bend / np.maximum(total[of], 1e-300)
+    alone = np.bincount(of, share > WHOLE, n_leans) > 0
+    by = 1 / np.maximum(1 - share, 1 - WHOLE)
+    square = np.bincount(of, (by * share) ** 2 * (1 - 2 * share), n_leans)
+    square += np.bincount(of, by * share**2, n_leans) ** 2
+    df = np.where(alone | (square <= 0), np.nan, 1 / np.where(square > 0, square, 1.0))
+    inflation = np.bincount(of, by * slope**2, n_leans) / np.maximum(total, 1e-300)
+    return Clustered(inflation, df)
+
+
 def fit_leans(
-    kind: str, make_model: Callable[[LeanVotes], QualityModel], given: LeanVotes, min_informative: int
+    kind: str,
+    make_model: Callable[[LeanVotes], QualityModel],
+    given: LeanVotes,
+    min_informative: int,
+    cluster: Ints | None = None,
 ) -> Leans:
     """Fit the leans that are finite, and say of the others why there is no estimate.
 
@@ -520,7 +626,7 @@ def fit_leans(
         status = np.where(given.crossed, "ok", "no_cross").astype(object)
         status[given.anchored] = "anchored"
         votes = finite_part(kept, status)
-        fit = _fit_finite(votes, status == "ok", make_model)
+        fit = _fit_finite(votes, status == "ok", make_model, cluster)
         if fit.top.receding is None or not votes.free_quality:
             break
         certain = explained_by_receding(fit.design @ fit.top.receding, votes.sign > 0, votes.blocks)
@@ -531,7 +637,10 @@ def fit_leans(
 
 
 def _fit_finite(
-    votes: LeanVotes, active: Bools, make_model: Callable[[LeanVotes], QualityModel]
+    votes: LeanVotes,
+    active: Bools,
+    make_model: Callable[[LeanVotes], QualityModel],
+    cluster: Ints | None,
 ) -> _Fit:
     design, by_rank = votes.design(active), int(active.sum()) <= LARGEST_DENSE
     known = identified_leans(votes, active, by_rank)
@@ -540,7 +649,7 @@ def _fit_finite(
     if guessed and not confirmed(known, top.information):
         nobody = np.zeros(len(top.leans), dtype=bool)
         known = replace(known, group=np.arange(len(nobody)), absolute=nobody, compared=nobody)
-    return _Fit(votes, active, design, known, top)
+    return _Fit(votes, active, design, known, top, cluster)
 
 
 def _leans(
@@ -558,9 +667,13 @@ def _leans(
     n_informative = given.counted(given.told)
     status[(status == "ok") & ~compared] = "no_information"
     status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
-    deviation, se = np.full((2, *status.shape), np.nan)
+    deviation, se, df = np.full((3, *status.shape), np.nan)
     deviation[place] = known.centered(top.leans)[known.compared]
     se[place] = np.sqrt(np.maximum(fit.variance, 0.0))[known.compared]
+    df[place] = np.inf
+    if fit.clustered is not None:
+        df[place] = fit.clustered.df[known.compared]
+        se[np.isnan(df)] = np.nan
     deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
     deviation[given.anchored] = 0.0
     attributes = [known.compared & (known.attribute == j) for j in range(status.shape[1])]
@@ -574,7 +687,8 @@ def _leans(
         quality=kind,
         deviation=deviation,
         se=se,
-        finite_deviation=np.where(infinite, step, deviation),
+        df=df,
+        finite_deviation=np.where(infinite, step, np.where(np.isnan(se), np.nan, deviation)),
         finite_se=np.where(infinite, step_se, se),
         status=status,
         component=_components(given, fit, status, compared, n_informative > 0),
@@ -628,8 +742,8 @@ def _components(
 def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
     """Mean of some leans that are known, its error, and that for annotators like these.
 
-    The first error is clustered by comparison, since a lean may be stronger on some; the second adds the variance of
-    leans between annotators, beyond what their own errors explain.
+    The first error is clustered, by comparison at least, since a lean may be stronger on some; the second adds the
+    variance of leans between annotators, beyond what their own errors explain.
     """
     leans, n, variance = fit.top.leans[mine], len(mine), fit.variance
     moves = np.zeros(len(variance))
@@ -637,7 +751,8 @@ def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
     if fit.covariance is not None:
         moves = fit.covariance[:, mine].mean(axis=1)
     moved = (fit.design @ moves) * fit.top.information.at.score
-    clustered = float((fit.votes.blocks.sums(moved) ** 2).sum())
+    cluster = fit.votes.comparison if fit.cluster is None else fit.cluster[fit.votes.row]
+    clustered = float((np.bincount(cluster, moved) ** 2).sum())
     beyond = np.nan
     if n > 1:
         between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
@@ -653,3 +768,94 @@ def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
     there = np.flatnonzero(fit.active)[shown]
     full[np.ix_(there, there)] = fit.covariance[np.ix_(shown, shown)]
     return full
+
+
+# -- teams that hardly meet ------------------------------------------------------------------------------------
+
+
+def weakly_joined_teams(
+    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int
+) -> Ints:
+    r"""Teams of annotators between which an attribute's votes say next to nothing, for each attribute.
+
+    Among the sets A of annotators that the slowest direction of the information L sorts apart, with L taken where all
+    lean alike, the one is sought whose difference from the rest is least known beside what single leans leave open:
+
+    .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
+        {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
+
+    Its numerator is the effective resistance between the two when each is rigid. They are teams of their own if R
+    exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and the denominator's root is
+    below ``HALF_KNOWN`` (with a few votes each, any three people are joined weakly); each is then looked at again.
+    Random assignment has an R of a few.
+
+    Returns
+    -------
+    int array of shape (n_annotators, n_attributes)
+        0 for all where no teams are found.
+
+    Examples
+    --------
+    Two times three people who judged 30 comparisons among themselves, and one comparison of two and two:
+
+    >>> comparison, annotator = np.repeat(np.arange(61), 4), np.tile([0, 1, 2, 0, 3, 4, 5, 3], 31)[:244]
+    >>> annotator[-4:] = [0, 1, 3, 4]
+    >>> votes = comparison, np.tile([1, -1, -1, 1], 61), annotator, np.ones((244, 1)), 6
+    >>> teams = weakly_joined_teams(*votes).ravel()
+    >>> teams == teams[0]
+    array([ True,  True,  True, False, False, False])
+    """
+    votes = lean_votes(comparison, sign, annotator, delta, n_annotators)
+    at = KnownWins(votes.blocks, votes.sign).curvature(np.zeros(len(votes.row)))
+    teams = np.zeros(votes.crossed.shape, dtype=np.intp)
+    for j in np.flatnonzero(~votes.varying.any(axis=0)):
+        asked = np.zeros(teams.shape, dtype=bool)
+        asked[:, j] = votes.counted(votes.told)[:, j] > 0
+        mine = votes.design(asked)
+        information = sparse.csr_array(mine.T @ (at.information @ mine))
+        people, n_teams = np.flatnonzero(asked[:, j]), 1
+        left = [np.arange(len(people))]
+        while left:
+            members = left.pop()
+            apart = _least_joined(_among(information, members))
+            if apart.any():
+                teams[people[members[apart]], j], n_teams = n_teams, n_teams + 1
+                left += [members[apart], members[~apart]]
+    return teams
+
+
+def _among(information: sparse.csr_array, members: Ints) -> sparse.csr_array:
+    """The information of some annotators' leans without what others have to do with it: rows sum to zero."""
+    inside = information[members][:, members]
+    return sparse.csr_array(inside - sparse.diags_array(inside.sum(axis=1)))
+
+
+def _least_joined(information: sparse.csr_array) -> Bools:
+    """Who stands apart from the others; nobody where no two teams are joined weakly enough."""
+    n, own = information.shape[0], information.diagonal()
+    nobody = np.zeros(n, dtype=bool)
+    if n < 2 * SMALLEST_TEAM or own.min() <= 0:
+        return nobody
+    scaling = sparse.diags_array(1 / np.sqrt(own))
+    slowest = _slowest(sparse.csr_array(scaling @ information @ scaling), np.sqrt(own)) / np.sqrt(own)
+    rank = np.argsort(np.argsort(slowest, kind="stable"), kind="stable")
+    pairs = information.tocoo()
+    joint = np.bincount(np.maximum(rank[pairs.row], rank[pairs.col]), pairs.data, n).cumsum()[:-1]
+    size, open_each = np.arange(1, n), np.cumsum((1 / own)[np.argsort(rank)])
+    expected = open_each[:-1] / size**2 + (open_each[-1] - open_each[:-1]) / (n - size) ** 2
+    resistance = 1 / np.maximum(joint, 1e-12 * own.max())
+    ratio = np.where(np.minimum(size, n - size) < SMALLEST_TEAM, 0.0, resistance / expected)
+    ratio[(resistance < LARGE_ERROR**2) | (expected > HALF_KNOWN**2)] = 0.0
+    best = int(ratio.argmax())
+    return rank > best if ratio[best] > WEAKEST_JOINT else nobody
+
+
+def _slowest(scaled: sparse.csr_array, flat: Floats) -> Floats:
+    """The direction of least scaled information beside the flat one."""
+    if len(flat) <= LARGEST_FACTORED:
+        unit = flat / np.linalg.norm(flat)
+        return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]
+    start = np.random.default_rng(0).standard_normal((len(flat), 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return lobpcg(scaled, start, Y=flat[:, None], tol=1e-3, maxiter=200, largest=False)[1][:, 0]

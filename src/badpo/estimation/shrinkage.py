@@ -47,6 +47,7 @@ FEW = 40
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS = 50
 NODES = 11
+LIKELY = 0.5
 NARROWEST, WIDEST = 0.01, 0.99
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 
@@ -635,10 +636,11 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
-    r"""The longest list of annotators whose expected share of mistakes is at most ``fdr``.
+    r"""The longest list of annotators whose expected share of mistakes is at most ``fdr``, each more likely than not.
 
-    Annotators enter in order of decreasing probability while the mean of :math:`1 - p_k` over the list stays within
-    ``fdr``. Annotators with the same probability enter together or not at all.
+    Nobody with :math:`p_k < 1/2` is on it: beside sure ones a list could carry them along. Annotators enter in order of
+    decreasing probability while the mean of :math:`1 - p_k` over the list stays within ``fdr``. Annotators with the
+    same probability enter together or not at all.
 
     Returns
     -------
@@ -655,7 +657,7 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     ranked = np.sort(chance[~np.isnan(chance)])[::-1]
     mistakes = np.cumsum(1 - ranked) / np.arange(1, len(ranked) + 1)
     last_of_tie = np.append(ranked[1:] < ranked[:-1], True)[: len(ranked)]
-    allowed = ranked[(mistakes <= fdr) & last_of_tie]
+    allowed = ranked[(mistakes <= fdr) & last_of_tie & (ranked >= LIKELY)]
     return chance >= allowed.min(initial=np.inf)
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import sparse
+from scipy.optimize import brentq
 from scipy.sparse.linalg import LinearOperator, cg
-from scipy.special import chdtrc, fdtrc, stdtrit
+from scipy.special import chdtrc, fdtrc, ndtr, stdtrit
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
-from badpo.estimation.fit import Leans, LeanVotes, fit_conditional, lean_votes
+from badpo.estimation.fit import Leans, lean_votes
 from badpo.estimation.shrinkage import Shrunk
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# Below it a variance is zero but for rounding.
-LEAST_VARIANCE = 1e-12
 # A standard error of a share below this is rounding of no spread at all.
 _NO_SPREAD = 1e-9
 _PROBES = 16
+# Classes are compared within so many groups of annotators at most.
+MOST_GROUPS = 50
 LEVEL = 0.05
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -38,8 +39,8 @@ class ClassOffsets:
     Attributes
     ----------
     offset, ci_low, ci_high : array of shape (n_classes, n_attributes)
-        Lean of the class minus the mean over annotators; NaN for a class whose votes say nothing, and the last two
-        where the annotators cannot tell how far it may be off.
+        Lean of the class minus the mean over annotators; NaN for a class without an estimate, or that no votes compare
+        with the others; the last two also where no annotators are left over to tell how far it may be off.
     n : int array of shape (n_classes, n_attributes)
         Annotators of the class with an informative vote.
     p_value : array of shape (n_attributes,)
@@ -54,7 +55,12 @@ class ClassOffsets:
 
 
 def equal_leans_test(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, leans: Leans
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    leans: Leans,
+    clusters: ArrayLike | None = None,
 ) -> Floats:
     r"""For each attribute, the p-value of the test that one lean shared by all annotators suffices.
 
@@ -71,11 +77,14 @@ def equal_leans_test(
     leans : Leans
         By the conditional likelihood; while one attribute is tested, the leans toward the others are taken from here.
         An attribute that varies between the votes on one comparison is tested at its estimated level.
+    clusters : array of shape (n_votes,), or None
+        The prompt of each vote; V is then the sum of the products of the prompts' scores.
 
     Examples
     --------
     Annotator 0 always votes against annotator 1 on the side with more:
 
+    >>> from badpo.estimation.fit import fit_conditional
     >>> votes = (np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)))
     >>> bool(equal_leans_test(*votes, fit_conditional(*votes, 2))[0] < 1e-6)
     True
@@ -89,32 +98,38 @@ def equal_leans_test(
         at = model.curvature((shared[votes.annotator] * votes.delta).sum(axis=1))
         mine = votes.design(tested)
         scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
+        if clusters is not None:
+            of = np.unique(np.asarray(clusters)[votes.row], return_inverse=True)[1]
+            shape = (len(of), int(of.max(initial=-1)) + 1)
+            member = sparse.csr_array((at.score, (np.arange(len(of)), of)), shape=shape)
+            each = sparse.csr_array(mine.T @ member)
+            variance = sparse.csr_array(each @ each.T)
         mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
         if mean > 0:
             p_value[j] = chdtrc(mean**2 / spread, (scores**2).sum() * mean / spread)
     return p_value
 
 
-def class_offsets(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    annotator_class: ArrayLike,
-) -> ClassOffsets:
-    r"""Mean lean of every class of annotators by the conditional likelihood, one lean per class and attribute.
+def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
+    r"""Mean lean of every class of annotators, from the annotators' own estimates.
 
-    Annotators of a class differ, and vote more than once; the covariance is therefore clustered by annotator and by
-    comparison (both sums of score products, less that of single votes), with as many degrees of freedom as there are
-    annotators beyond the classes. All votes count, also those of annotators who
-    have too few for an estimate of their own.
+    People are the units, since those of a class differ too:
+
+    .. math:: \hat d_k = \mu_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
+        V = \tau^2 I + \Sigma, \qquad F = \frac{Q_0 - Q_1}{Q_1} \cdot \frac{n - p_1}{p_1 - p_0}
+
+    with Sigma the covariance of the estimates' errors (their variances alone where it is too large to hold), tau^2
+    such that the weighted squares about the classes are as many as their degrees of freedom (Paule and Mandel, 1982),
+    and Q the weighted squares that are left without the classes and with them. F is read with the annotators that are
+    left over as degrees of freedom, and intervals with Student's t, scaled by what is left (Knapp and Hartung, 2003).
+    Groups that no votes compare have means gamma of their own.
 
     Parameters
     ----------
-    comparison, sign, annotator, delta
-        As in `badpo.estimation.fit.fit_conditional`.
+    leans : Leans
+        An infinite lean counts as one Newton step gives it; an anchored one does not count.
     annotator_class : int array of shape (n_annotators,)
-        Class of each annotator from 0, or -1 for none; votes of those without a class are left out.
+        Class of each annotator from 0, or -1 for none.
 
     Returns
     -------
@@ -122,53 +137,101 @@ def class_offsets(
 
     Examples
     --------
-    >>> votes = (np.repeat(np.arange(30), 2), np.tile([1, -1, -1, 1, 1, -1], 10), np.tile([0, 1], 30), np.ones((60, 1)))
-    >>> found = class_offsets(*votes, [0, 1])
-    >>> found.offset.ravel().round(3)
+    Two annotators who win two of three votes against two others:
+
+    >>> from badpo.estimation.fit import fit_conditional
+    >>> comparison, annotator = np.repeat(np.arange(60), 2), np.tile([0, 2, 1, 3, 0, 3, 1, 2], 15)
+    >>> sign = np.tile([1, -1, -1, 1, 1, -1], 20)
+    >>> leans = fit_conditional(comparison, sign, annotator, np.ones((120, 1)), 4)
+    >>> class_offsets(leans, [0, 0, 1, 1]).offset.ravel().round(3)
     array([ 0.347, -0.347])
     """
     of = np.asarray(annotator_class, dtype=np.intp)
-    kept = np.append(of, -1)[np.asarray(annotator, dtype=np.intp)] >= 0
-    c, s, k, d = (np.asarray(each)[kept] for each in (comparison, sign, annotator, delta))
-    n_classes, q = int(of.max(initial=-1)) + 1, d.shape[1]
-    leans = fit_conditional(c, s, of[k], d, n_classes, min_informative=1)
-    usable = leans.status == "ok"
-    votes = lean_votes(c, s, k, d, len(of))
-    covariance = _clustered(votes, of, leans.deviation, usable)
+    n_classes, q = int(of.max(initial=-1)) + 1, leans.deviation.shape[1]
     n = np.zeros((n_classes, q), dtype=np.intp)
-    (offset, reach), p_value = np.full((2, n_classes, q), np.nan), np.full(q, np.nan)
-    for j, informed in enumerate((votes.counted(votes.told) > 0).T):
+    offset, reach, p_value = *np.full((2, n_classes, q), np.nan), np.full(q, np.nan)
+    for j in range(q):
+        informed = (leans.n_informative[:, j] > 0) & (of >= 0) & (leans.status[:, j] != "anchored")
         n[:, j] = np.bincount(of[informed], minlength=n_classes)
-        rows, mine = np.flatnonzero(usable[:, j]), np.flatnonzero(np.nonzero(usable)[1] == j)
-        contrast = np.eye(len(rows)) - n[rows, j] / max(n[rows, j].sum(), 1)
-        offset[rows, j] = among = contrast @ leans.deviation[rows, j]
-        spread = contrast @ covariance[np.ix_(mine, mine)] @ contrast.T
-        # clusters whose scores cancel leave nothing to tell the error from
-        variance = np.where(np.diag(spread) > LEAST_VARIANCE, np.diag(spread), np.nan)
-        df, residual = len(rows) - 1, int(n[rows, j].sum()) - len(rows)
-        if residual > 0:
-            reach[rows, j] = stdtrit(residual, 0.975) * np.sqrt(variance)
-        if residual > 0 and len(rows) > 1 and np.isfinite(variance).all():
-            # Wald's test with an F distribution: there are only so many annotators to learn the covariance from
-            statistic = among @ np.linalg.pinv(spread, rcond=1e-10, hermitian=True) @ among
-            p_value[j] = fdtrc(df, residual, statistic / df)
+        rows = np.flatnonzero(informed & (leans.finite_se[:, j] > 0))
+        rows = rows[_largest_groups(leans.component[rows, j])]
+        if len(rows):
+            present, sizes = np.unique(of[rows], return_counts=True)
+            group = leans.component[rows, j]
+            designs = ((x[:, None] == np.unique(x)).astype(float) for x in (of[rows], group))
+            found = _between_classes(_uncorrelated(leans, rows, j, *designs), sizes)
+            offset[present, j], reach[present, j], p_value[j] = found
     return ClassOffsets(offset, offset - reach, offset + reach, n, p_value)
 
 
-def _clustered(votes: LeanVotes, of: Ints, deviation: Floats, usable: Bools) -> Floats:
-    """Covariance of the usable class leans from vote scores, clustered by annotator and by comparison."""
-    design = replace(votes, annotator=of[votes.annotator]).design(usable)
-    at = KnownWins(votes.blocks, votes.sign).curvature(design @ deviation[usable])
-    scores, each = sparse.csr_array(sparse.diags_array(at.score) @ design), np.arange(len(votes.row))
+def _largest_groups(group: Ints) -> Bools:
+    """Whose group is among the largest, with somebody else in it; so many keep the design small."""
+    labels, of, sizes = np.unique(group, return_inverse=True, return_counts=True)
+    largest = np.argsort(-sizes, kind="stable")[:MOST_GROUPS]
+    return np.isin(of, largest) & (sizes[of] > 1)
 
-    def products(cluster: Ints) -> Floats:
-        shape = (cluster.max(initial=-1) + 1, len(each))
-        sums = sparse.csr_array((np.ones(len(each)), (cluster, each)), shape=shape) @ scores
-        return (sums.T @ sums).toarray()
 
-    meat = products(votes.annotator) + products(votes.comparison) - products(each)
-    bread = np.linalg.pinv((design.T @ (at.information @ design)).toarray(), rcond=1e-10, hermitian=True)
-    return bread @ meat @ bread
+class _Estimates(NamedTuple):
+    """Estimates, designs and the variances of their errors, turned so that errors are uncorrelated."""
+
+    value: Floats
+    classes: Floats
+    groups: Floats
+    variance: Floats
+
+
+def _uncorrelated(leans: Leans, rows: Ints, j: int, classes: Floats, groups: Floats) -> _Estimates:
+    """Some annotators' leans toward attribute j; their errors count as uncorrelated where that is not known."""
+    value, variance = leans.finite_deviation[rows, j], leans.finite_se[rows, j] ** 2
+    if leans.covariance is None:
+        return _Estimates(value, classes, groups, variance)
+    place = rows * leans.deviation.shape[1] + j
+    errors = leans.covariance[np.ix_(place, place)]
+    errors = np.where(np.isnan(errors), np.diag(variance), errors)
+    # the level of a group is in the design: added to the errors, which leave it open, it changes no contrast
+    variance, turn = np.linalg.eigh(errors + variance.mean() * (groups @ groups.T))
+    variance = np.maximum(variance, 1e-9 * variance.max())
+    return _Estimates(turn.T @ value, turn.T @ classes, turn.T @ groups, variance)
+
+
+def _between_classes(found: _Estimates, sizes: Ints) -> tuple[Floats, Floats, float]:
+    """Offset of each class that is there, half the length of its interval, and the test's p-value."""
+    n_classes, design = len(sizes), np.hstack([found.classes, found.groups])
+    contrast = np.eye(n_classes, design.shape[1])
+    contrast[:, :n_classes] -= sizes / sizes.sum()
+    rank, alone = (int(np.linalg.matrix_rank(x)) for x in (design, found.groups))
+    residual, df = len(found.value) - rank, rank - alone
+    variance = found.variance + _between_variance(found, design, residual)
+    least, coefficients, spread = _weighted_squares(found.value, design, variance)
+    estimable = np.abs(contrast - contrast @ np.linalg.pinv(design) @ design).max(axis=1) < _NO_SPREAD
+    offset = np.where(estimable, contrast @ coefficients, np.nan)
+    if residual < 1 or df < 1 or least <= 0:
+        return offset, np.full(n_classes, np.nan), np.nan
+    scale = least / residual
+    reach = stdtrit(residual, 0.975) * np.sqrt(scale * np.diag(contrast @ spread @ contrast.T))
+    gained = max(_weighted_squares(found.value, found.groups, variance)[0] - least, 0.0)
+    return offset, reach, float(fdtrc(df, residual, gained / df / scale))
+
+
+def _weighted_squares(value: Floats, design: Floats, variance: Floats) -> tuple[float, Floats, Floats]:
+    """Weighted least squares: what is left of the squares, the coefficients and their covariance."""
+    size = np.sqrt(variance)
+    x, y = design / size[:, None], value / size
+    inverse = np.linalg.pinv(x, rcond=1e-10)
+    coefficients = inverse @ y
+    return float(((y - x @ coefficients) ** 2).sum()), coefficients, inverse @ inverse.T
+
+
+def _between_variance(found: _Estimates, design: Floats, residual: int) -> float:
+    """What brings the weighted squares about the design down to their degrees of freedom; 0 where they are fewer."""
+
+    def excess(variance: float) -> float:
+        return _weighted_squares(found.value, design, found.variance + variance)[0] - residual
+
+    if residual < 1 or excess(0.0) <= 0:
+        return 0.0
+    # with the sum of all squares for a variance less than one is left
+    return float(brentq(excess, 0.0, float((found.value**2).sum()), rtol=1e-6))
 
 
 class Recommendation(NamedTuple):
@@ -530,3 +593,35 @@ def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: i
 
     system = LinearOperator((n_annotators,) * 2, matvec=laplacian, dtype=np.float64)
     return cg(system, score, rtol=1e-4, maxiter=100)[0]
+
+
+def shared_lean_p(comparison: ArrayLike, sign: ArrayLike, side: ArrayLike, lean: ArrayLike) -> float:
+    r"""Whether those who lean toward one thing also chose the side that has another: a stratified permutation test.
+
+    .. math:: Z = \frac{\sum_c d_c \sum_{j \in c} (x_j - \bar x_c) y_j}
+        {\sqrt{\sum_c d_c^2 \frac{w_c (n_c - w_c)}{n_c (n_c - 1)} \sum_{j \in c} (x_j - \bar x_c)^2}}
+
+    for comparisons c of n votes, w of them for a (y = 1), where the other thing is on side d (+1: a) and whoever cast
+    vote j leans x. The quality of the comparison drops out, as in Mantel and Haenszel's test (1959). Leans must come
+    from other comparisons.
+
+    Returns
+    -------
+    float
+        Two-sided; NaN where no comparison tells.
+
+    Examples
+    --------
+    >>> comparison, lean = np.repeat(np.arange(20), 2), np.tile([1.0, -1.0], 20)
+    >>> bool(shared_lean_p(comparison, lean, np.ones(40), lean) < 0.001)
+    True
+    """
+    _, c = np.unique(np.asarray(comparison), return_inverse=True)
+    won, d, x = np.asarray(sign, float) > 0, np.asarray(side, float), np.asarray(lean, float)
+    n = np.bincount(c)
+    wins, apart = np.bincount(c, won), x - (np.bincount(c, x) / n)[c]
+    chance = wins * (n - wins) / np.maximum(n * (n - 1), 1)
+    variance = (d**2 * chance[c] * apart**2).sum()
+    if not variance > 0:
+        return np.nan
+    return float(2 * ndtr(-abs((d * apart * won).sum()) / np.sqrt(variance)))
