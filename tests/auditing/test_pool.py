@@ -11,12 +11,23 @@ import pytest
 from scipy.special import expit, logit
 
 from badpo import attributes as on
-from badpo.auditing.pool import FEATURES, LENGTH_RATIOS, plain, pool_attributes, scan_features
+from badpo.auditing.pool import (
+    FEATURES,
+    LENGTH_RATIOS,
+    plain,
+    pool_attributes,
+    undeclared_features,
+)
+from badpo.auditing.pool import scan_features as scan_measured
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
 UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet"
 NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
+
+
+def scan_features(judgments: Judgments) -> list[dict]:
+    return scan_measured(judgments, undeclared_features(judgments))
 
 
 def winner(rng, lean):

@@ -70,7 +70,7 @@ def test_scopes_and_thresholds():
     assert LengthWords(threshold=20).continuous and above.continuous
     assert not Markdown().continuous and not column.continuous
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
-    assert sides == [1.0, -1.0, 0.0]
+    assert sides == [1.0, -1.0, None]
     assert PythonFunction("x", Judgments.read).config["function"].endswith("judgments:Judgments.read")
     with pytest.raises(ConfigError, match="cannot be measured from text"):
         column.measure("", "a", "b")

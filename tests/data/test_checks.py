@@ -89,6 +89,9 @@ def test_annotators_without_a_cross_group_vote_and_those_who_never_changed_sides
     alike = next(row for row in TABLE if row["response_a"] == "point")
     problem = found([*TABLE, alike | {"annotator": "newcomer"}], Markdown())["W123"]
     assert problem.count == 1 and "1 annotator of 9" in problem.what
+    order = [row | {"shown_first": "a" if row["annotator"] < "person 5" else None} for row in TABLE]
+    problems = found([*order, alike | {"annotator": "newcomer", "shown_first": "b"}], Position())
+    assert "W123" not in problems and "3 annotators never did" in problems["W127"].what
     rows = table(n_annotators=20)
     always = [row for row in rows[::40] if row["response_a"] == "- point"]
     rows += [row | {"annotator": "newcomer", "winner": "a"} for row in always]

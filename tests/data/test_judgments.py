@@ -225,6 +225,36 @@ def test_votes_that_saw_the_other_side_first_are_no_repetition(repeated):
     assert {problem.code: problem.count for problem in judgments.findings}["W133"] == 1
 
 
+def exported_twice(n: int = 30, **cells) -> list[dict]:
+    rows = [
+        vote("ab"[i % 2], who, a=f"text {i}", comparison_id=f"c{i}", **cells)
+        for i in range(n)
+        for who in "xy"
+    ]
+    return [*rows, *(turned(row) | {"comparison_id": row["comparison_id"] + "'"} for row in rows)]
+
+
+@pytest.mark.parametrize("ids", ["own", "same", "none"])
+@pytest.mark.parametrize("cells", [{}, {"shown_first": "a"}], ids=["", "order"])
+def test_a_table_exported_twice_with_the_sides_exchanged_counts_once(ids, cells):
+    table = pd.DataFrame(exported_twice(**cells))
+    table["comparison_id"] = table["comparison_id"].str.rstrip("'" if ids == "same" else "")
+    judgments = Judgments.read(table.drop(columns="comparison_id") if ids == "none" else table)
+    assert judgments.n_votes == 60 and judgments.n_comparisons == 30
+    counts = {problem.code: problem.count for problem in judgments.findings}
+    assert counts["N132"] == 60 and not {"N139", "W133"} & set(counts)
+    assert judgments.dropped.groupby("reason")["n"].sum().to_dict() == {"exported twice": 60}
+
+
+def test_judging_again_is_no_copy():
+    changed = exported_twice()
+    changed[-1]["winner"] = {"a": "b", "b": "a"}[changed[-1]["winner"]]
+    other_order = [row | {"shown_first": "a"} for row in exported_twice()]
+    for rows in (changed, other_order, exported_twice(n=9)):
+        judgments = Judgments.read(rows)
+        assert judgments.n_votes == len(rows) and "N132" not in codes(judgments)
+
+
 # -- measuring -----------------------------------------------------------------------------------------------
 
 ROWS = [vote("ab"[i], "xy"[i], a="one two", b="one", prompt="p", comparison_id="c") for i in range(2)]
@@ -248,6 +278,29 @@ def test_scopes_side_by_side_and_sides_as_differences():
     assert judgments.delta.tolist() == [[1, 1, 6, 2.5, 3], [1, 1, 6, 2.5, 4]]
     sides = [measure_sides(attribute, judgments.comparisons).tolist() for attribute in of_sides]
     assert sides == [[[1, 0]], [[2, 1]], [[7, 1]], [[3, 0.5]]]
+
+
+def test_models_keep_their_names_on_the_way_through_a_table(tmp_path):
+    rows = [vote("a", who, annotator_class=of) for who, of in (("gpt", "model"), ("ann", "crowd"))]
+    first = Judgments.read(rows)
+    first.to_parquet(tmp_path / "votes.parquet")
+    second = Judgments.read(tmp_path / "votes.parquet")
+    pd.testing.assert_frame_equal(first.annotators, second.annotators)
+    assert second.annotators["model"].tolist() == ["gpt", None]
+
+
+def test_what_a_vote_does_not_record_is_missing_and_compared_only_with_its_like():
+    rows = [
+        vote("a", who, own=own) for who, own in zip("uvwxyz", [1, -1, None, 1, 0, None], strict=True)
+    ]
+    own = PythonFunction("own", lambda v, c: v["own"], scope="judgment")
+    judgments = Judgments.read(rows, keep=["own"], attributes=[own, Length()])
+    assert judgments.missing.T.tolist() == [[False, False, True, False, False, True], [False] * 6]
+    assert judgments.delta[:, 0].tolist() == [1, -1, 0, 1, 0, 0]
+    assert judgments.comparable_votes().tolist() == [0, 0, 1, 0, 0, 1]
+    some = judgments.take([1, 2, 5])
+    assert some.missing[:, 0].tolist() == [False, True, True]
+    assert not judgments.with_attributes([Length()]).missing.any()
 
 
 def test_each_distinct_text_is_measured_once_and_chat_as_plain_text():

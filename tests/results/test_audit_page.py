@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from badpo.attributes import Attribute, Length
@@ -143,10 +144,45 @@ def test_what_a_finding_tells_others(result, what, where, told):
 def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
     pool = summary["pool"]["length"]
     pool |= {"level": 0.5, "level_ci": [0.1, 0.9], "level_ci_beyond": None, "n_level": n}
-    pool |= {"n_estimated": 2, "n_insufficient": 1, "n_separated": n - 3}
+    pool |= {"n_people_level": n, "n_people_told": n}
     told = shareable(summary)["pool"]["length"]
     assert (told["level"] is None, told["tau"] is None) == (n < 5, n < 5)
     assert ("0.50 (0.10 to 0.90" in page_text(summary)) == (n >= 5)
+
+
+def with_models(n_people: int, n_models: int) -> pd.DataFrame:
+    table = votes(400, n_people + n_models, spread=1.0)[0]
+    for k in range(n_people, n_people + n_models):
+        table.loc[table["annotator"] == f"w{k}", ["annotator", "annotator_class"]] = (
+            f"judge-{k}",
+            "Model",
+        )
+    return table
+
+
+@pytest.mark.parametrize("n_people", [0, 3, 20])
+def test_models_are_named_however_few_and_people_are_not(n_people):
+    table = with_models(n_people, 4)
+    summary = audit(table, [Length()]).summary
+    told, page = shareable(summary), page_text(summary)
+    names = {f"judge-{n_people + k}" for k in range(4)}
+    assert {row["model"] for row in told["models"]} == names and all(name in page for name in names)
+    assert not any(name in page for name in ("ann_", "w0", "w1"))
+    assert (told["withheld"] == ["length"]) == (n_people == 3)
+    shown = [row["shrunk"] for row in told["models"]]
+    exact = [row["shrunk"] for row in summary["models"]]
+    apart = np.mean(exact) if n_people == 3 else 0.0
+    assert abs(apart) > 0.1 or n_people != 3
+    np.testing.assert_allclose(shown, np.array(exact) - apart, atol=told["step"])
+    # an id is named on request too, and an address is never
+    asked = table.replace(
+        {"annotator_class": {"Model": None}, "annotator": {f"judge-{n_people}": "j@x.org"}}
+    )
+    named = audit(asked, [Length()], models=[f"judge-{n_people + 1}"]).summary["models"]
+    assert [row["model"] for row in named] == [f"judge-{n_people + 1}"]
+    address = asked.assign(annotator_class=asked["annotator"].map({"j@x.org": "model"}))
+    (row,) = audit(address, [Length()]).summary["models"]
+    assert row["model"].startswith("ann_")
 
 
 def test_one_person_cannot_be_computed_from_the_pages_of_two_audits():
@@ -204,7 +240,7 @@ def _finer_than(step: float, value: Any, key: str = "") -> Iterator[tuple[str, A
 @pytest.mark.parametrize(("most", "step"), [(20, 0.01), (200, 0.05), (400, 0.25)])
 def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, step):
     """Of 1,200 votes; what is sure is said as the exact figures have it."""
-    summary["data"]["judgments_per_annotator"]["max"] = most
+    summary["data"]["judgments_per_annotator"]["most_of_people"] = most
     exact = {"log_odds": 0.27, "ci_low": 0.11, "ci_high": 0.43, "carrier_wins": 0.567}
     summary["attributes"][0] |= exact
     found = shareable(summary)

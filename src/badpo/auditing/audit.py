@@ -11,12 +11,28 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.sparse.linalg import eigsh
 from scipy.special import expit, ndtri
 
 from badpo import __version__
-from badpo.auditing.people import AuditedPeople, AuditOptions, Design, people_of
-from badpo.auditing.pool import plain, pool_attributes, scan_features, vote_prompts, voters
+from badpo.auditing.people import (
+    MOST_UNITS,
+    AuditedPeople,
+    AuditOptions,
+    Design,
+    both_orders,
+    models_of,
+    people_of,
+    with_models,
+)
+from badpo.auditing.pool import (
+    features_beside_leans,
+    plain,
+    pool_attributes,
+    scan_features,
+    undeclared_features,
+    vote_prompts,
+    voters,
+)
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attribute, Position
 from badpo.data.checks import check
@@ -42,6 +58,7 @@ def audit(
     rho: float = 0.5,
     fdr: float = 0.1,
     min_informative: int = 10,
+    models: Sequence[str] = (),
     source: str | None = None,
     progress: Progress = lambda what, share: None,
     **reading: Any,
@@ -61,10 +78,13 @@ def audit(
     anchors, anchor_class : sequence of str; str or None
         Annotators known to lean nowhere, by id or by class. They fix the common level.
     rho, fdr : float
-        Annotators are flagged whose deviation exceeds ``rho`` log-odds, given everyone's votes; ``fdr`` is the share
-        of the flagged that may deviate by less (false discovery rate).
+        Annotators are flagged whose deviation exceeds ``rho`` log-odds, given everyone's votes, more likely than not;
+        ``fdr`` is the share of the flagged that may deviate by less (false discovery rate). Log-odds are of the
+        attribute present against absent, of a continuous one per median difference.
     min_informative : int
         Informative votes below which an annotator's estimate is called insufficient.
+    models : sequence of str
+        Annotators that are models, by id; so are those of the class "model". Models are named, people never.
     source : str or None
         What the page calls the data; None: the file's name.
     progress : callable
@@ -93,7 +113,7 @@ def audit(
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
-    judgments = _judgments(data, attributes, reading)
+    judgments = with_models(_judgments(data, attributes, reading), models)
     problems = check(judgments)
     if any(problem.severity == "error" for problem in problems):
         raise DataError(problem for problem in problems if problem.severity == "error")
@@ -101,17 +121,22 @@ def audit(
     design = Design(judgments)
     people = people_of(judgments, design, options)
     problems += audit_findings(judgments, design, options, people)
-    progress("pool", 0.7)
+    progress("undeclared features", 0.6)
+    features = undeclared_features(judgments)
+    problems += _of_features(judgments, features, design, people)
+    progress("pool", 0.8)
+    both = both_orders(judgments)
     parts = {
-        "data": data_health(judgments, design, source or _named(data)),
+        "data": data_health(judgments, design, both, source or _named(data)),
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
+        "models": models_of(people.table, design, both),
         "checks": people.checks,
         "next": {"votes_needed": next_votes(design, people.leans)},
         "warnings": _as_rows(problems, data),
     }
-    progress("undeclared features", 0.8)
-    return _result(judgments, options, people.table, parts | {"scan": scan_features(judgments)})
+    parts["scan"] = scan_features(judgments, features)
+    return _result(judgments, options, people.table, parts)
 
 
 def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Judgments:
@@ -171,14 +196,17 @@ def _result(
 # -- the data ----------------------------------------------------------------------------------------------------
 
 
-def data_health(judgments: Judgments, design: Design, source: str) -> Json:
+def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source: str) -> Json:
     """The part ``data`` of audit.json."""
     n_votes = design.n_votes[design.n_votes > 0]
+    of_people = design.n_votes[pd.isna(design.models)]
     wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     votes = design.comparison, design.sign, design.annotator
     agreement = asdict(pool_agreement(*votes, vote_prompts(judgments)))
-    repeats = self_contradictions(*votes)
+    # who saw the other side first was not asked the same again
+    shown = pd.factorize(judgments.votes["shown_first"])[0]
+    repeats = self_contradictions(design.comparison * 3 + shown, *votes[1:])
     contradicted = repeats["annotator"][repeats["contradicted"]]
     return {
         "source": source,
@@ -187,11 +215,16 @@ def data_health(judgments: Judgments, design: Design, source: str) -> Json:
         "n_comparisons": judgments.n_comparisons,
         "n_prompts": judgments.comparisons["prompt_id"].nunique(),
         "n_annotators": len(n_votes) if judgments.has_identities else 0,
+        "n_people": (of_people > 0).sum() if judgments.has_identities else 0,
         "has_annotators": judgments.has_identities,
         "n_dropped": judgments.dropped["n"].sum(),
         "dropped": dropped.reset_index().to_dict("records"),
         "votes_per_comparison": wins["size"].value_counts().sort_index().to_dict(),
-        "judgments_per_annotator": {"median": np.median(n_votes), "max": n_votes.max(initial=0)},
+        "judgments_per_annotator": {
+            "median": np.median(n_votes),
+            "max": n_votes.max(initial=0),
+            "most_of_people": of_people.max(initial=0),
+        },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
         "position": _position(judgments),
         "agreement": {"ci_low": agreement.pop("low"), "ci_high": agreement.pop("high"), **agreement},
@@ -201,7 +234,13 @@ def data_health(judgments: Judgments, design: Design, source: str) -> Json:
             "n_annotators": contradicted.nunique(),
             "share": repeats["contradicted"].mean(),
         },
+        "both_orders": {"n": len(both), "same_share": both["same"].mean(), **_casters(judgments, both)},
     }
+
+
+def _casters(judgments: Judgments, both: pd.DataFrame) -> Json:
+    cast = judgments.annotators["model"][both["annotator"].unique()]
+    return {"n_annotators": len(cast), "n_people": cast.isna().sum()}
 
 
 def _position(judgments: Judgments) -> Json | None:
@@ -215,7 +254,7 @@ def _position(judgments: Judgments) -> Json | None:
         # where every vote went one way the interval has one end, and the share itself is the other
         ends = tuple(found.carrier_wins if end is None else expit(end) for end in ends)
     return {
-        "n_annotators": voters(judgments, position.cross_group()[:, 0]),
+        **voters(judgments, position.cross_group()[:, 0]),
         "n_known": found.n_cross,
         "first_wins": found.carrier_wins,
         "ci_low": ends[0],
@@ -261,12 +300,9 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
 
 # -- warnings and notices ----------------------------------------------------------------------------------------
 
-# With fewer annotators the pool's interval says little about others, and so does the test of classes with so few each.
+# With fewer annotators the pool's interval says little about others.
 FEW_ANNOTATORS = 20
 NOT_RANDOM, UNLIKE, OUTLYING = 0.05, 0.01, 10.0
-# Groups are joined by few comparisons where one difference between at least so many people holds more than this share
-# of all that is not known of single leans, and moves each of them by this standard error in log-odds.
-FEWEST_APART, MOST_OF_VARIANCE, LARGE_ERROR = 2.9, 0.6, 0.25
 # Code -> what was found, and what to do.
 FINDINGS = {
     "W401": (
@@ -278,9 +314,9 @@ FINDINGS = {
         "use --quality conditional, which does not assume it",
     ),
     "N403": (
-        "comparisons were not given to annotators at random (p = {:.3g}); raw rates of two annotators are not "
+        "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
         "comparable; the estimates do not take it for granted",
-        "compare estimates, not raw rates",
+        "compare estimates in place of raw rates, and only within groups that the votes compare (W406, W411)",
     ),
     "W404": (
         "{:,} of {} ({:.0%}) have fewer than {} informative votes",
@@ -291,7 +327,8 @@ FINDINGS = {
         "their estimate is infinite; read the shrunken value",
     ),
     "W406": (
-        "annotators form {:,} groups that the informative votes do not compare ({})",
+        "annotators form {:,} groups that the informative votes do not compare, or hardly ({}); each has a mean of its "
+        "own",
         "let people of each group judge the same comparisons; the column component of annotators.parquet says "
         "who is in which",
     ),
@@ -304,7 +341,7 @@ FINDINGS = {
         "let an anchor judge comparisons with the others",
     ),
     "W409": (
-        "{} do not say how far annotators differ; no estimate is shrunk",
+        "{} do not say how far annotators differ{}; no estimate is shrunk",
         "have more people judge the same comparisons",
     ),
     "W410": (
@@ -313,23 +350,20 @@ FINDINGS = {
         "not for each",
         "read comparisons of whoever is flagged, with the agreement and prob_exceeds beside",
     ),
-    "W411": (
-        "groups of annotators are joined by few comparisons: inside a group leans are compared, between groups hardly, "
-        "and tau and shrunken values take that for agreement",
-        "compare within groups; let people of either group judge the same comparisons",
-    ),
-    "W412": (
-        "the test that classes differ rejects too often where a class has few annotators who differ themselves",
-        "take more annotators before training by class",
-    ),
     "W413": (
-        "prompts have several comparisons, which the estimates of single annotators, tau and the tests between them "
-        "take for independent; only the pool's intervals are clustered by prompt",
-        "take these intervals for too short where people judge one prompt in one way",
+        "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
+        "annotators and in tau; only the pool's intervals and the tests are clustered by prompt",
+        "use --quality conditional, whose errors are clustered",
     ),
     "W414": (
-        "leans, tau and rho count per unit; the sides typically differ by {:#.3g}{}",
-        "choose the unit so that a typical difference is 1, or declare a threshold as a 0/1 attribute",
+        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
+        "annotators they count as if by {:g} times",
+        "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
+    ),
+    "W416": (
+        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever leans toward one leans "
+        "toward the other where only that one differs (p = {:.2g}): leans and flags may be about either",
+        "declare it beside the other, and read the flags again",
     ),
     "N415": (
         "the pool's intervals hold for other prompts judged by these annotators, who are few; others may differ",
@@ -347,24 +381,39 @@ def audit_findings(
 ) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
-    n_prompts = judgments.comparisons["prompt_id"].nunique()
-    are_several = judgments.has_identities and judgments.n_comparisons >= 2 * n_prompts
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
+    are_several = design.has_identities and design.prompt is not None
     unlike_chance = "N403" if quality == "conditional" else "W403"
     rows: list[Found] = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
-        ("column prompt_id", "W413", are_several),
+        ("column prompt_id", "W413", are_several and quality != "conditional", quality),
         ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
     ]
     for j, name in enumerate(design.attributes):
         found = _of_people(j, design, options, people) if design.has_identities else []
-        found += _of_unit(judgments, j)
+        found += _of_outliers(judgments, design, j)
         rows += [(f'attribute "{name}"', *row) for row in found]
     return [
         Problem(code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1], int(is_found))
         for where, code, is_found, *told in rows
         if is_found
+    ]
+
+
+def _of_features(
+    judgments: Judgments, features: Judgments, design: Design, people: AuditedPeople
+) -> list[Problem]:
+    """Features that leans toward a declared attribute may be about."""
+    if not design.has_identities:
+        return []
+    what, remedy = FINDINGS["W416"]
+    shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
+    leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
+    found = features_beside_leans(judgments, features, leans)
+    return [
+        Problem("W416", what.format(feature, name, *told), f'attribute "{name}"', remedy, 1)
+        for name, feature, *told in found
     ]
 
 
@@ -377,46 +426,24 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     n_voted, n_few = len(informative), (informative < least).sum()
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
-    class_p = np.nan if pool["class_test_p"] is None else pool["class_test_p"]
-    smallest = min((row["n"] for row in pool["classes"] if row["n"]), default=0)
-    told_apart = int(design.informative[:, j].sum())
+    told_apart = counted(int(design.informative[:, j].sum()), "informative vote")
+    equal_p, though = pool["equal_leans_p"], ""
+    if equal_p < NOT_RANDOM:
+        though = f", though surely they do (p = {equal_p:.2g})"
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
         ("W408", anchors and not pool["absolute"]),
         ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], graph["n"], " + ".join(sizes)),
-        ("W411", _is_joined_by_few(people.leans, j)),
         ("W410", pool["n_flagged"] > 0),
-        ("W412", class_p < NOT_RANDOM and smallest < FEW_ANNOTATORS),
         ("N415", n_voted < FEW_ANNOTATORS),
-        ("W409", np.isnan(pool["tau"]) and told_apart, counted(told_apart, "informative vote")),
+        ("W409", np.isnan(pool["tau"]) and design.informative[:, j].any(), told_apart, though),
     ]
 
 
-def _of_unit(judgments: Judgments, j: int) -> list[Found]:
-    """What leans on a continuous attribute count per."""
-    if not judgments.attributes[j].continuous:
-        return []
-    differences = np.abs(judgments.delta[judgments.cross_group()[:, j], j])
-    typical, largest, outlying = np.median(differences), differences.max(initial=0.0), ""
-    if largest > OUTLYING * typical:
-        outlying = f", and by up to {largest:#.3g}: the few judgments with such differences decide"
-    return [("W414", True, typical, outlying)]
-
-
-def _is_joined_by_few(leans: Leans, j: int) -> bool:
-    """Whether one difference between groups is most of what is not known of the leans."""
-    if leans.covariance is None:
-        return False
-    q = leans.deviation.shape[1]
-    covariance = leans.covariance[j::q, j::q]
-    there = np.diag(covariance) > 0
-    n = int(there.sum())
-    if n < 2 * FEWEST_APART:
-        return False
-    covariance = covariance[np.ix_(there, there)]
-    (variance,), direction = eigsh(covariance, k=1, v0=np.random.default_rng(0).standard_normal(n))
-    moved = 1 / (direction**4).sum()
-    large = variance > MOST_OF_VARIANCE * np.trace(covariance) and variance > n * LARGE_ERROR**2
-    return bool(large and moved >= FEWEST_APART)
+def _of_outliers(judgments: Judgments, design: Design, j: int) -> list[Found]:
+    """Differences of a continuous attribute that are cut, where they are vast."""
+    n, largest = int(design.n_cut[j]), np.abs(judgments.delta[:, j]).max(initial=0.0)
+    told = counted(n, "judgment"), MOST_UNITS, design.unit[j], largest, MOST_UNITS
+    return [("W414", n * (largest > OUTLYING * design.unit[j]), *told)]

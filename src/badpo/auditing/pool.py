@@ -27,7 +27,8 @@ from badpo.estimation.pool import (
     swap_log_odds,
 )
 from badpo.estimation.shrinkage import q_values
-from badpo.theory import Ints
+from badpo.estimation.significance import shared_lean_p
+from badpo.theory import Floats, Ints
 from badpo.theory.summaries import Interval
 
 # Below this many prompts the interval is widened noticeably by its small-cluster form, and the table says so.
@@ -49,12 +50,12 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     -------
     list of dict, one for each attribute; `plain` makes it ready for JSON
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
-        them and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won;
-        ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
-        (`badpo.estimation.pool`); ``interval``: "clustered", "small-cluster" (the same form, on fewer than 50
-        prompts), "naive only" (one prompt, or prompts that all have the very same share, which leaves no spread to
-        tell others from) or None; ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every
-        vote went one way, log-odds are None and the interval has one end.
+        them, ``n_people`` of them no models, and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the
+        carrying side won; ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
+        (`badpo.estimation.pool`); ``interval``: "clustered", "small-cluster" (the same form, on fewer than 50 prompts),
+        "naive only" (one prompt, or prompts that all have the very same share, which leaves no spread to tell others
+        from) or None; ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every vote went one
+        way, log-odds are None and the interval has one end.
 
         ``sweep``: for a length ratio, ``parameter``, ``value``, ``cross_share``, ``log_odds``, ``ci_low``,
         ``ci_high`` for each of the ratios 1, 1.25, 1.5, 2 and 3; else empty. ``joint``: ``log_odds`` and interval
@@ -79,7 +80,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
         {
             "name": attribute.name,
             "scope": attribute.scope,
-            "n_annotators": voters(judgments, cross[:, j]),
+            **voters(judgments, cross[:, j]),
             **log_odds_row(found[j], judgments.n_votes),
             "sweep": sweep if is_length[j] else [],
             "joint": interval_row(joint[j]),
@@ -96,9 +97,11 @@ def vote_prompts(judgments: Judgments) -> Ints:
     return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
 
 
-def voters(judgments: Judgments, rows: NDArray) -> int:
-    """How many annotators cast the chosen votes."""
-    return len(np.unique(judgments.votes["annotator"].to_numpy()[rows]))
+def voters(judgments: Judgments, rows: NDArray) -> dict[str, int]:
+    """How many annotators cast the chosen votes, and how many of them are people."""
+    cast = np.unique(judgments.votes["annotator"].to_numpy()[rows])
+    n_people = int(judgments.annotators["model"].isna().to_numpy()[cast].sum())
+    return {"n_annotators": len(cast), "n_people": n_people}
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> Json:
@@ -201,7 +204,7 @@ def swap_pairs(judgments: Judgments) -> list[Json | None]:
     -------
     list of dict or None, one for each attribute
         ``log_odds`` and interval, whose ends are None or NaN where a single prompt has swap pairs; ``n_votes`` and
-        ``n_annotators`` behind them; what they ``assume``, as part of a sentence; ``how``.
+        ``n_annotators`` and ``n_people`` behind them; what they ``assume``, as part of a sentence; ``how``.
     """
     side = carrier_sides(judgments.delta, judgments.cross_group())
     votes = _votes_on_bodies(judgments)
@@ -212,7 +215,7 @@ def swap_pairs(judgments: Judgments) -> list[Json | None]:
         found = None if of_judgment else _from_twins(votes, side[:, j], others)
         row, pairs = found or _from_reversals(votes, side[:, j], others, of_judgment)
         assumes = SAME_TEXTS if of_judgment else SAME_QUALITY.format(attribute.name)
-        people = {"n_votes": len(pairs), "n_annotators": voters(judgments, pairs)}
+        people = {"n_votes": len(pairs), **voters(judgments, pairs)}
         rows.append(row and {**row, **people, "assumes": assumes, "how": SWAP_PAIRS})
     return rows
 
@@ -282,29 +285,33 @@ RULE = (
 )
 
 
-def scan_features(judgments: Judgments) -> list[Json]:
+def undeclared_features(judgments: Judgments) -> Judgments:
+    """The votes with the surface features that are scanned as their attributes."""
+    declared_types = {attribute.config.get("type") for attribute in judgments.attributes}
+    if judgments.votes["shown_first"].isna().all():
+        declared_types.add("position")
+    names = [name for name in FEATURES if not declared_types & {name, *BUILT_IN[name].repeats}]
+    return judgments.with_attributes([FEATURES[name]() for name in names])
+
+
+def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     """How the undeclared surface features fare in the votes, and which are worth declaring.
 
-    The features are those of ``FEATURES``, without the declared ones and, where no vote says which side was shown
-    first, without the position.
+    The features, ``measured``, are those of ``FEATURES``, without the declared ones and, where no vote says which side
+    was shown first, without the position (`undeclared_features`).
     Sure are those with a q-value of at most ``FALSE_ALARMS``.
 
     Returns
     -------
     list of dict, in the order of ``FEATURES``
-        ``feature``; ``n_annotators``, ``n_cross``, ``cross_share``, ``carrier_wins``, ``log_odds``: as for a declared
-        attribute (`badpo.auditing.pool.pool_attributes`); ``ci_low``, ``ci_high``: clustered by prompt and
-        simultaneous, so that all features' intervals together cover with 95 % (Bonferroni); ``q_value``: of Benjamini
-        and Hochberg over the features; ``beyond_declared``: ``log_odds`` and interval (simultaneous too) beside the
-        declared attributes, None where none is declared or where they say the same; ``advice``: "declare", "watch" or
-        "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one prompt is
-        never sure.
+        ``feature``; ``n_annotators``, ``n_people``, ``n_cross``, ``cross_share``, ``carrier_wins``, ``log_odds``: as
+        for a declared attribute (`badpo.auditing.pool.pool_attributes`); ``ci_low``, ``ci_high``: clustered by prompt
+        and simultaneous, so that all features' intervals together cover with 95 % (Bonferroni); ``q_value``: of
+        Benjamini and Hochberg over the features; ``beyond_declared``: ``log_odds`` and interval (simultaneous too)
+        beside the declared attributes, None where none is declared or where they say the same; ``advice``: "declare",
+        "watch" or "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one
+        prompt is never sure.
     """
-    declared_types = {attribute.config.get("type") for attribute in judgments.attributes}
-    if judgments.votes["shown_first"].isna().all():
-        declared_types.add("position")
-    names = [name for name in FEATURES if not declared_types & {name, *BUILT_IN[name].repeats}]
-    measured = judgments.with_attributes([FEATURES[name]() for name in names])
     sign, prompts, cross = (
         judgments.votes["sign"].to_numpy(),
         vote_prompts(judgments),
@@ -324,7 +331,7 @@ def scan_features(judgments: Judgments) -> list[Json]:
         rows.append(
             {
                 "feature": measured.attribute_names[j],
-                "n_annotators": voters(judgments, cross[:, j]),
+                **voters(judgments, cross[:, j]),
                 **{name: alone[name] for name in ("n_cross", "cross_share", "carrier_wins", "log_odds")},
                 "ci_low": low,
                 "ci_high": high,
@@ -333,6 +340,40 @@ def scan_features(judgments: Judgments) -> list[Json]:
                 "advice": "nothing" if told else _advice(alone, q_value[j] <= FALSE_ALARMS, beyond),
             }
         )
+    return rows
+
+
+# A feature goes with an attribute where their sides correlate by so much, and with the leans at this error in all.
+GOES_WITH, CONFOUNDED = 0.2, 0.01
+
+
+def features_beside_leans(
+    judgments: Judgments, measured: Judgments, leans: Floats
+) -> list[tuple[str, str, float, float]]:
+    """Undeclared features that go with an attribute of the responses and with the ``leans`` toward it.
+
+    Where the sides do not differ in the attribute, those who lean toward it (n_annotators, n_attributes) must not
+    choose the side with the feature more often than others, or the lean may be one toward the feature.
+
+    Returns
+    -------
+    list of (attribute, feature, correlation of the sides, p-value)
+    """
+    sign, comparison = (judgments.votes[name].to_numpy() for name in ("sign", "comparison"))
+    of_vote = np.nan_to_num(leans)[judgments.votes["annotator"].to_numpy()]
+    declared, features = (carrier_sides(x.delta, x.cross_group()) for x in (judgments, measured))
+    rows, n_tests = [], max(measured.n_attributes * judgments.n_attributes, 1)
+    for j, attribute in enumerate(judgments.attributes):
+        for i, feature in enumerate(measured.attributes):
+            sizes = np.linalg.norm(declared[:, j]) * np.linalg.norm(features[:, i])
+            together = float(declared[:, j] @ features[:, i]) / max(float(sizes), 1.0)
+            if "judgment" in (attribute.scope, feature.scope) or abs(together) < GOES_WITH:
+                continue
+            alike = (declared[:, j] == 0) & (features[:, i] != 0)
+            votes = comparison[alike], sign[alike], features[alike, i], of_vote[alike, j]
+            p_value = shared_lean_p(*votes) * n_tests
+            if p_value < CONFOUNDED:
+                rows.append((attribute.name, feature.name, together, p_value))
     return rows
 
 

@@ -51,6 +51,12 @@ def audit(
     anchor_class: str | None = Option(
         None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
     ),
+    model: list[str] = Option(
+        [],
+        "--models",
+        metavar="ANNOTATOR",
+        help="A model among the annotators, to be named; repeatable.",
+    ),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
     min_informative: int = Option(
@@ -80,6 +86,7 @@ def audit(
             quality=quality,
             anchors=anchor,
             anchor_class=anchor_class,
+            models=model,
             rho=rho,
             fdr=fdr,
             min_informative=min_informative,

@@ -8,7 +8,7 @@ An attribute gives each judgment a difference ``d = g(a) - g(b)``. Where it is m
     ``measure(prompt, a, b) -> (g_a, g_b)``, for attributes such as the length ratio that need both sides.
 ``judgment``
     ``measure(vote, comparison) -> d``, for what differs between the votes on one comparison, such as the side that
-    was shown first. A policy never sees it.
+    was shown first; None where the vote does not record it. A policy never sees it.
 
 A built-in attribute is a function here and its row in `BUILT_IN`: everything else asks these two.
 """
@@ -364,7 +364,7 @@ def Column(
 
 
 def Position(name: str = "position") -> Attribute:
-    """+1 where response a was shown first, -1 where b was; 0, and compared only with its like, where nobody says.
+    """+1 where response a was shown first, -1 where b was; missing, and compared only with its like, where nobody says.
 
     Its level is the pool's lean toward the first-shown side. Needs the column ``shown_first``.
 
@@ -375,8 +375,8 @@ def Position(name: str = "position") -> Attribute:
     """
     signs = {"a": 1.0, "b": -1.0}
 
-    def measure(vote: Mapping[str, Any], comparison: Mapping[str, Any]) -> float:
-        return signs.get(vote["shown_first"], 0.0)
+    def measure(vote: Mapping[str, Any], comparison: Mapping[str, Any]) -> float | None:
+        return signs.get(vote["shown_first"])
 
     return _attribute("position", name, "judgment", measure)
 

@@ -55,12 +55,14 @@ def check(judgments: Judgments) -> list[Problem]:
     """
     cross = judgments.cross_group()
     found = [*judgments.findings, *_of_pool(judgments)]
-    for attribute, delta, differs in zip(judgments.attributes, judgments.delta.T, cross.T, strict=True):
+    for j, (attribute, differs) in enumerate(zip(judgments.attributes, cross.T, strict=True)):
         problems = _of_differences(attribute, differs, judgments)
+        problems += _of_missing(attribute, judgments.missing[:, j], judgments)
         found += problems
         is_told = not any(problem.severity == "error" for problem in problems)
         if is_told and judgments.has_identities and judgments.n_annotators > 1:
-            found += _of_annotators(attribute, delta * differs, judgments)
+            delta = judgments.delta[:, j] * differs
+            found += _of_annotators(attribute, delta, judgments.missing[:, j], judgments)
     return worst_first([*found, *_of_scores(judgments.votes), *_of_likeness(judgments)])
 
 
@@ -108,24 +110,37 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
         remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
         found.append(Problem("W122", what, where, remedy, n_cross))
-    unknown = int(judgments.votes["shown_first"].isna().sum())
-    if attribute.is_position and unknown:
-        what = (
-            f"{unknown:,} of {of_all} do not say which side was shown first: they tell nothing about position, and "
-            "are compared only with one another"
-        )
-        found.append(Problem("W127", what, where, "fill in shown_first", unknown))
     return found
 
 
-def _of_annotators(attribute: Attribute, delta: Floats, judgments: Judgments) -> Iterator[Problem]:
+def _of_missing(attribute: Attribute, missing: Bools, judgments: Judgments) -> Iterator[Problem]:
+    """Judgments that do not record an attribute, and how many annotators never do."""
+    if not missing.any():
+        return
+    n, annotator = int(missing.sum()), judgments.votes["annotator"].to_numpy()
+    never = len(set(annotator)) - len(set(annotator[~missing]))
+    what, name, remedy = "record it", attribute.name, "fill it in"
+    if attribute.is_position:
+        what, remedy = "say which side was shown first", "fill in shown_first"
+    told = (
+        f"{n:,} of {counted(len(missing), 'judgment')} do not {what}: they tell nothing about {name}, and are compared "
+        "only with one another"
+    )
+    if never and judgments.has_identities:
+        told += f"; {counted(never, 'annotator')} never did, and their lean is not known"
+    yield Problem("W127", told, f'attribute "{name}"', remedy, n)
+
+
+def _of_annotators(
+    attribute: Attribute, delta: Floats, missing: Bools, judgments: Judgments
+) -> Iterator[Problem]:
     """Annotators of whom an attribute's votes tell nothing, too little, or nothing beside others."""
     where, names = f'attribute "{attribute.name}"', judgments.annotators["pseudonym"].to_numpy()
     annotator, k = judgments.votes["annotator"].to_numpy(), len(names)
-    has_voted = np.bincount(annotator, minlength=k) > 0
-    without = has_voted & (np.bincount(annotator[delta != 0], minlength=k) == 0)
+    has_told = np.bincount(annotator[~missing], minlength=k) > 0
+    without = has_told & (np.bincount(annotator[delta != 0], minlength=k) == 0)
     if n := int(without.sum()):
-        what = f"{counted(n, 'annotator')} of {has_voted.sum():,} never saw the sides differ"
+        what = f"{counted(n, 'annotator')} of {has_told.sum():,} never saw the sides differ"
         remedy = "their lean is not known; they are given the pool's mean"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     one_way = separated_annotators(annotator, judgments.votes["sign"], delta, k).ravel() != 0

@@ -28,7 +28,11 @@ from badpo.data.tables import DROPPED_KEY, Objects, numbered_texts, text_key, wr
 from badpo.estimation.pool import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
 
-_RETURNS = {"response": "one number", "pair": "two numbers (g_a, g_b)", "judgment": "one number"}
+_RETURNS = {
+    "response": "one number",
+    "pair": "two numbers (g_a, g_b)",
+    "judgment": "one number, or None where it is not recorded,",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,10 +48,13 @@ class Judgments:
         Row j is judgment j: ``comparison`` (int), ``sign`` (+1 chose a, -1 chose b), ``annotator`` (int), ``weight``,
         ``row`` (0-based row of the source), ``shown_first`` ("a", "b" or None), and all carried columns.
     annotators : DataFrame
-        Row k is annotator k, in order of their first vote: ``pseudonym``, ``annotator_class`` (text or None).
+        Row k is annotator k, in order of their first vote: ``pseudonym``, ``annotator_class`` (text or None), and the
+        name of a ``model`` (those of the class "model"; None for people).
     attributes : tuple of Attribute
     delta : float64 array of shape (n_votes, n_attributes)
-        d_j = g(a) - g(b).
+        d_j = g(a) - g(b); 0 where it is missing.
+    missing : bool array of shape (n_votes, n_attributes)
+        Votes that do not record an attribute of the judgment.
     dropped : DataFrame
         ``reason``, ``annotator`` (pseudonym), ``n``: every row of the source that is no vote here.
     findings : tuple of Problem
@@ -72,6 +79,7 @@ class Judgments:
     annotators: pd.DataFrame
     attributes: tuple[Attribute, ...]
     delta: Floats
+    missing: Bools
     dropped: pd.DataFrame
     findings: tuple[Problem, ...]
     has_identities: bool
@@ -122,7 +130,8 @@ class Judgments:
         pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
         choices = {"annotators_missing": annotators_missing, "repeated": repeated}
         read = read_votes(source, columns, winners, keep, pairs, choices)
-        return cls(**read, attributes=(), delta=np.empty(0)).with_attributes(attributes)
+        bare = cls(**read, attributes=(), delta=np.empty(0), missing=np.empty(0, dtype=bool))
+        return bare.with_attributes(attributes)
 
     def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:
         """The same votes with these attributes instead of the present ones.
@@ -152,7 +161,9 @@ class Judgments:
                 problems += error.problems
         if problems:
             raise DataError(problems)
-        return dataclasses.replace(self, attributes=tuple(attributes), delta=delta)
+        missing = np.isnan(delta)
+        delta[missing] = 0.0
+        return dataclasses.replace(self, attributes=tuple(attributes), delta=delta, missing=missing)
 
     def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
         """Split by prompt into training and held-out judgments, by the paper's rule.
@@ -209,6 +220,7 @@ class Judgments:
             comparisons=self.comparisons.iloc[used].reset_index(drop=True),
             votes=kept.assign(comparison=number.astype(np.int64)),
             delta=self.delta[index],
+            missing=self.missing[index],
         )
 
     def cross_group(self) -> Bools:
@@ -216,15 +228,16 @@ class Judgments:
         return np.abs(self.delta) > np.array([attribute.threshold for attribute in self.attributes])
 
     def comparable_votes(self) -> Ints:
-        """Votes that can be compared: a number for each, its comparison and whether its position is recorded.
+        """Votes that can be compared: a number for each, its comparison and which attributes it does not record.
 
         A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
         any, so it is compared only with its like.
         """
         comparison = self.votes["comparison"].to_numpy()
-        if not any(attribute.is_position for attribute in self.attributes):
+        if not self.missing.any():
             return comparison
-        return pd.factorize(2 * comparison + self.votes["shown_first"].isna().to_numpy())[0]
+        _, kind = np.unique(self.missing, axis=0, return_inverse=True)
+        return pd.factorize(comparison * (kind.max() + 1) + kind.reshape(-1))[0]
 
     def majority(self) -> NDArray[np.int64]:
         """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
@@ -280,8 +293,8 @@ class Judgments:
     def to_parquet(self, path: str | os.PathLike[str]) -> None:
         """Write one row for each vote; `read` gives the same judgments back.
 
-        Annotators are written as pseudonyms, and what was dropped is kept beside the table. The file appears whole
-        or not at all. Attributes are not written: declare them when reading.
+        People are written as pseudonyms and models by their names, and what was dropped is kept beside the table. The
+        file appears whole or not at all. Attributes are not written: declare them when reading.
 
         Parameters
         ----------
@@ -299,7 +312,7 @@ class Judgments:
         table["winner"] = np.where(self.votes["sign"] > 0, "a", "b")
         if self.has_identities:
             of_vote = self.annotators.iloc[self.votes["annotator"]].reset_index(drop=True)
-            table["annotator"] = of_vote["pseudonym"]
+            table["annotator"] = of_vote["model"].fillna(of_vote["pseudonym"])
             if of_vote["annotator_class"].notna().any():
                 table["annotator_class"] = of_vote["annotator_class"]
         orders = ["shown_first"] if self.votes["shown_first"].notna().any() else []
@@ -398,15 +411,21 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
     # what `Position` measures, of all votes at once
-    return shown.map({"a": 1.0, "b": -1.0}).fillna(0.0).to_numpy(dtype=np.float64)
+    return shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
 
 
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:
-    """What the attribute's function, which may be the user's own, says of each row: two numbers, or one and 0."""
+    """What the attribute's function, which may be the user's own, says of each row: two numbers, or one and 0.
+
+    Of a judgment it may say None or NaN: not recorded.
+    """
+    of_judgment = attribute.scope == "judgment"
     values: list[tuple[float, float]] = []
     try:
         for row in rows:
             value = attribute.measure(*row)
+            if of_judgment and value is None:
+                value = np.nan
             a, b = value if attribute.scope == "pair" else (value, 0)
             values.append((float(a), float(b)))
     except ConfigError:
@@ -417,7 +436,8 @@ def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -
         remedy = f"its function must return {_RETURNS[attribute.scope]} for every text"
         raise DataError([Problem("E127", what, where, remedy)]) from error
     measured = np.array(values, dtype=np.float64).reshape(-1, 2)
-    bad = np.flatnonzero(~np.isfinite(measured).all(axis=1))
+    wrong = np.isinf(measured) if of_judgment else ~np.isfinite(measured)
+    bad = np.flatnonzero(wrong.any(axis=1))
     if n := len(bad):
         what = f'attribute "{attribute.name}" gives no finite number: {n:,} of {len(measured):,}'
         where = f"first: comparison {ids[bad[0]]}"

@@ -15,7 +15,7 @@ import re
 import secrets
 import stat
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from badpo.data.problems import ConfigError, counted
@@ -25,6 +25,8 @@ SHORTEST_KEY = 16
 FEWEST_CHARACTERS = 6
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
+# Annotators of this class are no people: they are named.
+MODEL_CLASS = "model"
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no address is longer; an id may be a megabyte of dots behind an @
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -71,6 +73,11 @@ def pseudonyms(raw_ids: Sequence[str]) -> list[str]:
             f"two annotators get the same pseudonym under this key; set another {KEY_VARIABLE}"
         )
     return named
+
+
+def model_names(raw_ids: Iterable[str]) -> list[str]:
+    """What models that vote are called: their ids, and a pseudonym where an id looks like that of a person."""
+    return [pseudonyms([name])[0] if direct_identifiers([name]) else name for name in raw_ids]
 
 
 def pseudonym_key() -> bytes:
@@ -134,6 +141,12 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
         for kind, form in _DIRECT_IDENTIFIERS.items()
         if any(form.fullmatch(raw_id) for raw_id in raw_ids)
     ]
+
+
+def is_about_few(n_annotators: int, n_people: int) -> bool:
+    """Whether so few people stand behind a figure that it is about single ones; it is not where all are models."""
+    only_models = n_annotators > 0 == n_people
+    return n_people < FEWEST_ANNOTATORS and not only_models
 
 
 def is_about_single_people(annotators: Collection[str]) -> bool:

@@ -12,7 +12,14 @@ import pandas as pd
 import pyarrow as pa
 
 from badpo.data.files import Json
-from badpo.data.privacy import EVERYONE, direct_identifiers, folded_id, pseudonyms
+from badpo.data.privacy import (
+    EVERYONE,
+    MODEL_CLASS,
+    direct_identifiers,
+    folded_id,
+    model_names,
+    pseudonyms,
+)
 from badpo.data.problems import (
     LISTED,
     ConfigError,
@@ -63,7 +70,9 @@ _NOT_READ = (
     ),
 )
 _MODELS = ("model_a", "model_b")
-_LEFT_OUT = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133"}
+_LEFT_OUT = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133", "exported twice": "N132"}
+# Fewer votes that stand once more with the sides exchanged can be people who judged again and did not change.
+FEWEST_COPIES = 20
 
 
 def read_votes(
@@ -188,7 +197,7 @@ class Findings:
 
 
 def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFrame:
-    """Each row's ``annotator``, -1 where there is none; pseudonym and class of each of them, and no raw id."""
+    """Each row's ``annotator``, -1 where there is none; pseudonym and class of each; raw ids of models alone."""
     if "annotator" not in found.frame:
         hint = annotator_hint(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
@@ -199,17 +208,22 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         )
         found.note("W110" if hint else "N110", what, remedy)
         rows["annotator"] = 0
-        return pd.DataFrame({"pseudonym": [EVERYONE], "annotator_class": [None]}, dtype=object)
+        return pd.DataFrame(
+            {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
+        )
     remedy = "fill it in, or leave these rows out: annotators_missing='drop'" * (missing == "error")
     number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy))
     named = pseudonyms(list(raw_ids))
     found.pseudonyms = as_objects([*named, None])[number]
     rows["annotator"] = number
-    annotators = pd.DataFrame({"pseudonym": named, "annotator_class": None}, dtype=object)
+    empty = {"annotator_class": None, "model": None}
+    annotators = pd.DataFrame({"pseudonym": named, **empty}, dtype=object)
     label = pd.Series(found.ids("annotator_class", "E112"), dtype=object)
     if label.notna().any():
         first = label.groupby(number).first().reindex(range(len(named)))
         annotators["annotator_class"] = first.where(first.notna(), None)
+        is_model = (first.str.strip().str.casefold() == MODEL_CLASS).to_numpy()
+        annotators.loc[is_model, "model"] = model_names(raw_ids[is_model])
         conflict = label.notna() & (number >= 0) & (label != first.reindex(number).to_numpy())
         what = "an annotator has another annotator_class than before"
         remedy = (
@@ -463,6 +477,7 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
     reason[rows["sign"] == 0] = "tie"
     reason[rows["annotator"] < 0] = "no annotator"
     if has_identities:
+        reason[_exported_twice(rows[reason.isna()])] = "exported twice"
         reason[_repeated(rows[reason.isna()], repeated, found)] = "repeated vote"
     n, nobody = len(rows), "unknown" if has_identities else EVERYONE
     left_out = pd.DataFrame({"reason": reason, "annotator": found.pseudonyms})[reason.notna()]
@@ -488,6 +503,26 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
     dropped = pd.DataFrame(entries, columns=["reason", "annotator", "n"])
     dropped = dropped.astype({"reason": object, "annotator": object, "n": np.int64})
     return votes.assign(number=number, turn=turn, **turned), dropped
+
+
+def _exported_twice(rows: pd.DataFrame) -> pd.Index:
+    """Rows that say once more, with the two sides exchanged, what their annotator said of the same texts before.
+
+    People who judge again change their mind now and then, and models the more so. Where all of at least
+    ``FEWEST_COPIES`` such rows agree with the first, under other comparison ids too, the table was exported twice.
+    Rows that say that the other text was shown first are judgments of their own.
+    """
+    turn = np.where(rows["first"] <= rows["second"], 1, -1)
+    vote = rows[["annotator", "pair"]].assign(shown=rows["shown"] * turn, turn=turn)
+    vote = vote[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
+    said = (rows["sign"] * turn)[vote.index]
+    seen = vote.groupby(["annotator", "pair", "shown"])
+    exchanged = vote.index[vote["turn"] != seen["turn"].transform("first")]
+    agrees = said == said.groupby([vote[name] for name in ("annotator", "pair", "shown")]).transform(
+        "first"
+    )
+    are_copies = len(exchanged) >= FEWEST_COPIES and agrees[exchanged].all()
+    return exchanged if are_copies else exchanged[:0]
 
 
 def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:

@@ -15,7 +15,7 @@ from typing import Any
 from tabulate import tabulate
 
 from badpo.data.files import Json
-from badpo.data.privacy import FEWEST_ANNOTATORS, rounded_count, withheld_classes
+from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_few, rounded_count, withheld_classes
 from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, is_sure
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
 from badpo.results.words import (
@@ -30,18 +30,19 @@ from badpo.results.words import (
 )
 
 _SEVERITIES = ("error", "warning", "notice")
-_WIDEST_CHART = 4.0
+_WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
 # At these steps, by the largest such share, the difference of two pages leaves that lean open by a quarter or more.
 STEPS = ((0.02, 0.01), (0.2, 0.05), (1.0, 0.25))
 _EXACT = ("schema", "version", "settings", "annotators_file")
 # What a name, a code or a remedy says stands as it is; the numbers of other sentences are rounded.
 _NAMES = {
-    *("source", "name", "class", "feature", "attribute", "collinear_with"),
+    *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "remedy"),
 }
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
+_LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 _TELLING_OF_SOME = {"W410"}  # is there where anybody is flagged, also where it is one
 _NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
@@ -62,6 +63,7 @@ def audit_html(summary: Json) -> str:
             labels=audit_labels(found),
             verdicts=audit_verdicts(found),
             classes=class_figure(found),
+            model_chart=model_figure(found),
         )
     )
 
@@ -73,24 +75,25 @@ def shareable(summary: Json) -> Json:
     """The summary of an audit as others may see it.
 
     Counts go to the nearest ten and are None below five; estimates go to two digits, in steps of 0.05 or 0.25 where
-    one annotator cast more than 2 % or 20 % of the votes. What rests on fewer than five annotators is None or left
-    out, with it whatever would let it be computed, and no annotator is named. ``step`` says to what the estimates are
+    one person cast more than 2 % or 20 % of the votes. What rests on one to four people is None or left out, with it
+    whatever would let it be computed, and nobody is named. Models are. ``step`` says to what the estimates are
     rounded, ``withheld`` which attributes are left out.
     """
     data, attributes = summary["data"], summary["attributes"]
-    largest = (
-        data["judgments_per_annotator"]["max"] / data["n_judgments"] if data["has_annotators"] else 0.0
-    )
+    largest = 0.0
+    if data["has_annotators"]:
+        largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
     step = next(step for most, step in STEPS if largest <= most)
-    warnings = (
-        [] if _is_withheld(data, data) else filter(None, map(_telling_problem, summary["warnings"]))
-    )
+    warnings = [] if _is_withheld(data, data) else summary["warnings"]
+    if data["n_people"] or not data["has_annotators"]:
+        warnings = filter(None, map(_telling_problem, warnings))
     telling = {
         "attributes": [
             _telling_attribute(row, summary) for row in attributes if not _is_withheld(row, data)
         ],
         "withheld": [row["name"] for row in attributes if _is_withheld(row, data)],
         "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
+        "models": _telling_models(summary),
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "next": summary["next"],
@@ -109,8 +112,10 @@ def shareable(summary: Json) -> Json:
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
-    """Whether an estimate rests on so few annotators that it is about single ones."""
-    return row is not None and data["has_annotators"] and row["n_annotators"] < FEWEST_ANNOTATORS
+    """Whether an estimate rests on so few people that it is about single ones."""
+    return (
+        row is not None and data["has_annotators"] and is_about_few(row["n_annotators"], row["n_people"])
+    )
 
 
 def _telling_data(data: Json) -> Json:
@@ -119,9 +124,10 @@ def _telling_data(data: Json) -> Json:
     return {name: value for name, value in data.items() if name != "fingerprint"} | {
         "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
         "votes_per_comparison": sizes,
-        "dropped": [row for row in data["dropped"] if not _is_withheld(row, data)],
+        "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
         "unanimous_share": None if few else data["unanimous_share"],
         "agreement": dict.fromkeys(data["agreement"]) if few else data["agreement"],
+        "both_orders": None if _is_withheld(data["both_orders"], data) else data["both_orders"],
         "position": None if _is_withheld(data["position"], data) else data["position"],
     }
 
@@ -145,21 +151,41 @@ def _telling_attribute(row: Json, summary: Json) -> Json:
 
 
 def _telling_pool(pool: Json, summary: Json) -> Json:
-    withheld = withheld_classes({row["class"]: row["n"] for row in pool["classes"]})
+    withheld = withheld_classes(
+        {row["class"]: row["n_people"] for row in pool["classes"] if row["n_people"]}
+    )
     told = {**pool, "classes": [row for row in pool["classes"] if row["class"] not in withheld]}
     no_advice = {"recommendation": None, "recommendation_reason": ""}
     if len(told["classes"]) < 2 and pool["classes"]:
         told |= {"class_test_p": None, **(no_advice if pool["recommendation"] == "class" else {})}
-    n_informed = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
-    if n_informed < FEWEST_ANNOTATORS:
+    if is_about_few(_n_told(pool), pool["n_people_told"]):
         told |= {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_leans_p": None}
         told |= {"classes": [], **no_advice}
     anchors = summary["checks"]["anchors"]
-    few_behind = pool["n_level"] < FEWEST_ANNOTATORS or anchors and anchors["n"] < FEWEST_ANNOTATORS
+    few_behind = is_about_few(pool["n_level"], pool["n_people_level"])
+    few_behind |= anchors is not None and is_about_few(anchors["n"], anchors["n_people"])
     if pool["level"] is not None and few_behind:
         why = "not on this page: it rests on few people"
         told |= {"level": None, "level_ci": None, "level_ci_beyond": None, "absolute_why": why}
     return told
+
+
+def _n_told(pool: Json) -> int:
+    return pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+
+
+def _telling_models(summary: Json) -> list[Json]:
+    """Each model's lean; where few people voted beside, from the models' mean, which tells nothing of those."""
+    rows = []
+    for name, pool in summary["pool"].items():
+        models = [dict(row) for row in summary["models"] if row["attribute"] == name]
+        finite = [row["shrunk"] for row in models if row["shrunk"] is not None]
+        is_apart = is_about_few(_n_told(pool), pool["n_people_told"]) and not pool["absolute"]
+        middle = sum(finite) / len(finite) if finite and is_apart else 0.0
+        for row in models:
+            moved = {key: row[key] - middle for key in _LEANS if row[key] is not None}
+            rows.append({**row, **moved, "is_apart": is_apart, "absolute": pool["absolute"]})
+    return rows
 
 
 def _telling_checks(checks: Json) -> Json:
@@ -232,7 +258,9 @@ def class_figure(summary: Json) -> Figure | None:
                 ends = (found["ci_low"], found["ci_high"])
                 rows.append(DotRow(name, (Mark(found["offset"], name, class_style(i), *ends),)))
         if rows:
-            reach = max([0.2, *(abs(value) for row in rows for value in row.marks[0].extent())])
+            reach = max(
+                [_SMALLEST_REACH, *(abs(value) for row in rows for value in row.marks[0].extent())]
+            )
             limits = (-min(reach, _WIDEST_CHART), min(reach, _WIDEST_CHART))
             label = f"classes of annotators on {labels[attribute]}"
             how = ("difference from the pool, log-odds", Level(0.0, "pool mean"), limits)
@@ -244,10 +272,42 @@ def class_figure(summary: Json) -> Figure | None:
     return dot_figure("Classes", panels, caption)
 
 
+def model_figure(summary: Json) -> Figure | None:
+    """How the models among the annotators lean, by name; None where there is none."""
+    panels = []
+    for attribute, label in audit_labels(summary).items():
+        models = [row for row in summary["models"] if row["attribute"] == attribute]
+        drawn = [row for row in models if row["shrunk"] is not None]
+        if not drawn:
+            continue
+        rows = [
+            DotRow(
+                shown(row["model"], 24),
+                (Mark(row["shrunk"], row["model"], class_style(0), row["post_low"], row["post_high"]),),
+                percent(row["raw_rate"]),
+            )
+            for row in drawn
+        ]
+        middle = "no lean" if drawn[0]["absolute"] else "pool mean"
+        middle = "mean of the models" if drawn[0]["is_apart"] else middle
+        reach = max(abs(value) for row in rows for value in row.marks[0].extent())
+        reach = min(max(reach, _SMALLEST_REACH), _WIDEST_CHART)
+        how = ("shrunken lean, log-odds", Level(0.0, middle), (-reach, reach))
+        panels.append(
+            DotPanel(label, rows, f"models and how they lean on {label}", *how, notes="chose it")
+        )
+    caption = (
+        "Models among the annotators, by name: shrunken lean with its 95 % interval, and how often the model chose the "
+        "side that has more of it where the sides differ. People are never named."
+    )
+    return dot_figure("Models that vote", panels, caption)
+
+
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 _WIDTH = 100
 _WORST = 5
+_MOST_MODELS = 20
 _COLUMNS = (
     "attribute",
     "differs",
@@ -279,6 +339,10 @@ def audit_table(summary: Json) -> str:
     for verdict in audit_verdicts(summary):
         told = [verdict.finding, *(f"{term}: {sentence}" for term, sentence in verdict.sentences)]
         parts.append("\n".join([verdict.title, *(_wrapped(sentence) for sentence in told)]))
+    if models := [_model(row) for row in summary["models"]]:
+        parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
+        if len(models) > _MOST_MODELS:
+            parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
     declared = [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]
     if declared:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
@@ -301,6 +365,19 @@ def _row(row: Json, pool: Json, label: str) -> tuple[str, ...]:
     counts = [pool[f"n_{kind}"] for kind in ("estimated", "insufficient", "separated", "no_information")]
     estimated = f"{counts[0]:,} of {sum(counts):,}"
     return (label, *known, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), estimated)
+
+
+def _model(row: Json) -> str:
+    told = "lean not known"
+    if row["shrunk"] is not None:
+        lean = f"{decimal(row['shrunk'])} ({interval_text(row['post_low'], row['post_high'])})"
+        told = f"lean {lean}, chose it in {percent(row['raw_rate'])} of {row['n_cross']:,}"
+    if row["both_orders"]:
+        told += (
+            f", the same answer in either order {percent(row['same_share'])} of {row['both_orders']:,}"
+        )
+    flagged = ", flagged" if row["flag"] else ""
+    return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
 
 
 def _wrapped(sentence: str) -> str:

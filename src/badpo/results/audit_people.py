@@ -115,7 +115,7 @@ def _by_attribute(summary: Json, annotators: pd.DataFrame) -> Iterator[tuple[str
 
 
 def _leans(row: Json) -> DotRow:
-    name = row["annotator"]
+    name = row["model"] or row["annotator"]
     own = Mark(row["deviation"], f"{name}, own estimate", OWN, row["ci_low"], row["ci_high"])
     shrunken = Mark(row["shrunk"], f"{name}, shrunken", row["style"], row["post_low"], row["post_high"])
     return DotRow(name, (own, shrunken), f"{row['n_informative']:,}")

@@ -21,6 +21,7 @@ from badpo.results.words import (
 LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
+CHANCE = 0.05
 _REASONS = 400
 
 
@@ -90,7 +91,10 @@ def _is_carried(row: Json) -> bool:
 def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
     if pool.get("tau") is None:
-        return "The votes cannot tell annotators apart."
+        p_value = pool.get("equal_leans_p")
+        if p_value is None or p_value >= CHANCE:
+            return "The votes cannot tell annotators apart."
+        return f"Annotators differ (p = {p_value:.2g}); how far, the votes do not say."
     tau, (low, high) = pool["tau"], pool["tau_ci"]
     if not has_usable_spread(pool):
         text = (
@@ -103,7 +107,9 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
             f"(95 % interval {interval_text(low, high)})."
         )
         if pool["is_divided"]:
-            text += " Differences between the groups that the votes do not compare are not in it."
+            text += (
+                " That is within groups: the votes do not compare groups with one another, or hardly."
+            )
         if not low:
             text += " A spread of zero is not ruled out."
     where = "a lean" if pool["absolute"] else "a deviation from the pool mean"
@@ -126,16 +132,26 @@ def _verdict(summary: Json, row: Json, label: str) -> AuditVerdict:
     elif pool:
         told = spread_sentence(pool, settings["rho"], settings["fdr"])
         sentences += [("Annotators", told), _level(pool)]
+        if pool["most_units"]:
+            unit = (
+                f"Leans of annotators, tau and rho count per {decimal(pool['unit'])}, the median difference of the "
+                f"sides, and differences beyond {decimal(pool['most_units'], 0)} times that as so many times it; the "
+                "pool's log-odds count which side has more, however much."
+            )
+            sentences.append(("Unit", unit))
     sentences.append(("What to do", _advice(row, pool, label)))
     configs = {config["name"]: config for config in settings["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
-    side = "that side" if toward else "the side that has more of it"
-    return AuditVerdict(label, _finding(row, toward or label, side), tuple(sentences))
+    return AuditVerdict(label, _finding(row, label, toward), tuple(sentences))
 
 
-def _finding(row: Json, label: str, side: str) -> str:
-    """``side`` is what the log-odds count as winning."""
-    among = f"of the {count_text(row['n_cross'])} judgments whose sides differ ({percent(row['cross_share'])} of all)"
+def _finding(row: Json, label: str, toward: str) -> str:
+    """``toward`` is what the log-odds count as winning, where the attribute's label does not say so."""
+    label, side = toward or label, "that side" if toward else "the side that has more of it"
+    which = "that say which was first" if row["scope"] == "judgment" and toward else "whose sides differ"
+    among = (
+        f"of the {count_text(row['n_cross'])} judgments {which} ({percent(row['cross_share'])} of all)"
+    )
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: {side} won {won} {among}."
