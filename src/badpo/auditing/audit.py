@@ -30,7 +30,6 @@ from badpo.auditing.pool import (
     pool_attributes,
     scan_features,
     undeclared_features,
-    vote_prompts,
     voters,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
@@ -203,7 +202,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source
     wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     votes = design.comparison, design.sign, design.annotator
-    agreement = asdict(pool_agreement(*votes, vote_prompts(judgments)))
+    agreement = asdict(pool_agreement(*votes, judgments.prompt_of_votes()))
     # who saw the other side first was not asked the same again
     shown = pd.factorize(judgments.votes["shown_first"])[0]
     repeats = self_contradictions(design.comparison * 3 + shown, *votes[1:])

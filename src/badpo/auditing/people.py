@@ -13,7 +13,6 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
-from badpo.auditing.pool import vote_prompts
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
@@ -145,7 +144,7 @@ class Design:
         most = np.where([attribute.continuous for attribute in judgments.attributes], MOST_UNITS, np.inf)
         self.n_cut = (np.abs(delta) > most).sum(axis=0)
         self.delta = np.clip(delta, -most, most)
-        self.stratum, prompt = judgments.comparable_votes(), vote_prompts(judgments)
+        self.stratum, prompt = judgments.comparable_votes(), judgments.prompt_of_votes()
         is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * (prompt.max(initial=-1) + 1)
         self.prompt = prompt if is_repeated else None
         self.stratum = self._within_teams(len(judgments.annotators))

@@ -28,7 +28,7 @@ from badpo.estimation.pool import (
 )
 from badpo.estimation.shrinkage import q_values
 from badpo.estimation.significance import shared_lean_p
-from badpo.theory import Floats, Ints
+from badpo.theory import Floats
 from badpo.theory.summaries import Interval
 
 # Below this many prompts the interval is widened noticeably by its small-cluster form, and the table says so.
@@ -67,7 +67,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     ----------
     BA-DPO, Table `attributes` and appendix `app:multipref`.
     """
-    sign, prompts = judgments.votes["sign"].to_numpy(), vote_prompts(judgments)
+    sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = judgments.cross_group()
     side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
@@ -90,11 +90,6 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
         }
         for j, attribute in enumerate(judgments.attributes)
     ]
-
-
-def vote_prompts(judgments: Judgments) -> Ints:
-    """Number of the prompt that each vote stands on, of shape (n_votes,)."""
-    return pd.factorize(judgments.comparisons["prompt_id"])[0][judgments.votes["comparison"].to_numpy()]
 
 
 def voters(judgments: Judgments, rows: NDArray) -> dict[str, int]:
@@ -237,7 +232,9 @@ def _votes_on_bodies(judgments: Judgments) -> pd.DataFrame:
         "high": bodies.max(axis=0),
     }
     of_comparison = pd.DataFrame(found | {"twin": twin}).iloc[comparison].reset_index(drop=True)
-    return of_comparison.assign(sign=judgments.votes["sign"].to_numpy(), prompt=vote_prompts(judgments))
+    return of_comparison.assign(
+        sign=judgments.votes["sign"].to_numpy(), prompt=judgments.prompt_of_votes()
+    )
 
 
 def text_body(text: str) -> str:
@@ -314,7 +311,7 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     """
     sign, prompts, cross = (
         judgments.votes["sign"].to_numpy(),
-        vote_prompts(judgments),
+        judgments.prompt_of_votes(),
         measured.cross_group(),
     )
     found = offline_log_odds(sign, measured.delta, cross, prompts)

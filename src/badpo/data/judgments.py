@@ -239,6 +239,11 @@ class Judgments:
         _, kind = np.unique(self.missing, axis=0, return_inverse=True)
         return pd.factorize(comparison * (kind.max() + 1) + kind.reshape(-1))[0]
 
+    def prompt_of_votes(self) -> Ints:
+        """Number of the prompt that each vote stands on, of shape (n_votes,)."""
+        prompts = pd.factorize(self.comparisons["prompt_id"])[0]
+        return prompts[self.votes["comparison"].to_numpy()]
+
     def majority(self) -> NDArray[np.int64]:
         """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
 
@@ -259,8 +264,9 @@ class Judgments:
 
     def offline_log_odds(self) -> tuple[LogOdds, ...]:
         """Log-odds that the carrying side wins, for each attribute, with intervals clustered by prompt."""
-        prompts = self.comparisons["prompt_id"].to_numpy()[self.votes["comparison"].to_numpy()]
-        return offline_log_odds(self.votes["sign"], self.delta, self.cross_group(), prompts)
+        return offline_log_odds(
+            self.votes["sign"], self.delta, self.cross_group(), self.prompt_of_votes()
+        )
 
     def fingerprint(self) -> str:
         """HMAC-SHA256 over texts, prompts, votes, differences and attribute configurations, in the order of the votes.
