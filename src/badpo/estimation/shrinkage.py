@@ -340,7 +340,7 @@ class _Pool:
     A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
     varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
     ``squares`` has its entries squared. ``scale`` has for each attribute the typical error of a lean when all lean
-    alike.
+    alike. ``point`` is where the likelihood was expanded last, from where the next mode is sought.
     """
 
     def __init__(self, votes: LeanVotes) -> None:
@@ -352,16 +352,34 @@ class _Pool:
         self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
         self.design = votes.design(informed)
         self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
-        at = self.model.curvature(np.zeros(len(votes.row)))
-        diagonal = (self.turned @ (at.information @ self.design)).diagonal()
+        equal = np.zeros(self.design.shape[1])
+        self.point = self.expanded(equal, self.value(equal))
+        diagonal = self.point.information.diagonal()
         total, self.n_leans = np.bincount(self.attribute, diagonal, q), informed.sum(axis=0)
         self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
+    def value(self, leans: Floats) -> float:
+        """The log-likelihood."""
+        return float(self.model.values(self.design @ leans).sum())
+
+    def expanded(self, leans: Floats, value: float) -> _Point:
+        """The likelihood around some leans where it has this value."""
+        at = self.model.curvature(self.design @ leans)
+        return _Point(leans, value, at, self.turned @ (at.information @ self.design))
+
+
+class _Point(NamedTuple):
+    """Leans, their log-likelihood, its derivatives in the logits and its information in the leans."""
+
+    leans: Floats
+    value: float
+    at: Curvature
+    information: sparse.csr_array
+
 
 class _Posterior(NamedTuple):
-    """Leans given the spreads: mode, mean and sd of each, and the log marginal likelihood of the spreads."""
+    """Leans given the spreads: mean and sd of each, and the log marginal likelihood of the spreads."""
 
-    mode: Floats
     mean: Floats
     sd: Floats
     log_marginal: float
@@ -408,43 +426,38 @@ def shrink_votes(
     (True, True)
     """
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
-    spread, mode = pool.scale.copy(), np.zeros(pool.design.shape[1])
+    spread = pool.scale.copy()
     known = np.flatnonzero(pool.n_leans > 1).tolist()
     for _ in range(1 if len(known) < 2 else 2):
         for j in known:
-            at = _profile(pool, spread, mode, j)
+            at = _profile(pool, spread, j)
             best = minimize_scalar(
                 lambda share, at=at: -at(share).log_marginal,
                 bounds=(NARROWEST, WIDEST),
                 method="bounded",
                 options={"xatol": 1e-2},
             )
-            share = float(best.x)
-            spread[j], mode = _tau_at(share, pool.scale[j]), at(share).mode
+            spread[j] = _tau_at(float(best.x), pool.scale[j])
     found = [_nothing_known(n_annotators)] * len(spread)
     for j in known:
-        found[j] = _shrunk_attribute(pool, spread, mode, j)
+        found[j] = _shrunk_attribute(pool, spread, j)
     return tuple(found)
 
 
-def _profile(pool: _Pool, spread: Floats, start: Floats, j: int) -> Callable[[float], _Posterior]:
+def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], _Posterior]:
     """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
-    mode = start
 
     def at(share: float) -> _Posterior:
-        nonlocal mode
         spreads = spread.copy()
         spreads[j] = _tau_at(share, pool.scale[j])
-        found = _given_spreads(pool, spreads, mode)
-        mode = found.mode
-        return found
+        return _given_spreads(pool, spreads)
 
     return at
 
 
-def _shrunk_attribute(pool: _Pool, spread: Floats, start: Floats, j: int) -> Shrunk:
+def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
     scale, mine = pool.scale[j], pool.attribute == j
-    shares, found = _nodes(_profile(pool, spread, start, j), spread[j] / (scale + spread[j]))
+    shares, found = _nodes(_profile(pool, spread, j), spread[j] / (scale + spread[j]))
     log_marginal = np.array([one.log_marginal for one in found])
     taus, people = _tau_at(shares, scale), pool.annotator[mine]
     means, sds = np.zeros((pool.n_annotators, len(shares))), np.tile(taus, (pool.n_annotators, 1))
@@ -491,28 +504,33 @@ def _tau_with_interval(shares: Floats, log_marginal: Floats, scale: float) -> tu
 # -- given the spreads ---------------------------------------------------------------------------------------
 
 
-def _given_spreads(pool: _Pool, spread: Floats, start: Floats) -> _Posterior:
+def _given_spreads(pool: _Pool, spread: Floats) -> _Posterior:
     precision = 1 / spread[pool.attribute] ** 2
+    here = pool.point
 
-    def penalized(leans: Floats) -> float:
-        return float(pool.model.values(pool.design @ leans).sum() - (precision * leans**2).sum() / 2)
+    def penalty(leans: Floats) -> float:
+        return float((precision * leans**2).sum() / 2)
 
-    mode, value = start, penalized(start)
     for _ in range(NEWTON_STEPS):
-        at = pool.model.curvature(pool.design @ mode)
-        curvature = pool.turned @ (at.information @ pool.design) + sparse.diags_array(precision)
-        step = _solved(curvature, pool.turned @ at.score - precision * mode)
-        moved = penalized(mode + step)
-        while moved < value - 1e-9 * abs(value) and np.abs(step).max() > 1e-9:
-            step = step / 2
-            moved = penalized(mode + step)
-        mode, value = mode + step, moved
+        value = here.value - penalty(here.leans)
+        curvature = here.information + sparse.diags_array(precision)
+        gradient = pool.turned @ here.at.score - precision * here.leans
+        step = _solved(curvature, gradient)
         if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
             break
+        reached = pool.value(here.leans + step)
+        while reached - penalty(here.leans + step) < value - 1e-9 * abs(value):
+            step = step / 2
+            reached = pool.value(here.leans + step)
+            if np.abs(step).max() <= 1e-9:
+                break
+        here = pool.expanded(here.leans + step, reached)
+    pool.point, mode = here, here.leans + step
+    value += float(gradient @ step) / 2
     variance, log_determinant = _deviation_variances(pool, curvature, precision)
-    mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, at)
+    mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, here.at)
     log_marginal = value + np.log(precision).sum() / 2 - log_determinant / 2 + gained
-    return _Posterior(mode, mean, sd, float(log_marginal))
+    return _Posterior(mean, sd, float(log_marginal))
 
 
 def _solved(curvature: sparse.csr_array, gradient: Floats) -> Floats:
