@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 from badpo.estimation.fit import Leans, fit_conditional
-from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios
 from badpo.estimation.shrinkage import (
     Shrunk,
     bayesian_fdr,
@@ -29,6 +28,7 @@ from badpo.estimation.shrinkage import (
     shrink_votes,
 )
 from badpo.theory.summaries import t_interval
+from bench.audit_streams import STREAMS, alarms
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
 Measured = dict[str, float]
@@ -37,7 +37,6 @@ Measure = Callable[[Pool, np.random.Generator], Measured]
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
 ENOUGH = 10
 RHO, FDR = 0.5, 0.10
-ALPHA, Z = 0.05, 1.96
 
 
 class Case(NamedTuple):
@@ -172,50 +171,9 @@ def flag_cases() -> Iterator[Case]:
 
 # -- while labels arrive -------------------------------------------------------------------------------------
 
-STREAMS = {
-    "all alike": Pool(4000, spread=0.0),
-    "all alike, specialists": Pool(4000, spread=0.0, better=0.7, specialists=True),
-    "one of 60 leans 1 more or less": Pool(4000, spread=0.0, n_planted=1),
-}
-
-
-def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray]:
-    """Log e-values, z of the score test, and informative votes so far, of shape (n_comparisons, n_annotators)."""
-    n, m = len(votes.quality), votes.n_annotators
-    chose_a, delta = votes.sign > 0, votes.delta[:, 0]
-    share = (np.bincount(votes.comparison, chose_a) / np.bincount(votes.comparison))[votes.comparison]
-    at = votes.comparison, votes.annotator
-    ratios = np.zeros((n, m, len(GRID)))
-    ratios[at] = log_tilt_ratios(chose_a, share, delta)
-    score, information = np.zeros((2, n, m))
-    score[at] = (chose_a - share) * delta
-    information[at] = share * (1 - share) * delta**2
-    with np.errstate(invalid="ignore"):
-        z = np.cumsum(score, axis=0) / np.sqrt(np.cumsum(information, axis=0))
-    return log_e_values(np.cumsum(ratios, axis=0)), z, np.cumsum(information > 0, axis=0)
-
-
-def alarms(pool: Pool, random: np.random.Generator) -> Measured:
-    """Who is pointed at, ever, on the way through a pool's comparisons."""
-    log_e, z, so_far = evidence_over_time(draw_votes(pool, random))
-    needed = -np.log(ALPHA)
-    ever = log_e.max(axis=0) >= needed
-    peeked = np.where(so_far >= ENOUGH, np.abs(z), 0.0).max(axis=0) > Z
-    others = np.arange(pool.n_planted, pool.n_annotators)
-    flagged = np.max([e_bh(now, ALPHA) for now in log_e[::20]], axis=0)
-    found = {
-        "e_process": ever[others].mean(),
-        "peeking": peeked[others].mean(),
-        "e_bh": flagged[others].any(),
-    }
-    if pool.n_planted:
-        first = (log_e[:, 0] >= needed).argmax()
-        found |= {"power": ever[0], "votes_to_flag": so_far[first, 0] if ever[0] else np.nan}
-    return {name: float(value) for name, value in found.items()}
-
 
 def stream_cases() -> Iterator[Case]:
-    """False alarms of the e-process, and of a test that is repeated whenever someone looks."""
+    """Flags on the way through pools, right and wrong."""
     for number, (label, pool) in enumerate(STREAMS.items()):
         yield Case({"pool": label}, 4000 + number, pool, alarms)
 

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from bench import audit_statistics
-from bench.audit_statistics import RULES, Case, Pool, alarms, estimates, flags, measured
+from bench.audit_statistics import RULES, Case, Pool, estimates, flags, measured
+from bench.audit_streams import alarms
 from bench.simulated_pools import sized
 
 POSTERIOR, POINT_NULL = (partial(flags, rule=rule) for rule in RULES)
