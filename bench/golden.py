@@ -10,7 +10,6 @@ versions not at all. With --keep the base's side runs once; after a change of a 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import re
@@ -23,7 +22,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,75 +37,11 @@ INPUTS = "BADPO_GOLDEN_INPUTS"  # the base's checkout, in the environment of bot
 MOST_SHOWN = 12  # differences of a case that are printed
 NOTHING = "(nothing)"
 
-# -- what is no public name: the places where it stands and stood; a move adds a place --------------------------------
-PLACES = {
-    "ARMS": "badpo_paper.arms:ARMS badpo.experiments.arms:ARMS",
-    "arm_judgments": "badpo_paper.arm_setup:arm_judgments badpo.experiments.arm_setup:arm_judgments",
-    "objective": "badpo.objective.objectives:make_objective badpo.experiments.arm_setup:arm_objective",
-    "arm_bias": "badpo_paper.arm_setup:arm_bias badpo.experiments.arm_setup:arm_bias",
-    "honoured": "badpo.training.trl_keys:HONOURED",
-    "without effect": "badpo.training.trl_keys:ACCEPTED_WITHOUT_EFFECT",
-    "refused": "badpo.training.trl_keys:REFUSED",
-    "model": "badpo_paper.settings:build_model badpo.experiments.small_model:build_model",
-    "tokenizer": "badpo_paper.settings:build_tokenizer badpo.experiments.small_model:build_tokenizer",
-    "prompts": "badpo_paper.corpora.bundled:signing_prompts badpo.data.corpora.bundled:signing_prompts",
-    "pairs": "badpo_paper.datasets:N_PAIRS badpo_paper.settings:N_PAIRS badpo.experiments.demo:N_PAIRS",
-    "settings": "badpo_paper.settings:TINY badpo.experiments.demo:SETTINGS",
-    "demo pairs": "badpo_paper.datasets:N_DEMO_PAIRS badpo.experiments.demo:N_PAIRS",
-    "demo settings": "badpo_paper.settings:DEMO badpo.experiments.demo:SETTINGS",
-    "demo shape": "badpo_paper.settings:DEMO_SHAPE badpo.experiments.demo:SETTINGS",
-    "scales": "badpo_paper.settings:SCALES badpo.experiments.demo:N_PAIRS",
-}
-TINY_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
-TINY_SUITE = {"sft_steps": 40, "sft_batch_size": 8, "steps": 40, "batching": "random", "batch_size": 8}
-
-
-def smaller_settings(old: Any) -> Any:
-    """The settings of the suites at the scale of a test: keys of a recipe today, a class of their own before."""
-    if not isinstance(old, dict):
-        return replace(old, **TINY_SUITE, max_new_tokens=8)
-    steps = {"max_steps": 40, "per_device_train_batch_size": 8}
-    return old | steps | {"batching": "random", "reference": old["reference"] | steps}
-
-
-def smaller_scales(old: Any) -> Any:
-    """The scales with short answers, where the settings do not say so."""
-    if isinstance(old, int):
-        return old
-    changes: dict[str, Any] = {"decoding": replace(old["tiny"].decoding, max_new_tokens=8)}
-    smaller = dict(old)
-    for name in ("tiny", "demo"):
-        # keys and shapes of each model, where a scale has them
-        if isinstance(keys := getattr(old[name], "keys", None), dict):
-            changes["keys"] = dict.fromkeys(keys, found("settings"))
-            other = {"vocab_size": 1024, "is_mistral": True}
-            smaller_shape = {"vocab_size": 600}
-            changes["shapes"] = dict.fromkeys(keys, smaller_shape) | {"other": other}
-        smaller[name] = replace(old[name], **changes)
-    return smaller
-
-
-# The demo and the suites at the scale of a test: what stands in a place is replaced, in this order, before anything
-# above imports it.
-SMALLER: dict[str, Callable] = {
-    "model": lambda old: partial(old, **TINY_MODEL),
-    "tokenizer": lambda old: partial(old, vocab_size=600),
-    "prompts": lambda old: lambda: old()[:8],
-    "pairs": lambda old: 300,
-    "settings": smaller_settings,
-    # the demo's as they were: they are of a shorter run today
-    "demo pairs": lambda old: 300,
-    "demo settings": lambda old: found("settings") if isinstance(old, dict) else old,
-    "demo shape": lambda old: {} if isinstance(old, dict) else old,
-    "scales": smaller_scales,
-}
-
 # -- what may differ between two runs of the same code ----------------------------------------------------------------
 # Where a file name stands in a seal, so do checksums of files with times in them.
 FILES_LEFT_OUT = re.compile(
     r"(^|/)(cache|xdg|__pycache__)/|\.lock$|(environment|complete|trainer_state|timing)\.json$"
-    # rounds of EM-DPO are removed when they are done; a kill may come before
-    r"|training_args\.bin$|rng_state[^/]*$|seal|/round\d+-type\d+/"
+    r"|training_args\.bin$|rng_state[^/]*$|seal"
 )
 KEYS_LEFT_OUT = re.compile(
     r"seconds|minutes|runtime|per_second|^time|date$|version|^what$|^when$|^remedy$|^key$|^made_here$|^measured$|checksum"
@@ -114,26 +49,6 @@ KEYS_LEFT_OUT = re.compile(
 )
 
 # -- the steps of cases; all of this runs in a child, in the case's own folder ----------------------------------------
-
-
-def place_of(what: str) -> tuple[Any, str]:
-    """The first place of something that this side has: module and name."""
-    for place in PLACES[what].split():
-        module, _, name = place.partition(":")
-        try:
-            found_module = importlib.import_module(module)
-        except ImportError as error:
-            if not (error.name or "").startswith("badpo"):
-                raise
-            continue
-        if hasattr(found_module, name):
-            return found_module, name
-    raise LookupError(f"this side has none of {PLACES[what]}: add where it stands to {__file__}")
-
-
-def found(what: str) -> Any:
-    """What stands there."""
-    return getattr(*place_of(what))
 
 
 def badpo(command: str, smaller: bool = False) -> None:
@@ -158,24 +73,6 @@ def badpo(command: str, smaller: bool = False) -> None:
 def _command(command: str, smaller: bool = False) -> list[str]:
     module = ["bench.golden", "--smaller"] if smaller else ["badpo"]
     return [sys.executable, "-m", *module, *shlex.split(command)]
-
-
-def killed(command: str, *moments: str, smaller: bool = False) -> None:
-    """The same command again and again, killed as soon as a file of each pattern is there."""
-
-    def is_there(pattern: str) -> bool:
-        try:
-            return any(Path().glob(pattern))
-        except FileNotFoundError:  # a folder was removed while it was looked through
-            return False
-
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    for moment in moments:
-        process = subprocess.Popen(_command(command, smaller), **quiet)
-        while process.poll() is None and not is_there(moment):
-            time.sleep(0.02)
-        process.kill()
-        process.wait()
 
 
 def launched(command: str) -> None:
@@ -278,75 +175,6 @@ def watch() -> None:
         badpo(f"watch {TABLE} {WATCHED}")
 
 
-def loaded() -> None:
-    """The packages of others that a command has loaded when it ends."""
-    code = (
-        "import runpy, sys\n"
-        "try: runpy.run_module('badpo', run_name='__main__', alter_sys=True)\n"
-        "except SystemExit: pass\n"
-        "print('LOADED', *{name.partition('.')[0] for name in sys.modules} - set(sys.stdlib_module_names))"
-    )
-
-    def printed(*command: str) -> str:
-        return subprocess.check_output([sys.executable, *command], text=True)
-
-    names = sorted(re.findall(r"^  ([a-z]+)  ", printed("-m", "badpo", "--help"), re.MULTILINE))
-    kept = {}
-    for command in (*(f"{name} --help" for name in names), f"check {TABLE}", AUDIT):
-        packages = printed("-c", code, *command.split()).rsplit("LOADED", 1)[1].split()
-        kept[command] = sorted(name for name in packages if not name.startswith(("badpo", "_")))
-    Path("loaded.json").write_text(json.dumps(kept))
-
-
-def keys() -> None:
-    """In which list every key of TRL's stands."""
-    from trl import DPOConfig
-
-    lists = ("honoured", "without effect", "refused")
-    names = [field.name for field in fields(DPOConfig)]
-    stands = {key: [name for name in lists if key in found(name)] for key in names}
-    Path("keys.json").write_text(json.dumps(stands))
-
-
-def arm(name: str, folder: str, lora: bool = False, batching: str = "random") -> None:
-    """Forty steps of an arm, by the public trainer."""
-    from peft import LoraConfig
-    from transformers import AutoTokenizer, set_seed
-
-    from badpo import BADPOConfig, BADPOTrainer, Judgments
-    from badpo.attributes import Length, Markdown
-
-    one, tokenizer = found("ARMS")[name], AutoTokenizer.from_pretrained("model")
-    judgments = Judgments.read("votes.jsonl", attributes=[Length(ratio=1.5), Markdown()])
-    seen = found("arm_judgments")(one, judgments, 42, tokenizer, 64, 32)
-    set_seed(42)
-    chosen = {"bias": one.bias, "warm_start": one.warm_start, "batching": batching, "encoding": "paper"}
-    args = BADPOConfig(folder, **chosen, max_length=64, max_prompt_length=32, **TRAINING)
-    make = found("objective")
-    # an objective is made of its name and settings, at the base of its arm
-    of = one if make.__name__ == "arm_objective" else {"name": one.objective, **one.settings}
-    made = {"bias": found("arm_bias")(one, seen), "objective": make(of, seen, 42, args.beta)}
-    if lora:
-        made["peft_config"] = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
-    BADPOTrainer("model", args=args, train_dataset=seen, processing_class=tokenizer, **made).train()
-
-
-def arms(from_an_estimate: bool) -> None:
-    """Every arm of one policy; EM-DPO's several policies are in the cases of names."""
-    for name, one in found("ARMS").items():
-        is_one = one.bias is not None and one.objective != "types"
-        if is_one and (one.warm_start != "zero") == from_an_estimate:
-            arm(name, f"runs/{name}")
-
-
-def arms_with_adapters_and_in_batches() -> None:
-    """LoRA and the other batchings."""
-    for name in ("dpo", "pooled", "shared_mean", "group_dro"):
-        arm(name, f"runs/{name}-lora", lora=True)
-        for batching in ("grouped", "comparisons"):
-            arm(name, f"runs/{name}-{batching}", batching=batching)
-
-
 def byte_search() -> None:
     """Which files still name somebody who is to be forgotten, before and after."""
     whose = json.loads(Path("whose.json").read_text())
@@ -384,9 +212,11 @@ DEMO, NAMES, TRAIN = (
     "reproduce names --seeds 42 --out runs",
     "train --config run.yaml",
 )
-SAVED = "runs/**/{}/checkpoints/checkpoint-*/complete.json"
-MOMENTS = [SAVED.format(f"{run}-s42") for run in ("dpo", "pooled", "shared_mean", "group_dro")]
-MOMENTS += ["runs/**/em_dpo-s42/round1.json", SAVED.format("em_dpo-s42/type1")]
+OTHERWISE = (
+    "--batching grouped --output_dir grouped",
+    "--batching comparisons --output_dir comparisons",
+    "--use_peft true --lora_target_modules all-linear --output_dir adapter",
+)
 ASKED = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
 # a trained run has all of these words together in every answer
 MORE_WORDS = "--word red=blue --word big=small --word fast=slowly"
@@ -412,19 +242,12 @@ CASES = {
     "importers": Case((importers,)),
     "watch": Case((watch,), 1e-6),
     "refused": Case((bad_tables, votes, *REFUSED)),
-    "loaded": Case((votes, loaded), 1e-6),
-    "keys": Case((keys,)),
     "corpora": Case(("corpus signed --n 300 --out signed", "corpus style --n 300 --out style"), 1e-6),
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
                    "evaluate runs/dpo-s42 runs/shared_mean-s42", "report runs --out report.html")),
     "train-warm": Case((partial(project, bias={"variant": "shared_mean", "warm_start": "offline"}), TRAIN), 1e-5),
     "two-processes": Case((project, partial(launched, TRAIN))),
-    "train-killed": Case((partial(project, reference={"sft": True, "num_train_epochs": 1}),
-                          partial(killed, TRAIN, "runs/*/checkpoints/checkpoint-20/complete.json"),
-                          f"{TRAIN} --resume")),
-    "arms": Case((project, partial(arms, from_an_estimate=False))),
-    "arms-from-an-estimate": Case((project, partial(arms, from_an_estimate=True)), 1e-5),
-    "arms-with-adapters-and-in-batches": Case((project, arms_with_adapters_and_in_batches)),
+    "train-otherwise": Case((project, *(f"{TRAIN} {keys}" for keys in OTHERWISE))),
     "anchor": Case((project, f"anchor model {ASKED} {MORE_WORDS} --out sampled",
                     f"anchor model {ASKED} {MORE_WORDS} {TAUGHT} --out trained"), 1e-6),
     "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ASKED} --out sampled",
@@ -434,7 +257,6 @@ CASES = {
                     "audit imported.parquet --attribute length --out audit --people", byte_search), 1e-6),
     "demo": Case((DEMO, "anchor runs/dpo-s42 --target woman=0.5 --out anchored"), 1e-6, smaller=True),
     "names": Case((NAMES,), 1e-6, smaller=True),
-    "names-killed": Case((partial(killed, NAMES, *MOMENTS, smaller=True), NAMES), 1e-6, smaller=True),
     "demo-whole": Case((DEMO,), 1e-6, slow=True),
     "names-whole": Case((NAMES,), 1e-6, slow=True),
 }
@@ -630,10 +452,29 @@ def run_child(name: str) -> int:
 
 
 def run_smaller(arguments: list[str]) -> None:
-    """``badpo`` with the demo and the suites at the scale of a test."""
-    for what, made in SMALLER.items():
-        module, name = place_of(what)
-        setattr(module, name, made(getattr(module, name)))
+    """``badpo`` with the demo and the suites at the scale of a test, changed before what stands above imports them."""
+    from badpo_paper import settings
+    from badpo_paper.corpora import bundled
+
+    prompts, steps = bundled.signing_prompts()[:8], {"max_steps": 40, "per_device_train_batch_size": 8}
+    keys = settings.TINY | steps | {"batching": "random"}
+    keys["reference"] = settings.TINY["reference"] | steps
+    size = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
+    settings.build_model = partial(settings.build_model, **size)
+    settings.build_tokenizer = partial(settings.build_tokenizer, vocab_size=600)
+    bundled.signing_prompts = lambda: prompts
+    from badpo_paper import datasets
+
+    datasets.N_PAIRS = datasets.N_DEMO_PAIRS = 300
+    settings.TINY = settings.DEMO = keys
+    settings.DEMO_SHAPE = {}
+    for name in ("tiny", "demo"):
+        old = settings.SCALES[name]
+        shapes = dict.fromkeys(old.keys, {"vocab_size": 600})
+        shapes["other"] = {"vocab_size": 1024, "is_mistral": True}
+        short = replace(old.decoding, max_new_tokens=8)
+        all_keys = dict.fromkeys(old.keys, keys)
+        settings.SCALES[name] = replace(old, keys=all_keys, shapes=shapes, decoding=short)
     sys.argv[1:] = arguments
     runpy.run_module("badpo", run_name="__main__", alter_sys=True)
 

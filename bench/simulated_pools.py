@@ -17,10 +17,21 @@ OWN_DOMAIN = 0.9
 class Pool:
     """How a pool of annotators votes on comparisons with one attribute, whose sides differ in every other one.
 
-    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; that of the
-    leans is ``spread``, and ``n_planted`` annotators lean 1 more or less on top. The side with more of the attribute
-    is ``better`` by so much, with opposite signs in two domains where there are ``specialists``: half of the annotators
-    cast nine tenths of the votes of each.
+    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; the side with
+    more of the attribute is ``better`` by so much, with opposite signs in two domains where there are ``specialists``:
+    half of the annotators cast nine tenths of the votes of each.
+
+    Leans have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where ``heavy``).
+    The first ``n_planted`` lean ``planted`` more or less than the mean, and those of the first class (``classes`` are
+    their sizes) ``class_gap`` more. ``taste`` is the sd of a lean between prompts of ``per_prompt`` comparisons.
+    Quality counts ``care`` times: 0 for the last ``n_clickers``, who do not lean either, and with the sd ``care_sd``
+    between the others.
+
+    Two teams lean ``teams`` more and less, each judging comparisons of its own, and ``n_joint`` together, on each of
+    which both have a winner and a loser. Where the sides differ annotator 0 votes for the attribute (``adversary`` +1)
+    or against it (-1), but for a share of ``errors``. A ``continuous`` attribute is normal with the median difference
+    1, and recorded 40 times as large in a share of ``outliers``. ``hidden`` is the sd of leans to a feature that is on
+    the side with the attribute in 7 of 10, and anywhere in the others.
     """
 
     n_comparisons: int
@@ -32,11 +43,31 @@ class Pool:
     bimodal: bool = False
     better: float = 0.0
     specialists: bool = False
+    mean: float = MEAN_LEAN
+    planted: float = 1.0
+    heavy: bool = False
+    n_clickers: int = 0
+    care_sd: float = 0.0
+    classes: tuple[int, ...] = ()
+    class_gap: float = 0.0
+    taste: float = 0.0
+    per_prompt: int = 1
+    teams: float = 0.0
+    n_joint: int = 0
+    adversary: int = 0
+    errors: float = 0.0
+    continuous: bool = False
+    outliers: float = 0.0
+    hidden: float = 0.0
+    cross_share: float = CROSS_SHARE
 
 
 @dataclass(frozen=True)
 class DrawnVotes:
-    """Votes as every estimator takes them, and the truth: deviations (m,) and quality (n_comparisons,)."""
+    """Votes as every estimator takes them, and the truth: deviations and care (m,) and quality (n_comparisons,).
+
+    ``recorded`` and ``feature`` are what a table says of each comparison's attribute and of the hidden feature.
+    """
 
     comparison: NDArray[np.intp]
     sign: NDArray[np.intp]
@@ -45,6 +76,9 @@ class DrawnVotes:
     n_annotators: int
     deviation: NDArray[np.float64]
     quality: NDArray[np.float64]
+    care: NDArray[np.float64]
+    recorded: NDArray[np.float64]
+    feature: NDArray[np.float64]
 
     @property
     def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
@@ -54,12 +88,9 @@ class DrawnVotes:
 
 def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     """One pool's leans, comparisons and votes."""
-    m, n = pool.n_annotators, pool.n_comparisons
-    lean = MEAN_LEAN + pool.spread * random.standard_normal(m)
-    lean[: pool.n_planted] += random.choice([-1.0, 1.0], pool.n_planted)
-    difference = random.choice(
-        [-1.0, 0.0, 1.0], n, p=[CROSS_SHARE / 2, 1 - CROSS_SHARE, CROSS_SHARE / 2]
-    )
+    m, n, each = pool.n_annotators, pool.n_comparisons, pool.votes_each
+    lean, care = _annotators(pool, random)
+    difference, feature, recorded = _sides(pool, random)
     domain = random.integers(2, size=n)
     quality = random.standard_normal(n)
     if pool.bimodal:
@@ -67,21 +98,75 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     quality = pool.quality_sd * quality
     quality += pool.better * difference * np.where(pool.specialists & (domain == 1), -1.0, 1.0)
     annotator = _voters(pool, domain, random)
-    comparison = np.repeat(np.arange(n), pool.votes_each)
-    logit = quality[comparison] + lean[annotator] * difference[comparison]
+    comparison = np.repeat(np.arange(n), each)
+    tastes = pool.taste * random.standard_normal((m, n // pool.per_prompt + 1))
+    toward = lean[annotator] + tastes[annotator, comparison // pool.per_prompt]
+    logit = care[annotator] * quality[comparison] + toward * difference[comparison]
+    logit += (pool.hidden * random.standard_normal(m))[annotator] * feature[comparison]
+    decides = (annotator == 0) & (difference[comparison] != 0) & (pool.adversary != 0)
+    always = logit_of(1 - pool.errors) * pool.adversary * np.sign(difference[comparison])
+    logit = np.where(decides, always, logit)
     sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
+    sign[: each * pool.n_joint] = np.resize([1, -1], each * pool.n_joint)
+    deviation = lean - lean.mean()
+    if pool.adversary:
+        deviation[0] = pool.adversary * np.inf
     delta = difference[comparison][:, None]
-    return DrawnVotes(comparison, sign, annotator, delta, m, lean - lean.mean(), quality)
+    truth = deviation, quality, care, recorded, feature
+    return DrawnVotes(comparison, sign, annotator, delta, m, *truth)
+
+
+def logit_of(share: float) -> float:
+    """Log-odds, at most 30."""
+    return float(np.log(share / max(1 - share, 1e-13)))
+
+
+def _annotators(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray]:
+    """The leans and the care of each."""
+    m = pool.n_annotators
+    drawn = random.standard_t(2, m) if pool.heavy else random.standard_normal(m)
+    lean = pool.mean + pool.spread * drawn
+    signs = random.choice([-1.0, 1.0], pool.n_planted)
+    lean[: pool.n_planted] = pool.mean + pool.planted * signs
+    lean[: sum(pool.classes[:1])] += pool.class_gap
+    lean += np.where(np.arange(m) < m // 2, pool.teams, -pool.teams)
+    care = np.maximum(1 + pool.care_sd * random.standard_normal(m), 0)
+    clicks = np.arange(m) >= m - pool.n_clickers
+    if pool.adversary:
+        lean[0] = pool.adversary * logit_of(1 - max(pool.errors, 0.1))
+    return np.where(clicks, 0.0, lean), np.where(clicks, 0.0, care)
+
+
+def _sides(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:
+    """Of each comparison the difference in the attribute, that in the hidden feature, and what is recorded."""
+    n = pool.n_comparisons
+    chances = [pool.cross_share / 2, 1 - pool.cross_share, pool.cross_share / 2]
+    difference = random.choice([-1.0, 0.0, 1.0], n, p=chances)
+    difference[: pool.n_joint] = 1.0
+    anywhere = random.choice([-1.0, 0.0, 1.0], n)
+    together = (difference != 0) & (random.random(n) < 0.7)
+    feature = np.where(together, difference, anywhere)
+    if pool.continuous:
+        difference = difference * np.abs(random.standard_normal(n)) / 0.6745
+    wrong = random.random(n) < pool.outliers
+    return difference, feature, np.where(wrong, 40.0, 1.0) * difference
 
 
 def _voters(pool: Pool, domain: NDArray[np.intp], random: np.random.Generator) -> NDArray[np.intp]:
     """Distinct annotators for every comparison: those with the largest keys, in their order of arrival."""
-    keys = random.gumbel(size=(pool.n_comparisons, pool.n_annotators))
+    n, m, each = pool.n_comparisons, pool.n_annotators, pool.votes_each
+    keys = random.gumbel(size=(n, m))
     if pool.specialists:
-        home = np.arange(pool.n_annotators) % 2
+        home = np.arange(m) % 2
         at_home = domain[:, None] == home[None, :]
         keys += np.where(at_home, np.log(OWN_DOMAIN), np.log(1 - OWN_DOMAIN))
-    return np.argpartition(-keys, pool.votes_each - 1, axis=1)[:, : pool.votes_each].ravel()
+    if pool.teams:
+        is_first = np.arange(m) < m // 2
+        keys[is_first[None, :] != (np.arange(n) % 2 == 0)[:, None]] = -np.inf
+    chosen = np.argpartition(-keys, each - 1, axis=1)[:, :each]
+    if pool.n_joint:
+        chosen[: pool.n_joint] = [0, 1, m - 2, m - 1]
+    return chosen.ravel()
 
 
 @cache

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 
 import pytest
 
 from bench import audit_statistics
-from bench.audit_statistics import RULES, Case, Pool, estimates, flags, measured
+from bench.audit_statistics import Case, Pool, estimates, measured
 from bench.audit_streams import alarms
+from bench.audited_pools import audited
 from bench.simulated_pools import sized
 
-POSTERIOR, POINT_NULL = (partial(flags, rule=rule) for rule in RULES)
 COVERED = {"slope": (0.9, 1.15), "coverage": (0.91, 0.985), "posterior_coverage": (0.90, 0.99)}
 COVERED["informative"] = (70, 85)
+FLAGGED = {"false": (0, 0.25), "found": (0.3, 1), "coverage": (0.91, 0.985), "W410": (0.6, 1)}
 ALIKE = Pool(1500, spread=0.0, n_planted=1)
 
 
@@ -23,11 +23,10 @@ ALIKE = Pool(1500, spread=0.0, n_planted=1)
     ("measure", "pool", "replicates", "margins"),
     [
         *((estimates, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
-        (POSTERIOR, Pool(4000, n_annotators=40), 8, {"false": (0, 0.25), "found": (0.3, 1)}),
-        (POINT_NULL, Pool(4000, n_annotators=40), 8, {"false": (0.2, 1)}),
+        (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
         (alarms, ALIKE, 4, {"e_process": (0, 0.06), "e_bh": (0, 0.5), "peeking": (0.12, 1)}),
     ],
-    ids=["two votes", "four votes", "eight votes", "flags", "flags of a point null", "on the way"],
+    ids=["two votes", "four votes", "eight votes", "the audit", "on the way"],
 )
 def test_figures_are_within_their_margins(measure, pool, replicates, margins):
     row = measured(Case({}, 9, pool, measure), replicates)
