@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 from badpo.estimation.fit import Leans, fit_conditional
