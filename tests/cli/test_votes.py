@@ -46,11 +46,14 @@ def table() -> pd.DataFrame:
 
 
 def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
-    result, folder = audited(table, tmp_path, "--attribute", "length", "--people")
+    result, folder = audited(table, tmp_path, "--attribute", "length", "--people", "--rho", "0")
     assert result.exit_code == OK, result.output
     names = set(pd.read_parquet(folder / "annotators.parquet")["annotator"])
     assert all(name in (folder / "people.html").read_text() for name in names)
     assert not any(name in (folder / "report.html").read_text() for name in names)
+    assert f"to reread of whom is flagged: {folder / 'reread.csv'}" in result.stdout
+    texts = pd.read_csv(folder / "reread.csv")["response_a"]
+    assert set(texts) <= set(table["response_a"]) and len(texts)
     nobody = table.drop(columns=["annotator", "annotator_class"])
     again = audited(nobody, tmp_path, "--attribute", "length")[0]
     assert pd.read_parquet(folder / "annotators.parquet").empty
@@ -62,13 +65,15 @@ def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path
 def test_options_reach_the_audit(table, tmp_path):
     theirs = table.rename(columns={"annotator": "worker"})
     theirs["winner"] = theirs["winner"].map({"a": "left", "b": "right"})
-    options = "--attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality random"
+    theirs["at"] = range(len(theirs))
+    options = "--time at --attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality random"
     options += " --column annotator=worker --winner left=a --winner right=b"
     result, folder = audited(theirs, tmp_path, *options.split(), "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
     asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "random"}
     assert asked.items() <= summary_of(folder)["settings"].items()
     assert summary_of(folder)["checks"]["anchors"]["n"] == 2
+    assert len(summary_of(folder)["drift"][0]["windows"]) == 4
     assert "w0" not in (folder / "audit.json").read_text()
     audited(table, tmp_path, "--attribute", "length", "--anchor-class", "staff")
     assert summary_of(folder)["checks"]["anchors"]["class"] == "staff"

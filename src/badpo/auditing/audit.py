@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from badpo.auditing.pool import (
     voters,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
+from badpo.auditing.worth import drift, flips_without_leans, times_of, to_reread
 from badpo.data.attributes import Attribute, Position
 from badpo.data.checks import check
 from badpo.data.files import Json
@@ -58,6 +59,7 @@ def audit(
     fdr: float = 0.1,
     min_informative: int = 10,
     models: Sequence[str] = (),
+    time: str | None = None,
     source: str | None = None,
     progress: Progress = lambda what, share: None,
     **reading: Any,
@@ -84,6 +86,8 @@ def audit(
         Informative votes below which an annotator's estimate is called insufficient.
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
+    time : str or None
+        The column that says when a vote was cast; None: "time", "timestamp" or "created_at" where that was kept.
     source : str or None
         What the page calls the data; None: the file's name.
     progress : callable
@@ -112,8 +116,11 @@ def audit(
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
+    if time and not isinstance(data, Judgments):
+        reading["keep"] = [*reading.get("keep", ()), time]
     judgments = with_models(_judgments(data, attributes, reading), models)
-    problems = check(judgments)
+    times, of_times = times_of(judgments, time)
+    problems = check(judgments) + of_times
     if any(problem.severity == "error" for problem in problems):
         raise DataError(problem for problem in problems if problem.severity == "error")
     progress("annotators", 0.2)
@@ -131,11 +138,14 @@ def audit(
         "pool": people.pool,
         "models": models_of(people.table, design, both),
         "checks": people.checks,
+        "flips": flips_without_leans(design, people.leans, people.spreads),
+        "drift": None if times is None else drift(judgments, design, times, min_informative),
         "next": {"votes_needed": next_votes(design, people.leans)},
         "warnings": _as_rows(problems, data),
     }
     parts["scan"] = scan_features(judgments, features)
-    return _result(judgments, options, people.table, parts)
+    result = _result(judgments, options, people.table, parts)
+    return replace(result, reread=to_reread(judgments, design, people.table))
 
 
 def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Judgments:

@@ -315,15 +315,15 @@ def shrunken(design: Design, leans: Leans) -> list[Shrunk]:
     """What is believed of each attribute's deviations.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
-    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal with
-    their standard errors, and an infinite one as that of its number of votes.
+    per annotator too. Otherwise, and where anchors or the design fix the level or prompts have several comparisons,
+    the estimates are taken as normal with their standard errors, and an infinite one as that of its number of votes.
 
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
-    from_votes = from_votes and not leans.absolute.all()
-    integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
+    from_votes = from_votes and design.prompt is None
+    integrated = shrink_votes(*design.votes) if from_votes and not leans.absolute.all() else []
     deviation, se = _own(leans, leans.finite_deviation), _own(leans, leans.finite_se)
     found = []
     for j, known in enumerate(leans.absolute):
@@ -442,9 +442,10 @@ def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[J
 
 @dataclass(frozen=True, eq=False)
 class AuditedPeople:
-    """What an audit knows of annotators: the estimate, rows by annotator, ``pool`` and ``checks`` of audit.json."""
+    """What an audit knows of annotators: estimates, shrunken ones, rows by annotator, ``pool`` and ``checks``."""
 
     leans: Leans
+    spreads: list[Shrunk]
     table: pd.DataFrame
     pool: dict[str, Json]
     checks: Json
@@ -479,7 +480,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
     }
-    return AuditedPeople(leans, table, pool, checks)
+    return AuditedPeople(leans, spreads, table, pool, checks)
 
 
 def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> Json:

@@ -6,7 +6,7 @@ import html
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
@@ -19,6 +19,7 @@ ANNOTATORS_CSV = "annotators.csv"
 SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
+REREAD_FILE = "reread.csv"
 _NOTEBOOK_HEIGHT = 700
 
 
@@ -34,6 +35,8 @@ class AuditResult:
     annotators : DataFrame
         One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
         columns. Estimates about people: treat it as personal data.
+    reread : DataFrame
+        The judgments that say most for each flag, with their texts: personal data.
 
     Examples
     --------
@@ -44,6 +47,7 @@ class AuditResult:
 
     summary: Json
     annotators: pd.DataFrame
+    reread: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @property
     def attributes(self) -> pd.DataFrame:
@@ -84,12 +88,19 @@ class AuditResult:
         with appearing(path, private=True) as temporary:
             temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
 
+    def reread_to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write what to reread of whom is flagged: personal data, for its owner alone."""
+        from badpo.data.tables import write_csv
+
+        with appearing(path, private=True) as temporary:
+            write_csv(self.reread, temporary)
+
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the audit into a folder, which is made when it is not there.
 
         ``report.html`` may be passed on; every other file is about single people, and is its owner's alone. Files of
-        an earlier audit are replaced, and its page of people is removed. ``audit.json`` is removed first and appears
-        last, so that a folder that holds it holds one audit.
+        an earlier audit are replaced, and what it said of single people is removed. ``audit.json`` is removed first and
+        appears last, so that a folder that holds it holds one audit.
 
         Returns
         -------
@@ -109,7 +120,7 @@ class AuditResult:
             self.to_html(begun(REPORT_FILE))
             write_csv(self.annotators, begun(ANNOTATORS_CSV))
             self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
-            for name in (SUMMARY_FILE, PEOPLE_FILE):
+            for name in (SUMMARY_FILE, PEOPLE_FILE, REREAD_FILE):
                 (folder / name).unlink(missing_ok=True)
         return folder / REPORT_FILE
 

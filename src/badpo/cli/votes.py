@@ -57,6 +57,9 @@ def audit(
         metavar="ANNOTATOR",
         help="A model among the annotators, to be named; repeatable.",
     ),
+    time: str | None = Option(
+        None, metavar="COLUMN", help="When each vote was cast, to see what changes over time."
+    ),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
     min_informative: int = Option(
@@ -67,7 +70,9 @@ def audit(
     annotators_missing: AnnotatorsMissing = "error",
     repeated: Repeated = "all",
     people: bool = Option(
-        False, "--people", help="Also write people.html: single annotators, personal data."
+        False,
+        "--people",
+        help="Also write people.html and, with texts, reread.csv: single annotators, personal data.",
     ),
     as_json: AsJson = False,
 ) -> None:
@@ -75,7 +80,7 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import PEOPLE_FILE
+    from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out):
@@ -87,6 +92,7 @@ def audit(
             anchors=anchor,
             anchor_class=anchor_class,
             models=model,
+            time=time,
             rho=rho,
             fdr=fdr,
             min_informative=min_informative,
@@ -99,9 +105,10 @@ def audit(
         page = result.write(out)
         if people:
             result.people_to_html(out / PEOPLE_FILE)
+            result.reread_to_csv(out / REREAD_FILE)
     written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
     if people:
-        written += f"\npeople: {out / PEOPLE_FILE}"
+        written += f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
     tell(as_json, result.summary, f"{result}\n\n{written}")
 
 

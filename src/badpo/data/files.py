@@ -54,7 +54,7 @@ PERSONAL_RUN_FILES = (
 )
 # Of nobody, unless they name somebody.
 POOL_RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT)
-AUDIT_FILES = ("annotators.*", "people.*", "audit.json", "report.html", ".writing-*")
+AUDIT_FILES = ("annotators.*", "people.*", "reread.*", "audit.json", "report.html", ".writing-*")
 
 _OWN = "sha256"
 _KEYED = "made_here"

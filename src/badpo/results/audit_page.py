@@ -24,6 +24,7 @@ from badpo.results.words import (
     count_text,
     decimal,
     interval_text,
+    lean_text,
     page_templates,
     percent,
     shown,
@@ -64,6 +65,8 @@ def audit_html(summary: Json) -> str:
             verdicts=audit_verdicts(found),
             classes=class_figure(found),
             model_chart=model_figure(found),
+            worth=worth_sentences(found),
+            drift_chart=drift_figure(found),
         )
     )
 
@@ -96,6 +99,8 @@ def shareable(summary: Json) -> Json:
         "models": _telling_models(summary),
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
+        "flips": _telling_flips(summary),
+        "drift": summary["drift"] and _telling_drift(summary["drift"], data),
         "next": summary["next"],
         "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
@@ -186,6 +191,21 @@ def _telling_models(summary: Json) -> list[Json]:
             moved = {key: row[key] - middle for key in _LEANS if row[key] is not None}
             rows.append({**row, **moved, "is_apart": is_apart, "absolute": pool["absolute"]})
     return rows
+
+
+def _telling_flips(summary: Json) -> list[Json]:
+    pools = summary["pool"].items()
+    few = {name for name, pool in pools if is_about_few(_n_told(pool), pool["n_people_told"])}
+    return [row for row in summary["flips"] if row["attribute"] not in few | ({None} if few else set())]
+
+
+def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
+    told = []
+    for row in rows:
+        windows = [window for window in row["windows"] if not _is_withheld(window, data)]
+        few = {"own_tau": None} if is_about_few(row["n_annotators"], row["n_people"]) else {}
+        told += [{**row, **few, "windows": windows}] if windows else []
+    return told
 
 
 def _telling_checks(checks: Json) -> Json:
@@ -303,6 +323,56 @@ def model_figure(summary: Json) -> Figure | None:
     return dot_figure("Models that vote", panels, caption)
 
 
+def drift_figure(summary: Json) -> Figure | None:
+    """The pool's log-odds in each window of time; None without a column of times, or with one window."""
+    panels, labels = [], audit_labels(summary)
+    for row in summary["drift"] or []:
+        drawn = [of for of in row["windows"] if of["log_odds"] is not None]
+        marks = [Mark(of["log_odds"], of["name"], 0, of["ci_low"], of["ci_high"]) for of in drawn]
+        if marks:
+            label, rows = labels[row["attribute"]], [DotRow(mark.name, (mark,)) for mark in marks]
+            how = (f"log-odds of the pool on {label} over time", "log-odds", Level(0.0, "no lean"))
+            panels.append(DotPanel(label, rows, *how))
+    caption = (
+        "Log-odds of the pool in windows of about as many judgments each, by the time of the first, with 95 % "
+        "intervals clustered by prompt."
+    )
+    return dot_figure("Over time", panels, caption)
+
+
+def worth_sentences(summary: Json) -> list[str]:
+    """Which labels and pairs would be otherwise without the leans, and how leans change over time."""
+    labels, told = audit_labels(summary), []
+    for row in summary["flips"]:
+        label = labels.get(row["attribute"], "all of these")
+        if row["labels"] is None:
+            told.append(
+                f"What leans on {label} are worth is not known: how far annotators differ is not."
+            )
+            continue
+        (n, low, high), (pairs, *ends) = (map(count_text, row[what]) for what in ("labels", "pairs"))
+        told.append(
+            f"Without the deviations on {label} {n} of {count_text(row['n_contested'])} contested majorities would "
+            f"turn (95 % interval {low} to {high}), and with them {pairs} of the "
+            f"{count_text(summary['data']['n_judgments'])} pairs that train ({' to '.join(ends)})."
+        )
+    for row in summary["drift"] or []:
+        told.append(
+            f"From the first to the last window of time the pool's log-odds on {labels[row['attribute']]} change by "
+            f"{lean_text(row['change'])}; later comparisons may simply be others."
+        )
+        if row["own_tau"] is not None:
+            told[-1] += (
+                f" Apart from that, {count_text(row['n_annotators'])} annotators changed from the first half to the "
+                f"second with standard deviation {decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})."
+            )
+    if summary["drift"] == []:
+        told.append(
+            "Of change over time nothing can be said: too few judgments, or too few times, are known."
+        )
+    return told
+
+
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 _WIDTH = 100
@@ -343,6 +413,7 @@ def audit_table(summary: Json) -> str:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
             parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
+    parts.append("\n".join(["worth", *map(_wrapped, worth_sentences(summary))]))
     declared = [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]
     if declared:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")

@@ -1,0 +1,207 @@
+"""What the leans are worth: which labels would be otherwise without them, whether they drift, and what to reread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.special import expit, log_expit
+
+from badpo.auditing.people import Design
+from badpo.auditing.pool import interval_row, log_odds_row, voters
+from badpo.data.files import Json
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError, DataError, Problem, listed
+from badpo.data.tables import numbered_texts
+from badpo.estimation.fit import Leans, fit_conditional
+from badpo.estimation.pool import joint_log_odds, offline_log_odds
+from badpo.estimation.shrinkage import Mixture, Shrunk, shrink_normal
+from badpo.theory import Floats
+
+DRAWS, SEED = 200, 0
+TIMES = ("time", "timestamp", "created_at")
+FEWEST_WINDOWS, MOST_WINDOWS, WINDOW_SIZE = 4, 8, 250
+MOST_REREAD = 20
+WRITE_TIMES = "write times as 2026-03-01T12:30, or as numbers that grow"
+NAME_TIMES = "where the column does not say when a vote was cast, name the one that does: --time COLUMN"
+TEXTS = ("prompt", "response_a", "response_b")
+
+
+# -- labels and pairs ------------------------------------------------------------------------------------------
+
+
+def majority_flips(comparison: ArrayLike, sign: ArrayLike, shift: ArrayLike) -> tuple[int, int]:
+    r"""How many majorities turn when leans are taken out, and how many votes for those majorities there are.
+
+    With equally good sides vote j goes to a with probability :math:`\sigma(x_j)`, where :math:`x_j = e_k \cdot d_j`, so
+
+    .. math:: \sum_{j \in c} \bigl([s_j = 1] - \sigma(x_j)\bigr)
+
+    has the sign of the likeliest quality, and with x = 0 that of the majority. A tie has no majority to turn. All
+    three arrays are of shape (n_votes,); ``sign`` is +1 for a and -1 for b.
+
+    Examples
+    --------
+    Two who lean toward a by two log-odds do not outvote one who leans nowhere:
+
+    >>> majority_flips([0, 0, 0], [1, 1, -1], [2.0, 2.0, 0.0])
+    (1, 2)
+    """
+    comparison, sign = np.asarray(comparison), np.asarray(sign)
+    plain = np.bincount(comparison, sign)
+    turned = plain * np.bincount(comparison, (sign > 0) - expit(shift)) < 0
+    votes = turned[comparison] & (sign == np.sign(plain)[comparison])
+    return int(turned.sum()), int(votes.sum())
+
+
+def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk]) -> list[Json]:
+    """The part ``flips`` of audit.json: what turns without the leans on each attribute, and on all (None).
+
+    ``labels`` and ``pairs`` hold the expected count and its 95 % interval over draws from the posterior, None where
+    nothing is known of the spread; ``n_contested`` comparisons differ in the attribute and have a minority.
+    """
+    random = np.random.default_rng(SEED)
+    known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
+    drawn = np.zeros((*leans.deviation.shape, DRAWS))
+    for j in known:
+        drawn[:, j] = drawn_leans(spreads[j].posterior, random)
+    drawn[leans.status == "anchored"] = 0.0
+    share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
+    groups = {name: [j] for j, name in enumerate(design.attributes)}
+    rows = []
+    for name, group in (groups | ({None: known} if len(known) > 1 else {})).items():
+        differs = np.bincount(design.comparison, design.delta[:, group].any(axis=1)) > 0
+        used = np.flatnonzero(differs[design.comparison] & ~share.isin([0.0, 0.5, 1.0]))
+        comparison, delta = (
+            np.unique(design.comparison[used], return_inverse=True)[1],
+            design.delta[used],
+        )
+        row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
+        if group[0] in known:
+            shifts = ((drawn[design.annotator[used], :, i] * delta)[:, group] for i in range(DRAWS))
+            counts = [majority_flips(comparison, design.sign[used], x.sum(axis=1)) for x in shifts]
+            found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
+            row["labels"], row["pairs"] = np.round(found).astype(int).T
+        rows.append(row)
+    return rows
+
+
+def drawn_leans(posterior: Mixture, random: np.random.Generator) -> Floats:
+    """Leans from the posterior, of shape (n_annotators, DRAWS); in one draw the spread is the same for all."""
+    masses = np.cumsum(posterior.weights)
+    at = random.permutation((np.arange(DRAWS) + 0.5) / DRAWS) * masses[-1]
+    mean, sd = (x[:, np.searchsorted(masses, at)] for x in (posterior.means, posterior.sds))
+    return np.asarray(mean + sd * random.standard_normal(mean.shape))
+
+
+# -- drift -----------------------------------------------------------------------------------------------------
+
+
+def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None, list[Problem]]:
+    """When each vote was cast, by ``column`` or one of ``TIMES`` that goes along, and what is odd; None without one."""
+    name = column or next((name for name in TIMES if name in judgments.votes), None)
+    if name is None:
+        return None, []
+    if name not in judgments.votes:
+        raise ConfigError(f'time: "{name}" does not go along; read the table with keep=["{name}"]')
+    text, row = judgments.votes[name].astype("string").str.strip(), judgments.votes["row"]
+    written = text.mask(text == "").astype(object)
+    times = pd.to_numeric(written, errors="coerce").astype(float)
+    if (times.isna() & written.notna()).any():
+        times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
+    before = times[np.argsort(row)].ffill().shift().reindex(times.index)
+    kinds = (
+        ("E156", times.isna() & written.notna(), "times that cannot be read", WRITE_TIMES),
+        ("N417", written.isna(), "judgments without a time, of which no drift is told", WRITE_TIMES),
+        (
+            "N418",
+            times < before,
+            "times before that of a row above; drift goes by the times",
+            NAME_TIMES,
+        ),
+    )
+    found = [
+        Problem(
+            code, f"{what}: {n:,}", f'column "{name}", rows {listed(sorted(row[where] + 1))}', remedy
+        )
+        for code, where, what, remedy in kinds
+        if (n := int(where.sum()))
+    ]
+    if found and found[0].severity == "error":
+        raise DataError(found[:1])
+    return times, found
+
+
+def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) -> list[Json]:
+    """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how leans change.
+
+    A window has about as many judgments as any other, and those of one time are together. ``change`` is of the pool,
+    from the first to the last window on a line; ``own_tau`` the spread of annotators' own changes from the first half
+    to the second, of those with ``least`` informative votes in each. Nothing where all have one time.
+    """
+    n_timed = int(times.notna().sum())
+    n_windows = np.clip(n_timed // WINDOW_SIZE, FEWEST_WINDOWS, MOST_WINDOWS)
+    rank = times.rank(method="min") - 1
+    window = pd.factorize(rank * n_windows // max(n_timed, 1), sort=True)[0]
+    is_timed, last = window >= 0, int(window.max(initial=0))
+    if not last:
+        return []
+    stratum, sign, who, delta, m = design.votes
+    half, prompts = 2 * window > last, judgments.prompt_of_votes()
+    halves = (2 * stratum + half)[is_timed], sign[is_timed], (2 * who + half)[is_timed], delta[is_timed]
+    leans = fit_conditional(*halves, 2 * m, min_informative=least)
+    rows = []
+    for j, name in enumerate(design.attributes):
+        known = (leans.status[:, j].reshape(m, 2) == "ok").all(axis=1)
+        early, late = (np.where(known, leans.deviation[i::2, j], np.nan) for i in range(2))
+        own = shrink_normal(late - early, np.hypot(leans.se[::2, j], leans.se[1::2, j]))
+        among = design.cross[:, j] & is_timed
+        side = np.sign(delta[among, j])
+        line = np.column_stack([side, side * window[among] / last])
+        n_people = (known & pd.isna(design.models)).sum()
+        row = {"attribute": name, "n_annotators": known.sum(), "n_people": n_people, "own_tau": own.tau}
+        row["own_tau_ci"] = [own.tau_low, own.tau_high]
+        row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
+        row["windows"] = []
+        for w in range(last + 1):
+            of = among & (window == w)
+            (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
+            first, shown = str(times[window == w].min())[:10], log_odds_row(found, int(of.sum()))
+            row["windows"].append({"name": first, **shown, **voters(judgments, of)})
+        rows.append(row)
+    return rows
+
+
+# -- what to reread --------------------------------------------------------------------------------------------
+
+
+def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
+    r"""The votes that say most for each flag, with their texts: personal data.
+
+    .. math:: \Lambda_j = \log \sigma\bigl(s_j (\hat q_c + e_k d_j)\bigr) - \log \sigma(s_j \hat q_c)
+
+    for the flagged lean e, where the quality is what the other votes make of it, half a vote added to either side.
+    """
+    sign, total, n = (
+        design.sign,
+        *(np.bincount(design.comparison, x) for x in (design.sign, design.sign**2)),
+    )
+    quality = 2 * np.arctanh((total[design.comparison] - sign) / n[design.comparison])
+    rows = []
+    for flag in table[table["flag"]].to_dict("records"):
+        (who,) = np.flatnonzero(design.annotators == flag["annotator"])
+        votes = np.flatnonzero(design.annotator == who)
+        lean = flag["shrunk"] * design.delta[votes, design.attributes.index(flag["attribute"])]
+        gain = log_expit(sign[votes] * (quality[votes] + lean)) - log_expit(sign[votes] * quality[votes])
+        for i in np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]:
+            winner = "a" if sign[votes[i]] > 0 else "b"
+            rows.append((flag["annotator"], flag["attribute"], gain[i], winner, votes[i]))
+    found = pd.DataFrame(
+        rows, columns=["annotator", "attribute", "log_likelihood_ratio", "winner", "vote"]
+    )
+    of = judgments.comparisons.iloc[design.comparison[found.pop("vote").astype(int)]]
+    numbers, texts = numbered_texts(of, TEXTS)
+    found["comparison_id"] = of["comparison_id"].to_numpy()
+    return found.assign(**dict(zip(TEXTS, texts[numbers], strict=True)))

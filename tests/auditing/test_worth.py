@@ -1,0 +1,172 @@
+"""What would be otherwise without the leans: labels that turn, drift over time, what to reread."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from badpo.attributes import Length, Markdown
+from badpo.auditing.audit import audit
+from badpo.auditing.worth import flips_without_leans, majority_flips
+from badpo.data.judgments import Judgments
+from badpo.data.privacy import pseudonyms
+from badpo.data.problems import ConfigError, DataError
+from badpo.estimation.shrinkage import shrink_votes
+from badpo.results.audit_page import audit_html, shareable, worth_sentences
+from tests.auditing.planted import votes
+from tests.results.pages import Page
+
+# -- labels and pairs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sign", "shift", "turned"),
+    [
+        ([1, 1, -1], [0.0, 0.0, 0.0], (0, 0)),
+        ([1, 1, -1], [2.0, 2.0, 0.0], (1, 2)),
+        ([1, 1, -1], [-2.0, -2.0, -2.0], (0, 0)),
+        ([-1, -1, -1, 1], [-4.0, -4.0, -4.0, -4.0], (1, 3)),
+        ([-1, -1, -1, 1, 1], [-1.5, -1.5, -1.5, 0.0, 0.0], (1, 3)),
+        ([1, 1, 1], [9.0, 9.0, 9.0], (0, 0)),
+        ([1, -1], [1.0, 1.0], (0, 0)),
+    ],
+)
+def test_a_majority_turns_where_its_leans_outweigh_it(sign, shift, turned):
+    comparison = np.zeros(len(sign), dtype=int)
+    assert majority_flips(comparison, sign, shift) == turned
+    twice = (
+        np.r_[comparison, comparison + 1],
+        np.r_[sign, np.negative(sign)],
+        np.r_[shift, np.negative(shift)],
+    )
+    assert majority_flips(*twice) == (2 * turned[0], 2 * turned[1])
+
+
+def test_the_interval_holds_what_truly_turns_in_about_95_of_100_pools():
+    held, counts = 0, []
+    for seed in range(40):
+        random = np.random.default_rng(seed)
+        lean = random.standard_normal(24)
+        who = np.array([random.permutation(24)[:3] for _ in range(500)]).ravel()
+        comparison, delta = (
+            np.repeat(np.arange(500), 3),
+            np.repeat(random.choice([-1.0, 0.0, 1.0], 500), 3),
+        )
+        logit = np.repeat(random.standard_normal(500), 3) + (0.7 + lean[who]) * delta
+        sign = np.where(random.random(1500) < 1 / (1 + np.exp(-logit)), 1, -1)
+        design = SimpleNamespace(
+            comparison=comparison, sign=sign, annotator=who, delta=delta[:, None], attributes=("length",)
+        )
+        status = SimpleNamespace(deviation=np.zeros((24, 1)), status=np.full((24, 1), "ok"))
+        spreads = shrink_votes(comparison, sign, who, delta[:, None], 24)
+        (row,) = flips_without_leans(design, status, spreads)
+        truth = majority_flips(comparison, sign, (lean - lean.mean())[who] * delta)[0]
+        held += row["labels"][1] <= truth <= row["labels"][2]
+        counts.append((truth, row["labels"][0]))
+    assert 35 <= held <= 40
+    truth, expected = np.mean(counts, axis=0)
+    assert truth > 8 and expected == pytest.approx(truth, rel=0.25)
+
+
+def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
+    table = votes(500, 12, votes_each=3, spread=1.2)[0]
+    table["response_a"] = table["response_a"].where(
+        np.arange(len(table)) // 3 % 2 == 0, "# " + table["response_a"]
+    )
+    both = audit(table, [Length(), Markdown()]).summary
+    length, markdown, together = both["flips"]
+    assert together["attribute"] is None and 0 < length["labels"][0] <= together["labels"][0]
+    assert length["pairs"][0] == 2 * length["labels"][0]  # two of three
+    assert markdown["n_contested"] < together["n_contested"]
+    nobody = audit(table.drop(columns=["annotator", "annotator_class"]), [Length()]).summary
+    assert nobody["flips"][0]["labels"] is None
+    assert worth_sentences(nobody)[0].startswith("What leans on length are worth is not known")
+    assert not shareable(audit(votes(200, 4)[0], [Length()]).summary)["flips"]
+
+
+# -- drift -----------------------------------------------------------------------------------------------------
+
+
+def over_time(turn: float, own: float = 0.0) -> pd.DataFrame:
+    """Votes hour by hour whose winner is turned to the longer side in the second half, or some people's is."""
+    table = votes(600, 12, votes_each=3, spread=0.3, mean=0.0)[0]
+    table["time"] = pd.date_range("2026-01-01", periods=len(table), freq="h")
+    late, random = np.arange(len(table)) >= len(table) / 2, np.random.default_rng(1)
+    who = table["annotator"].str[1:].astype(int)
+    longer = np.where(table["response_a"].str.len() >= table["response_b"].str.len(), "a", "b")
+    turned = late & (random.random(len(table)) < turn + own * (who % 2))
+    return table.assign(winner=np.where(turned, longer, table["winner"]))
+
+
+@pytest.mark.parametrize(("turn", "own"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.8)])
+def test_drift_of_the_pool_and_of_single_people(turn, own):
+    summary = audit(over_time(turn, own), [Length()], time="time").summary
+    (row,) = summary["drift"]
+    assert (row["change"]["ci_low"] > 0) == (turn + own > 0)
+    assert (row["own_tau_ci"][0] > 0) == (own > 0)
+    assert len(row["windows"]) == 7 and row["windows"][0]["name"] == "2026-01-01"
+    first, last = row["windows"][0], row["windows"][-1]
+    assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
+    text = Page(audit_html(summary)).text
+    assert "later comparisons may simply be others" in text and "Over time" in text
+
+
+HOURS = pd.date_range("2026-01-01", periods=600, freq="h")
+
+
+@pytest.mark.parametrize(
+    ("times", "windows", "codes"),
+    [
+        (HOURS.astype(str), ["2026-01-01", "2026-01-07", "2026-01-13", "2026-01-19"], set()),
+        (np.arange(600), ["0.0", "150.0", "300.0", "450.0"], set()),
+        (np.arange(600)[::-1], ["0.0", "150.0", "300.0", "450.0"], {"N418"}),
+        (["", *map(str, range(1, 600))], ["1.0", "151.0", "301.0", "451.0"], {"N417"}),
+        (np.arange(600) // 400, ["0.0", "1.0"], set()),
+        ([7] * 600, [], set()),
+        ([None] * 600, [], {"N417"}),
+    ],
+)
+def test_times_of_any_kind_make_windows(times, windows, codes):
+    table = votes(200, 6, votes_each=3)[0].assign(timestamp=times)
+    found = audit(table, [Length()], keep=["timestamp"]).summary
+    assert [window["name"] for row in found["drift"] for window in row["windows"]] == windows
+    assert {row["code"] for row in found["warnings"]} & {"N417", "N418"} == codes
+    if not windows:
+        assert "nothing can be said" in worth_sentences(found)[-1]
+
+
+def test_times_that_cannot_be_read_and_a_column_that_is_not_there():
+    table = votes(100, 6)[0].assign(when=["noon", *map(str, range(1, 400))])
+    with pytest.raises(DataError, match=r'E156(.|\n)*column "when", rows 1(.|\n)*2026-03-01T12:30'):
+        audit(table, [Length()], time="when")
+    with pytest.raises(ConfigError, match=r'read the table with keep=\["when"\]'):
+        audit(Judgments.read(table), [Length()], time="when")
+    assert audit(table, [Length()], keep=["when"]).summary["drift"] is None
+
+
+# -- what to reread --------------------------------------------------------------------------------------------
+
+
+def test_what_to_reread_of_whom_is_flagged():
+    """One of twelve always chooses the longer side; a vote against the others says more than one with them."""
+    table = votes(300, 12, spread=0.1, mean=0.0)[0]
+    longer = {side: table[f"response_{side}"].str.len() >= 40 for side in "ab"}
+    theirs = (table["annotator"] == "w0") & (longer["a"] ^ longer["b"])
+    table["winner"] = table["winner"].mask(theirs, np.where(longer["a"], "a", "b"))
+    found = audit(table, [Length()]).reread
+    assert set(found["annotator"]) == set(pseudonyms(["w0"])) and len(found) == 20
+    assert (
+        found["log_likelihood_ratio"].is_monotonic_decreasing
+        and (found["log_likelihood_ratio"] > 0).all()
+    )
+    voted = table.set_index("comparison_id")["winner"]
+    against = [
+        (voted.loc[[row["comparison_id"]]] != row["winner"]).sum() for row in found.to_dict("records")
+    ]
+    assert min(against) >= 2 and against[0] == 3
+    chosen = np.where(found["winner"] == "a", found["response_a"], found["response_b"])
+    assert all(text.startswith("an answer") for text in chosen)
+    assert not len(audit(table, [Length()], rho=9).reread)
