@@ -137,7 +137,7 @@ def test_a_monitor_that_makes_no_sense(arguments, message):
 
 
 def test_votes_that_do_not_fit_are_not_counted():
-    monitor, shape = AuditMonitor(["length"]), [{"delta": [1.0, 1.0]}, {"delta": [np.nan]}]
+    monitor, shape = AuditMonitor(["length"]), [{"delta": [1.0, 1.0]}, {"delta": [np.inf]}]
     for wrong in ({"sign": [1]}, {"sign": [1, 0]}, {"people": "", "sign": []}, *shape):
         with pytest.raises(ValueError, match="delta has shape" if wrong in shape else "one sign"):
             monitor.update(*closed(**wrong))

@@ -21,16 +21,20 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import as_ids, read_table, recognise
 from badpo.estimation.sequential import (
+    CARE_GRID,
     GRID,
     e_bh,
+    log_care_ratios,
+    log_chance_ratios,
     log_e_values,
     log_tilt_ratios,
-    mean_tilt,
     winner_shares,
 )
 from badpo.theory import Bools, Floats
 
-STATE_SCHEMA = "badpo.watch/3"
+STATE_SCHEMA = "badpo.watch/4"
+# where the kinds of log-likelihood ratios end among the numbers of an annotator and attribute
+_ENDS = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
 _WHEN_TO_CLOSE = (
     "close a comparison when it has all its votes; give votes that come later a comparison of their own"
@@ -42,8 +46,8 @@ _WHEN_TO_CLOSE = (
 class AuditMonitor:
     """An e-process for each annotator and attribute, fed one closed comparison after the other.
 
-    At most a share alpha of the flags is false on average, however often one looks. Stopping a comparison by looking
-    at its votes breaks that.
+    At most a share alpha of the flags is false on average, however often one looks, and so of those that are read as a
+    lean, and of the annotators called careless. Stopping a comparison by looking at its votes breaks that.
 
     Parameters
     ----------
@@ -81,7 +85,8 @@ class AuditMonitor:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
-        # of each annotator, a row for each attribute: log-likelihood ratios of the tilts of the grid, informative votes
+        # of each annotator, a row for each attribute: log-likelihood ratios against voting as the others, against
+        # clicking at random, and of less care (in all rows the same); informative votes
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -98,7 +103,7 @@ class AuditMonitor:
         sign : array of shape (n_votes,)
             +1 chose a, -1 chose b.
         delta : array of shape (n_votes, n_attributes) or (n_attributes,)
-            g(a) - g(b).
+            g(a) - g(b); NaN where that is not known.
 
         Raises
         ------
@@ -111,8 +116,8 @@ class AuditMonitor:
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
-        if delta.shape not in (shape, shape[1:]) or not np.isfinite(delta).all():
-            needed = f"needed are finite numbers of shape {shape} or {shape[1:]}"
+        if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
+            needed = f"needed are numbers of shape {shape} or {shape[1:]}"
             raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
         key, votes = _digest(comparison_id, 8), _votes_digest(annotators, sign)
         if self._seen.get(key, votes) != votes:
@@ -123,8 +128,7 @@ class AuditMonitor:
         self._seen[key] = votes
         names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
         sign, delta = sign[first], (np.broadcast_to(delta, shape) / self.units)[first]
-        ratios = log_tilt_ratios(sign[:, None] > 0, winner_shares(sign, delta)[:, None], delta)
-        evidence = np.concatenate([ratios, ratios.any(axis=-1, keepdims=True)], axis=-1)
+        evidence = _evidence_of(sign > 0, delta)
         for name, added in zip(names, evidence, strict=True):
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
@@ -144,20 +148,32 @@ class AuditMonitor:
         -------
         DataFrame
             ``annotator, attribute``; ``n_informative``: votes on comparisons that differ and are not unanimous;
-            ``e_value``; ``toward`` "more" or "less" of the attribute than the co-voters, which is the direction of the
-            evidence and no estimate; ``flag``: stands out among all annotators and attributes (e-BH).
+            ``e_value`` against voting as the co-voters do; ``toward`` "more" or "less" of the attribute than they,
+            which is the direction of the evidence and no estimate; ``flag``: stands out among all annotators and
+            attributes (e-BH); ``reading`` of a flag: a "lean", which clicking at random does not explain either;
+            "care", of who is careless; "open". ``e_careless``: against as much care as the co-voters have, where
+            the sides do not differ; ``careless``: stands out by that; both the same in all rows of an annotator.
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
-        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), len(GRID) + 1)
-        ratios, n_informative = found[:, :-1], found[:, -1].astype(np.int64)
-        log_e = log_e_values(ratios)
-        toward = np.where(mean_tilt(ratios) >= 0, "more", "less").astype(object)
+        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), _ENDS[-1] + 1)
+        ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
+        log_e, log_care = log_e_values(ratios), log_e_values(care)
+        lean = np.where(log_care > 0, -np.inf, np.minimum(log_e, log_e_values(chance)))
+        n_informative = n_informative[:, 0].astype(np.int64)
+        each = len(self.attributes)
+        careless, flag = np.repeat(e_bh(log_care[::each], self.alpha), each), e_bh(log_e, self.alpha)
+        readings = [~flag, e_bh(lean, self.alpha), careless]
+        less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))
+        toward = np.where(more >= less, "more", "less").astype(object)
         columns = {
             "n_informative": n_informative,
             "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)),
             "toward": np.where(n_informative > 0, toward, ""),
-            "flag": e_bh(log_e, self.alpha),
+            "flag": flag,
+            "reading": np.select(readings, ["", "lean", "care"], "open").astype(object),
+            "e_careless": np.exp(np.minimum(log_care, _LARGEST_LOG)),
+            "careless": careless,
         }
         return pd.DataFrame(columns, rows).reset_index()
 
@@ -201,6 +217,17 @@ class AuditMonitor:
         return monitor
 
 
+def _evidence_of(chose_a: Bools, delta: Floats) -> Floats:
+    """What the votes of one comparison add, of shape (n_votes, n_attributes, n_numbers)."""
+    known = np.nan_to_num(delta)
+    won, share = chose_a[:, None], winner_shares(2 * chose_a - 1, known)[:, None]
+    ratios = log_tilt_ratios(won, share, known)
+    chance = log_chance_ratios(won, chose_a.sum(), len(won), known)
+    care = log_care_ratios(won, share) * bool((delta == 0).all())
+    care = np.broadcast_to(care, (*delta.shape, len(CARE_GRID)))
+    return np.concatenate([ratios, chance, care, ratios.any(axis=-1, keepdims=True)], axis=-1)
+
+
 def _digest(text: str, size: int) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
@@ -218,9 +245,12 @@ GUARANTEE = (
     "the guarantee."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong. Someone who "
-    "leans nowhere among co-voters who lean is unlike them, and so is someone who answers at random."
+    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: who leans "
+    "nowhere among co-voters who lean is flagged too. A lean is what clicking at random does not explain; half the "
+    "care of the others may still look like one. Carelessness is told by comparisons whose sides do not differ, where "
+    "a taste for what is not declared looks like it."
 )
+_READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
 _NAMED = 10
 
 
@@ -228,7 +258,8 @@ _NAMED = 10
 class WatchResult:
     """What a look at the votes found.
 
-    ``summary`` is what `badpo watch --json` prints: counts, the flagged annotators of each attribute, warnings.
+    ``summary`` is what `badpo watch --json` prints: counts, the flagged annotators of each attribute with the reading
+    of each flag ("lean", "care" or "open"), the careless ones, warnings.
     ``table`` has everyone's e-values, by pseudonym, as `badpo.auditing.watch.AuditMonitor.table` gives them.
     """
 
@@ -246,9 +277,12 @@ class WatchResult:
             lines += ["", f"{name}: {counted(len(flagged), 'annotator')} flagged"]
             lines += [
                 f"  {row['annotator']}  toward {row['toward']}  e-value {row['e_value']:.3g}  "
-                f"{counted(row['n_informative'], 'informative vote')}"
+                f"{counted(row['n_informative'], 'informative vote')}  {_READINGS[row['reading']]}"
                 for row in flagged
             ]
+        careless = found["careless"].items()
+        lines += ["", f"careless: {counted(len(careless), 'annotator')}"]
+        lines += [f"  {name}  e-value {e_value:.3g}" for name, e_value in careless]
         lines += ["", *(f"{problem['code']} {problem['what']}" for problem in found["warnings"])]
         return "\n".join([*lines, found["rule"], MEANING, GUARANTEE])
 
@@ -324,8 +358,12 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         again = Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, len(reopened))
         warnings = [again, *warnings]
     table = monitor.table()
-    shown = table.loc[table["flag"], ["attribute", "annotator", "toward", "e_value", "n_informative"]]
-    flagged = shown.set_index("attribute")
+    shown = ["attribute", "annotator", "toward", "e_value", "n_informative", "reading"]
+    flagged = table.loc[table["flag"], shown].set_index("attribute")
+    if monitor.n_comparisons and not table["n_informative"].any():
+        what = "nothing tells annotators apart: wherever the sides differ, all votes are for one of them"
+        problem = Problem("W422", what, "the votes", "let several people judge the same comparisons")
+        warnings = [*warnings, problem]
     summary = look | {
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
@@ -333,8 +371,10 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         "flagged": {
             name: flagged[flagged.index == name].to_dict("records") for name in monitor.attributes
         },
+        "careless": dict(table.loc[table["careless"], ["annotator", "e_careless"]].to_numpy().tolist()),
         "warnings": [vars(problem) for problem in warnings],
-        "rule": f"Flags by e-BH at {monitor.alpha:.0%} over annotators and attributes, listed by pseudonym.",
+        "rule": f"By pseudonym, by e-BH over all annotators: at most {monitor.alpha:.0%} of the flags are false on "
+        "average, and of those read as leans, and of the careless.",
         "guarantee": GUARANTEE,
     }
     return WatchResult(summary, table)
@@ -393,12 +433,13 @@ def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
+    delta = np.where(judgments.missing, np.nan, judgments.delta)
     rows_of = votes.groupby("comparison").indices
     for c in sorted(rows_of, key=lambda c: votes["row"].iat[rows_of[c][-1]]):
         rows = rows_of[c]
         if is_closed[c] or monitor.has_seen(ids[c]):
             try:
-                monitor.update(ids[c], names[rows].tolist(), sign[rows], judgments.delta[rows])
+                monitor.update(ids[c], names[rows].tolist(), sign[rows], delta[rows])
             except DataError:
                 reopened.append(ids[c])
     return reopened

@@ -11,6 +11,11 @@ has mean one under the null. So has its product over the comparisons that close 
 these products over a grid of :math:`\epsilon`: an e-process. It ever reaches :math:`1 / \alpha` with probability at
 most :math:`\alpha` (Ville), so looking after every comparison costs nothing.
 
+Who clicks at random is unlike the co-voters too. Given the others' votes, such a vote goes either way with chance
+1/2, against which `log_chance_ratios` tests; the smaller of two e-values holds under either null. No lean acts where
+the sides do not differ, so that there s / n is the chance of everyone who is as careful as the co-voters
+(`log_care_ratios`). Someone who is careful by half is under neither null.
+
 What the guarantee needs: a comparison enters once, with all the votes it will get, and nobody decides by its votes
 how many that are. The null is "votes as their co-voters do wherever the sides differ in the attribute"; where two
 attributes go together, leaning toward one moves the evidence for both.
@@ -24,6 +29,7 @@ from numpy.typing import ArrayLike
 from badpo.theory import Bools, Floats
 
 GRID = np.array([-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0])
+CARE_GRID = np.array([0.5, 1.0])
 
 
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
@@ -49,15 +55,14 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
     return (np.bincount(alike, weights=chose_a) / np.bincount(alike))[alike]
 
 
-def log_tilt_ratios(chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike) -> Floats:
+def log_tilt_ratios(
+    chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
+) -> Floats:
     r"""Log-likelihood ratio of leaning by each value of the grid against leaning as the co-voters do.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
-    Returns
-    -------
-    array of the broadcast shape and (n_grid,)
-        Exactly 0 where p is 0 or 1, or d is 0.
+    Of the broadcast shape and (n_grid,); exactly 0 where p is 0 or 1, or d is 0.
 
     Examples
     --------
@@ -67,13 +72,53 @@ def log_tilt_ratios(chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike) -> F
     >>> (0.25 * ratio[0] + 0.75 * ratio[1]).round(12)
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
-    step = np.asarray(delta, float)[..., None] * GRID
+    step = np.asarray(delta, float)[..., None] * grid
     chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], np.asarray(share, float)[..., None]
     # either way of writing it is exact; this one cannot overflow
     with np.errstate(divide="ignore"):
         up = np.logaddexp(np.log1p(-p) - step, np.log(p))
     contested = (p > 0) & (p < 1) & (step != 0)
     return np.where(contested, np.where(chose_a, 0.0, -step) - up, 0.0)
+
+
+def log_care_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
+    r"""Log-likelihood ratio of less care than the co-voters have against as much, where the sides do not differ.
+
+    The odds are :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p / (1 - p)`, for each :math:`\kappa` of a grid.
+
+    Examples
+    --------
+    Voting alone against three is what the careless do more often:
+
+    >>> log_care_ratios([False, True], 0.75).round(2)
+    array([[ 0.38,  0.69],
+           [-0.17, -0.41]])
+    """
+    p = np.asarray(share, float)
+    p = np.where((p > 0) & (p < 1), p, 0.5)
+    return log_tilt_ratios(chose_a, p, np.log1p(-p) - np.log(p), CARE_GRID)
+
+
+def log_chance_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delta: ArrayLike) -> Floats:
+    r"""Log-likelihood ratio of a lean, by each value of the grid, against clicking at random.
+
+    .. math:: \log 2 - \log(1 + e^{\mp(\epsilon d + g / 2)}), \qquad g = \log \frac{1 + s_{-k}}{n - s_{-k}}
+
+    with :math:`s_{-k}` of the n - 1 others for a: who leans follows them at least in part.
+
+    Examples
+    --------
+    Beside two others for a and one for b, either vote has the chance 1/2:
+
+    >>> ratio = np.exp(log_chance_ratios([True, False], [3, 2], 4, 1.0))
+    >>> ratio.mean(axis=0).round(12)
+    array([1., 1., 1., 1., 1., 1., 1., 1.])
+    """
+    chose_a = np.asarray(chose_a, dtype=bool)
+    others = np.asarray(wins) - chose_a
+    follows = np.log((1 + others) / (np.asarray(size) - others)) / 2
+    logit = follows[..., None] + np.asarray(delta, float)[..., None] * GRID
+    return np.log(2) - np.logaddexp(0, np.where(chose_a[..., None], -logit, logit))
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
@@ -88,29 +133,12 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
     return np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1])
 
 
-def mean_tilt(log_ratios: ArrayLike) -> Floats:
-    """Mean of the grid, weighted by the accumulated likelihood ratios: which way the evidence points.
-
-    Examples
-    --------
-    >>> mean_tilt(log_tilt_ratios([True, False], 0.5, 1.0)).round(2)
-    array([ 0.53, -0.53])
-    """
-    log_ratios = np.asarray(log_ratios, float)
-    weights = np.exp(log_ratios - np.logaddexp.reduce(log_ratios, axis=-1, keepdims=True))
-    return weights @ GRID
-
-
 def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     r"""The e-values that stand out when many are looked at together: e-BH.
 
     The i largest are flagged, with the largest i for which the i-th is at least :math:`m / (\alpha i)`. At most a
     share :math:`\alpha` of the flags is false on average, however the e-values depend on each other and whenever one
     stops, since every e-process here is valid for the stream of all votes.
-
-    Returns
-    -------
-    bool array of the same shape
 
     References
     ----------
