@@ -23,7 +23,7 @@ from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal, shrink_votes
 from badpo.theory.summaries import t_interval
-from bench.audit_streams import STREAMS, alarms
+from bench.audit_streams import STREAMS, flags_on_the_way
 from bench.audited_pools import CELLS, GOALS, audited, misses, share_with, told
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
@@ -138,7 +138,7 @@ def assumption_cases() -> Iterator[Case]:
 def stream_cases() -> Iterator[Case]:
     """Flags on the way through pools, right and wrong."""
     for number, (label, pool) in enumerate(STREAMS.items()):
-        yield Case({"pool": label}, 4000 + number, pool, alarms)
+        yield Case({"pool": label}, 4000 + number, pool, flags_on_the_way)
 
 
 # -- the whole audit -----------------------------------------------------------------------------------------
@@ -193,10 +193,10 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
     ),
     "sequential": (
         "While labels still arrive",
-        "4,000 comparisons arrive one after the other, and every annotator's e-value is looked at after each of them "
-        "(e-BH after every twentieth); the level is 5 %. The repeated test looks whenever an annotator has ten "
-        "informative votes or more. An alarm is about one annotator alone; `badpo watch` prints the flags of e-BH, "
-        "which hold for everyone together and take more votes.",
+        "4,000 comparisons arrive one after the other, and `badpo watch` looks two hundred times, at 5 %; what it ever "
+        "said is counted. A flag is wrong when it is about somebody like all others; none is counted where these "
+        "differ too. Whoever is half as careful leans half as much, so that only their care differs. In the last pool "
+        "four people judge 1,000 comparisons.",
         stream_cases,
     ),
     "pools": (
@@ -220,10 +220,10 @@ HEADS = {
     "posterior_coverage": ("posterior intervals hold the truth, %", (100, 1)),
     "tau": ("tau", (1, 3)),
     "tau_coverage": ("tau's interval holds it, %", (100, 1)),
-    "e_process": ("alarms about the others, % of annotators", (100, 1)),
-    "peeking": ("the same of a test repeated at every look", (100, 1)),
-    "e_bh": ("pools with a wrong flag by e-BH, %", (100, 1)),
-    "power": ("alarm about the planted, %", (100, 1)),
+    "wrong_flag": ("pools with a wrong flag, %", (100, 1)),
+    "flagged": ("the one is flagged, %", (100, 1)),
+    "as_lean": ("as leaning, %", (100, 1)),
+    "as_careless": ("called careless, %", (100, 1)),
     "votes_to_flag": ("informative votes until then", None),
     "equal": ("equal leans rejected, %", (100, 0)),
     "flags": ("flags", (1, 1)),

@@ -1,52 +1,78 @@
-"""Who `badpo watch` points at while the votes of pools whose leans are known arrive."""
+"""Whom `badpo watch` flags while the votes of pools whose leans are known arrive, and what it says of them."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from badpo.estimation.sequential import GRID, e_bh, log_e_values, log_tilt_ratios
+from badpo.estimation.sequential import (
+    CARE_GRID,
+    GRID,
+    e_bh,
+    lean_e_values,
+    log_care_ratios,
+    log_chance_ratios,
+    log_e_values,
+    log_tilt_ratios,
+)
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
-ENOUGH, ALPHA, Z = 10, 0.05, 1.96
+ALPHA, LOOKS = 0.05, 200
 
+ALIKE = Pool(4000, spread=0.0)
+BETTER = replace(ALIKE, better=0.7)
 STREAMS = {
-    "all alike": Pool(4000, spread=0.0),
-    "all alike, specialists": Pool(4000, spread=0.0, better=0.7, specialists=True),
-    "one of 60 leans 1 more or less": Pool(4000, spread=0.0, n_planted=1),
+    "all alike": ALIKE,
+    "all alike, specialists": replace(BETTER, specialists=True),
+    "one leans 1 more or less": replace(ALIKE, n_planted=1),
+    "one clicks at random, longer is better": replace(BETTER, n_clickers=1),
+    "one is half as careful, longer is better": replace(BETTER, n_clickers=1, clicker_care=0.5),
+    "one is at the mean, the others have sd 0.5": replace(ALIKE, spread=0.5, n_planted=1, planted=0.0),
 }
+STREAMS |= {
+    f"{name}; three times the comparisons": replace(pool, n_comparisons=12_000)
+    for name, pool in STREAMS.items()
+    if name.startswith("one")
+}
+STREAMS["one is at the mean, always with the same three of sd 0.5"] = Pool(
+    1000, n_annotators=4, n_planted=1, planted=0.0
+)
 
 
-def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray]:
-    """Log e-values, z of the score test, and informative votes so far, of shape (n_comparisons, n_annotators)."""
-    n, m = len(votes.quality), votes.n_annotators
-    chose_a, delta = votes.sign > 0, votes.delta[:, 0]
-    share = (np.bincount(votes.comparison, chose_a) / np.bincount(votes.comparison))[votes.comparison]
-    at = votes.comparison, votes.annotator
-    ratios = np.zeros((n, m, len(GRID)))
-    ratios[at] = log_tilt_ratios(chose_a, share, delta)
-    score, information = np.zeros((2, n, m))
-    score[at] = (chose_a - share) * delta
-    information[at] = share * (1 - share) * delta**2
-    with np.errstate(invalid="ignore"):
-        z = np.cumsum(score, axis=0) / np.sqrt(np.cumsum(information, axis=0))
-    return log_e_values(np.cumsum(ratios, axis=0)), z, np.cumsum(information > 0, axis=0)
+def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray, NDArray]:
+    """Log e-values of a flag, a lean, carelessness; informative votes so far: of shape (n_looks, n_annotators)."""
+    m, size, who = votes.n_annotators, np.bincount(votes.comparison), votes.comparison
+    wins, chose_a, delta = np.bincount(who, votes.sign > 0)[who], votes.sign > 0, votes.delta[:, 0]
+    share, same = wins / size[who], (delta == 0)[:, None]
+    ratios = log_tilt_ratios(chose_a, share, delta)
+    chance = log_chance_ratios(chose_a, wins, size[who], delta)
+    added = [ratios, chance, same * log_care_ratios(chose_a, share), ratios.any(axis=1)[:, None]]
+    so_far = np.zeros((LOOKS, m, 2 * len(GRID) + len(CARE_GRID) + 1))
+    np.add.at(so_far, (who * LOOKS // len(size), votes.annotator), np.concatenate(added, axis=1))
+    ends = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
+    *kinds, informative = np.split(np.cumsum(so_far, axis=0), ends, axis=2)
+    log_e, log_chance, log_care = (log_e_values(each) for each in kinds)
+    return log_e, lean_e_values(log_e, log_chance, log_care), log_care, informative[:, :, 0]
 
 
-def alarms(pool: Pool, random: np.random.Generator) -> dict[str, float]:
-    """Who is pointed at, ever, on the way through a pool's comparisons."""
-    log_e, z, so_far = evidence_over_time(draw_votes(pool, random))
-    needed = -np.log(ALPHA)
-    ever = log_e.max(axis=0) >= needed
-    peeked = np.where(so_far >= ENOUGH, np.abs(z), 0.0).max(axis=0) > Z
-    others = np.arange(pool.n_planted, pool.n_annotators)
-    flagged = np.max([e_bh(now, ALPHA) for now in log_e[::20]], axis=0)
-    found = {
-        "e_process": ever[others].mean(),
-        "peeking": peeked[others].mean(),
-        "e_bh": flagged[others].any(),
-    }
-    if pool.n_planted:
-        first = (log_e[:, 0] >= needed).argmax()
-        found |= {"power": ever[0], "votes_to_flag": so_far[first, 0] if ever[0] else np.nan}
+def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float]:
+    """Who is flagged, ever, and what is then said of them."""
+    *evidence, informative = evidence_over_time(draw_votes(pool, random))
+    flag, lean, careless = (np.array([e_bh(now, ALPHA) for now in each]) for each in evidence)
+    planted = np.arange(pool.n_annotators) < pool.n_planted
+    planted |= np.arange(pool.n_annotators) >= pool.n_annotators - pool.n_clickers
+    found = {}
+    if not pool.spread:
+        found["wrong_flag"] = (flag | careless)[:, ~planted].any()
+    if planted.any():
+        flagged, read, called = (each[:, planted][:, 0] for each in (flag, lean, careless))
+        at = informative[flagged.argmax(), planted][0] if flagged.any() else np.nan
+        found |= {
+            "flagged": flagged.any(),
+            "as_lean": read.any(),
+            "as_careless": called.any(),
+            "votes_to_flag": at,
+        }
     return {name: float(value) for name, value in found.items()}

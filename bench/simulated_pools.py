@@ -24,7 +24,7 @@ class Pool:
     Leans have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where ``heavy``).
     The first ``n_planted`` lean ``planted`` more or less than the mean, and those of the first class (``classes`` are
     their sizes) ``class_gap`` more. ``taste`` is the sd of a lean between prompts of ``per_prompt`` comparisons.
-    Quality counts ``care`` times: 0 for the last ``n_clickers``, who do not lean either, and with the sd ``care_sd``
+    Quality and lean count ``clicker_care`` times, 0, for the last ``n_clickers``, and quality with the sd ``care_sd``
     between the others.
 
     Two teams lean ``teams`` more and less, each judging comparisons of its own, and ``n_joint`` together, on each of
@@ -47,6 +47,7 @@ class Pool:
     planted: float = 1.0
     heavy: bool = False
     n_clickers: int = 0
+    clicker_care: float = 0.0
     care_sd: float = 0.0
     classes: tuple[int, ...] = ()
     class_gap: float = 0.0
@@ -134,7 +135,7 @@ def _annotators(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArr
     clicks = np.arange(m) >= m - pool.n_clickers
     if pool.adversary:
         lean[0] = pool.adversary * logit_of(1 - max(pool.errors, 0.1))
-    return np.where(clicks, 0.0, lean), np.where(clicks, 0.0, care)
+    return np.where(clicks, pool.clicker_care * lean, lean), np.where(clicks, pool.clicker_care, care)
 
 
 def _sides(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray, NDArray]:

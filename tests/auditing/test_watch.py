@@ -91,6 +91,18 @@ def test_the_first_of_repeated_votes_counts_and_a_unit_scales_the_attribute():
     assert fed([closed(delta=[100.0])], ["length"], units=[100.0]).table().equals(once.table())
 
 
+def test_a_lean_is_told_from_clicking_at_random_and_what_is_not_known_tells_nothing():
+    random, monitor = np.random.default_rng(0), AuditMonitor(["length"])
+    for i in range(200):
+        sign = [1, 1, 1, 1, 1, random.choice([-1, 1]), -1 if i % 2 else 1]
+        monitor.update(*closed(f"c{i}", "abcdexy", sign, [float(i % 2)]))
+    found = monitor.table().set_index("annotator").loc[["x", "y"]]
+    assert found["reading"].tolist() == ["care", "lean"]
+    assert found["careless"].tolist() == [True, False]
+    unknown = fed([closed(f"c{i}", "abcx", [1, 1, 1, -1], [np.nan]) for i in range(50)], ["length"])
+    assert (unknown.table()[["e_value", "e_careless"]] == 1).all(axis=None)
+
+
 def test_much_evidence_is_still_a_number_and_no_information_has_no_direction(tmp_path):
     much = fed([closed(f"c{i}") for i in range(3_000)], ["length"])
     assert np.isfinite(much.table()["e_value"]).all()
@@ -149,13 +161,15 @@ def test_votes_that_do_not_fit_are_not_counted():
 
 @pytest.fixture(scope="module")
 def table():
-    """Three hundred comparisons with four votes each; w0 and w1 lean apart from the others."""
+    """Three hundred comparisons with four votes each; w0 and w1 lean, w2 goes against all where sides are alike."""
     frame = votes(300, 12, spread=0.0, seed=3)[0]
     n_words = [frame[f"response_{side}"].str.split().str.len() for side in "ab"]
     for name, more, less in (("w0", "a", "b"), ("w1", "b", "a")):
         theirs = frame["annotator"] == name
         frame.loc[theirs & (n_words[0] > n_words[1]), "winner"] = more
         frame.loc[theirs & (n_words[0] < n_words[1]), "winner"] = less
+    alike = n_words[0] == n_words[1]
+    frame.loc[alike, "winner"] = np.where(frame.loc[alike, "annotator"] == "w2", "b", "a")
     return frame
 
 
@@ -190,14 +204,24 @@ def test_two_looks_at_once_both_count(table, state, monkeypatch):
 
 
 def test_who_stands_out_is_listed_by_pseudonym_with_the_guarantee(table, state):
-    found, names = watch(table, [Length(), Markdown()], state), pseudonyms(["w0", "w1"])
+    found, names = watch(table, [Length(), Markdown()], state), pseudonyms(["w0", "w1", "w2"])
     flagged = [(row["annotator"], row["toward"]) for row in found.summary["flagged"]["length"]]
-    assert flagged == sorted(zip(names, ("more", "less"), strict=True))
+    assert flagged == sorted(zip(names, ("more", "less"), strict=False))
+    assert [*found.summary["careless"]] == names[2:]
+    assert str(found).count("  leans") == 2
     assert found.summary["flagged"]["markdown"] == []
     said = (GUARANTEE, "All comparisons in the table were taken as closed.", *names)
     assert all(text in str(found) for text in said) and "w0" not in str(found)
     with pytest.raises(DataError, match="no annotator column"):
         watch(table.drop(columns=["annotator", "annotator_class"]), [Length()], state)
+
+
+@pytest.mark.parametrize("changed", [{"winner": "a"}, {"annotator": "me", "annotator_class": "x"}])
+def test_votes_that_tell_nobody_apart_are_said_to(table, state, changed):
+    rows = table.drop_duplicates("comparison_id") if "annotator" in changed else table
+    found = watch(rows.assign(**changed), [Length()], state)
+    assert [problem["code"] for problem in found.summary["warnings"]] == ["W422"]
+    assert "tells annotators apart" in str(found)
 
 
 def test_a_comparison_waits_for_its_votes(table, state):

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from badpo.auditing.watch import AuditMonitor
 from bench import audit_statistics
 from bench.audit_statistics import Case, Pool, estimates, measured
-from bench.audit_streams import alarms
+from bench.audit_streams import evidence_over_time, flags_on_the_way
 from bench.audited_pools import audited
-from bench.simulated_pools import sized
+from bench.simulated_pools import draw_votes, sized
 
 COVERED = {"slope": (0.9, 1.15), "coverage": (0.91, 0.985), "posterior_coverage": (0.90, 0.99)}
 COVERED["informative"] = (70, 85)
 FLAGGED = {"false": (0, 0.25), "found": (0.3, 1), "coverage": (0.91, 0.985), "W410": (0.6, 1)}
-ALIKE = Pool(1500, spread=0.0, n_planted=1)
+LEANER = Pool(2000, n_annotators=12, quality_sd=2.0, spread=0.0, n_planted=1)
+CLICKER = replace(LEANER, better=0.7, n_planted=0, n_clickers=1)
 
 
 @pytest.mark.parametrize(
@@ -24,14 +28,30 @@ ALIKE = Pool(1500, spread=0.0, n_planted=1)
     [
         *((estimates, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
         (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
-        (alarms, ALIKE, 4, {"e_process": (0, 0.06), "e_bh": (0, 0.5), "peeking": (0.12, 1)}),
+        (flags_on_the_way, LEANER, 5, {"wrong_flag": (0, 0.4), "as_lean": (0.8, 1)}),
+        (flags_on_the_way, CLICKER, 5, {"as_lean": (0, 0.2), "as_careless": (0.8, 1)}),
     ],
-    ids=["two votes", "four votes", "eight votes", "the audit", "on the way"],
+    ids=["two votes", "four votes", "eight votes", "the audit", "a leaner", "a clicker"],
 )
 def test_figures_are_within_their_margins(measure, pool, replicates, margins):
     row = measured(Case({}, 9, pool, measure), replicates)
     for name, (low, high) in margins.items():
         assert low <= row[name]["mean"] <= high, name
+
+
+def test_what_is_counted_on_the_way_is_what_the_monitor_has():
+    votes, monitor = (
+        draw_votes(replace(CLICKER, n_comparisons=300), np.random.default_rng(0)),
+        AuditMonitor(["x"]),
+    )
+    for c in range(300):
+        here = votes.comparison == c
+        names = [f"{k:02}" for k in votes.annotator[here]]
+        monitor.update(str(c), names, votes.sign[here], votes.delta[here])
+    log_e, _, log_care, informative = (each[-1] for each in evidence_over_time(votes))
+    columns = ["e_value", "e_careless", "n_informative"]
+    expected = np.column_stack([np.exp(log_e), np.exp(log_care), informative])
+    np.testing.assert_allclose(monitor.table()[columns], expected)
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):
@@ -46,4 +66,4 @@ def test_the_command_prints_its_figures(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
     audit_statistics.main()
     found = json.loads(capsys.readouterr().out)
-    assert found["tables"]["sequential"][0]["e_process"]["mean"] <= 1
+    assert found["tables"]["sequential"][0]["wrong_flag"]["mean"] <= 1

@@ -24,6 +24,7 @@ from badpo.estimation.sequential import (
     CARE_GRID,
     GRID,
     e_bh,
+    lean_e_values,
     log_care_ratios,
     log_chance_ratios,
     log_e_values,
@@ -159,7 +160,7 @@ class AuditMonitor:
         found = np.array([self._evidence[name] for name in names]).reshape(len(rows), _ENDS[-1] + 1)
         ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
         log_e, log_care = log_e_values(ratios), log_e_values(care)
-        lean = np.where(log_care > 0, -np.inf, np.minimum(log_e, log_e_values(chance)))
+        lean = lean_e_values(log_e, log_e_values(chance), log_care)
         n_informative = n_informative[:, 0].astype(np.int64)
         each = len(self.attributes)
         careless, flag = np.repeat(e_bh(log_care[::each], self.alpha), each), e_bh(log_e, self.alpha)

@@ -133,6 +133,17 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
     return np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1])
 
 
+def lean_e_values(log_e: Floats, log_chance: Floats, log_care: Floats) -> Floats:
+    """Log e-values of a lean, against voting as the co-voters and against clicking at random; 0 where care is at fault.
+
+    Examples
+    --------
+    >>> lean_e_values(np.array([5.0, 5.0, 5.0]), np.array([9.0, -2.0, 9.0]), np.array([-1.0, -1.0, 1.0]))
+    array([  5.,  -2., -inf])
+    """
+    return np.where(log_care > 0, -np.inf, np.minimum(log_e, log_chance))
+
+
 def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     r"""The e-values that stand out when many are looked at together: e-BH.
 
