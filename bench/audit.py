@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 
 from bench import timing
 
-PLAN = {"S": ("conditional", "statsmodels", "sklearn"), "L": ("conditional", "sklearn")}
+PLAN = {
+    "S": ("conditional", "tested", "care", "statsmodels", "sklearn"),
+    "L": ("conditional", "tested", "care", "sklearn"),
+    "judges": ("audit",),
+    "jury": ("audit",),
+}
+# What the ratios of a size are to, where not to its conditional fit.
+BASES = {"jury": ("judges", "audit")}
 LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
 
 # -- votes of large pools with known leans ----------------------------------------------------------------------
@@ -41,7 +48,13 @@ class Size(NamedTuple):
     votes_each: int = 4
 
 
-SIZES = {"tiny": Size(300, 12, 2), "S": Size(7_177, 60, 2), "L": Size(1_000_000, 10_000, 3)}
+SIZES = {
+    "tiny": Size(300, 12, 2),
+    "S": Size(7_177, 60, 2),
+    "L": Size(1_000_000, 10_000, 3),
+    "judges": Size(19_200, 48, 2),
+    "jury": Size(800, 48, 2, 96),
+}
 
 
 class Votes(NamedTuple):
@@ -55,7 +68,7 @@ class Votes(NamedTuple):
 
 
 def draw(size: Size, seed: int = 0) -> Votes:
-    """Votes of distinct annotators on every comparison, assigned at random."""
+    """Votes of distinct annotators on every comparison, assigned at random, or of all of them, twice each."""
     random = np.random.default_rng(seed)
     n, q, each = size.n_comparisons, size.n_attributes, size.votes_each
     theta = MEAN_LEAN + SPREAD * random.standard_normal((size.n_annotators, q))
@@ -70,6 +83,8 @@ def draw(size: Size, seed: int = 0) -> Votes:
 
 def _distinct(random: np.random.Generator, n: int, m: int, each: int) -> NDArray[np.int64]:
     """Rows of distinct annotators; those with a repetition are drawn again."""
+    if each == 2 * m:
+        return np.resize(np.repeat(np.arange(m), 2), (n, each))
     drawn = random.integers(m, size=(n, each))
     while len(again := np.flatnonzero((np.diff(np.sort(drawn, axis=1), axis=1) == 0).any(axis=1))):
         drawn[again] = random.integers(m, size=(len(again), each))
@@ -86,6 +101,49 @@ def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
     return np.where(np.isfinite(leans.deviation), leans.deviation, np.nan), {
         "gradient": leans.gradient_norm
     }
+
+
+def tested(votes: Votes) -> tuple[np.ndarray, dict]:
+    """The conditional fit, and the test that all are equally careful."""
+    from badpo.estimation.care import equal_care_test
+
+    equal_care_test(*votes[:4], len(votes.theta))
+    return conditional(votes)
+
+
+def care(votes: Votes) -> tuple[np.ndarray, dict]:
+    """The care of everyone, after the test and beside the conditional fit."""
+    from badpo.estimation.care import fit_care
+
+    fit_care(*votes[:4], len(votes.theta))
+    return tested(votes)
+
+
+def whole_audit(votes: Votes) -> tuple[np.ndarray, dict]:
+    """The public audit of two columns and the position, in turn of either order; the seconds of that alone."""
+    import pandas as pd
+
+    from badpo.attributes import Column, Position
+    from badpo.auditing.audit import audit
+
+    number = votes.comparison.astype(str)
+    names = [f"judge {k}" for k in range(len(votes.theta))]
+    table = pd.DataFrame(
+        {"comparison_id": number, "prompt": number, "annotator": np.take(names, votes.annotator)}
+    )
+    table["winner"], table["shown_first"] = (
+        np.where(votes.sign > 0, "a", "b"),
+        np.resize(["a", "b"], len(table)),
+    )
+    table["response_a"], table["response_b"] = "yes " + table["prompt"], "no " + table["prompt"]
+    for name, delta in zip("xy", votes.delta.T, strict=True):
+        table[f"{name}_a"], table[f"{name}_b"] = np.maximum(delta, 0), np.maximum(-delta, 0)
+    columns = [Column(name, a=f"{name}_a", b=f"{name}_b") for name in "xy"]
+    start = time.process_time()
+    rows = audit(table, [*columns, Position()], models=names).annotators
+    seconds = time.process_time() - start
+    leans = rows.pivot(index="model", columns="attribute", values="deviation").loc[names, ["x", "y"]]
+    return leans.to_numpy(), {"cpu_seconds": seconds}
 
 
 def statsmodels(votes: Votes) -> tuple[np.ndarray, dict]:
@@ -131,11 +189,17 @@ def sklearn(votes: Votes) -> tuple[np.ndarray, dict]:
 
 FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
     "conditional": conditional,
+    "tested": tested,
+    "care": care,
+    "audit": whole_audit,
     "statsmodels": statsmodels,
     "sklearn": sklearn,
 }
 TITLES = {
     "conditional": "badpo, conditional",
+    "tested": "badpo, conditional with the test for care",
+    "care": "badpo, care beside lean",
+    "audit": "badpo audit, three attributes",
     "statsmodels": "statsmodels ConditionalLogit",
     "sklearn": "scikit-learn one-hot (joint)",
 }
@@ -166,17 +230,18 @@ def measure(tool: str, path: Path) -> dict[str, Any]:
 
 def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
     """A row for each tool on the votes of each size; ``ratio`` is of processor time, to our conditional fit."""
-    rows = []
+    rows, cpu = [], dict[tuple[str, str], float]()
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
             path = Path(folder) / f"{size}.npz"
             np.savez(path, **draw(SIZES[size])._asdict())
-            ours = None
             for tool in tools or PLAN.get(size, ("conditional", "sklearn")):
                 print(f"{size}, {TITLES[tool]}", file=sys.stderr, flush=True)
                 found = timing.apart(measure, tool, path)
-                ours = found["cpu_seconds"] if tool == "conditional" else ours
-                ratio = {"ratio": found["cpu_seconds"] / ours} if ours and tool != "conditional" else {}
+                cpu[size, tool] = found["cpu_seconds"]
+                base = BASES.get(size, (size, "conditional"))
+                is_other = base in cpu and base != (size, tool)
+                ratio = {"ratio": found["cpu_seconds"] / cpu[base]} if is_other else {}
                 rows.append({"size": size, "tool": TITLES[tool]} | found | ratio)
     return rows
 

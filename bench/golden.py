@@ -1,6 +1,6 @@
 """What changes for users: a commit and the present code run the same public commands, and the differences are printed.
 
-    python -m bench.golden --base COMMIT [--only NAME ...] [--all] [--keep FOLDER]
+    python -m bench.golden --base COMMIT [--only NAME ...] [--keep FOLDER]
 
 Each case runs on one thread in a folder of its own, once for each side, with the base's inputs and the same key for
 pseudonyms. Every file that it leaves is compared: numbers within the case's tolerance, texts exactly, times and
@@ -175,19 +175,6 @@ def watch() -> None:
         badpo(f"watch {TABLE} {WATCHED}")
 
 
-def byte_search() -> None:
-    """Which files still name somebody who is to be forgotten, before and after."""
-    whose = json.loads(Path("whose.json").read_text())
-    wanted = [word.encode() for pair in whose.items() if "person 3" in pair for word in pair]
-    where = "--data imported.parquet --audit audit --runs runs --mapping whose.json --state state.json"
-    left = []
-    for command in (f"forget 'person 3' {where} --dry-run", f"forget 'person 3' {where}"):
-        badpo(command)
-        files = [path for path in sorted(Path().rglob("*")) if path.is_file()]
-        left.append([str(path) for path in files if any(word in path.read_bytes() for word in wanted)])
-    Path("left.json").write_text(json.dumps(left))
-
-
 # -- the cases --------------------------------------------------------------------------------------------------------
 
 
@@ -195,13 +182,12 @@ def byte_search() -> None:
 class Case:
     """Steps whose results are compared: a text is a command of badpo, a function is called.
 
-    With ``smaller`` commands run at the scale of a test; a slow case runs when it is named, or with --all.
+    With ``smaller`` commands run at the scale of a test.
     """
 
     steps: tuple[str | Callable[[], None], ...]
     tolerance: float = 0.0
     smaller: bool = False
-    slow: bool = False
     needs: Path | None = None
 
 
@@ -218,6 +204,7 @@ OTHERWISE = (
     "--use_peft true --lora_target_modules all-linear --output_dir adapter",
 )
 ASKED = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
+WHERE = "--data imported.parquet --audit audit --runs runs --mapping whose.json --state state.json"
 # a trained run has all of these words together in every answer
 MORE_WORDS = "--word red=blue --word big=small --word fast=slowly"
 TAUGHT = "--mode train --steps 4 --rounds 2 --learning-rate 1e-3"
@@ -254,11 +241,10 @@ CASES = {
                         f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6),
     "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
                     f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
-                    "audit imported.parquet --attribute length --out audit --people", byte_search), 1e-6),
+                    "audit imported.parquet --attribute length --out audit --people",
+                    *(f"forget 'person 3' {WHERE}{then}" for then in (" --dry-run", ""))), 1e-6),
     "demo": Case((DEMO, "anchor runs/dpo-s42 --target woman=0.5 --out anchored"), 1e-6, smaller=True),
     "names": Case((NAMES,), 1e-6, smaller=True),
-    "demo-whole": Case((DEMO,), 1e-6, slow=True),
-    "names-whole": Case((NAMES,), 1e-6, slow=True),
 }
 # fmt: on
 for _name in ("ukpconvarg1_human", "mtbench_human_gpt4", "vicuna80_gpt4"):
@@ -408,7 +394,6 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone"
     )
-    parser.add_argument("--all", action="store_true", help="also the slow cases")
     parser.add_argument(
         "--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them"
     )
@@ -424,7 +409,7 @@ def main() -> int:
         checkout = Path(temporary) / "checkout"
         git("worktree", "add", "--quiet", "--detach", str(checkout), asked.base)
         try:
-            for name in asked.only or [name for name, one in CASES.items() if asked.all or not one.slow]:
+            for name in asked.only or CASES:
                 needed = CASES[name].needs
                 if needed is not None and not needed.exists():
                     print(f"{name:<36} left out: {needed} is not there", flush=True)

@@ -2,8 +2,8 @@
 
 `mutants.json` holds them: a function, a line of it, and what the mistake makes of the line. A mutant follows its code:
 the function is found by its name in whatever module, the line by its text without spaces. Where that fails the tool
-says so, and somebody states the mutant again, or says under ``gone`` why its code went; the next one drawn then takes
-its place.
+says so, and somebody states the mutant again, or says under ``gone`` why its code went; the next of the list then takes
+its place. They were drawn at random in proportion to the tokens of functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import ast
 import io
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -21,7 +20,6 @@ import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,15 +38,6 @@ parallel = true
 sigterm = true
 """
 _LAYOUT = {"COMMENT", "NL", "NEWLINE", "INDENT", "DEDENT", "ENDMARKER"}
-_PAIRS = "< <=,> >=,== !=,+ -,+= -=,and or,True False,& |"
-SWAPS = {a: b for pair in _PAIRS.split(",") for a, b in (pair.split(), pair.split()[::-1])}
-SWAPS |= {"*": "/", "/": "*", "//": "*", "%": "*", "**": "*", "not": "", "is": "is not", "in": "not in"}
-REWRITTEN = {
-    r"^(if|elif|while) (.*):$": r"\1 not (\2):",
-    r" if (.+?) else ": r" if not (\1) else ",
-    # a name that is missing would be noticed by anything, so that plain assignments stay
-    r"^((return|raise|del)\b.*|continue|break|[\w.]+\(.*\)|[\w.]+[.[][^=(]* = .*|\S+ [-+*/|&]= .*)$": "pass",
-}
 
 
 class Function(NamedTuple):
@@ -89,53 +78,6 @@ def _named(tree: ast.AST, owner: str) -> Iterator[tuple[str, ast.FunctionDef | a
             yield owner + node.name, node
         elif isinstance(node, ast.ClassDef):
             yield from _named(node, f"{owner}{node.name}.")
-
-
-def draw(root: Path, n: int, seed: int = 0) -> list[dict[str, str]]:
-    """Mistakes over all functions in proportion to their tokens; a longer list begins with the shorter one."""
-    known, chance = functions(root), random.Random(seed)
-    weights = [len(function.tokens) for function in known]
-    drawn: list[dict[str, str]] = []
-    for _ in range(50 * n):
-        function = chance.choices(known, weights)[0]
-        if possible := mistakes(function):
-            old, new = chance.choice(possible)
-            mutant = {"function": function.name, "old": old, "new": new}
-            if mutant not in drawn and not old.startswith("def ") and len(find(mutant, known)) == 1:
-                drawn.append(mutant)
-        if len(drawn) == n:
-            break
-    return drawn
-
-
-def mistakes(function: Function) -> list[tuple[str, str]]:
-    """Lines of a function, each with another operator or number, a condition turned, or the statement left out."""
-    lines, possible = function.file.read_text().splitlines(), set()
-    messages = [node for node in ast.walk(function.node) if isinstance(node, ast.Raise | ast.AnnAssign)]
-    for row, old, new in _edits(function, lines):
-        is_message = any(node.lineno <= row <= (node.end_lineno or 0) for node in messages)
-        if old != new and (not is_message or new == "pass"):
-            with suppress(SyntaxError):
-                ast.parse("\n".join([*lines[: row - 1], lines[row - 1].replace(old, new), *lines[row:]]))
-                possible.add((old, new))
-    return sorted(possible)
-
-
-def _edits(function: Function, lines: list[str]) -> Iterator[tuple[int, str, str]]:
-    """Row, the line, and what a mistake makes of it."""
-    before = "("
-    for token in function.tokens:
-        line, start, stop = lines[token.start[0] - 1], token.start[1], token.end[1]
-        new = SWAPS.get(token.string)
-        if token.type == tokenize.NUMBER:
-            value = ast.literal_eval(token.string)
-            new = str(value + 1 if value in (0, 1) else value * 2)
-        if new is not None and not (token.string in ("*", "**") and before in "([{,"):
-            yield token.start[0], line.strip(), (line[:start] + new + line[stop + (not new) :]).strip()
-        before = token.string
-    for row in sorted({token.start[0] for token in function.tokens}):
-        for pattern, new in REWRITTEN.items():
-            yield row, lines[row - 1].strip(), re.sub(pattern, new, lines[row - 1].strip(), count=1)
 
 
 def find(mutant: dict[str, str], known: list[Function]) -> list[Place]:
@@ -265,13 +207,9 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the tree in which they are planted")
     runs = ROOT / "runs" / "mutants"
     parser.add_argument("--folder", type=Path, default=runs, help="remove it to begin anew")
-    parser.add_argument("--draw", type=int, help="print so many mutants of the tree, drawn anew")
     parser.add_argument("--find", action="store_true", help="print those whose code is not found")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
-    if asked.draw:
-        print("\n".join(map(json.dumps, draw(asked.root / "src", asked.draw))))
-        return 0
     if not asked.find and not (folder / "tree").exists():
         cover(asked.root, folder)
     mutants = json.loads(LIST.read_text())

@@ -204,6 +204,18 @@ def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     assert found.posterior.mean[20] == 0.0 and found.posterior.sd[20] > found.tau * 0.9
 
 
+def test_comparisons_exported_four_times_say_no_more_than_once_where_copies_are_a_cluster():
+    comparison, sign, annotator, delta, m = drawn(Pool(1200, n_annotators=30), 4).arrays
+    (once,) = shrink_votes(comparison, sign, annotator, delta, m)
+    apart = np.arange(4).repeat(len(sign)) * 1200 + np.tile(comparison, 4)
+    copies = apart, np.tile(sign, 4), np.tile(annotator, 4), np.tile(delta, (4, 1)), m
+    (sure,), (found,) = shrink_votes(*copies), shrink_votes(*copies, np.tile(comparison, 4))
+    np.testing.assert_allclose(found.posterior.mean, once.posterior.mean, atol=0.03)
+    np.testing.assert_allclose(found.posterior.sd, once.posterior.sd, rtol=0.05)
+    assert (sure.posterior.sd < 0.7 * found.posterior.sd).all()
+    assert found.tau_low == pytest.approx(once.tau_low, rel=0.1)
+
+
 def test_probability_is_that_of_the_posterior_and_holds_under_both_priors():
     value = np.random.default_rng(0).normal(size=40)
     found = shrink_normal(value, np.full(40, 0.5))

@@ -315,15 +315,15 @@ def shrunken(design: Design, leans: Leans) -> list[Shrunk]:
     """What is believed of each attribute's deviations.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
-    per annotator too. Otherwise, and where anchors or the design fix the level or prompts have several comparisons,
-    the estimates are taken as normal with their standard errors, and an infinite one as that of its number of votes.
+    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal with
+    their standard errors, and an infinite one as that of its number of votes.
 
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
-    from_votes = from_votes and design.prompt is None
-    integrated = shrink_votes(*design.votes) if from_votes and not leans.absolute.all() else []
+    from_votes = from_votes and not leans.absolute.all()
+    integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
     deviation, se = _own(leans, leans.finite_deviation), _own(leans, leans.finite_se)
     found = []
     for j, known in enumerate(leans.absolute):

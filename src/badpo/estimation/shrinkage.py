@@ -47,6 +47,7 @@ FEW = 40
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS = 50
 NODES = 11
+ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
 LIKELY = 0.5
 NARROWEST, WIDEST = 0.01, 0.99
 _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
@@ -340,7 +341,8 @@ class _Pool:
     A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
     varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
     ``squares`` has its entries squared. ``scale`` has for each attribute the typical error of a lean when all lean
-    alike. ``point`` is where the likelihood was expanded last, from where the next mode is sought.
+    alike. ``point`` is where the likelihood was expanded last, from where the next mode is sought. The likelihood is
+    raised to 1 / ``dispersion``.
     """
 
     def __init__(self, votes: LeanVotes) -> None:
@@ -352,20 +354,29 @@ class _Pool:
         self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
         self.design = votes.design(informed)
         self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
-        equal = np.zeros(self.design.shape[1])
-        self.point = self.expanded(equal, self.value(equal))
+        self.row, self.dispersion = votes.row, 1.0
+        self.point = self.expanded(np.zeros(self.design.shape[1]))
         diagonal = self.point.information.diagonal()
         total, self.n_leans = np.bincount(self.attribute, diagonal, q), informed.sum(axis=0)
         self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
 
     def value(self, leans: Floats) -> float:
         """The log-likelihood."""
-        return float(self.model.values(self.design @ leans).sum())
+        return float(self.model.values(self.design @ leans).sum()) / self.dispersion
 
-    def expanded(self, leans: Floats, value: float) -> _Point:
-        """The likelihood around some leans where it has this value."""
-        at = self.model.curvature(self.design @ leans)
+    def expanded(self, leans: Floats, value: float | None = None) -> _Point:
+        """The likelihood around some leans, where its value may be known."""
+        found = self.model.curvature(self.design @ leans)
+        tempered = found.score / self.dispersion, found.information / self.dispersion
+        at = found._replace(score=tempered[0], information=tempered[1])
+        value = self.value(leans) if value is None else value
         return _Point(leans, value, at, self.turned @ (at.information @ self.design))
+
+    def temper(self, dispersion: float) -> None:
+        """Take another dispersion from here on."""
+        if dispersion != self.dispersion:
+            self.dispersion = dispersion
+            self.point = self.expanded(self.point.leans)
 
 
 class _Point(NamedTuple):
@@ -391,6 +402,7 @@ def shrink_votes(
     annotator: ArrayLike,
     delta: ArrayLike,
     n_annotators: int,
+    clusters: ArrayLike | None = None,
 ) -> tuple[Shrunk, ...]:
     r"""Posterior deviations and tau from the conditional likelihood of the votes, the leans integrated out.
 
@@ -403,8 +415,10 @@ def shrink_votes(
 
     Parameters
     ----------
-    comparison, sign, annotator, delta, n_annotators
-        As in `badpo.estimation.fit.fit_conditional`.
+    comparison, sign, annotator, delta, n_annotators, clusters
+        As in `badpo.estimation.fit.fit_conditional`. With clusters the likelihood is raised to 1 / phi, with phi how
+        much more than the model says the clusters' scores vary (`_dispersion`): where people lean more on one prompt
+        than on another, errors are larger, and tau and the leans are those over all prompts.
 
     Returns
     -------
@@ -426,10 +440,13 @@ def shrink_votes(
     (True, True)
     """
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
-    spread = pool.scale.copy()
+    spread, dispersion = pool.scale.copy(), np.ones(len(pool.scale))
     known = np.flatnonzero(pool.n_leans > 1).tolist()
-    for _ in range(1 if len(known) < 2 else 2):
+    rounds = (1 if len(known) < 2 else 2) if clusters is None else ROUNDS_OF_CLUSTERS
+    for _ in range(rounds):
+        before = dispersion.copy()
         for j in known:
+            pool.temper(dispersion[j])
             at = _profile(pool, spread, j)
             best = minimize_scalar(
                 lambda share, at=at: -at(share).log_marginal,
@@ -438,8 +455,13 @@ def shrink_votes(
                 options={"xatol": 1e-2},
             )
             spread[j] = _tau_at(float(best.x), pool.scale[j])
+            if clusters is not None:
+                dispersion[j] = _dispersion(pool, at(float(best.x)), np.asarray(clusters))[j]
+        if clusters is not None and np.abs(dispersion - before).max() < SETTLED:
+            break
     found = [_nothing_known(n_annotators)] * len(spread)
     for j in known:
+        pool.temper(dispersion[j])
         found[j] = _shrunk_attribute(pool, spread, j)
     return tuple(found)
 
@@ -453,6 +475,30 @@ def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], _Posterio
         return _given_spreads(pool, spreads)
 
     return at
+
+
+def _dispersion(pool: _Pool, posterior: _Posterior, clusters: NDArray) -> Floats:
+    r"""How much more than the model says the scores of clusters vary, for each attribute; at least 1.
+
+    .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
+
+    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at
+    the mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
+    """
+    entries = pool.design.tocoo()
+    cluster = np.unique(clusters, return_inverse=True)[1][pool.row]
+    pairs = entries.col + pool.design.shape[1] * cluster[entries.row]
+    cells, cell = np.unique(pairs, return_inverse=True)
+    lean, apart = cells % pool.design.shape[1], sparse.csr_array((entries.data, (entries.row, cell)))
+    at, into = pool.point.at, sparse.csr_array(apart.T)
+    score = pool.dispersion * (into @ at.score)
+    information = pool.dispersion * (into @ (at.information @ apart))
+    squares = score**2 + information.power(2) @ posterior.sd[lean] ** 2
+    found, expected = (
+        np.bincount(pool.attribute[lean], each, len(pool.scale))
+        for each in (squares, information.diagonal())
+    )
+    return np.maximum(found / np.where(expected > 0, expected, np.inf), 1.0)
 
 
 def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
@@ -617,11 +663,13 @@ def _higher_derivatives(pool: _Pool, variance: Floats, at: Curvature) -> tuple[F
     covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
     :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
-    skew = 1 - 2 * (pool.won - at.score)
+    skew = 1 - 2 * (pool.won - pool.dispersion * at.score)
     spread = pool.squares @ variance
     together = at.information
     third = -(pool.turned @ (together @ (skew * spread)))
-    pairs = skew * (together @ (skew * spread)) - 2 * (together.multiply(together) @ spread)
+    pairs = skew * (together @ (skew * spread)) - 2 * pool.dispersion * (
+        together.multiply(together) @ spread
+    )
     return third / variance, -(pool.squares.T @ pairs) / variance
 
 
