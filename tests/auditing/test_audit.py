@@ -260,6 +260,38 @@ def test_too_little_to_say_much(kind):
     assert data["unanimous_share"] in ((1.0,) if kind == "unanimous" else (None, 0.0, 1.0))
 
 
+def alone(table: pd.DataFrame) -> pd.DataFrame:
+    """The table, and one annotator who judged other comparisons than everybody else."""
+    own = table.drop_duplicates("comparison_id").assign(annotator="alone", annotator_class="crowd")
+    own[["comparison_id", "response_a", "response_b"]] += " too"
+    return pd.concat([table, own])
+
+
+ODD = {
+    "W125": ("form 2 groups that share no cross-group comparison (12 + 1)", alone),
+    "W128": ("a was shown first in every judgment", lambda table: table.assign(shown_first="a")),
+    "W430": ("whoever judged the same comparison chose the same side", LITTLE["unanimous"]),
+    "W431": (
+        "agree no more than by chance (50% ",
+        lambda t: t.assign(winner=np.random.default_rng(3).choice(["a", "b"], len(t))),
+    ),
+    "N432": (
+        "has a single annotator",
+        lambda t: t.assign(annotator_class=np.where(t["annotator"] == "w0", "model", "people")),
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ODD)
+def test_what_is_odd_is_a_sentence_that_says_what_to_do(code, table, result, tmp_path):
+    what, change = ODD[code]
+    odd = audit(change(table[0]), [Length(), *[Position()] * (code == "W128")])
+    (told,) = [row for row in odd.warnings if row["code"] == code]
+    assert what in told["what"] and told["remedy"] and code not in codes(result)
+    odd.people_to_html(tmp_path / "people.html")
+    assert "nan" not in str(odd).lower().split()
+
+
 def test_repeats_are_counted_and_weights_are_not_left_out_silently():
     table, _ = votes(200, 6)
     again = table.head(30).assign(winner=table["winner"].head(30).map({"a": "b", "b": "a"}))
@@ -306,7 +338,9 @@ def test_teams_that_one_comparison_joins_or_none_have_means_of_their_own(is_join
     of_team = apart.annotators.groupby(apart.annotators["component"])["deviation"].mean()
     assert of_team.to_numpy() == pytest.approx([0, 0], abs=1e-9)
     assert apart.summary["pool"]["length"]["tau"] < 0.7
-    assert "within groups" in str(audit_verdicts(apart.summary))
+    (told,) = audit_verdicts(apart.summary)
+    assert "the mean of their group with" in str(told) and "Tau by group: 6 annotators, 0" in str(told)
+    assert "within groups; whether they differ from one another the votes do not say" in str(told)
 
 
 def test_one_team_and_pairs_of_people_are_not_taken_apart():

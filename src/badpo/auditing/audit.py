@@ -126,14 +126,15 @@ def audit(
     progress("annotators", 0.2)
     design = Design(judgments)
     people = people_of(judgments, design, options)
-    problems += audit_findings(judgments, design, options, people)
+    both = both_orders(judgments)
+    health = data_health(judgments, design, both, source or _named(data))
+    problems += audit_findings(judgments, design, options, people, health["agreement"])
     progress("undeclared features", 0.6)
     features = undeclared_features(judgments)
     problems += _of_features(judgments, features, design, people)
     progress("pool", 0.8)
-    both = both_orders(judgments)
     parts = {
-        "data": data_health(judgments, design, both, source or _named(data)),
+        "data": health,
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
         "models": models_of(people.table, design, both),
@@ -312,6 +313,8 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
 # With fewer annotators the pool's interval says little about others.
 FEW_ANNOTATORS = 20
 NOT_RANDOM, UNLIKE, OUTLYING = 0.05, 0.01, 10.0
+# Agreement whose interval ends here is no better than that of coins, by anything that matters.
+BY_CHANCE = 0.55
 # Code -> what was found, and what to do.
 FINDINGS = {
     "W401": (
@@ -325,11 +328,12 @@ FINDINGS = {
     "N403": (
         "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
         "comparable; the estimates do not take it for granted",
-        "compare estimates in place of raw rates, and only within groups that the votes compare (W406, W411)",
+        "compare estimates in place of raw rates, and only of annotators who have the same number in the column "
+        "component",
     ),
     "W404": (
         "{:,} of {} ({:.0%}) have fewer than {} informative votes",
-        "read the spread over annotators and the classes; single estimates of these people are not sure",
+        "read the spread over annotators and the classes; single estimates of these are not sure",
     ),
     "W405": (
         "the votes give {} no bounded estimate: all that compare them with some others went one way",
@@ -347,7 +351,7 @@ FINDINGS = {
     ),
     "W408": (
         "the anchors do not reach everyone, so the level stays open",
-        "let an anchor judge comparisons with the others",
+        "let an anchor judge comparisons with the others; until then leans count from the mean of their group",
     ),
     "W409": (
         "{} do not say how far annotators differ{}; no estimate is shrunk",
@@ -362,7 +366,8 @@ FINDINGS = {
     "W413": (
         "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
         "annotators and in tau; only the pool's intervals and the tests are clustered by prompt",
-        "use --quality conditional, whose errors are clustered",
+        "use --quality conditional, whose errors are clustered, where its votes suffice; else read these intervals as "
+        "too narrow",
     ),
     "W414": (
         "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
@@ -374,9 +379,22 @@ FINDINGS = {
         "toward the other where only that one differs (p = {:.2g}): leans and flags may be about either",
         "declare it beside the other, and read the flags again",
     ),
+    "W430": (
+        "whoever judged the same comparison chose the same side: the votes tell no annotator from another",
+        "check the export: does a majority, or one vote, stand there for everyone? Else have them judge closer calls",
+    ),
+    "W431": (
+        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % interval {:.0%} to {:.0%}): they may "
+        "answer at random, or no side is better, and that nobody seems to lean then means little",
+        "give each of them some comparisons of which one side is plainly better, and look at who misses those",
+    ),
+    "N432": (
+        "this class has a single annotator: what is said of it is about that one, and tells nothing about its kind",
+        "have more of its kind judge before comparing it with others",
+    ),
     "N415": (
         "the pool's intervals hold for other prompts judged by these annotators, who are few; others may differ",
-        "have more people judge before saying how people lean",
+        "have more annotators judge before saying how others lean",
     ),
 }
 
@@ -386,19 +404,29 @@ Found = tuple[Any, ...]
 
 
 def audit_findings(
-    judgments: Judgments, design: Design, options: AuditOptions, people: AuditedPeople
+    judgments: Judgments,
+    design: Design,
+    options: AuditOptions,
+    people: AuditedPeople,
+    agreement: Json,
 ) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
     are_several = design.has_identities and design.prompt is not None
+    shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
     unlike_chance = "N403" if quality == "conditional" else "W403"
     rows: list[Found] = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
         ("column prompt_id", "W413", are_several and quality != "conditional", quality),
         ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
+        ("data.agreement", "W430", agreement["percent"] == 1),
+        ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),
     ]
+    if len(design.labels) > 1:
+        sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
+        rows += [(f'class "{label}"', "N432", True) for label in sizes.index[sizes == 1]]
     for j, name in enumerate(design.attributes):
         found = _of_people(j, design, options, people) if design.has_identities else []
         found += _of_outliers(judgments, design, j)

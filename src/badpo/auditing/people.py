@@ -15,7 +15,7 @@ from scipy.special import ndtri, stdtrit
 
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import pseudonyms
+from badpo.data.privacy import FEWEST_ANNOTATORS, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.data.tables import side_pairs
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
@@ -72,6 +72,10 @@ OUT_OF_REACH = (
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
 VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 NO_INFORMATION = "not known: no vote tells annotators apart"
+
+
+WITHIN = " That is within groups; whether they differ from one another the votes do not say."
+UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
 
 # -- what is asked for -------------------------------------------------------------------------------------------
@@ -251,6 +255,8 @@ def choose_quality(design: Design, options: AuditOptions, assignment_p: float | 
     if options.quality is not None:
         kind = options.quality.partition(":")[0]
         return kind, f"asked for; {QUALITIES[kind].format(column=options.quality_column)}"
+    if not design.informative.any() and len(np.unique(design.comparison)) < len(design.comparison):
+        return "conditional", UNANIMOUS
     saw = design.per_annotator(design.cross) > 0
     informed = saw & (design.per_annotator(design.informative) > 0)
     without = 1 - informed.sum(axis=0) / np.maximum(saw.sum(axis=0), 1)
@@ -464,10 +470,10 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     table = annotator_table(design, leans, spreads, options)
     equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
     classes = _classes(design, leans)
-    pool = {}
+    pool, is_person = {}, pd.isna(design.models)
     for j, name in enumerate(design.attributes):
-        spread = _spread(spreads[j], float(equal_p[j]), *classes[j])
-        is_person = pd.isna(design.models)
+        groups = _groups(leans, j, is_person)
+        spread = _spread(spreads[j], float(equal_p[j]), groups, *classes[j])
         counts = _counts(design, leans, j, is_person) | {
             "n_flagged": table["flag"][table["attribute"] == name].sum()
         }
@@ -508,18 +514,37 @@ def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | Non
     return [(of.to_dict("records"), p) for of, p in zip(rows, found.p_value.tolist(), strict=True)]
 
 
-def _spread(spread: Shrunk, equal_p: float, classes: list[Json], class_p: float | None) -> Json:
-    """How far annotators and classes differ, and the variant of training that follows."""
+def _groups(leans: Leans, j: int, is_person: Bools) -> list[Json]:
+    """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
+    rows, sizes = [], pd.Series(leans.component[:, j])[leans.component[:, j] >= 0].value_counts()
+    large = sizes.index[sizes >= FEWEST_ANNOTATORS]
+    for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
+        mine = leans.component[:, j] == group
+        own = (_own(leans, each)[mine, j] for each in (leans.finite_deviation, leans.finite_se))
+        found = shrink_normal(*own)
+        rows.append(
+            {"n": mine.sum(), "n_people": (mine & is_person).sum(), "tau": found.tau}
+            | {"tau_ci": [found.tau_low, found.tau_high]}
+        )
+    return rows
+
+
+def _spread(
+    spread: Shrunk, equal_p: float, groups: list[Json], classes: list[Json], class_p: float | None
+) -> Json:
+    """How far annotators, groups and classes differ, and the variant of training that follows."""
     advice = recommend(spread, equal_p, class_p)
     return {
         "tau": spread.tau,
         "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
         "reliability": spread.reliability,
         "equal_leans_p": equal_p,
+        "is_divided": len(groups) > 0,
+        "groups": groups,
         "classes": classes,
         "class_test_p": class_p,
         "recommendation": advice.variant,
-        "recommendation_reason": advice.reason,
+        "recommendation_reason": f"{advice.reason}{WITHIN * bool(groups)}",
     }
 
 
@@ -530,7 +555,6 @@ def _counts(design: Design, leans: Leans, j: int, is_person: Bools) -> Json:
     n_cross, n_groups = design.cross[:, j].sum(), len(set(leans.component[:, j]) - {-1})
     return {
         "components": n_groups,
-        "is_divided": n_groups > 1,
         "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
         "n_estimated": (status == "ok").sum(),
         "n_insufficient": (status == "insufficient").sum(),

@@ -79,10 +79,12 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
         return
     usual, share = np.median(n_votes[has_voted]), n_votes / n_votes.sum()
     classes = judgments.annotators["annotator_class"]
-    is_alone = classes.notna() & ~classes.duplicated(keep=False)
-    for k in np.flatnonzero((share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual) & ~is_alone):
+    is_known = judgments.annotators["model"].notna() | (
+        classes.notna() & ~classes.duplicated(keep=False)
+    )
+    for k in np.flatnonzero((share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual) & ~is_known):
         what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
-        remedy = "give it an annotator_class of its own, or leave it out"
+        remedy = 'give it an annotator_class of its own ("model" for a model, which is then named), or leave it out'
         yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
 
 
@@ -110,6 +112,12 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
         remedy = "raise the threshold or the ratio, so that pairs which hardly differ count as alike"
         found.append(Problem("W122", what, where, remedy, n_cross))
+    if attribute.is_position and judgments.votes["shown_first"].nunique() == 1:
+        first = judgments.votes["shown_first"].dropna().iloc[0]
+        what = f"{first} was shown first in every judgment: a preference for the first side and better responses on it "
+        what += "look the same"
+        remedy = "nothing where chance decided which response is on which side; else show some in the other order"
+        found.append(Problem("W128", what, where, remedy, n_cross))
     return found
 
 
@@ -141,7 +149,7 @@ def _of_annotators(
     without = has_told & (np.bincount(annotator[delta != 0], minlength=k) == 0)
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never saw the sides differ"
-        remedy = "their lean is not known; they are given the pool's mean"
+        remedy = "their lean is not known; training gives them the pool's mean"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
     one_way = separated_annotators(annotator, judgments.votes["sign"], delta, k).ravel() != 0
     if n := int(one_way.sum()):

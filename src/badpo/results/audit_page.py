@@ -163,6 +163,9 @@ def _telling_pool(pool: Json, summary: Json) -> Json:
     no_advice = {"recommendation": None, "recommendation_reason": ""}
     if len(told["classes"]) < 2 and pool["classes"]:
         told |= {"class_test_p": None, **(no_advice if pool["recommendation"] == "class" else {})}
+    sizes = {str(i): row["n_people"] for i, row in enumerate(pool["groups"])}
+    hidden = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
+    told["groups"] = [row for i, row in enumerate(pool["groups"]) if str(i) not in hidden]
     if is_about_few(_n_told(pool), pool["n_people_told"]):
         told |= {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_leans_p": None}
         told |= {"classes": [], **no_advice}

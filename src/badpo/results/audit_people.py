@@ -35,7 +35,7 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
     summary = cleaned(summary)
     annotators = annotators.assign(
         attribute=annotators["attribute"].map(cleaned),
-        annotator=[shown(name, 20) for name in annotators["annotator"]],
+        annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
     figures = [draw(summary, annotators) for draw in (caterpillar_figure, agreement_figure)]
     return (
@@ -115,7 +115,7 @@ def _by_attribute(summary: Json, annotators: pd.DataFrame) -> Iterator[tuple[str
 
 
 def _leans(row: Json) -> DotRow:
-    name = row["model"] or row["annotator"]
+    name = row["annotator"]
     own = Mark(row["deviation"], f"{name}, own estimate", OWN, row["ci_low"], row["ci_high"])
     shrunken = Mark(row["shrunk"], f"{name}, shrunken", row["style"], row["post_low"], row["post_high"])
     return DotRow(name, (own, shrunken), f"{row['n_informative']:,}")

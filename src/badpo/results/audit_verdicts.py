@@ -96,6 +96,7 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
             return "The votes cannot tell annotators apart."
         return f"Annotators differ (p = {p_value:.2g}); how far, the votes do not say."
     tau, (low, high) = pool["tau"], pool["tau_ci"]
+    middle = "their group" if pool["is_divided"] else "the pool"
     if not has_usable_spread(pool):
         text = (
             f"How far annotators differ cannot be read from these votes: tau {decimal(tau)} (95 % interval "
@@ -103,18 +104,23 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
         )
     else:
         text = (
-            f"Leans of single annotators spread around the pool mean with standard deviation tau {decimal(tau)} "
-            f"(95 % interval {interval_text(low, high)})."
+            f"Leans of single annotators spread around the mean of {middle} with standard deviation tau "
+            f"{decimal(tau)} (95 % interval {interval_text(low, high)})."
         )
         if pool["is_divided"]:
-            text += (
-                " That is within groups: the votes do not compare groups with one another, or hardly."
-            )
+            text += " The votes do not compare groups with one another, or hardly."
+        if pool["groups"]:
+            text += f" Tau by group: {'; '.join(map(_of_group, pool['groups']))}."
         if not low:
             text += " A spread of zero is not ruled out."
-    where = "a lean" if pool["absolute"] else "a deviation from the pool mean"
+    where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
     beyond = f"{where} beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
     return f"{text} Flagged for {beyond}: {count_text(pool.get('n_flagged', 0))}."
+
+
+def _of_group(group: Json) -> str:
+    interval = interval_text(*group["tau_ci"])
+    return f"{count_text(group['n'])} annotators, {decimal(group['tau'])} ({interval})"
 
 
 def _verdict(summary: Json, row: Json, label: str) -> AuditVerdict:
@@ -162,6 +168,8 @@ def _finding(row: Json, label: str, toward: str) -> str:
 
 
 def _odds(odds: float) -> str:
+    if abs(odds - 1) < 0.05:
+        return "about one to one"
     return (
         f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
     )
