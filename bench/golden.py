@@ -31,6 +31,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from bench.faults import small_project
+
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT.parent / "shared" / "data"
 INPUTS = "BADPO_GOLDEN_INPUTS"  # the base's checkout, in the environment of both sides
@@ -99,59 +101,9 @@ def votes(n_comparisons: int = 60, **changes) -> None:
     write(planted(n_comparisons=n_comparisons, **changes))
 
 
-TRAINING = yaml.safe_load(
-    "{max_steps: 40, save_steps: 20, per_device_train_batch_size: 8, learning_rate: 1.0e-3, reference_cache: cache, "
-    "use_cpu: true, bf16: false, gradient_checkpointing: false, report_to: none, disable_tqdm: true}"
-)
-RECIPE = yaml.safe_load(
-    "{model_name_or_path: model, dataset_name: votes.jsonl, output_dir: runs, attributes: [length], held_out: 0.2}"
-)
-
-
 def project(**changes) -> None:
     """A small model, votes, a recipe, and questions."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    from tests import tiny
-
-    torch.manual_seed(0)
-    size = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    tokens = {"vocab_size": 64, "pad_token_id": 0, "eos_token_id": 1, "max_position_embeddings": 96}
-    model = LlamaForCausalLM(LlamaConfig(**size, **tokens, num_key_value_heads=2, initializer_range=0.2))
-    model.save_pretrained("model")
-    tiny.tokenizer().save_pretrained("model")
-    write(tiny.votes(n_comparisons=60, n_annotators=6))
-    Path("run.yaml").write_text(yaml.safe_dump(RECIPE | TRAINING | changes))
-    firsts, seconds = ("cat", "dog", "red", "blue", "big"), ("sat", "ran", "and", "then")
-    thirds = ("fast", "slowly", "home", "w1", "w2")
-    questions = [f"the {a} {b} {c}" for a in firsts for b in seconds for c in thirds]
-    Path("questions.txt").write_text("\n".join(questions))
-
-
-def bad_tables() -> None:
-    """``check`` on tables with one thing wrong in each."""
-    table = planted(n_comparisons=60)
-    others = {"response_a": "", "winner": "left", "annotator": None}
-    changes = [*others.items(), ("response_a", "another"), ("annotator_class", "other")]
-    tables = (
-        table,
-        table.drop(columns="winner"),
-        table.rename(columns={"response_a": "respons_a"}),
-        *(table.assign(**{name: table[name].mask(table.index == 3, value)}) for name, value in changes),
-        table.assign(response_b=table["response_a"]),
-        *(table.assign(winner=winner) for winner in ("tie", "a")),
-        *(table.assign(annotator=who) for who in ("w0", [f"w{i}" for i in range(len(table))])),
-        pd.concat([table, table.head(40)]),
-        table.head(0),
-        table.drop(columns=["comparison_id", "prompt_id"]),
-        table.assign(prompt=7),
-        table.assign(score_a=1.0, score_b=2.0),
-    )
-    for number, one in enumerate(tables):
-        badpo(f"check {write(one, f'{number}.jsonl')} --attribute length")
-    Path("torn.jsonl").write_text('{"prompt": "a"')
-    Path("other.csv").write_bytes(b"\xff\xfe\x00")
+    small_project.make_project({"max_steps": 20, "save_steps": 10, **changes})
 
 
 def importers() -> None:
@@ -203,18 +155,18 @@ OTHERWISE = (
     "--batching comparisons --output_dir comparisons",
     "--use_peft true --lora_target_modules all-linear --output_dir adapter",
 )
-ASKED = "--target chosen=0.4 --prompts questions.txt --word cat=dog"
-WHERE = "--data imported.parquet --audit audit --runs runs --mapping whose.json --state state.json"
-# a trained run has all of these words together in every answer
-MORE_WORDS = "--word red=blue --word big=small --word fast=slowly"
+ASKED = "--target chosen=0.3 --prompts questions.txt" + "".join(
+    f" --word {w}" for w in small_project.SWAPPED
+)
 TAUGHT = "--mode train --steps 4 --rounds 2 --learning-rate 1e-3"
+WHERE = "--data imported.parquet --audit audit --runs runs --mapping whose.json --state state.json"
 VARIANTS = ("none", "pooled", "per_annotator", "shared_mean", "class")
 REFUSED = (
     ["", "chekc", "audit", "audit absent.csv", "audit votes.jsonl --attribute lenght", "train"]
     + ["train --betta 1", "train --config absent.yaml", "evaluate nowhere", "report nowhere"]
     + ["anchor nowhere --target woman=2", "anchor nowhere --target woman=0.5", "reproduce nothing"]
     + ["forget nobody", "import absent.csv --out a.csv", "demo --seeds x", "corpus signed"]
-    + ["watch absent.csv --state s", "check torn.jsonl", "check other.csv", "check absent.csv"]
+    + ["watch absent.csv --state s", "check run.yaml", "check absent.csv"]
 )
 # fmt: off
 CASES = {
@@ -222,24 +174,21 @@ CASES = {
                            f"{AUDIT} --out plain --people", f"{AUDIT} --anchor w1 --anchor w2 --out anchored",
                            f"{AUDIT} --anchor-class crowd --out class", f"{AUDIT} --quality random --out random",
                            f"{AUDIT} --fdr 0.05 --rho 0.2 --out mixture"), 1e-6),
-    "check": Case((bad_tables,)),
     "attributes": Case((votes, "attributes list",
                         f"attributes test {TABLE} --attribute length --sweep ratio=1.25,1.5,2",
                         f"attributes test {TABLE} --attribute length --attribute markdown")),
     "importers": Case((importers,)),
     "watch": Case((watch,), 1e-6),
-    "refused": Case((bad_tables, votes, *REFUSED)),
+    "refused": Case((votes, *REFUSED)),
     "corpora": Case(("corpus signed --n 300 --out signed", "corpus style --n 300 --out style"), 1e-6),
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
                    "evaluate runs/dpo-s42 runs/shared_mean-s42", "report runs --out report.html")),
     "train-warm": Case((partial(project, bias={"variant": "shared_mean", "warm_start": "offline"}), TRAIN), 1e-5),
     "two-processes": Case((project, partial(launched, TRAIN))),
     "train-otherwise": Case((project, *(f"{TRAIN} {keys}" for keys in OTHERWISE))),
-    "anchor": Case((project, f"anchor model {ASKED} {MORE_WORDS} --out sampled",
-                    f"anchor model {ASKED} {MORE_WORDS} {TAUGHT} --out trained"), 1e-6),
-    "anchor-run": Case((project, f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ASKED} --out sampled",
-                        f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6),
-    "forget": Case((partial(project, max_steps=10), f"import {TABLE} --out imported.parquet --write-mapping whose.json",
+    "anchor": Case((project, f"anchor model {ASKED} --out sampled", f"anchor model {ASKED} {TAUGHT} --out trained",
+                    f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6, smaller=True),
+    "forget": Case((project, "import export.jsonl --out imported.parquet --write-mapping whose.json",
                     f"{TRAIN} --dataset_name imported.parquet", f"watch imported.parquet {WATCHED}",
                     "audit imported.parquet --attribute length --out audit --people",
                     *(f"forget 'person 3' {WHERE}{then}" for then in (" --dry-run", ""))), 1e-6),
@@ -437,29 +386,19 @@ def run_child(name: str) -> int:
 
 
 def run_smaller(arguments: list[str]) -> None:
-    """``badpo`` with the demo and the suites at the scale of a test, changed before what stands above imports them."""
-    from badpo_paper import settings
-    from badpo_paper.corpora import bundled
+    """``badpo`` with the demo and the suites at the scale of a test."""
+    from badpo_paper import datasets, settings
 
-    prompts, steps = bundled.signing_prompts()[:8], {"max_steps": 40, "per_device_train_batch_size": 8}
-    keys = settings.TINY | steps | {"batching": "random"}
-    keys["reference"] = settings.TINY["reference"] | steps
-    size = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
-    settings.build_model = partial(settings.build_model, **size)
-    settings.build_tokenizer = partial(settings.build_tokenizer, vocab_size=600)
-    bundled.signing_prompts = lambda: prompts
-    from badpo_paper import datasets
-
+    small_project.make_smaller()
     datasets.N_PAIRS = datasets.N_DEMO_PAIRS = 300
-    settings.TINY = settings.DEMO = keys
-    settings.DEMO_SHAPE = {}
-    for name in ("tiny", "demo"):
-        old = settings.SCALES[name]
-        shapes = dict.fromkeys(old.keys, {"vocab_size": 600})
-        shapes["other"] = {"vocab_size": 1024, "is_mistral": True}
-        short = replace(old.decoding, max_new_tokens=8)
-        all_keys = dict.fromkeys(old.keys, keys)
-        settings.SCALES[name] = replace(old, keys=all_keys, shapes=shapes, decoding=short)
+    tiny, steps = settings.SCALES["tiny"], {"max_steps": 20, "per_device_train_batch_size": 8}
+    keys = settings.TINY | steps | {"batching": "random"}
+    keys["reference"] = keys["reference"] | steps
+    decoding = replace(tiny.decoding, max_new_tokens=8)
+    shapes = dict.fromkeys(tiny.keys, {"n_layers": 1})
+    settings.SCALES["tiny"] = replace(
+        tiny, keys=dict.fromkeys(tiny.keys, keys), shapes=shapes, decoding=decoding
+    )
     sys.argv[1:] = arguments
     runpy.run_module("badpo", run_name="__main__", alter_sys=True)
 

@@ -22,7 +22,7 @@ from bench.faults import GENERATED, Row
 from bench.timing import machine
 
 # Minutes that a kind of fault may take, in the order in which they are run; of another budget each has the same share.
-KINDS = {"kills": 24, "torn_files": 6, "full_disk": 3, "fuzz": 6, "two_writers": 40}
+KINDS = {"kills": 27, "torn_files": 6, "fuzz": 6, "two_writers": 40}
 MINUTES = sum(KINDS.values())
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
 # A kind that takes this many times its share is ended: it hangs.

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments and before every kind of change of a file; then the same command again, and compare.
+"""SIGKILL and full disks at every kind of change of a file; then the same command again, and compare.
 
 What is compared is every file that two uninterrupted runs have in common, byte by byte: the policy, theta, both
 optimizers' moments, the random states, ``log.jsonl``, readouts, tables and the cache.
@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 from badpo.data.privacy import pseudonyms
+from badpo.training.checkpoints import damage
 from bench.faults import Row, small_project
 from bench.faults.children import Kill, run_child
 from bench.faults.small_project import STAGES, Stage
@@ -23,6 +24,7 @@ FEWEST = 2  # of a stage, however short the time is
 # In a long call, however slow the machine is: the share of a stage's kills that is more than 200 in all.
 LONG_SECONDS, LEAST_SHARE = 600.0, 0.7
 OUTCOME = "the same command again ends bit-equal"
+FULL = "a full disk"
 
 
 def rows(budget_seconds: float) -> list[Row]:
@@ -50,7 +52,7 @@ def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
     lost: Counter[str] = Counter()
     while (n := injected.total()) < stage.n_kills and (time.monotonic() < end or n < least):
         at_random = Kill(after_seconds=draw.uniform(0, whole.seconds))
-        kill = Kill(before_write=points.pop()) if n % 3 < 2 and points else at_random
+        kill = Kill(points.pop(), is_full=n % 4 == 3) if n % 3 < 2 and points else at_random
         small_project.copy_project(template, project)
         moments, problem = kill_and_go_on(stage, project, kill, whole, draw)
         injected.update(moments)
@@ -61,19 +63,32 @@ def rows_of(stage: Stage, place: Path, seconds: float, least: int) -> list[Row]:
             lost.update(set(moments))
             told = f"{stage.name}, killed {', then '.join(moments)}: {problem}"
             print(told, file=sys.stderr, flush=True)
-    return [Row(f"SIGKILL {how}", stage.name, n, OUTCOME, lost[how]) for how, n in injected.items()]
+    return [Row(how, stage.name, n, OUTCOME, lost[how]) for how, n in injected.items()]
 
 
 def kill_and_go_on(stage: Stage, project: Path, kill: Kill, whole, draw) -> tuple[list[str], str]:
     """Kill a project, and sometimes what goes on with it, until it ends: the moments, and how the end failed."""
     moments: list[str] = []
+    if kill.is_full:
+        moments, full = [FULL], run_child(stage.command, project, kill, small_project.make_smaller)
+        if full.status and (problem := said_or_left_badly(full.output, project)):
+            return moments, problem
+        kill = Kill()
     while (ended := run_child(stage.command, project, kill, small_project.make_smaller)).was_killed:
-        moments.append(moment_of(ended.writes))
+        moments.append(f"SIGKILL {moment_of(ended.writes)}")
         at_write = Kill(before_write=draw.randint(1, len(whole.writes)))
         kills = [at_write, Kill(after_seconds=draw.uniform(0, whole.seconds))]
         again = draw.random() < 0.4 and len(moments) < MOST_IN_A_ROW
         kill = draw.choice(kills) if again else Kill()
     return moments, f"status {ended.status}: {ended.output[-1500:]}" if ended.status else ""
+
+
+def said_or_left_badly(output: str, project: Path) -> str:
+    """What is wrong with a full disk's message, or which checkpoint is neither whole nor gone; empty if nothing."""
+    if "Traceback" in output or "No space left on device" not in output:
+        return f"a traceback, or the disk is not named: {output[-800:]}"
+    checkpoints = [path for path in project.rglob("checkpoint-*") if path.is_dir()]
+    return next(filter(None, map(damage, checkpoints)), "")
 
 
 def still_named(project: Path) -> str:

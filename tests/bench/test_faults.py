@@ -37,7 +37,7 @@ def test_the_page_names_what_was_lost_and_what_was_not_run():
     assert "| SIGKILL | a step; a save | 5 | resumed \\| bit-equal | 0 |" in rows
     assert "| SIGKILL | a save | 2 | resumed | 1 |" in rows
     assert "**7 faults injected and 600 generated inputs tried, 1 with a loss.**" in rows
-    assert "**Not whole:** x" in rows and "Not run for this page: full_disk, two_writers." in rows
+    assert "**Not whole:** x" in rows and "Not run for this page: two_writers." in rows
     assert [name for name, found in KINDS.items() if faults.has_failed(found)] == ["kills", "torn_files"]
 
 
@@ -73,7 +73,7 @@ def test_a_child_is_killed_or_finds_the_disk_full_at_the_change_that_is_asked_fo
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["kills", "torn_files", "full_disk", "two_writers"])
+@pytest.mark.parametrize("name", ["kills", "torn_files", "two_writers"])
 def test_a_few_faults_lose_nothing(tmp_path, name):
     told = tmp_path / "rows.json"
     command = [sys.executable, "-m", "bench.faults", "--only", name, "--here", str(told)]
