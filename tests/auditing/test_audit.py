@@ -21,8 +21,8 @@ from tests.auditing.planted import LONG, SHORT, votes
 
 COLUMNS = (
     "annotator class model attribute component n_judgments n_cross n_informative raw_rate deviation se ci_low ci_high "
-    "shrunk post_sd post_low post_high odds_ratio q_value prob_exceeds flag status agreement "
-    "agreement_low agreement_high"
+    "shrunk post_sd post_low post_high odds_ratio q_value prob_exceeds flag status care care_low care_high "
+    "flag_care agreement agreement_low agreement_high"
 )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from badpo.estimation.care import equal_care_test, fit_care
+from badpo.estimation.care import beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.significance import equal_leans_test
 
@@ -26,23 +26,28 @@ CARELESS = np.repeat([0.0, 1.0], [4, M - 4])
 NOBODY = np.zeros(M)
 
 
+def about_the_line(votes):
+    leans, care = fit_conditional(*votes), fit_care(*votes)
+    return *beside_care(leans, care), care
+
+
 def test_clickers_are_careless_and_do_not_lean():
     votes = drawn(CARELESS, NOBODY)
-    fitted = fit_care(*votes)
-    assert equal_leans_test(*votes[:4], fit_conditional(*votes))[0] < 0.05
-    assert fitted.equal_leans_p[0] > 0.05
-    assert (np.abs(fitted.deviation) < 1.96 * fitted.se).mean() > 0.85
-    assert fitted.care[:4].max() < fitted.care[4:].min() + 0.3
+    leans, _, p, care = about_the_line(votes)
+    assert equal_leans_test(*votes[:4], fit_conditional(*votes))[0] < 0.05 < p[0]
+    assert (np.abs(leans.deviation) < 1.96 * leans.se).mean() > 0.85
+    assert care.care[:4].max() < care.care[4:].min() + 0.3
     truth = CARELESS / CARELESS.mean()
-    assert (np.abs(fitted.care - truth) < 1.96 * fitted.care_se).mean() > 0.8
+    assert (np.abs(care.care - truth) < 1.96 * np.sqrt(care.variance)).mean() > 0.8
 
 
 def test_a_leaner_is_found_beside_clickers():
-    fitted = fit_care(*drawn(CARELESS, 2.5 * (np.arange(M) == 10)))
-    far = fitted.deviation[:, 0] / fitted.se[:, 0]
+    votes = drawn(CARELESS, 2.5 * (np.arange(M) == 10))
+    leans, *_ = about_the_line(votes)
+    far = leans.deviation[:, 0] / leans.se[:, 0]
     assert np.argmax(far) == 10
-    assert far[10] > 3
-    assert np.delete(np.abs(far), 10).max() < 2.5
+    assert far[10] > 2.5
+    assert np.delete(np.abs(far), 10).max() < 2.0
 
 
 @pytest.mark.parametrize(("care", "unequal"), [(np.ones(M), False), (CARELESS, True)])
@@ -53,20 +58,44 @@ def test_of_equal_care_looks_past_leans(care, unequal):
 
 def test_exchanging_the_sides_changes_nothing():
     comparison, sign, annotator, delta, m = votes = drawn(CARELESS, np.linspace(-1, 1, M), n=200)
-    there, back = fit_care(*votes), fit_care(comparison, -sign, annotator, -delta, m)
-    np.testing.assert_allclose(there.deviation, back.deviation, atol=1e-6)
-    assert equal_care_test(*votes) == pytest.approx(
-        equal_care_test(comparison, -sign, annotator, -delta, m)
+    other = comparison, -sign, annotator, -delta, m
+    there, back = about_the_line(votes)[0], about_the_line(other)[0]
+    np.testing.assert_allclose(there.deviation, back.deviation, atol=1e-3)
+    assert equal_care_test(*votes) == pytest.approx(equal_care_test(*other))
+
+
+def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
+    comparison, sign, annotator, delta, m = drawn(np.ones(M), NOBODY, better=0.0, n=1200)
+    first = np.random.default_rng(1).choice([-1.0, 1.0], len(sign))
+    shift = np.where(annotator < 4, 4.0, 0.0) * first
+    sign = np.where(
+        np.random.default_rng(2).random(len(sign)) < np.tanh(np.abs(shift)),
+        np.where(shift, first, sign),
+        sign,
     )
+    seen, unseen = (
+        fit_care(comparison, sign, annotator, delta, m, known).care[:4].mean() for known in (shift, 0.0)
+    )
+    assert unseen < seen
 
 
-def test_without_any_lean_to_know_nothing_is_said():
+def test_without_care_to_know_nothing_changes():
     all_careless = drawn(NOBODY, NOBODY)
     comparison, sign, annotator, delta, m = all_careless
     unanimous = comparison, np.where(comparison % 2, 1, -1), annotator, delta, m
-    for votes in (all_careless, unanimous):
-        assert np.isnan(fit_care(*votes).care).all()
+    few = tuple(each[:40] for each in all_careless[:4])
+    for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), ((*few, m), "few")):
+        care = fit_care(*votes)
+        assert care.unknown == why
+        assert np.isnan(care.care).all()
+    leans = fit_conditional(*all_careless)
+    assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
 
 
-def test_equal_care_is_not_spread_out():
-    assert fit_care(*drawn(np.ones(M), NOBODY)).spread < 0.4
+@pytest.mark.parametrize("larger", [False, True])
+def test_equal_care_is_not_spread_out(monkeypatch, larger):
+    if larger:
+        monkeypatch.setattr("badpo.estimation.care.LARGEST_FACTORED", 3)
+    care = fit_care(*drawn(np.ones(M), NOBODY))
+    assert care.spread < 0.4
+    assert (np.abs(care.care - 1) < 1.96 * np.sqrt(care.variance)).mean() > 0.8

@@ -18,8 +18,10 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.data.tables import side_pairs
+from badpo.estimation.care import FEWEST, Care, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
 from badpo.estimation.shrinkage import (
+    Mixture,
     Shrunk,
     bayesian_fdr,
     benjamini_hochberg,
@@ -72,8 +74,16 @@ OUT_OF_REACH = (
 ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
 VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 NO_INFORMATION = "not known: no vote tells annotators apart"
-
-
+# Who follows quality less than half as closely as the others is careless.
+CARELESS = 0.5
+# By what is known of care.
+ABOUT_CARE = {
+    "": "deviations count from a line in care, which comparisons whose sides do not differ tell",
+    "few": "care is not known: too few votes are on comparisons whose sides do not differ in any attribute",
+    "careless": "care is not known: where sides do not differ in any attribute, annotators agree as if by chance",
+    "unanimous": "care is not known: where sides do not differ in any attribute, annotators hardly ever disagree",
+}
+LEVELS_KNOWN = "care is not needed: the levels of all leans are known"
 WITHIN = " That is within groups; whether they differ from one another the votes do not say."
 UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
@@ -317,23 +327,41 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
     return quality
 
 
-def shrunken(design: Design, leans: Leans) -> list[Shrunk]:
-    """What is believed of each attribute's deviations.
+def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
+    """How closely each annotator follows quality, from comparisons whose responses do not differ in any attribute.
+
+    Leans toward attributes of the judgment, such as which side was shown first, are taken from the logits as far as
+    they are believed.
+    """
+    is_shown = np.array([attribute.scope == "judgment" for attribute in judgments.attributes])
+    comparison, sign, annotator, delta, m = design.votes
+    shift = np.zeros(len(comparison))
+    for j in np.flatnonzero(is_shown & leans.absolute):
+        believed = shrink_normal(
+            _own(leans, leans.finite_deviation)[:, j], _own(leans, leans.finite_se)[:, j]
+        )
+        shift += np.nan_to_num(believed.posterior.mean)[annotator] * delta[:, j]
+    return fit_care(comparison, sign, annotator, delta[:, ~is_shown], m, shift)
+
+
+def shrunken(design: Design, leans: Leans, slope: Floats) -> list[Shrunk]:
+    """What is believed of each attribute's deviations, where ``slope`` is that of the attribute's line in care.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
-    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal with
-    their standard errors, and an infinite one as that of its number of votes.
+    per annotator too. Otherwise, where there is a line, and where anchors or the design fix the level, the estimates
+    are taken as normal with their standard errors, and an infinite one as that of its number of votes.
 
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
+    is_normal = leans.absolute | (slope != 0)
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
-    from_votes = from_votes and not leans.absolute.all()
+    from_votes = from_votes and not is_normal.all()
     integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
     deviation, se = _own(leans, leans.finite_deviation), _own(leans, leans.finite_se)
     found = []
-    for j, known in enumerate(leans.absolute):
-        spread = integrated[j] if integrated and not known else shrink_normal(deviation[:, j], se[:, j])
+    for j, normal in enumerate(is_normal):
+        spread = integrated[j] if integrated and not normal else shrink_normal(deviation[:, j], se[:, j])
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
         found.append(spread)
@@ -349,13 +377,14 @@ def _own(leans: Leans, values: Floats) -> Floats:
 
 
 def annotator_table(
-    design: Design, leans: Leans, spreads: Sequence[Shrunk], options: AuditOptions
+    design: Design, leans: Leans, spreads: Sequence[Shrunk], care: Care, options: AuditOptions
 ) -> pd.DataFrame:
     """The rows of ``annotators.parquet``: for each annotator the attributes, in the order of their declaration.
 
     Shrunken estimates are NaN for who has no informative vote: all that is known of them is the pool. Only who has
     enough informative votes can be flagged. ``odds_ratio`` is of the shrunken deviation, or of the deviation itself
-    where nothing was shrunk.
+    where nothing was shrunk. ``care`` is 1 on average; ``flag_care`` is about following quality less than half as
+    closely.
     """
     m, q = leans.deviation.shape
 
@@ -373,6 +402,7 @@ def annotator_table(
     with np.errstate(over="ignore"):
         odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
     agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
+    followed = Mixture(care.means, care.sds, care.weights)
     columns = {
         "annotator": design.annotators,
         "class": design.classes,
@@ -396,6 +426,12 @@ def annotator_table(
         "prob_exceeds": prob_exceeds,
         "flag": np.stack([bayesian_fdr(chance, options.fdr) for chance in chances], axis=1),
         "status": leans.status,
+        "care": followed.mean,
+        "care_low": followed.quantile(0.025),
+        "care_high": followed.quantile(0.975),
+        "flag_care": bayesian_fdr(
+            np.where(care.n_votes > 0, followed.cdf(CARELESS), np.nan), options.fdr
+        ),
         "agreement": agreement.agreement,
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
@@ -466,9 +502,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     assignment = assignment_test(*design.votes[:4]) if design.has_identities else None
     quality, why = choose_quality(design, options, assignment.p_value if assignment else None)
     leans = fit(quality, design, judgments, anchored, options)
-    spreads = shrunken(design, leans)
-    table = annotator_table(design, leans, spreads, options)
+    care = care_of(design, judgments, leans)
     equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
+    leans, slope, beside_p = beside_care(leans, care)
+    equal_p, spreads = np.where(slope == 0, equal_p, beside_p), shrunken(design, leans, slope)
+    table = annotator_table(design, leans, spreads, care, options)
     classes = _classes(design, leans)
     pool, is_person = {}, pd.isna(design.models)
     for j, name in enumerate(design.attributes):
@@ -485,8 +523,23 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
+        "care": _care(design, judgments, care, slope, table) if design.has_identities else None,
     }
     return AuditedPeople(leans, spreads, table, pool, checks)
+
+
+def _care(design: Design, judgments: Judgments, care: Care, slope: Floats, table: pd.DataFrame) -> Json:
+    """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
+    comparison, sign, annotator, delta, m = design.votes
+    of_responses = [attribute.scope != "judgment" for attribute in judgments.attributes]
+    return {
+        "p_value": equal_care_test(comparison, sign, annotator, delta[:, of_responses], m),
+        "spread": care.spread,
+        "n_told": (care.n_votes >= FEWEST).sum() if not care.unknown else 0,
+        "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
+        "is_used": bool(slope.any()),
+        "why": ABOUT_CARE[care.unknown] if care.unknown or slope.any() else LEVELS_KNOWN,
+    }
 
 
 def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> Json:

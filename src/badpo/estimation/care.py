@@ -1,15 +1,17 @@
-r"""Lean and care in one model: how closely an annotator follows quality, beside what they prefer whatever it is.
+r"""Care beside lean: how closely an annotator follows quality, beside what they prefer whatever it is.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k q_c + \theta_k \cdot d_j
 
 The care :math:`a_k` has the mean 1; who clicks at random has care 0. Adding :math:`c\, a_k` to every lean changes
-nothing that votes show (:math:`q_c - c \cdot d_c` is as good a quality), so leans count from a line in care.
+nothing that votes show (:math:`q_c - c \cdot d_c` is as good a quality), so leans count from a line in care. Care is
+found where no lean acts: on comparisons whose sides do not differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,61 +19,153 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from scipy.optimize import minimize_scalar
+from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import chdtrc, expit, gammaln, logsumexp, softmax
 
-from badpo.estimation.conditional_likelihood import AlikeComparisons, sorted_blocks
-from badpo.estimation.fit import LeanVotes, lean_votes
-from badpo.theory import Floats
-from badpo.theory.identifiability import lean_design
+from badpo.estimation.conditional_likelihood import AlikeComparisons, ComparisonBlocks, sorted_blocks
+from badpo.estimation.fit import Leans
+from badpo.estimation.newton import LARGEST_FACTORED, NOTHING, Curvature, Information
+from badpo.theory import Bools, Floats, Ints
 
+# Sides that differ by less, in standard units, are the same.
+SAME = 0.25
 # Quality at equally spaced nodes, in units of its spread.
-NODES = np.linspace(-4.5, 4.5, 19)
+NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = -(NODES**2) / 2 - logsumexp(-(NODES**2) / 2)
 # Spread of care between annotators, as a share of its mean.
 SPREADS = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3])
 # Log-likelihood that common care has to gain (at 5 %, one-sided); above the other, in units of the quality's spread,
-# votes are unanimous.
+# votes are unanimous; annotators need so many votes on average.
+CLICKERS = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
+USUAL = 0.5
 FOLLOWED = 1.35
 MOST_CARE = 6.0
-# A lean without information stays near the others; a line in care is this steep at most, roughly.
-WIDEST_LEAN = 3.0
+FEWEST = 5
+# A line in care is this steep at most, roughly.
 STEEPEST = 2.5
 STEPS = 40
-TOLERANCE = 1e-5
+NEAR = 1e-2
 LONGEST_STEP = 3.0
-LINE_ROUNDS = 8
+LINE_ROUNDS = 12
 LOOSE = 1e-3
 
 
 @dataclass(frozen=True)
 class Care:
-    r"""Care of m annotators and their leans toward q attributes given it.
+    r"""Care :math:`a_k` of m annotators, with the mean 1, shrunk toward it.
 
     Attributes
     ----------
-    care, care_se : array of shape (m,)
-        :math:`a_k` with the mean 1, shrunk toward it, and the standard deviation of what is not known of it. NaN, as
-        everything else, where nobody follows any quality or all agree about everything.
+    means, sds, weights : array of shape (m, n_parts)
+        Parts of a mixture of normals; NaN where nothing is known. The last part is that of clicking at random.
     spread : float
-        Standard deviation of care between annotators, averaged over what the votes leave open.
-    deviation, se : array of shape (m, q)
-        :math:`\theta_k` minus the line :math:`t + b\, a_k`, and its standard error, that of the care included.
-    slope : array of shape (q,)
-        The line's b.
-    equal_leans_p : array of shape (q,)
-        P-value of the test that all leans lie on the line, with m - 2 degrees of freedom.
+        Standard deviation of the care of the others between annotators.
+    unknown : str
+        Why nothing is known: "few" votes, "careless" or "unanimous" annotators; empty otherwise.
+    n_votes : int array of shape (m,)
+        Votes that tell.
     """
 
-    care: Floats
-    care_se: Floats
+    means: Floats
+    sds: Floats
+    weights: Floats
     spread: float
-    deviation: Floats
-    se: Floats
-    slope: Floats
-    equal_leans_p: Floats
+    unknown: str
+    n_votes: Ints
+
+    @property
+    def care(self) -> Floats:
+        """Mean of every annotator's care."""
+        return (self.means * self.weights).sum(axis=1)
+
+    @property
+    def variance(self) -> Floats:
+        """Of what is not known of the care."""
+        centered = self.means - self.care[:, None]
+        return (self.weights * (self.sds**2 + centered**2)).sum(axis=1)
+
+    def given(self, lean: Floats, se: Floats, level: Floats, slope: float, between: float) -> Care:
+        """Care, with the parts weighed by what they say about a lean on a line, up to a variance ``between``."""
+        apart = lean[:, None] - slope * (self.means - level[:, None])
+        whole = se[:, None] ** 2 + slope**2 * self.sds**2 + between
+        fits = -(apart**2 / whole + np.log(whole)) / 2
+        fits = np.where(np.isnan(fits), 0.0, fits)
+        weights = softmax(np.log(np.maximum(self.weights, 1e-300)) + fits, axis=1)
+        return replace(self, weights=weights)
 
 
-# -- is care equal? ------------------------------------------------------------------------------------------
+# -- comparisons on which no lean acts -------------------------------------------------------------------------
+
+
+class _Wins(NamedTuple):
+    """By the number of wins of T votes: E[z | s] and E[z p | s]; the score's variance and covariance."""
+
+    quality: Floats
+    expected: Floats
+    own: float
+    between: float
+
+
+@dataclass(frozen=True)
+class _SameVotes:
+    """Votes on comparisons whose sides do not differ and that have several, in the order of their blocks."""
+
+    sign: Floats
+    annotator: Ints
+    shift: Floats
+    blocks: ComparisonBlocks
+    n_annotators: int
+
+    @classmethod
+    def among(
+        cls,
+        comparison: ArrayLike,
+        sign: ArrayLike,
+        annotator: ArrayLike,
+        delta: ArrayLike,
+        n_annotators: int,
+        shift: ArrayLike = 0.0,
+    ) -> _SameVotes:
+        c, differs = np.asarray(comparison), (np.abs(delta) >= SAME).any(axis=1)
+        kept = (np.bincount(c, differs)[c] == 0) & (np.bincount(c)[c] > 1)
+        y, who = np.asarray(sign, float)[kept], np.asarray(annotator)[kept]
+        order, blocks = sorted_blocks(c[kept], y > 0)
+        shifts = np.broadcast_to(np.asarray(shift, float), c.shape)[kept][order]
+        return cls(y[order], who[order], shifts, blocks, n_annotators)
+
+    @cached_property
+    def of(self) -> sparse.csr_array:
+        """From annotators to votes."""
+        entries = np.ones(len(self.sign)), (np.arange(len(self.sign)), self.annotator)
+        return sparse.csr_array(entries, shape=(len(self.sign), self.n_annotators))
+
+    @cached_property
+    def wins(self) -> Ints:
+        """Of each comparison."""
+        return self.blocks.sums(np.maximum(self.sign, 0.0)).astype(np.intp)
+
+    @cached_property
+    def runs(self) -> list[AlikeComparisons]:
+        """Comparisons with equally many votes."""
+        nodes = len(NODES)
+        return self.blocks.runs(
+            np.zeros_like(self.blocks.starts), lambda size, _: size * max(size, nodes)
+        )
+
+    def common_care(self) -> tuple[float, float]:
+        """The most likely common care in units of the quality's spread, from the numbers of wins, and what it gains."""
+        kinds, n = np.unique(np.column_stack([self.blocks.sizes, self.wins]), axis=0, return_counts=True)
+
+        def loss(scale: float) -> float:
+            tables = {
+                size: logsumexp(_log_wins(size, scale), axis=1) for size in set(kinds[:, 0].tolist())
+            }
+            return -sum(
+                k * tables[size][won] for (size, won), k in zip(kinds.tolist(), n.tolist(), strict=True)
+            )
+
+        best = minimize_scalar(loss, bounds=(0.05, 8.0), method="bounded")
+        return float(best.x), float(loss(0.0) - best.fun)
 
 
 def equal_care_test(
@@ -96,46 +190,20 @@ def equal_care_test(
     >>> equal_care_test(*votes, 4) < 1e-6
     True
     """
-    difference = np.asarray(delta, float)
-    same = (
-        np.bincount(np.asarray(comparison), (difference != 0).any(axis=1))[np.asarray(comparison)] == 0
-    )
-    won, who = np.asarray(sign)[same] > 0, np.asarray(annotator)[same]
-    order, blocks = sorted_blocks(np.asarray(comparison)[same], won)
-    won, who = won[order], who[order]
-    if not len(won):
+    votes = _SameVotes.among(comparison, sign, annotator, delta, n_annotators)
+    if not len(votes.sign):
         return np.nan
-    wins = blocks.sums(won.astype(np.int64))
-    scale = _common_care(blocks.sizes, wins)
-    score, entries = np.zeros(len(won)), np.zeros(blocks.n_pairs)
-    for run in blocks.runs(np.zeros_like(wins), lambda size, _: size**2):
+    scale, _ = votes.common_care()
+    score, entries = np.zeros(len(votes.sign)), np.zeros(votes.blocks.n_pairs)
+    for run in votes.runs:
         at = _by_wins(run.size, scale)
-        s = wins[run.comparisons]
-        score[run.votes] = (
-            won[run.votes].reshape(-1, run.size) * at.quality[s, None] - at.expected[s, None]
-        ).ravel()
+        s, won = votes.wins[run.comparisons], votes.sign[run.votes].reshape(-1, run.size) > 0
+        score[run.votes] = (won * at.quality[s, None] - at.expected[s, None]).ravel()
         among = np.full((run.size, run.size), at.between)
         np.fill_diagonal(among, at.own)
-        entries[blocks.pairs(run.votes)] = np.tile(among.ravel(), len(s))
-    of = sparse.csr_array(
-        (np.ones(len(who)), (np.arange(len(who)), who)), shape=(len(who), n_annotators)
-    )
-    variance = sparse.csr_array(of.T @ (blocks.matrix(entries) @ of))
-    return _sum_of_squares(of.T @ score, variance)
-
-
-def _nothing_known(m: int, q: int) -> Care:
-    nobody, no_lean = np.full(m, np.nan), np.full((m, q), np.nan)
-    return Care(nobody, nobody, np.nan, no_lean, no_lean, no_lean.mean(axis=0), no_lean.mean(axis=0))
-
-
-class _Wins(NamedTuple):
-    """By the number of wins of T votes: E[z | s] and E[z p | s]; the score's variance and covariance."""
-
-    quality: Floats
-    expected: Floats
-    own: float
-    between: float
+        entries[votes.blocks.pairs(run.votes)] = np.tile(among.ravel(), len(s))
+    variance = sparse.csr_array(votes.of.T @ (votes.blocks.matrix(entries) @ votes.of))
+    return _sum_of_squares(votes.of.T @ score, variance)
 
 
 def _log_wins(size: int, scale: float) -> Floats:
@@ -156,20 +224,7 @@ def _by_wins(size: int, scale: float) -> _Wins:
         + 2 * s * (size - s) * mine * other
         + (size - s) * (size - s - 1) * other**2
     )
-    return _Wins(quality, expected, float(own), float(chance @ pairs) / max(size * (size - 1), 1))
-
-
-def _common_care(sizes: ArrayLike, wins: ArrayLike) -> float:
-    """The most likely common care in units of the quality's spread, from the numbers of wins alone."""
-    kinds, n = np.unique(np.column_stack([sizes, wins]), axis=0, return_counts=True)
-
-    def loss(scale: float) -> float:
-        tables = {size: logsumexp(_log_wins(size, scale), axis=1) for size in set(kinds[:, 0].tolist())}
-        return -sum(
-            k * tables[size][won] for (size, won), k in zip(kinds.tolist(), n.tolist(), strict=True)
-        )
-
-    return float(minimize_scalar(loss, bounds=(0.05, 8.0), method="bounded").x)
+    return _Wins(quality, expected, float(own), float(chance @ pairs) / (size * (size - 1)))
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
@@ -188,21 +243,32 @@ def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
     return float(chdtrc(mean**2 / spread, (score**2).sum() * mean / spread))
 
 
-# -- care and leans ------------------------------------------------------------------------------------------
+# -- care ------------------------------------------------------------------------------------------------------
 
 
 def fit_care(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int,
+    shift: ArrayLike = 0.0,
 ) -> Care:
-    r"""Care and leans by the marginal likelihood, with the quality drawn from one normal distribution.
+    r"""Care by the marginal likelihood of the comparisons whose sides differ by less than a quarter of a unit.
 
-    With :math:`z \sim N(0, 1)` the logit is :math:`s_k z + \theta_k \cdot d`: the mean of the quality given the
-    attributes is part of the leans' line, and its spread is part of :math:`s`. Slopes are normal around their mean
-    with a spread :math:`\kappa` in units of it, over which everything is averaged by its marginal likelihood
-    (Laplace) under a flat prior; leans have a prior of sd 3 around their mean. A slope may fall below zero: a
-    logarithm would put who clicks at random at minus infinity.
+    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus what is known of it, and
+    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a spread :math:`\kappa` in units of it, over
+    which everything is averaged by its marginal likelihood (Laplace) under a flat prior. A slope may fall below zero:
+    a logarithm would put who clicks at random at minus infinity.
 
-    Comparisons have to be given to annotators at random, as for `badpo.estimation.alternative_estimators.fit_random`.
+    Parameters
+    ----------
+    comparison, sign, annotator, n_annotators
+        As in `badpo.estimation.fit.fit_conditional`.
+    delta : array of shape (n_votes, n_attributes)
+        Of the responses' attributes, in standard units.
+    shift : array of shape (n_votes,)
+        What is known of the logits, such as leans toward the side that was shown first.
 
     Examples
     --------
@@ -214,134 +280,139 @@ def fit_care(
     >>> sign = np.where(random.logistic(size=(300, 5)) < quality[:, None] * care, 1, -1).ravel()
     >>> votes = (np.repeat(np.arange(300), 5), sign, np.tile(np.arange(5), 300), np.zeros((1500, 1)))
     >>> fitted = fit_care(*votes, 5)
-    >>> bool(fitted.care[4] + 3 * fitted.care_se[4] < 1)
+    >>> bool(fitted.care[4] + 3 * fitted.variance[4] ** 0.5 < 1)
     True
     """
-    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, free_quality=False)
-    sizes = votes.blocks.sizes
-    scale = (
-        _common_care(sizes, votes.blocks.sums((votes.sign > 0).astype(np.int64))) if len(sizes) else 1.0
-    )
-    problem = _Problem(votes)
-    start = np.append(np.full(n_annotators, scale), np.zeros(n_annotators * problem.q))
-    point, height, *_ = problem.top(start, SPREADS[0] * scale)
-    # slopes of 0 stay there, as quality and its opposite are equally likely
-    careless = problem.top(np.zeros_like(start), SPREADS[0] * scale)[1]
-    scale = abs(float(point[:n_annotators].mean()))
-    if height - careless < FOLLOWED or scale > MOST_CARE:
-        return _nothing_known(n_annotators, problem.q)
-    found, log_marginal = [], []
+    votes = _SameVotes.among(comparison, sign, annotator, delta, n_annotators, shift)
+    n_votes = np.bincount(votes.annotator, minlength=n_annotators)
+    n_people = np.count_nonzero(n_votes)
+    are_few = n_people < 3 or n_votes.sum() < FEWEST * n_people
+    scale, gained = (np.nan, np.nan) if are_few else votes.common_care()
+    reasons = {"few": are_few, "careless": gained < FOLLOWED, "unanimous": scale > MOST_CARE}
+    unknown = next((why for why, holds in reasons.items() if holds), "")
+    if unknown:
+        nothing = np.full((n_annotators, 1), np.nan)
+        return Care(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
+    at, found = _likelihood(votes, np.full(n_annotators, scale)), []
     for spread in SPREADS:
-        point, height, inverse, log_det = problem.top(point, spread * scale)
-        log_marginal.append(height - (n_annotators - 1) * np.log(spread) - log_det / 2)
-        found.append(_given(point, inverse, n_annotators))
-    weight = softmax(np.array(log_marginal) + np.log(np.gradient(SPREADS)))
-    care, care_covariance = _mixed(weight, [g.care for g in found], [g.care_covariance for g in found])
-    deviation, se, p = [], [], []
-    for j in range(votes.delta.shape[1]):
-        lines = [g.lines[j] for g in found]
-        mine, around = _mixed(weight, [x.deviation for x in lines], [x.about_the_line for x in lines])
-        whole = sum(w * x.line for w, x in zip(weight, lines, strict=True))
-        deviation.append(mine)
-        se.append(np.sqrt(np.maximum(np.diag(around + whole), 0.0)))
-        p.append(_on_the_line(mine, around))
-    slope = np.array(
-        [sum(w * g.lines[j].slope for w, g in zip(weight, found, strict=True)) for j in range(len(p))]
-    )
-    return Care(
-        care,
-        np.sqrt(np.maximum(np.diag(care_covariance), 0.0)),
-        float(weight @ SPREADS),
-        np.column_stack(deviation),
-        np.column_stack(se),
-        slope,
-        np.array(p),
-    )
+        top = _top(votes, at, spread * scale)
+        at, level = top.at, top.at.slopes.mean()
+        odds = at.clicking + ((at.slopes - level) / (spread * scale)) ** 2 / 2
+        odds += np.log(np.maximum(at.information.diagonal, 0.0) * (spread * scale) ** 2 + 1) / 2
+        log_marginal = top.height - (n_annotators - 1) * np.log(spread) - top.log_det / 2
+        found.append((at.slopes / level, np.sqrt(top.variance) / level, odds, log_marginal))
+    means, sds, odds, log_marginals = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
+    return _some_click(means, sds, odds, log_marginals, n_votes)
 
 
-class _Problem:
-    """The penalised likelihood of slopes and leans, in this order and annotator by annotator."""
+def _some_click(means: Floats, sds: Floats, odds: Floats, log_marginal: Floats, n_votes: Ints) -> Care:
+    """Care where some share of the annotators may have none at all.
 
-    def __init__(self, votes: LeanVotes) -> None:
-        m, q = len(votes.anchored), votes.delta.shape[1]
-        self.votes, self.m, self.q = votes, m, q
-        self._won = (votes.sign > 0).astype(float)
-        self._of = lean_design(votes.annotator, np.ones((len(self._won), 1)), m)
-        self._design = lean_design(votes.annotator, votes.delta, m)
-        self._runs = votes.blocks.runs(
-            np.zeros_like(votes.blocks.starts), lambda size, _: size * len(NODES)
+    Given are the moments with each spread, and for each annotator the log-odds of the votes when they click at random
+    rather than follow as the others do.
+    """
+    share = CLICKERS[:, None, None]
+    with np.errstate(divide="ignore"):
+        either = np.logaddexp(np.log1p(-share), np.log(share) + odds)
+        clicks = np.exp(np.log(share) + odds - either)
+    log_prior = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
+    weight = softmax(log_marginal + either.sum(axis=1) + log_prior)
+    chance = np.einsum("pk,pmk->mk", weight, clicks)
+    weights = np.column_stack([weight.sum(axis=0) - chance, chance.sum(axis=1)])
+    means, sds = np.pad(means, ((0, 0), (0, 1))), np.pad(sds, ((0, 0), (0, 1)), constant_values=LOOSE)
+    level = (means * weights).sum(axis=1).mean()
+    spread = float(np.sqrt(weight.sum(axis=0) @ SPREADS**2))
+    return Care(means / level, sds / level, weights, spread, "", n_votes)
+
+
+class _At(NamedTuple):
+    """The marginal likelihood at some slopes, and its derivatives by Louis's formula.
+
+    ``score`` is that of each slope, ``clicking`` how much more likely the votes were if that slope alone were 0.
+    """
+
+    slopes: Floats
+    value: float
+    score: Floats
+    information: Information
+    clicking: Floats
+
+
+class _Top(NamedTuple):
+    """Where likelihood and prior are highest: the height, variances and log-determinant there."""
+
+    at: _At
+    height: float
+    variance: Floats
+    log_det: float
+
+
+def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
+    value, slope = 0.0, slopes[votes.annotator]
+    (score, clicking), entries = np.empty((2, len(votes.sign))), np.empty(votes.blocks.n_pairs)
+    for run in votes.runs:
+        s, x, sign = (
+            each[run.votes].reshape(-1, run.size, 1) for each in (slope, votes.shift, votes.sign)
         )
+        chance = np.maximum(expit(sign * (s * NODES + x)), 1e-300)
+        mass = np.log(chance).sum(axis=1) + LOG_MASS
+        highest = mass.max(axis=1, keepdims=True)
+        mass = np.exp(mass - highest)
+        total = mass.sum(axis=1, keepdims=True)
+        value += float((np.log(total) + highest).sum())
+        mass = (mass / total)[:, None, :]
+        rest = sign * (1 - chance) * NODES
+        weighed = mass * rest
+        mean = weighed.sum(axis=2)
+        among = mean[:, :, None] * mean[:, None, :] - weighed @ rest.transpose(0, 2, 1)
+        each = np.arange(run.size)
+        among[:, each, each] += (mass * chance * (1 - chance)) @ NODES**2
+        score[run.votes] = mean.ravel()
+        clicking[run.votes] = np.log((mass * (expit(sign * x) / chance)).sum(axis=2)).ravel()
+        entries[votes.blocks.pairs(run.votes)] = among.ravel()
+    extras = NOTHING, np.zeros((len(score), 0)), np.zeros((0, 0))
+    information = Information(votes.of, Curvature(score, votes.blocks.matrix(entries), *extras))
+    return _At(slopes, value, votes.of.T @ score, information, votes.of.T @ clicking)
 
-    def _at_nodes(self, point: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats]]:
-        """Runs of n comparisons, the votes' logits at the nodes (n, T, H) and log terms (n, H)."""
-        slope, shift = self._of @ point[: self.m], self._design @ point[self.m :]
-        for run in self._runs:
-            s, x, won = (each[run.votes].reshape(-1, run.size, 1) for each in (slope, shift, self._won))
-            logits = s * NODES + x
-            yield run, logits, (won * logits - np.logaddexp(0.0, logits)).sum(axis=1) + LOG_MASS
 
-    def value(self, point: Floats, precision: Floats) -> float:
-        """Log-likelihood and log prior."""
-        total = sum(float(logsumexp(terms, axis=1).sum()) for _, _, terms in self._at_nodes(point))
-        return total - float(point @ precision @ point) / 2
+def _top(votes: _SameVotes, at: _At, spread: float) -> _Top:
+    """Newton's way up from a point, by halved steps where a whole one falls."""
 
-    def derivatives(self, point: Floats) -> tuple[Floats, Floats]:
-        """The likelihood's score, and its information by Louis's formula."""
-        by_node, plain = np.empty(len(self._won)), np.empty(len(self._won))
-        entries = np.empty((3, self.votes.blocks.n_pairs))
-        for run, logits, terms in self._at_nodes(point):
-            mass, chance = softmax(terms, axis=1)[:, None, :], expit(logits)
-            rest = self._won[run.votes].reshape(-1, run.size, 1) - chance
-            both = np.concatenate([rest * NODES, rest], axis=1)
-            mean = (mass * both).sum(axis=2)
-            among = mean[:, :, None] * mean[:, None, :] - (mass * both) @ both.transpose(0, 2, 1)
-            own, size = mass * chance * (1 - chance), run.size
-            each = np.arange(size)
-            for row, column, power in ((0, 0, 2), (0, size, 1), (size, size, 0)):
-                among[:, row + each, column + each] += own @ NODES**power
-            at = self.votes.blocks.pairs(run.votes)
-            entries[0, at] = among[:, :size, :size].ravel()
-            entries[1, at] = among[:, :size, size:].ravel()
-            entries[2, at] = among[:, size:, size:].ravel()
-            by_node[run.votes], plain[run.votes] = mean[:, :size].ravel(), mean[:, size:].ravel()
-        slopes, mixed, leans = (self.votes.blocks.matrix(each) for each in entries)
-        across = self._of.T @ (mixed @ self._design)
-        blocks = [
-            [self._of.T @ (slopes @ self._of), across],
-            [across.T, self._design.T @ (leans @ self._design)],
-        ]
-        score = np.concatenate([self._of.T @ by_node, self._design.T @ plain])
-        return score, sparse.block_array(blocks).toarray()
+    def pulled(slopes: Floats) -> Floats:
+        return (slopes - slopes.mean()) / spread**2 + LOOSE * slopes
 
-    def prior(self, spread: float) -> Floats:
-        """Precision of slopes around their mean and of leans around theirs; next to none of the means."""
-        centered = np.eye(self.m) - 1 / self.m
-        whole = np.zeros((self.m * (1 + self.q),) * 2)
-        whole[: self.m, : self.m] = centered / spread**2
-        whole[self.m :, self.m :] = np.kron(centered, np.eye(self.q)) / WIDEST_LEAN**2
-        return whole + LOOSE * np.eye(len(whole))
+    def height(at: _At) -> float:
+        return at.value - float(at.slopes @ pulled(at.slopes)) / 2
 
-    def top(self, point: Floats, spread: float) -> tuple[Floats, float, Floats, float]:
-        """The top near a point, its height, the inverse of minus the second derivative and its log-determinant."""
-        precision = self.prior(spread)
-        height = self.value(point, precision)
-        for _ in range(STEPS):
-            score, information = self.derivatives(point)
-            inverse, log_det = _inverse(information + precision)
-            step = inverse @ (score - precision @ point)
-            longest = float(np.abs(step).max())
-            if longest < TOLERANCE:
-                break
-            step *= min(1.0, LONGEST_STEP / longest)
-            for halvings in range(12):
-                tried = point + 0.5**halvings * step
-                reached = self.value(tried, precision)
-                if reached >= height - 1e-9:
-                    break
-            else:
-                break
-            point, height = tried, reached
-        return point, height, inverse, log_det
+    for _ in range(STEPS):
+        step, variance, log_det = _newton(at.information, pulled, spread, at.score - pulled(at.slopes))
+        longest = float(np.abs(step).max())
+        if longest < NEAR:
+            break
+        step *= min(1.0, LONGEST_STEP / longest)
+        ways = (_likelihood(votes, at.slopes + 0.5**halved * step) for halved in range(12))
+        higher = next((tried for tried in ways if height(tried) >= height(at) - 1e-9), None)
+        if higher is None:
+            break
+        at = higher
+    return _Top(at, height(at), variance, log_det)
+
+
+def _newton(
+    information: Information, pulled: Callable[[Floats], Floats], spread: float, uphill: Floats
+) -> tuple[Floats, Floats, float]:
+    """Newton's step, and of minus the second derivative the inverse's diagonal and the log-determinant.
+
+    In a large pool two annotators share few comparisons: each slope's variance is then that beside known others.
+    """
+    m, held = len(uphill), 1 / spread**2 + LOOSE
+    if m <= LARGEST_FACTORED:
+        inverse, log_det = _inverse(information.among + held * np.eye(m) - 1 / (m * spread**2))
+        return inverse @ uphill, np.diag(inverse), log_det
+    whole = np.maximum(information.diagonal, 0.0) + held
+    times = LinearOperator((m, m), matvec=lambda x: information.times(x) + pulled(x), dtype=np.float64)
+    step = cg(times, uphill, rtol=1e-3, M=sparse.diags_array(1 / whole))[0]
+    return step, 1 / whole, float(np.log(whole).sum())
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
@@ -355,67 +426,78 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
         return (along / size) @ along.T, float(np.log(size).sum())
 
 
-class _Line(NamedTuple):
-    """Leans as deviations from a line in care; their covariance about it, and what its own error adds."""
-
-    deviation: Floats
-    about_the_line: Floats
-    line: Floats
-    slope: float
+# -- the line --------------------------------------------------------------------------------------------------
 
 
-class _Given(NamedTuple):
-    """What is found with one spread of care."""
+class BesideCare(NamedTuple):
+    """Leans as deviations from a line in care; its slopes, 0 where there is none; whether all leans lie on it."""
 
-    care: Floats
-    care_covariance: Floats
-    lines: list[_Line]
-
-
-def _given(point: Floats, covariance: Floats, m: int) -> _Given:
-    slopes, leans = point[:m], point[m:].reshape(m, -1)
-    level, centered = slopes.mean(), np.eye(m) - 1 / m
-    care = slopes / level
-    change = (np.eye(m) - care[:, None] / m) / level
-    lines, q = [], leans.shape[1]
-    for j in range(q):
-        chosen = np.concatenate([np.arange(m), m + j + q * np.arange(m)])
-        mine = covariance[np.ix_(chosen, chosen)] * np.repeat([level**-1, 1], m)
-        mine *= np.repeat([level**-1, 1], m)[:, None]
-        lines.append(_line(centered @ care, centered @ leans[:, j], mine))
-    return _Given(care, change @ covariance[:m, :m] @ change.T, lines)
+    leans: Leans
+    slope: Floats
+    equal_leans_p: Floats
 
 
-def _line(care: Floats, lean: Floats, covariance: Floats) -> _Line:
-    """The line through leans in shrunken care, which is not attenuated as one in unshrunken care would be.
+def beside_care(leans: Leans, care: Care) -> BesideCare:
+    r"""Deviations from the line in care in place of those from the mean, and its slopes.
 
-    Its slope has a normal prior, which keeps it from running through noise where care hardly differs.
+    .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
+        \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
+
+    The line is fitted to shrunken care, which does not attenuate it as unshrunken care would (Berkson, 1950), with
+    weights that fit what is left (Paule and Mandel, 1982). Its slope has a normal prior of sd 2.5, which keeps it from
+    running through noise where care hardly differs. Where the level of a lean is known, so is its shift by care, and
+    nothing is changed.
+
+    The p-value is of the squares of all :math:`r_k` over their errors, with m - 2 degrees of freedom.
     """
-    m, slope = len(care), 0.0
-    centered = np.eye(m) - 1 / m
-    noise = float(np.trace(covariance[m:, m:])) / m + float(lean.var())
+    changed = {
+        name: getattr(leans, name).copy()
+        for name in ("deviation", "se", "finite_deviation", "finite_se", "covariance")
+        if getattr(leans, name) is not None
+    }
+    slopes, p_values = np.zeros(len(leans.absolute)), np.full(len(leans.absolute), np.nan)
+    for j in np.flatnonzero(~leans.absolute):
+        told = leans.se[:, j] > 0
+        if care.unknown or told.sum() < 3:
+            continue
+        lean, se, group = leans.deviation[:, j], leans.se[:, j], leans.component[:, j]
+        level = _means(care.care, group, told)
+        known = (care.care - level)[told], lean[told], se[told], care.variance[told]
+        slopes[j], open_slope, between = _slope(*known)
+        given = care.given(
+            leans.finite_deviation[:, j], leans.finite_se[:, j], level, slopes[j], between
+        )
+        offset = given.care - _means(given.care, group, told)
+        # who is anchored, or compared with nobody, has a lean by definition
+        offset[(se == 0) | (leans.status[:, j] == "anchored")] = 0.0
+        of_care = np.where(offset == 0, 0.0, given.variance)
+        for name in ("deviation", "finite_deviation"):
+            changed[name][:, j] -= slopes[j] * offset
+        added = max(slopes[j] ** 2 - open_slope, 0.0) * of_care
+        for name in ("se", "finite_se"):
+            changed[name][:, j] = np.sqrt(changed[name][:, j] ** 2 + added + offset**2 * open_slope)
+        if leans.covariance is not None:
+            of_attribute = changed["covariance"][j :: len(slopes), j :: len(slopes)]
+            of_attribute += np.diag(added) + np.outer(offset, offset) * open_slope
+        squares = (changed["finite_deviation"][:, j] / changed["finite_se"][:, j]) ** 2
+        p_values[j] = chdtrc(np.isfinite(squares).sum() - 2, np.nansum(squares))
+    return BesideCare(replace(leans, **changed), slopes, p_values)
+
+
+def _means(values: Floats, group: Ints, told: Bools) -> Floats:
+    """Of each annotator's group, over those who are told."""
+    number = np.unique(group, return_inverse=True)[1].reshape(-1)
+    n = np.bincount(number, told)
+    return (np.bincount(number, told * values) / np.maximum(n, 1))[number]
+
+
+def _slope(care: Floats, lean: Floats, se: Floats, open_care: Floats) -> tuple[float, float, float]:
+    """The slope of a line through the origin and its variance; the variance about it."""
+    b, between = 0.0, 0.0
     for _ in range(LINE_ROUNDS):
-        weight = care @ care / noise + STEEPEST**-2
-        slope = float(care @ lean / noise / weight)
-        across = np.hstack([-slope * centered, centered])
-        around = across @ covariance @ across.T
-        noise = max(float(np.trace(around)) / m, 1e-12)
-    return _Line(lean - slope * care, around, np.outer(care, care) / weight, slope)
-
-
-def _mixed(weight: Floats, means: list[Floats], covariances: list[Floats]) -> tuple[Floats, Floats]:
-    """Mean and covariance of a mixture."""
-    mean = weight @ np.array(means)
-    apart = np.array(means) - mean
-    return mean, np.einsum("i,ijk->jk", weight, np.array(covariances)) + (
-        weight[:, None] * apart
-    ).T @ apart
-
-
-def _on_the_line(deviation: Floats, covariance: Floats) -> float:
-    """P-value of the test that all deviations are 0; NaN with fewer than three annotators."""
-    df = len(deviation) - 2
-    if df < 1:
-        return np.nan
-    size, along = np.linalg.eigh(covariance)
-    return float(chdtrc(df, (((along.T @ deviation) ** 2)[-df:] / np.maximum(size[-df:], 1e-300)).sum()))
+        weight = 1 / (between + se**2 + b**2 * open_care)
+        open_slope = 1 / (weight @ care**2 + STEEPEST**-2)
+        b = float(weight @ (care * lean) * open_slope)
+        rest = weight * (lean - b * care) ** 2
+        between = max(between + (rest.sum() - (len(care) - 2)) / (weight @ rest), 0.0)
+    return b, float(open_slope), between
