@@ -20,7 +20,7 @@ from badpo.estimation.pool import joint_log_odds, offline_log_odds
 from badpo.estimation.shrinkage import Mixture, Shrunk, shrink_normal
 from badpo.theory import Floats
 
-DRAWS, SEED = 200, 0
+DRAWS, SEED = 100, 0
 TIMES = ("time", "timestamp", "created_at")
 FEWEST_WINDOWS, MOST_WINDOWS, WINDOW_SIZE = 4, 8, 250
 MOST_REREAD = 20
@@ -52,7 +52,7 @@ def majority_flips(comparison: ArrayLike, sign: ArrayLike, shift: ArrayLike) -> 
     comparison, sign = np.asarray(comparison), np.asarray(sign)
     plain = np.bincount(comparison, sign)
     turned = plain * np.bincount(comparison, (sign > 0) - expit(shift)) < 0
-    votes = turned[comparison] & (sign == np.sign(plain)[comparison])
+    votes = turned[comparison] & (sign * plain[comparison] > 0)
     return int(turned.sum()), int(votes.sum())
 
 
@@ -64,24 +64,23 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
     """
     random = np.random.default_rng(SEED)
     known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
-    drawn = np.zeros((*leans.deviation.shape, DRAWS))
+    drawn = np.zeros((DRAWS, *leans.deviation.shape))
     for j in known:
-        drawn[:, j] = drawn_leans(spreads[j].posterior, random)
-    drawn[leans.status == "anchored"] = 0.0
+        drawn[:, :, j] = drawn_leans(spreads[j].posterior, random)
+    drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
     groups = {name: [j] for j, name in enumerate(design.attributes)}
     rows = []
     for name, group in (groups | ({None: known} if len(known) > 1 else {})).items():
         differs = np.bincount(design.comparison, design.delta[:, group].any(axis=1)) > 0
         used = np.flatnonzero(differs[design.comparison] & ~share.isin([0.0, 0.5, 1.0]))
-        comparison, delta = (
-            np.unique(design.comparison[used], return_inverse=True)[1],
-            design.delta[used],
-        )
+        comparison, sign = np.unique(design.comparison[used], return_inverse=True)[1], design.sign[used]
         row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
         if group[0] in known:
-            shifts = ((drawn[design.annotator[used], :, i] * delta)[:, group] for i in range(DRAWS))
-            counts = [majority_flips(comparison, design.sign[used], x.sum(axis=1)) for x in shifts]
+            cells, delta = (design.annotator[used, None], group), design.delta[used[:, None], group]
+            counts = [
+                majority_flips(comparison, sign, (one[cells] * delta).sum(axis=1)) for one in drawn
+            ]
             found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
             row["labels"], row["pairs"] = np.round(found).astype(int).T
         rows.append(row)
@@ -89,10 +88,10 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
 
 
 def drawn_leans(posterior: Mixture, random: np.random.Generator) -> Floats:
-    """Leans from the posterior, of shape (n_annotators, DRAWS); in one draw the spread is the same for all."""
+    """Leans from the posterior, of shape (DRAWS, n_annotators); in one draw the spread is the same for all."""
     masses = np.cumsum(posterior.weights)
-    at = random.permutation((np.arange(DRAWS) + 0.5) / DRAWS) * masses[-1]
-    mean, sd = (x[:, np.searchsorted(masses, at)] for x in (posterior.means, posterior.sds))
+    node = np.searchsorted(masses, random.permutation(np.arange(DRAWS) + 0.5) / DRAWS * masses[-1])
+    mean, sd = posterior.means.T[node], posterior.sds.T[node]
     return np.asarray(mean + sd * random.standard_normal(mean.shape))
 
 
