@@ -10,7 +10,8 @@ import pytest
 
 from badpo.attributes import Length, Markdown
 from badpo.auditing.audit import audit
-from badpo.auditing.worth import flips_without_leans, majority_flips
+from badpo.auditing.people import Design
+from badpo.auditing.worth import flips_without_leans, majority_flips, to_reread
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
@@ -151,23 +152,25 @@ def test_times_that_cannot_be_read_and_a_column_that_is_not_there():
 
 
 def test_what_to_reread_of_whom_is_flagged():
-    """One of twelve always chooses the longer side; a vote against the others says more than one with them."""
+    """Somebody who chose the longer side against all others says more of a lean, and of little care, than with them."""
     table = votes(300, 12, spread=0.1, mean=0.0)[0]
-    longer = {side: table[f"response_{side}"].str.len() >= 40 for side in "ab"}
-    theirs = (table["annotator"] == "w0") & (longer["a"] ^ longer["b"])
-    table["winner"] = table["winner"].mask(theirs, np.where(longer["a"], "a", "b"))
-    found = audit(table, [Length()]).reread
-    found = found[found["annotator"] == pseudonyms(["w0"])[0]]
-    assert len(found) == 20
-    assert (
-        found["log_likelihood_ratio"].is_monotonic_decreasing
-        and (found["log_likelihood_ratio"] > 0).all()
+    longer = np.where(table["response_a"].str.len() >= table["response_b"].str.len(), "a", "b")
+    theirs = table["annotator"] == "w0"
+    table["winner"] = table["winner"].mask(theirs, longer)
+    judgments = Judgments.read(table, attributes=[Length()])
+    people = pd.DataFrame(
+        {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "care": 0.1}
     )
-    voted = table.set_index("comparison_id")["winner"]
-    against = [
-        (voted.loc[[row["comparison_id"]]] != row["winner"]).sum() for row in found.to_dict("records")
-    ]
-    assert min(against) >= 2 and against[0] == 3
-    chosen = np.where(found["winner"] == "a", found["response_a"], found["response_b"])
-    assert all(text.startswith("an answer") for text in chosen)
-    assert not len(audit(table, [Length()], rho=9).reread)
+    found = to_reread(judgments, Design(judgments), people.assign(flag=True, flag_care=True))
+    assert found["about"].tolist() == ["length"] * 20 + ["care"] * 20
+    assert (found["annotator"] == pseudonyms(["w0"])[0]).all()
+    others = table[~theirs].groupby("comparison_id")["winner"].agg("".join)
+    for _, told in found.groupby("about"):
+        assert told["log_likelihood_ratio"].is_monotonic_decreasing
+        against = zip(others[told["comparison_id"]][:10], told["winner"], strict=False)
+        assert all(set(voted) == {"ab".replace(winner, "")} for voted, winner in against)
+    lean = found[found["about"] == "length"]
+    assert np.where(lean["winner"] == "a", lean["response_a"], lean["response_b"])[0].startswith(
+        "an answer"
+    )
+    assert not len(to_reread(judgments, Design(judgments), people.assign(flag=False, flag_care=False)))

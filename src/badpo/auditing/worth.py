@@ -26,7 +26,7 @@ MOST_REREAD = 20
 WRITE_TIMES = (
     "name the column that says when a vote was cast, with times such as 2026-03-01T12:30, or numbers"
 )
-REREAD = ["annotator", "attribute", "log_likelihood_ratio", "winner", "vote"]
+REREAD = ["annotator", "about", "log_likelihood_ratio", "winner", "vote"]
 TEXTS = ("prompt", "response_a", "response_b")
 
 
@@ -165,23 +165,28 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
 
 
 def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
-    r"""The votes that say most for each flag, with their texts: personal data.
+    r"""The votes that say most for each flag of a lean or of little care, with their texts: personal data.
 
-    .. math:: \Lambda_j = \log \sigma\bigl(s_j (\hat q_c + e_k d_j)\bigr) - \log \sigma(s_j \hat q_c)
+    .. math:: \Lambda_j = \log \sigma\bigl(s_j (a_k \hat q_c + e_k d_j)\bigr) - \log \sigma(s_j \hat q_c)
 
-    for the flagged lean e, where the quality is what the other votes make of it, half a vote added to either side.
+    with care a = 1 for a lean e, and no lean for little care; quality is what the other votes make of it, half a vote
+    added to either side.
     """
     sign, total, n = design.sign, *(np.bincount(design.comparison, x) for x in (design.sign, None))
-    quality = 2 * np.arctanh((total[design.comparison] - sign) / n[design.comparison])
+    quality = sign * 2 * np.arctanh((total[design.comparison] - sign) / n[design.comparison])
+    table = table.assign(about=table["attribute"])
+    lean = table[table["flag"]].assign(care=1.0)
+    care = table[table["flag_care"]].drop_duplicates("annotator").assign(about="care", shrunk=0.0)
     rows = []
-    for flag in table[table["flag"]].to_dict("records"):
+    for flag in pd.concat([lean, care]).to_dict("records"):
         (who,) = np.flatnonzero(design.annotators == flag["annotator"])
         votes = np.flatnonzero(design.annotator == who)
-        lean = flag["shrunk"] * design.delta[votes, design.attributes.index(flag["attribute"])]
-        gain = log_expit(sign[votes] * (quality[votes] + lean)) - log_expit(sign[votes] * quality[votes])
+        toward = sign[votes] * design.delta[votes, design.attributes.index(flag["attribute"])]
+        expected = log_expit(flag["care"] * quality[votes] + flag["shrunk"] * toward)
+        gain = expected - log_expit(quality[votes])
         for i in np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]:
             winner = "a" if sign[votes[i]] > 0 else "b"
-            rows.append((flag["annotator"], flag["attribute"], gain[i], winner, votes[i]))
+            rows.append((flag["annotator"], flag["about"], gain[i], winner, votes[i]))
     found = pd.DataFrame(rows, columns=REREAD)
     of = judgments.comparisons.iloc[design.comparison[found.pop("vote").astype(int)]]
     numbers, texts = numbered_texts(of, TEXTS)
