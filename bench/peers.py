@@ -7,25 +7,26 @@ it takes on a GPU, where its head scores the positions of the responses only.
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.training.batches import planned_steps
 from badpo.training.config import BADPOConfig
-from badpo.training.logprobs import scoring_attention
 from badpo.training.trainer import BADPOTrainer
 from bench.workloads import Workload
 
-BETA, LEARNING_RATE, CLIP, SEED = 0.1, 1e-6, 1.0, 0
+# without a rate every training has the same first step
+BETA, LEARNING_RATE, CLIP, SEED = 0.1, 0.0, 1.0, 0
 # For both trainers: nothing written or reported.
 SETTINGS: dict[str, Any] = dict(
     learning_rate=LEARNING_RATE,
@@ -47,167 +48,94 @@ def gpu_head() -> AbstractContextManager:
     return mock.patch("trl.trainer.utils._use_triton", lambda device: True)
 
 
-class Steps:
-    """Whole optimizer steps of a trainer on all of its judgments; what both sides have in common."""
+class Watched(TrainerCallback):
+    """CPU time from the start of training to the end of its last step, and the gradients of its first step."""
 
-    trainer: Any
-    losses: Callable[
-        [], Iterator[Iterator[torch.Tensor]]
-    ]  # of every step's micro-batches; their gradients add up
-    _optimizer: torch.optim.Optimizer | None = None
+    def on_train_begin(self, args, state, control, **given):
+        self._start, self.gradients = time.process_time(), list[torch.Tensor]()
 
-    def around(self) -> AbstractContextManager:
-        """What is open around forwards and backwards."""
-        return nullcontext()
+    def on_pre_optimizer_step(self, args, state, control, model, **given):
+        if not self.gradients:
+            self.gradients = [p.grad.clone() for p in model.parameters() if p.requires_grad]
 
-    def after_backward(self) -> None:
-        """What a step does besides the policy's gradients."""
-
-    def run(self) -> None:
-        """All steps: collating, forward, backward, clipping, the optimizer."""
-        model = self.trainer.model.train()
-        self._optimizer = self._optimizer or torch.optim.AdamW(
-            trained_parameters(model), lr=LEARNING_RATE
-        )
-        optimizer = self._optimizer
-        with self.around():
-            for losses in self.losses():
-                for loss in losses:
-                    loss.backward()
-                self.after_backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
-                optimizer.step()
-                optimizer.zero_grad()
-
-    def first_gradients(self) -> list[torch.Tensor]:
-        """Gradients of the first step, in the order of the model's parameters."""
-        model = self.trainer.model.train()
-        with self.around():
-            for loss in next(self.losses()):
-                loss.backward()
-            self.after_backward()
-        gradients = [parameter.grad.clone() for parameter in trained_parameters(model)]
-        model.zero_grad()
-        return gradients
+    def on_step_end(self, args, state, control, **given):
+        self.seconds = time.process_time() - self._start
 
 
-class Ours(Steps):
-    """badpo's trainer on the judgments of all steps, batched by a way of `badpo.training.batches.BATCHING`.
+def watched(trainer) -> Watched:
+    """A whole training: collating, forward, backward, clipping, the optimizer."""
+    trainer.add_callback(callback := Watched())
+    trainer.train()
+    trainer.remove_callback(callback)
+    return callback
 
-    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0, and without a
-    reference the policy is its own. ``micro_batch`` are judgments of a micro-batch, ``n_micro`` micro-batches of a
-    step; ``folder`` is for what the trainer writes, the reference log-probabilities among it.
+
+def ours(
+    workload: Workload,
+    tokenizer,
+    models: Sequence,
+    batching: str,
+    micro_batch: int,
+    n_micro: int,
+    folder: Path,
+) -> BADPOTrainer:
+    """badpo's trainer on all judgments, batched by a way of `badpo.training.batches.BATCHING`.
+
+    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0. ``micro_batch``
+    are judgments of a micro-batch, ``n_micro`` micro-batches of a step; ``folder`` is for what the trainer writes, the
+    reference log-probabilities among it, which are computed here.
     """
-
-    def __init__(
-        self,
-        workload: Workload,
-        tokenizer,
-        models: Sequence,
-        batching: str,
-        micro_batch: int,
-        n_micro: int,
-        folder: Path,
-    ):
-        policy, reference = models
-        self.trainer = BADPOTrainer(
-            copy.deepcopy(policy),
-            ref_model=copy.deepcopy(reference),
-            # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
-            args=BADPOConfig(
-                str(folder / "ours"),
-                **SETTINGS,
-                bias="shared_mean",
-                bias_learning_rate=0.0,
-                reference_cache=str(folder / "cache"),
-                batching=batching,
-                max_length=None,
-                per_device_train_batch_size=micro_batch,
-                gradient_accumulation_steps=n_micro,
-            ),
-            train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
-            processing_class=tokenizer,
-        )
-        # now, because the arguments of a second trainer reset what accelerate keeps about the first
-        self.trainer.compute_references()
-        self._n_micro = n_micro
-        comparison = self.trainer.judgments.votes["comparison"].to_numpy()
-        batch_size = micro_batch * n_micro
-        self.steps = planned_steps(batching, comparison, batch_size, np.random.default_rng([SEED, 0]))
-
-    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
-        """The losses of every step's micro-batches."""
-        trainer = self.trainer
-        batches = iter(trainer.get_train_dataloader())
-        for _ in self.steps:
-            step, normaliser = trainer.get_batch_samples(batches, self._n_micro, trainer.args.device)
-            yield (self._loss(inputs, normaliser) for inputs in step)
-
-    def _loss(self, inputs, normaliser) -> torch.Tensor:
-        trainer = self.trainer
-        with trainer.accelerator.autocast():
-            inputs = trainer._prepare_inputs(inputs)
-            return trainer.compute_loss(trainer.model, inputs, num_items_in_batch=normaliser)
-
-    def around(self) -> AbstractContextManager:
-        """The tree attention, as ``train()`` has it."""
-        return scoring_attention(self.trainer.model, self.trainer._layout)
-
-    def after_backward(self) -> None:
-        """Theta's step and the step's sums."""
-        self.trainer.finish_step()
+    policy, reference = models
+    trainer = BADPOTrainer(
+        copy.deepcopy(policy),
+        ref_model=copy.deepcopy(reference),
+        # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
+        args=BADPOConfig(
+            str(folder / "ours"),
+            **SETTINGS,
+            bias="shared_mean",
+            bias_learning_rate=0.0,
+            reference_cache=str(folder / "cache"),
+            batching=batching,
+            max_length=None,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=n_micro,
+        ),
+        train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
+        processing_class=tokenizer,
+    )
+    trainer.compute_references()
+    return trainer
 
 
-class TRL(Steps):
-    """TRL's `DPOTrainer` on the judgments of an `Ours`, in the order of its steps; reference computed before.
+def trl(ours: BADPOTrainer, models: Sequence, folder: Path, micro_batch: int):
+    """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before.
 
     Its micro-batches have ``micro_batch`` judgments.
     """
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
 
-    def __init__(self, ours: Ours, models: Sequence, folder: Path, micro_batch: int):
-        from datasets import Dataset
-        from trl import DPOConfig, DPOTrainer
-
-        policy, reference = models
-        args = ours.trainer.args
-        order = np.concatenate(ours.steps)
-        batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
-        self._micro_batch = micro_batch
-        self._n_micro = batch_size // self._micro_batch
-        self.trainer = DPOTrainer(
-            copy.deepcopy(policy),
-            ref_model=copy.deepcopy(reference),
-            args=DPOConfig(
-                str(folder / "trl"),
-                **SETTINGS,
-                precompute_ref_log_probs=True,
-                train_sampling_strategy="sequential",
-                max_length=args.max_length,
-                per_device_train_batch_size=self._micro_batch,
-                gradient_accumulation_steps=self._n_micro,
-            ),
-            train_dataset=Dataset.from_list(preference_rows(ours.trainer.judgments, order)),
-            processing_class=ours.trainer.processing_class,
-        )
-        self._rows = list(self.trainer.train_dataset)
-
-    def losses(self) -> Iterator[Iterator[torch.Tensor]]:
-        """The losses of every step's micro-batches, each weighted with its share of the step's judgments."""
-        rows = iter(self._rows)
-        while step := list(itertools.islice(rows, self._micro_batch * self._n_micro)):
-            parts = [step[i : i + self._micro_batch] for i in range(0, len(step), self._micro_batch)]
-            yield (self._loss(part) * len(part) / len(step) for part in parts)
-
-    def _loss(self, part: list) -> torch.Tensor:
-        trainer = self.trainer
-        with trainer.accelerator.autocast():
-            batch = trainer._prepare_inputs(trainer.data_collator(part))
-            return trainer.compute_loss(trainer.model, batch)
-
-
-def trained_parameters(model) -> list[torch.nn.Parameter]:
-    """Those that are not frozen."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+    policy, reference = models
+    args = ours.args
+    batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    comparison = ours.judgments.votes["comparison"].to_numpy()
+    steps = planned_steps(args.batching, comparison, batch_size, np.random.default_rng([SEED, 0]))
+    return DPOTrainer(
+        copy.deepcopy(policy),
+        ref_model=copy.deepcopy(reference),
+        args=DPOConfig(
+            str(folder / "trl"),
+            **SETTINGS,
+            precompute_ref_log_probs=True,
+            train_sampling_strategy="sequential",
+            max_length=args.max_length,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=batch_size // micro_batch,
+        ),
+        train_dataset=Dataset.from_list(preference_rows(ours.judgments, np.concatenate(steps))),
+        processing_class=ours.processing_class,
+    )
 
 
 def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, str]]:

@@ -9,8 +9,6 @@ import multiprocessing
 import os
 import platform
 import re
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -20,17 +18,6 @@ import pandas as pd
 
 REPEATS = 5
 THREADS = 1
-
-
-def median_seconds(runs: Mapping[str, Callable[[], Any]], repeats: int = REPEATS) -> dict[str, float]:
-    """Median CPU time of each of several runs, which take turns; other programs on the machine hardly change it."""
-    found: dict[str, list[float]] = {name: [] for name in runs}
-    for _ in range(repeats):
-        for name, run in runs.items():
-            start = time.process_time()
-            run()
-            found[name].append(time.process_time() - start)
-    return {name: statistics.median(values) for name, values in found.items()}
 
 
 def apart(work: Callable, *arguments: Any) -> Any:

@@ -6,8 +6,10 @@ forward, backward, clipping, AdamW. TRL's reference log-probabilities are comput
 
 from __future__ import annotations
 
+import statistics
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -75,43 +77,43 @@ def main() -> None:
 
 def measured(row: Row) -> dict[str, Any]:
     """The row's ratios, in a folder of its own."""
-    from bench.peers import TRL, Ours, gpu_head, relative_difference
+    from bench import peers
 
     size = SIZES[row.size]
     workload = CASES[row.case](size.vocabulary)
     tokenizer = word_tokenizer(size.vocabulary)
     part = judgments_of_steps(workload, row.batching, row.batch_size, row.n_steps)
     models = build_model(size, moved=MOVED), build_model(size)
-    with tempfile.TemporaryDirectory() as folder:
-        takes = row.ours_takes or row.micro_batch
-        ours = Ours(part, tokenizer, models, row.batching, takes, row.batch_size // takes, Path(folder))
-        peer = TRL(ours, models, Path(folder), micro_batch=row.micro_batch)
-        gradients, theirs = ours.first_gradients(), [peer.first_gradients()]
-        with gpu_head():
-            theirs.append(peer.first_gradients())
-        seconds = timing.median_seconds(runs_of(ours, peer))
+    takes = row.ours_takes or row.micro_batch
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ours = peers.ours(part, tokenizer, models, row.batching, takes, row.batch_size // takes, folder)
+        trl = peers.trl(ours, models, folder, row.micro_batch)
+        runs = {"ours": (ours, nullcontext), "trl": (trl, nullcontext), "compact": (trl, peers.gpu_head)}
+        seconds: dict[str, list[float]] = {side: [] for side in runs}
+        gradients: dict[str, Sequence] = {}
+        # the first training of each warms up
+        for turn in range(timing.REPEATS + 1):
+            for side, (trainer, around) in runs.items():
+                with around():
+                    found = peers.watched(trainer)
+                seconds[side] += [found.seconds] * (turn > 0)
+                gradients.setdefault(side, found.gradients)
+    median = {side: statistics.median(times) for side, times in seconds.items()}
+    differ = [
+        peers.relative_difference(gradients["ours"], gradients[side]) for side in ("trl", "compact")
+    ]
     return {
         "case": row.case,
         "model": row.size,
         "batching": row.batching,
         "micro_batch": row.micro_batch,
         "ours_takes": row.ours_takes or row.micro_batch,
-        "ratio_vs_trl_compact": seconds["compact"] / seconds["ours"],
-        "ratio_vs_trl": seconds["trl"] / seconds["ours"],
-        "rel_grad_diff": max(relative_difference(gradients, found) for found in theirs),
-        "seconds_per_step": seconds["ours"] / row.n_steps,
+        "ratio_vs_trl_compact": median["compact"] / median["ours"],
+        "ratio_vs_trl": median["trl"] / median["ours"],
+        "rel_grad_diff": max(differ),
+        "seconds_per_step": median["ours"] / row.n_steps,
     }
-
-
-def runs_of(ours, peer) -> dict[str, Callable[[], None]]:
-    """What is timed; the comparison of gradients before has warmed all three up."""
-    from bench.peers import gpu_head
-
-    def compact() -> None:
-        with gpu_head():
-            peer.run()
-
-    return {"ours": ours.run, "trl": peer.run, "compact": compact}
 
 
 def judgments_of_steps(workload: Workload, batching: str, batch_size: int, n_steps: int) -> Workload:
