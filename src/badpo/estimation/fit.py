@@ -48,8 +48,8 @@ CONFIRMED = 1e-5
 # A cluster with more than this share of a lean's information leaves nothing to measure its error with.
 WHOLE = 1 - 1e-9
 # Teams are weakly joined where the error of their difference has more than so many times the variance that errors of
-# single people leave, and is larger than the second in log-odds while theirs is below the third.
-WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 0.5, 3
+# single people leave, and is larger than the second in log-odds while theirs on either side is below the third.
+WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 1.0, 3
 
 
 @dataclass(frozen=True)
@@ -785,9 +785,9 @@ def weakly_joined_teams(
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
 
     Its numerator is the effective resistance between the two when each is rigid. They are teams of their own if R
-    exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and the denominator's root is
-    below ``HALF_KNOWN`` (with a few votes each, any three people are joined weakly); each is then looked at again.
-    Random assignment has an R of a few.
+    exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and on either side the mean of
+    the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared; each is then looked at again. Random assignment
+    has an R of a few, but with two informative votes each some part of any pool hangs together by a thread.
 
     Returns
     -------
@@ -841,11 +841,12 @@ def _least_joined(information: sparse.csr_array) -> Bools:
     rank = np.argsort(np.argsort(slowest, kind="stable"), kind="stable")
     pairs = information.tocoo()
     joint = np.bincount(np.maximum(rank[pairs.row], rank[pairs.col]), pairs.data, n).cumsum()[:-1]
-    size, open_each = np.arange(1, n), np.cumsum((1 / own)[np.argsort(rank)])
-    expected = open_each[:-1] / size**2 + (open_each[-1] - open_each[:-1]) / (n - size) ** 2
+    size, below = np.arange(1, n), np.cumsum((1 / own)[np.argsort(rank)])
+    single = below[:-1] / size, (below[-1] - below[:-1]) / (n - size)
+    expected = single[0] / size + single[1] / (n - size)
     resistance = 1 / np.maximum(joint, 1e-12 * own.max())
     ratio = np.where(np.minimum(size, n - size) < SMALLEST_TEAM, 0.0, resistance / expected)
-    ratio[(resistance < LARGE_ERROR**2) | (expected > HALF_KNOWN**2)] = 0.0
+    ratio[(resistance < LARGE_ERROR**2) | (np.maximum(*single) > HALF_KNOWN**2)] = 0.0
     best = int(ratio.argmax())
     return rank > best if ratio[best] > WEAKEST_JOINT else nobody
 
