@@ -786,8 +786,8 @@ def weakly_joined_teams(
 
     Its numerator is the effective resistance between the two when each is rigid. They are teams of their own if R
     exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and on either side the mean of
-    the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared; each is then looked at again. Random assignment
-    has an R of a few, but with two informative votes each some part of any pool hangs together by a thread.
+    the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared; each is then looked at again. Random
+    assignment has an R of a few; with two informative votes each, though, some part of any pool hangs by a thread.
 
     Returns
     -------
