@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,11 +38,11 @@ DROP = float(chdtri(1, 0.05)) / 2
 NEGLIGIBLE = 12.0
 SPREAD_NODES = 31
 BISECTIONS = 30
-GRID_POINTS = 200
-NPMLE_STEPS = 3000
-NPMLE_GAP = 1e-3
-NARROWEST_KERNEL = 1e-9
-LARGEST_SAMPLE = 2000
+# Shares of annotators that may lean far, and how many times as far as the others.
+FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
+CENTERINGS = 8
+UNLIKELY = 1e-3
+LARGEST_SAMPLE = 1000
 LARGEST_DENSE = 600
 FEW = 40
 MOST_EXPLAINED = 0.9
@@ -102,9 +103,6 @@ class Shrunk:
     ----------
     posterior : Mixture
         Of every annotator's deviation; NaN only when no annotator has an estimate.
-    other : Mixture or None
-        The posterior under a prior of any shape, so that a flag can be asked to hold under both; None where there are
-        fewer than two estimates.
     basis : object array of shape (m,)
         What the posterior rests on besides the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
     tau, tau_low, tau_high : float
@@ -116,7 +114,6 @@ class Shrunk:
     """
 
     posterior: Mixture
-    other: Mixture | None
     basis: NDArray[np.object_]
     tau: float
     tau_low: float
@@ -128,7 +125,7 @@ def _nothing_known(m: int) -> Shrunk:
     """Too little for any posterior."""
     nothing = np.full((m, 1), np.nan)
     basis = np.full(m, "prior", dtype=object)
-    return Shrunk(Mixture(nothing, nothing, np.ones((m, 1))), None, basis, np.nan, 0.0, np.inf, np.nan)
+    return Shrunk(Mixture(nothing, nothing, np.ones((m, 1))), basis, np.nan, 0.0, np.inf, np.nan)
 
 
 # -- from estimates ------------------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class Spread:
         )
 
     def posterior(self) -> tuple[Floats, Floats]:
-        r"""Taus and their posterior masses under a flat prior of :math:`\tau^2`.
+        r"""Shares and their posterior masses under a flat prior of :math:`\tau^2`.
 
         It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold
         the truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
@@ -196,8 +193,7 @@ class Spread:
         """
         low, high = self.ends(NEGLIGIBLE) if len(self.value) > 1 else (0.0, 1.0)
         shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
-        taus = self.at(shares)
-        return taus, _masses_of(shares, self.log_likelihood(taus))
+        return shares, _masses_of(shares, self.log_likelihood(self.at(shares)))
 
 
 def _tau_at(share: Any, scale: float) -> Any:
@@ -215,9 +211,11 @@ def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
 
 
 def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
-    r"""Shrink deviations under a normal prior whose spread tau is fitted and whose uncertainty is carried along.
+    r"""Shrink deviations under priors whose spread tau is fitted and whose uncertainty is carried along.
 
     .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
+
+    and, as likely, priors under which a few lean far (`_with_far_leans`); tau is read off the normal one.
 
     The estimate of tau maximises the restricted likelihood (mu integrated out under a flat prior), and its interval
     is where that likelihood falls by less than 1.92 from the top. The posterior of d_k does not plug that estimate
@@ -258,25 +256,31 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     if known.sum() > 1:
         low, high = spread.at(spread.ends(DROP)).tolist()
         of_tau = float(spread.at(spread.share)), low, high
-    return _believed("estimate", known, _normal_posterior(spread, known), spread, of_tau)
+    shares, masses = spread.posterior()
+    taus = spread.at(shares)
+    normal = _normal_posterior(spread, known, taus, masses)
+    return _believed("estimate", known, normal, spread, shares, taus, of_tau)
 
 
 def _believed(
-    basis: str, known: Bools, posterior: Mixture, spread: Spread, of_tau: tuple[float, float, float]
+    basis: str,
+    known: Bools,
+    normal: Mixture,
+    spread: Spread,
+    shares: Floats,
+    taus: Floats,
+    of_tau: tuple[float, float, float],
 ) -> Shrunk:
-    """What follows from the estimates of those who are known, their posterior, and tau with its interval."""
+    """What follows from the estimates of those who are known, their posterior under a normal prior, and tau."""
     tau, low, high = of_tau
-    other = None if np.isnan(tau) else _free_posterior(spread, known)
+    posterior = normal if np.isnan(tau) else _with_far_leans(normal, spread, known, shares, taus)
     reliability = float(np.mean(tau**2 / (tau**2 + spread.se**2)))
-    return Shrunk(
-        posterior, other, np.where(known, basis, "prior").astype(object), tau, low, high, reliability
-    )
+    return Shrunk(posterior, np.where(known, basis, "prior").astype(object), tau, low, high, reliability)
 
 
-def _normal_posterior(spread: Spread, known: Bools) -> Mixture:
+def _normal_posterior(spread: Spread, known: Bools, taus: Floats, masses: Floats) -> Mixture:
     r"""Given tau, d_k is normal with mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu`; averaged over tau."""
     m, value, se = len(known), spread.value[:, None], spread.se[:, None]
-    taus, masses = spread.posterior()
     weight = 1 / (taus**2 + se**2)
     total = weight.sum(axis=0)
     center = (weight * value).sum(axis=0) / total
@@ -287,49 +291,76 @@ def _normal_posterior(spread: Spread, known: Bools) -> Mixture:
     return Mixture(means, np.sqrt(variances), masses)
 
 
-def _free_posterior(spread: Spread, known: Bools) -> Mixture:
-    r"""The posterior under the prior, of whatever shape, that makes the estimates most likely.
+class _Prior(NamedTuple):
+    """Priors as mixtures of three normals: shares, offsets from the center and sds, each (3, n_priors, n_taus, 1)."""
 
-    .. math:: \hat G = \arg\max_G \sum_k \log \int \varphi(\hat d_k;\, t,\, s_k^2 + h^2)\, dG(t),
-        \qquad h = \hat\tau\, m^{-1/5}
+    share: Floats
+    offset: Floats
+    sd: Floats
 
-    over masses on a grid, by the EM iteration of Kiefer and Wolfowitz's estimator (1956; Laird 1978), until no point
-    of the grid could gain more than a thousandth. Two camps, or a few annotators far from a tight crowd, are kept apart
-    where a normal prior would blur them. The plain estimator (h = 0) is a handful of point masses, whose posterior
-    intervals covered half to three quarters of the truth in pools of 12 and 60; the masses are therefore spread by a
-    kernel that narrows as the pool grows. What remains uncertain about the prior is not carried along: intervals are
-    those of the normal prior.
+    def seen(self, value: Floats, se: Floats, center: Floats) -> tuple[Floats, Floats, Floats]:
+        """Precision of each estimate under each part, its log-likelihood, and the chance of each part given it."""
+        weight = 1 / (self.sd**2 + se**2)
+        distance = value - self.offset - center[..., None]
+        with np.errstate(divide="ignore"):
+            part = np.log(self.share) + (np.log(weight) - weight * distance**2) / 2
+        log_likelihood = np.logaddexp.reduce(part, axis=0)
+        return weight, log_likelihood, np.exp(part - log_likelihood)
+
+
+def _priors(taus: Floats) -> _Prior:
+    """The normal prior, then those under which a few lean far: all on either side of the others, or around them."""
+    found = [((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))]
+    for far, ratio in product(FAR_SHARES, FAR_RATIOS):
+        found.append(((1 - far, far, 0.0), (0.0, 0.0, 0.0), (1.0, ratio, 1.0)))
+        found.append(((1 - far, far / 2, far / 2), (0.0, -ratio, ratio), (1.0, 1.0, 1.0)))
+    share, offset, sd = np.array(found).transpose(1, 2, 0)[..., None]
+    narrow = taus / np.sqrt((share * (sd**2 + offset**2)).sum(axis=0))
+    parts = (np.broadcast_to(share, (*share.shape[:2], len(taus))), offset * narrow, sd * narrow)
+    return _Prior(*(each[..., None] for each in parts))
+
+
+def _with_far_leans(
+    normal: Mixture, spread: Spread, known: Bools, shares: Floats, taus: Floats
+) -> Mixture:
+    r"""The posterior averaged over a normal prior and priors under which a few annotators lean far.
+
+    .. math:: d_k \sim (1 - \pi) N(\mu, t^2) + \pi N(\mu, r^2 t^2) \quad\text{or}\quad
+        (1 - \pi) N(\mu, t^2) + \tfrac{\pi}{2} N(\mu - r t, t^2) + \tfrac{\pi}{2} N(\mu + r t, t^2)
+
+    with t such that the sd is tau, for the shares and ratios of ``FAR_SHARES`` and ``FAR_RATIOS``; before the
+    estimates are seen, all are as likely, the normal one with them, and tau under each. Where a few annotators stand far from a tight crowd
+    a normal prior takes the crowd for wider than it is and its people for outstanding. The center mu is the most
+    likely one, by the EM iteration, with the error of a mean.
     """
-    m, value, variance = len(known), spread.value[:, None], spread.se[:, None] ** 2
-    kernel = max(float(spread.at(spread.share)), NARROWEST_KERNEL * spread.scale) * len(value) ** -0.2
-    # those with a far larger error than most would only make the grid coarse
-    trusted = spread.value[spread.se <= 3 * np.median(spread.se)]
-    center, reach = np.median(trusted), np.ptp(trusted)
-    low, high = max(value.min(), center - reach), min(value.max(), center + reach)
-    grid = np.linspace(low - 1e-9, high + 1e-9, GRID_POINTS)
-    whole = variance + kernel**2
-    log_likelihood = -((value - grid) ** 2) / (2 * whole)
-    likelihood = np.exp(log_likelihood - log_likelihood.max(axis=1, keepdims=True))
     # more annotators than this would not change the weights, only take longer
-    weights = _most_likely_weights(likelihood[:: -(-len(value) // LARGEST_SAMPLE)])
-    means, sds, masses = np.tile(grid, (m, 1)), np.full((m, len(grid)), kernel), np.tile(weights, (m, 1))
-    kept = kernel**2 / whole
-    means[known] = kept * value + (1 - kept) * grid
-    sds[known] = np.sqrt(kept * variance)
-    joint = likelihood * weights
-    masses[known] = joint / joint.sum(axis=1, keepdims=True)
-    return Mixture(means, sds, masses)
-
-
-def _most_likely_weights(likelihood: Floats) -> Floats:
-    """EM for the weights of a mixture with known components."""
-    weights = np.full(likelihood.shape[1], 1 / likelihood.shape[1])
-    for _ in range(NPMLE_STEPS):
-        gain = (1 / (likelihood @ weights)) @ likelihood / len(likelihood)
-        if gain.max() <= 1 + NPMLE_GAP:
-            break
-        weights = weights * gain
-    return weights / weights.sum()
+    step = -(-len(spread.value) // LARGEST_SAMPLE)
+    value, se, prior = spread.value[::step], spread.se[::step], _priors(taus)
+    center = np.full(prior.sd.shape[1:3], np.median(value))
+    for _ in range(CENTERINGS):
+        weight, log_likelihood, chance = prior.seen(value, se, center)
+        weight = weight * chance
+        total = weight.sum(axis=(0, 3))
+        center = (weight * (value - prior.offset)).sum(axis=(0, 3)) / total
+    masses = _masses_of(shares, log_likelihood.sum(axis=-1) - np.log(total) / 2)
+    # who has no estimate has one that says nothing
+    value, se = np.zeros(len(known)), np.full(len(known), 1e6 * spread.se.max())
+    value[known], se[known] = spread.value, spread.se
+    by_normal = np.broadcast_to(masses[0].sum() * normal.weights, normal.means.shape)
+    parts = [(normal.means, normal.sds, by_normal)]
+    for i in 1 + np.flatnonzero(masses[1:].sum(axis=1) > UNLIKELY):
+        one = _Prior(*(each[:, i] for each in prior))
+        weight, _, chance = one.seen(value, se, center[i])
+        chance, kept = chance * masses[i][:, None], one.sd**2 * weight
+        mean = kept * value + (1 - kept) * (center[i][:, None] + one.offset)
+        square = mean**2 + kept * se**2 + (1 - kept) ** 2 / (step * total[i][:, None])
+        mass = chance.sum(axis=1)
+        safe = np.maximum(mass, 1e-300)
+        mean, square = (chance * mean).sum(axis=1) / safe, (chance * square).sum(axis=1) / safe
+        sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * taus.max() ** 2))
+        parts.append((mean.T, sd.T, mass.T))
+    means, sds, weights = (np.hstack(each) for each in zip(*parts, strict=True))
+    return Mixture(means, sds, weights / weights.sum(axis=1, keepdims=True))
 
 
 # -- from votes ----------------------------------------------------------------------------------------------
@@ -511,14 +542,13 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
     sds[people] = np.stack([one.sd[mine] for one in found], axis=1)
     known = np.isin(np.arange(pool.n_annotators), people)
     # as normal observations that move N(0, tau^2) to posteriors with these moments
-    best = int(log_marginal.argmax())
+    masses = _masses_of(shares, log_marginal)
+    best = int(np.abs(taus - np.sqrt(masses @ taus**2)).argmin())
     mean, variance, prior = means[known, best], sds[known, best] ** 2, taus[best] ** 2
     precision = np.maximum(1 / variance - 1 / prior, 1e-6 / prior)
     observed = Spread(mean / variance / precision, 1 / np.sqrt(precision))
-    posterior = Mixture(means, sds, _masses_of(shares, log_marginal))
-    return _believed(
-        "votes", known, posterior, observed, _tau_with_interval(shares, log_marginal, scale)
-    )
+    of_tau = _tau_with_interval(shares, log_marginal, scale)
+    return _believed("votes", known, Mixture(means, sds, masses), observed, shares, taus, of_tau)
 
 
 def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
@@ -681,10 +711,6 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
 
     .. math:: p_k = P(|d_k| > \rho \mid \text{all votes})
 
-    under a normal prior or under a free one, whichever is smaller. Just beyond rho the two differ most: where a few
-    annotators stand far from a tight crowd a normal prior takes the crowd for wider than it is, and one flag in eight
-    was wrong at a target of one in ten (`docs/results/audit_statistics.md`).
-
     Returns
     -------
     array of shape (m,)
@@ -696,9 +722,8 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
     >>> probability_exceeds(found, 0.5).round(2)
     array([1., 0., 0., 0., 1.])
     """
-    posteriors = [one for one in (shrunk.posterior, shrunk.other) if one is not None]
-    inside = [one.cdf(rho) - one.cdf(-rho) for one in posteriors]
-    return np.clip(1 - np.max(inside, axis=0), 0.0, 1.0)
+    inside = shrunk.posterior.cdf(rho) - shrunk.posterior.cdf(-rho)
+    return np.clip(1 - inside, 0.0, 1.0)
 
 
 def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
