@@ -67,11 +67,7 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
     known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
     drawn = np.zeros((DRAWS, *leans.deviation.shape))
     for j in known:
-        # in one draw the spread is the same for all
-        posterior, masses = spreads[j].posterior, np.cumsum(spreads[j].posterior.weights)
-        at = random.permutation(np.arange(DRAWS) + 0.5) / DRAWS * masses[-1]
-        mean, sd = (x.T[np.searchsorted(masses, at)] for x in (posterior.means, posterior.sds))
-        drawn[:, :, j] = mean + sd * random.standard_normal(mean.shape)
+        drawn[:, :, j] = spreads[j].posterior.draws(DRAWS, random)
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
     groups = {name: [j] for j, name in enumerate(design.attributes)}

@@ -84,6 +84,15 @@ class Mixture:
         gap = np.reshape(value, (-1, 1)) - self.means
         return (self.weights * ndtr(gap / self.sds)).sum(axis=1)
 
+    def draws(self, n: int, random: np.random.Generator) -> Floats:
+        """``n`` draws of every row, of shape (n, m); in one draw all rows are at about the same of their parts."""
+        shape = np.broadcast_shapes(self.means.shape, self.sds.shape, self.weights.shape)
+        means, sds, weights = (np.broadcast_to(x, shape) for x in (self.means, self.sds, self.weights))
+        ends, at = np.cumsum(weights, axis=1), random.permutation(np.arange(n) + 0.5) / n
+        part = np.array([(ends < share * ends[:, -1:]).sum(axis=1) for share in at])
+        chosen = np.arange(shape[0]), part
+        return means[chosen] + sds[chosen] * random.standard_normal(part.shape)
+
     def quantile(self, probability: float) -> Floats:
         """The value below which every row has the given probability, to a billionth of the spread of its parts."""
         parts = self.means + ndtri(probability) * self.sds
@@ -329,9 +338,9 @@ def _with_far_leans(
         (1 - \pi) N(\mu, t^2) + \tfrac{\pi}{2} N(\mu - r t, t^2) + \tfrac{\pi}{2} N(\mu + r t, t^2)
 
     with t such that the sd is tau, for the shares and ratios of ``FAR_SHARES`` and ``FAR_RATIOS``; before the
-    estimates are seen, all are as likely, the normal one with them, and tau under each. Where a few annotators stand far from a tight crowd
-    a normal prior takes the crowd for wider than it is and its people for outstanding. The center mu is the most
-    likely one, by the EM iteration, with the error of a mean.
+    estimates are seen, all are as likely, the normal one with them, and tau under each. Where a few annotators stand
+    far from a tight crowd a normal prior takes the crowd for wider than it is and its people for outstanding. The
+    center mu is the most likely one, by the EM iteration, with the error of a mean.
     """
     # more annotators than this would not change the weights, only take longer
     step = -(-len(spread.value) // LARGEST_SAMPLE)
