@@ -221,6 +221,7 @@ HEADS = {
     "tau": ("tau", (1, 3)),
     "tau_coverage": ("tau's interval holds it, %", (100, 1)),
     "wrong_flag": ("pools with a wrong flag, %", (100, 1)),
+    "wrong_lean": ("a wrong lean, %", (100, 1)),
     "flagged": ("the one is flagged, %", (100, 1)),
     "as_lean": ("as leaning, %", (100, 1)),
     "as_careless": ("called careless, %", (100, 1)),

@@ -28,13 +28,14 @@ STREAMS = {
     "all alike, specialists": replace(BETTER, specialists=True),
     "one leans 1 more or less": replace(ALIKE, n_planted=1),
     "one clicks at random, longer is better": replace(BETTER, n_clickers=1),
+    "six click at random, longer is better": replace(BETTER, n_clickers=6),
     "one is half as careful, longer is better": replace(BETTER, n_clickers=1, clicker_care=0.5),
     "one is at the mean, the others have sd 0.5": replace(ALIKE, spread=0.5, n_planted=1, planted=0.0),
 }
 STREAMS |= {
     f"{name}; three times the comparisons": replace(pool, n_comparisons=12_000)
     for name, pool in STREAMS.items()
-    if name.startswith("one")
+    if name.startswith(("one", "six"))
 }
 STREAMS["one is at the mean, always with the same three of sd 0.5"] = Pool(
     1000, n_annotators=4, n_planted=1, planted=0.0
@@ -66,6 +67,7 @@ def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float
     found = {}
     if not pool.spread:
         found["wrong_flag"] = (flag | careless)[:, ~planted].any()
+        found["wrong_lean"] = lean[:, ~planted].any()
     if planted.any():
         flagged, read, called = (each[:, planted][:, 0] for each in (flag, lean, careless))
         at = informative[flagged.argmax(), planted][0] if flagged.any() else np.nan

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from badpo.auditing.watch import AuditMonitor
+from badpo.estimation.sequential import e_bh
 from bench import audit_statistics
 from bench.audit_statistics import Case, Pool, estimates, measured
 from bench.audit_streams import evidence_over_time, flags_on_the_way
@@ -39,19 +40,24 @@ def test_figures_are_within_their_margins(measure, pool, replicates, margins):
         assert low <= row[name]["mean"] <= high, name
 
 
-def test_what_is_counted_on_the_way_is_what_the_monitor_has():
-    votes, monitor = (
-        draw_votes(replace(CLICKER, n_comparisons=300), np.random.default_rng(0)),
-        AuditMonitor(["x"]),
-    )
-    for c in range(300):
+def test_what_is_found_on_the_way_is_what_the_monitor_says():
+    pool = replace(CLICKER, n_comparisons=600, n_planted=1)
+    votes, monitor, flags = draw_votes(pool, np.random.default_rng(2)), AuditMonitor(["x"]), np.zeros(3)
+    *evidence, informative = evidence_over_time(votes)
+    for c in range(600):
         here = votes.comparison == c
         names = [f"{k:02}" for k in votes.annotator[here]]
         monitor.update(str(c), names, votes.sign[here], votes.delta[here])
-    log_e, _, log_care, informative = (each[-1] for each in evidence_over_time(votes))
-    columns = ["e_value", "e_careless", "n_informative"]
-    expected = np.column_stack([np.exp(log_e), np.exp(log_care), informative])
-    np.testing.assert_allclose(monitor.table()[columns], expected)
+        if c % 15 == 14 and c > 90:
+            table, look = monitor.table(), c // 3
+            log_e, _, log_care = (each[look] for each in evidence)
+            expected = np.column_stack([np.exp(log_e), np.exp(log_care), informative[look]])
+            np.testing.assert_allclose(table[["e_value", "e_careless", "n_informative"]], expected)
+            said = table["flag"], table["reading"] == "lean", table["careless"]
+            for each, values in zip(said, evidence, strict=True):
+                assert each.tolist() == e_bh(values[look], 0.05).tolist()
+            flags += np.sum(said, axis=1)
+    assert (flags > 0).all()
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):

@@ -10,7 +10,6 @@ from badpo.estimation.sequential import (
     e_bh,
     log_care_ratios,
     log_chance_ratios,
-    log_e_values,
     log_tilt_ratios,
     winner_shares,
 )
@@ -50,11 +49,6 @@ def test_e_bh_against_its_definition():
         ranks = [i for i in range(1, len(e) + 1) if np.sort(e)[-i] >= len(e) / (0.1 * i)]
         expected = e >= np.sort(e)[-max(ranks)] if ranks else np.zeros(len(e), dtype=bool)
         np.testing.assert_array_equal(e_bh(np.log(e), 0.1), expected)
-
-
-def test_evidence_is_the_mean_over_the_grid():
-    ratios = log_tilt_ratios([True, False], 0.5, 1.0)
-    np.testing.assert_allclose(np.exp(log_e_values(ratios)), np.exp(ratios).mean(axis=1))
 
 
 def test_voters_who_saw_different_sides_first_are_not_alike():

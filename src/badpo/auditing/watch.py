@@ -246,10 +246,10 @@ GUARANTEE = (
     "the guarantee."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: who leans "
-    "nowhere among co-voters who lean is flagged too. A lean is what clicking at random does not explain; half the "
-    "care of the others may still look like one. Carelessness is told by comparisons whose sides do not differ, where "
-    "a taste for what is not declared looks like it."
+    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: who does "
+    "neither among co-voters who lean, or click at random, is flagged too. A lean is what clicking at random does not "
+    "explain; half the care of the others may still look like one. Carelessness is told by comparisons whose sides do "
+    "not differ, where a taste for what is not declared looks like it."
 )
 _READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
 _NAMED = 10

@@ -159,11 +159,6 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     --------
     >>> e_bh(np.log([[100.0], [45.0], [3.0]]), 0.05).ravel()
     array([ True,  True, False])
-
-    Alone, 45 would not do among three: it takes 60.
-
-    >>> e_bh(np.log([45.0, 3.0, 1.0]), 0.05)
-    array([False, False, False])
     """
     values = np.asarray(log_e, float)
     descending = np.sort(values, axis=None)[::-1]
