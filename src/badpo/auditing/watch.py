@@ -246,10 +246,10 @@ GUARANTEE = (
     "the guarantee."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: among co-voters "
-    "who lean or click at random, whoever does neither is flagged too. A lean is what clicking at random does not "
-    "explain; half the care of the others may still look like one. Carelessness is told by comparisons whose sides do "
-    "not differ, where a taste for what is not declared looks like it."
+    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: where most "
+    "lean or click at random, whoever does neither is flagged. A lean is what clicking at random does not explain; half "
+    "the care of the others may still look like one. Carelessness is told by comparisons whose sides do not differ, "
+    "where a taste for what is not declared looks like it."
 )
 _READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
 _NAMED = 10
@@ -374,8 +374,8 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         },
         "careless": dict(table.loc[table["careless"], ["annotator", "e_careless"]].to_numpy().tolist()),
         "warnings": [vars(problem) for problem in warnings],
-        "rule": f"By pseudonym. By e-BH over all, at most {monitor.alpha:.0%} of the flags are false on average; so of the "
-        "leans, and of the careless.",
+        "rule": f"By pseudonym. By e-BH over all, at most {monitor.alpha:.0%} of the flags are false on average; so "
+        "of the leans, and of the careless.",
         "guarantee": GUARANTEE,
     }
     return WatchResult(summary, table)
