@@ -247,9 +247,9 @@ GUARANTEE = (
 )
 MEANING = (
     "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: where most "
-    "lean or click at random, whoever does neither is flagged. A lean is what clicking at random does not explain; half "
-    "the care of the others may still look like one. Carelessness is told by comparisons whose sides do not differ, "
-    "where a taste for what is not declared looks like it."
+    "lean or click at random, whoever does neither is flagged. A lean is what clicking at random does not explain; "
+    "half the care of the others may still look like one. Carelessness is told where the sides do not differ; there "
+    "a taste for what is not declared looks like it."
 )
 _READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
 _NAMED = 10
