@@ -127,7 +127,7 @@ def test_what_is_no_state_is_refused(tmp_path):
     fed(stream(10)).save(path := tmp_path / "state.json")
     content = path.read_bytes()
     damaged = [content[:length] for length in range(0, len(content), 997)]
-    for text in (*damaged, b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/3"}'):
+    for text in (*damaged, b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/4"}'):
         path.write_bytes(text)
         with pytest.raises(ConfigError, match="is no state of badpo watch"):
             AuditMonitor.load(path)
