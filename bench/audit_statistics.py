@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -18,13 +19,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.special import chdtrc
 
 from badpo.estimation.alternative_estimators import fit_fixed, fit_random
+from badpo.estimation.care import beside_care, fit_care
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal, shrink_votes
+from badpo.estimation.significance import equal_leans_test
 from badpo.theory.summaries import t_interval
 from bench.audit_streams import STREAMS, flags_on_the_way
-from bench.audited_pools import CELLS, GOALS, audited, misses, share_with, told
+from bench.audited_pools import ALPHA, CELLS, GOALS, audited, misses, share_with, told
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
 Measured = dict[str, float]
@@ -132,6 +136,70 @@ def assumption_cases() -> Iterator[Case]:
             yield Case(label, 2000 + number, pool, partial(estimates, estimator=name))
 
 
+# -- lean beside care -------------------------------------------------------------------------------------------
+
+
+def without_care(votes: DrawnVotes) -> tuple[Leans, float]:
+    """The conditional likelihood, and the p-value of the test that all leans are equal."""
+    leans = fit_conditional(*votes.arrays)
+    return leans, equal_leans_test(*votes.arrays[:4], leans)[0]
+
+
+def quality_at_random(votes: DrawnVotes) -> tuple[Leans, float]:
+    """Quality from one normal distribution, and Wald's test."""
+    leans = fit_random(*votes.arrays)
+    known = np.isfinite(leans.deviation[:, 0])
+    deviation, covariance = leans.deviation[known, 0], leans.covariance[np.ix_(known, known)]
+    squares = deviation @ np.linalg.pinv(covariance, hermitian=True) @ deviation
+    return leans, float(chdtrc(known.sum() - 1, squares))
+
+
+def about_a_line(votes: DrawnVotes) -> tuple[Leans, float]:
+    """The audit's way: care where the sides do not differ, then conditional leans from the line in care."""
+    leans, _, p_value = beside_care(fit_conditional(*votes.arrays), fit_care(*votes.arrays))
+    return leans, p_value[0]
+
+
+BESIDE_CARE: dict[str, Callable[[DrawnVotes], tuple[Leans, float]]] = {
+    "conditional": without_care,
+    "random": quality_at_random,
+    "conditional, from a line in care": about_a_line,
+}
+CARE_POOL = Pool(400, 30, better=0.7)
+CARE_SCENES = {
+    "equal care": CARE_POOL,
+    "6 of 30 click": replace(CARE_POOL, n_clickers=6),
+    "care of sd 0.4": replace(CARE_POOL, care_sd=0.4),
+    "specialists": replace(CARE_POOL, specialists=True),
+    "specialists, 6 of 30 click": replace(CARE_POOL, specialists=True, n_clickers=6),
+}
+
+
+def beside_truth(pool: Pool, random: np.random.Generator, estimator: str) -> Measured:
+    """Coverage and error of deviations from the true line in care, and whether equality is rejected where it holds."""
+    votes = draw_votes(pool, random)
+    leans, _ = BESIDE_CARE[estimator](votes)
+    _, p_value = BESIDE_CARE[estimator](draw_votes(replace(pool, mean=0.0, spread=0.0), random))
+    line = np.column_stack([np.ones_like(votes.care), votes.care])
+    truth = votes.deviation - line @ np.linalg.lstsq(line, votes.deviation, rcond=None)[0]
+    finite = np.isfinite(leans.deviation[:, 0])
+    inside = (leans.ci_low[:, 0] <= truth) & (truth <= leans.ci_high[:, 0])
+    error = (leans.deviation[:, 0] - truth)[finite]
+    return {
+        "coverage": float(inside[finite].mean()),
+        "rmse": float(np.sqrt((error**2).mean())),
+        "equal": float(p_value < ALPHA),
+    }
+
+
+def care_cases() -> Iterator[Case]:
+    """Estimators with and without care."""
+    for number, (scene, pool) in enumerate(CARE_SCENES.items()):
+        for name in BESIDE_CARE:
+            label = {"pool": scene, "estimator": name}
+            yield Case(label, 6000 + number, pool, partial(beside_truth, estimator=name))
+
+
 # -- while labels arrive -------------------------------------------------------------------------------------
 
 
@@ -191,6 +259,18 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "the votes in theirs.",
         assumption_cases,
     ),
+    "care": (
+        "Lean beside care",
+        "30 annotators, 400 comparisons, the side with the attribute better by 0.7; clickers neither lean nor follow "
+        "quality. Deviations count from the line of the true leans in the true care. That leans are equal is tested "
+        "at 5 % in pools in which nobody leans. The audit takes the last, which alone tells careless people from "
+        "leaners and holds everywhere here. Tried before, and left out: lean and care in one likelihood with random "
+        "quality, which is more precise but rejects equal leans among specialists as often as `random`; the same with "
+        "a quality of any shape, no better in twice the time; the probability of the votes given the wins under random "
+        "quality, which takes care for known and rejects equal leans among clickers; the logarithm of care, in which "
+        "clickers are infinitely far away, so that fewer intervals of care hold.",
+        care_cases,
+    ),
     "sequential": (
         "While labels still arrive",
         "4,000 comparisons arrive one after the other, and `badpo watch` looks two hundred times, at 5 %; what it ever "
@@ -216,6 +296,7 @@ HEADS = {
     "least": ("least", None),
     "slope": ("slope of estimate on truth", (1, 3)),
     "coverage": ("95 % intervals hold the truth, %", (100, 1)),
+    "rmse": ("root mean squared error", (1, 2)),
     "infinite": ("infinite estimates, %", (100, 1)),
     "posterior_coverage": ("posterior intervals hold the truth, %", (100, 1)),
     "tau": ("tau", (1, 3)),

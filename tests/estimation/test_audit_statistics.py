@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from badpo.auditing.watch import AuditMonitor
 from badpo.estimation.sequential import e_bh
 from bench import audit_statistics
-from bench.audit_statistics import Case, Pool, estimates, measured
+from bench.audit_statistics import CARE_SCENES, Case, Pool, beside_truth, estimates, measured
 from bench.audit_streams import evidence_over_time, flags_on_the_way
 from bench.audited_pools import audited
 from bench.simulated_pools import draw_votes, sized
@@ -21,6 +22,7 @@ COVERED = {"slope": (0.9, 1.15), "coverage": (0.91, 0.985), "posterior_coverage"
 COVERED["informative"] = (70, 85)
 FLAGGED = {"false": (0, 0.25), "found": (0.3, 1), "coverage": (0.91, 0.985), "W410": (0.6, 1)}
 LEANER = Pool(2000, n_annotators=12, quality_sd=2.0, spread=0.0, n_planted=1)
+CLICKERS, (ALONE, *_, BESIDE) = CARE_SCENES["6 of 30 click"], audit_statistics.BESIDE_CARE
 CLICKER = replace(LEANER, better=0.7, n_planted=0, n_clickers=1)
 
 
@@ -29,10 +31,26 @@ CLICKER = replace(LEANER, better=0.7, n_planted=0, n_clickers=1)
     [
         *((estimates, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
         (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
+        (partial(beside_truth, estimator=ALONE), CLICKERS, 6, {"coverage": (0.7, 0.89)}),
+        (
+            partial(beside_truth, estimator=BESIDE),
+            CLICKERS,
+            6,
+            {"coverage": (0.9, 1), "equal": (0, 0.4)},
+        ),
         (flags_on_the_way, LEANER, 5, {"wrong_flag": (0, 0.4), "as_lean": (0.8, 1)}),
         (flags_on_the_way, CLICKER, 5, {"as_lean": (0, 0.2), "as_careless": (0.8, 1)}),
     ],
-    ids=["two votes", "four votes", "eight votes", "the audit", "a leaner", "a clicker"],
+    ids=[
+        "two votes",
+        "four votes",
+        "eight votes",
+        "the audit",
+        "no care",
+        "care",
+        "a leaner",
+        "a clicker",
+    ],
 )
 def test_figures_are_within_their_margins(measure, pool, replicates, margins):
     row = measured(Case({}, 9, pool, measure), replicates)
