@@ -2,7 +2,7 @@
 
 Every fit runs in a process of its own, which reads the votes from a file, so that its peak memory is that of the
 votes, the libraries and the fit. Seconds are those of the fit alone, from arrays as a table holds them; for
-scikit-learn and statsmodels they include building the matrix that they need. Ratios are of processor time, which other
+statsmodels they include building the matrix that they need. Ratios are of processor time, which other
 programs on the machine hardly change.
 """
 
@@ -25,14 +25,14 @@ from numpy.typing import NDArray
 from bench import timing
 
 PLAN = {
-    "S": ("conditional", "tested", "care", "statsmodels", "sklearn"),
-    "L": ("conditional", "tested", "care", "sklearn"),
+    "S": ("conditional", "tested", "care", "statsmodels"),
+    "L": ("conditional", "tested", "care"),
     "judges": ("audit",),
     "jury": ("audit",),
 }
 # What the ratios of a size are to, where not to its conditional fit.
 BASES = {"jury": ("judges", "audit")}
-LIBRARIES = ("numpy", "scipy", "statsmodels", "scikit-learn")
+LIBRARIES = ("numpy", "scipy", "statsmodels")
 
 # -- votes of large pools with known leans ----------------------------------------------------------------------
 
@@ -162,38 +162,12 @@ def statsmodels(votes: Votes) -> tuple[np.ndarray, dict]:
     return leans, {"gradient": float(np.abs(model.score(result.params)).max())}
 
 
-def sklearn(votes: Votes) -> tuple[np.ndarray, dict]:
-    """`LogisticRegression` with a column for each comparison beside those of the leans: the joint estimate.
-
-    Its tolerance is of the mean gradient; the default is met by zeros where there are this many votes, and nothing is
-    fitted. Here it stops at 0.01, a million times the gradient of our fits.
-    """
-    from scipy import sparse
-    from sklearn.linear_model import LogisticRegression
-
-    m, q = votes.theta.shape
-    n = len(votes.sign)
-    kept = np.flatnonzero(votes.delta)
-    row, attribute = np.divmod(kept, q)
-    rows = np.concatenate([row, np.arange(n)])
-    columns = np.concatenate([votes.annotator[row] * q + attribute, m * q + votes.comparison])
-    values = np.concatenate([votes.delta.ravel()[kept], np.ones(n)])
-    design = sparse.csr_matrix((values, (rows, columns)))
-    model = LogisticRegression(C=1e6, fit_intercept=False, max_iter=10_000, tol=0.01 / n)
-    model.fit(design, votes.sign)
-    logit = design @ model.coef_[0]
-    gradient = design.T @ (votes.sign / (1 + np.exp(votes.sign * logit)))
-    found = {"gradient": float(np.abs(gradient).max()), "iterations": int(model.n_iter_[0])}
-    return model.coef_[0, : m * q].reshape(m, q), found
-
-
 FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
     "conditional": conditional,
     "tested": tested,
     "care": care,
     "audit": whole_audit,
     "statsmodels": statsmodels,
-    "sklearn": sklearn,
 }
 TITLES = {
     "conditional": "badpo, conditional",
@@ -201,7 +175,6 @@ TITLES = {
     "care": "badpo, care beside lean",
     "audit": "badpo audit, three attributes",
     "statsmodels": "statsmodels ConditionalLogit",
-    "sklearn": "scikit-learn one-hot (joint)",
 }
 
 
@@ -235,7 +208,7 @@ def compare(sizes: list[str], tools: list[str] | None) -> list[dict[str, Any]]:
         for size in sizes:
             path = Path(folder) / f"{size}.npz"
             np.savez(path, **draw(SIZES[size])._asdict())
-            for tool in tools or PLAN.get(size, ("conditional", "sklearn")):
+            for tool in tools or PLAN.get(size, ("conditional",)):
                 print(f"{size}, {TITLES[tool]}", file=sys.stderr, flush=True)
                 found = timing.apart(measure, tool, path)
                 cpu[size, tool] = found["cpu_seconds"]

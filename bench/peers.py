@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import torch
 from transformers import TrainerCallback
 
@@ -23,7 +24,6 @@ from badpo.data.judgments import Judgments
 from badpo.training.batches import planned_steps
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
-from bench.workloads import Workload
 
 # without a rate every training has the same first step
 BETA, LEARNING_RATE, CLIP, SEED = 0.1, 0.0, 1.0, 0
@@ -71,7 +71,7 @@ def watched(trainer) -> Watched:
 
 
 def ours(
-    workload: Workload,
+    votes: pd.DataFrame,
     tokenizer,
     models: Sequence,
     batching: str,
@@ -101,7 +101,7 @@ def ours(
             per_device_train_batch_size=micro_batch,
             gradient_accumulation_steps=n_micro,
         ),
-        train_dataset=Judgments.read(workload.votes, attributes=[Length(ratio=1.5)]),
+        train_dataset=Judgments.read(votes, attributes=[Length(ratio=1.5)]),
         processing_class=tokenizer,
     )
     trainer.compute_references()

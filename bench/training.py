@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from badpo.training.batches import planned_steps
 from bench import timing
-from bench.workloads import CASES, SIZES, Workload, build_model, word_tokenizer
+from bench.workloads import SIZES, build_model, signed, word_tokenizer
 
 LARGEST_DIFFERENCE = 2e-5
 MOVED = 0.05
@@ -29,7 +30,6 @@ MOVED = 0.05
 class Row:
     """One line of the table: ``micro_batch`` are the judgments of TRL's, and of ours unless ``ours_takes`` more."""
 
-    case: str
     batching: str
     micro_batch: int
     size: str = "0.5B-like"
@@ -39,17 +39,14 @@ class Row:
 
 
 ROWS = (
-    Row("signed", "random", 8),
-    Row("signed", "random", 2),
-    Row("multipref", "random", 8),
-    Row("signed", "grouped", 8, batch_size=32, n_steps=6),
-    Row("signed", "grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
-    Row("multipref", "grouped", 8, batch_size=32, n_steps=6),
-    Row("multipref", "grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
-    Row("signed", "random", 8, "8B-like"),
-    Row("signed", "grouped", 8, "8B-like", batch_size=32, ours_takes=16),
-    Row("signed", "random", 2, "head-dominated", batch_size=2),
-    Row("signed", "grouped", 4, "head-dominated", batch_size=4),
+    Row("random", 8),
+    Row("random", 2),
+    Row("grouped", 8, batch_size=32, n_steps=6),
+    Row("grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
+    Row("random", 8, "8B-like"),
+    Row("grouped", 8, "8B-like", batch_size=32, ours_takes=16),
+    Row("random", 2, "head-dominated", batch_size=2),
+    Row("grouped", 4, "head-dominated", batch_size=4),
 )
 
 NOTES = (
@@ -64,10 +61,10 @@ NOTES = (
 
 
 def main() -> None:
-    options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
+    options = timing.options_parser(__doc__.splitlines()[0], list(SIZES)).parse_args()
     timing.quiet()
     torch.set_num_threads(timing.THREADS)
-    rows = [measured(row) for row in ROWS if row.case in (options.case or CASES)]
+    rows = [measured(row) for row in ROWS if row.size in (options.case or SIZES)]
     timing.report("Training steps", rows, options, NOTES)
     if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):
         raise SystemExit(
@@ -80,9 +77,9 @@ def measured(row: Row) -> dict[str, Any]:
     from bench import peers
 
     size = SIZES[row.size]
-    workload = CASES[row.case](size.vocabulary)
+    votes = signed(size.vocabulary)
     tokenizer = word_tokenizer(size.vocabulary)
-    part = judgments_of_steps(workload, row.batching, row.batch_size, row.n_steps)
+    part = judgments_of_steps(votes, row.batching, row.batch_size, row.n_steps)
     models = build_model(size, moved=MOVED), build_model(size)
     takes = row.ours_takes or row.micro_batch
     with tempfile.TemporaryDirectory() as name:
@@ -104,7 +101,6 @@ def measured(row: Row) -> dict[str, Any]:
         peers.relative_difference(gradients["ours"], gradients[side]) for side in ("trl", "compact")
     ]
     return {
-        "case": row.case,
         "model": row.size,
         "batching": row.batching,
         "micro_batch": row.micro_batch,
@@ -116,10 +112,13 @@ def measured(row: Row) -> dict[str, Any]:
     }
 
 
-def judgments_of_steps(workload: Workload, batching: str, batch_size: int, n_steps: int) -> Workload:
-    """The judgments that the first steps of a run on the whole workload would take."""
-    plan = planned_steps(batching, workload.comparison, batch_size, np.random.default_rng(0))
-    return workload.take(np.concatenate(plan[:n_steps]))
+def judgments_of_steps(
+    votes: pd.DataFrame, batching: str, batch_size: int, n_steps: int
+) -> pd.DataFrame:
+    """The judgments that the first steps of a run on all of them would take."""
+    comparison = votes["comparison_id"].to_numpy()
+    plan = planned_steps(batching, comparison, batch_size, np.random.default_rng(0))
+    return votes.iloc[np.concatenate(plan[:n_steps])].reset_index(drop=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import log_expit
 
 from badpo.attributes import Length, Markdown
 from badpo.auditing.audit import audit
@@ -61,12 +62,16 @@ def test_the_interval_holds_what_truly_turns_in_about_95_of_100_pools():
         design = SimpleNamespace(
             comparison=comparison, sign=sign, annotator=who, delta=delta[:, None], attributes=("length",)
         )
-        status = SimpleNamespace(deviation=np.zeros((24, 1)), status=np.full((24, 1), "ok"))
+        status = SimpleNamespace(
+            deviation=np.zeros((24, 1)), status=np.full((24, 1), "ok", dtype=object)
+        )
         spreads = shrink_votes(comparison, sign, who, delta[:, None], 24)
         (row,) = flips_without_leans(design, status, spreads)
         truth = majority_flips(comparison, sign, (lean - lean.mean())[who] * delta)[0]
         held += row["labels"][1] <= truth <= row["labels"][2]
         counts.append((truth, row["labels"][0]))
+    status.status[:] = "anchored"
+    assert flips_without_leans(design, status, spreads)[0]["labels"].tolist() == [0, 0, 0]
     assert 35 <= held <= 40
     truth, expected = np.mean(counts, axis=0)
     assert truth > 8 and expected == pytest.approx(truth, rel=0.25)
@@ -85,7 +90,12 @@ def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
     nobody = audit(table.drop(columns=["annotator", "annotator_class"]), [Length()]).summary
     assert nobody["flips"][0]["labels"] is None
     assert worth_sentences(nobody)[0].startswith("What leans on length are worth is not known")
-    assert not shareable(audit(votes(200, 4)[0], [Length()]).summary)["flips"]
+    table = votes(200, 4)[0]
+    of_four = audit(table, [Length()]).summary
+    won = table.assign(n=table["response_a"].str.len().ge(40) ^ table["response_b"].str.len().ge(40))
+    won = won[won["n"]].groupby("comparison_id")["winner"].agg("".join).str.count("a")
+    assert of_four["flips"][0]["n_contested"] == won.isin([1, 3]).sum()
+    assert not shareable(of_four)["flips"]
 
 
 # -- drift -----------------------------------------------------------------------------------------------------
@@ -107,12 +117,27 @@ def test_drift_of_the_pool_and_of_single_people(turn, own):
     summary = audit(over_time(turn, own), [Length()], time="time").summary
     (row,) = summary["drift"]
     assert (row["change"]["ci_low"] > 0) == (turn + own > 0)
+    assert (row["change"]["log_odds"] > 0.5) == (turn + own > 0)
     assert (row["own_tau_ci"][0] > 0) == (own > 0)
     assert len(row["windows"]) == 7 and row["windows"][0]["name"] == "2026-01-01"
     first, last = row["windows"][0], row["windows"][-1]
     assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
     text = Page(audit_html(summary)).text
     assert "or the comparisons do" in text and "Over time" in text
+
+
+def test_a_window_of_few_people_is_not_passed_on_and_others_in_coarse_steps():
+    table = votes(600, 24, votes_each=3)[0]
+    four = table["annotator"].isin(["w0", "w1", "w2", "w3"])
+    found = audit(
+        table.assign(at=np.where(four, 0, 1 + np.arange(len(table)))), [Length()], time="at"
+    ).summary
+    (row,), (told,) = found["drift"], shareable(found)["drift"]
+    assert row["windows"][0]["n_people"] == 4 and told["windows"][0]["name"] == row["windows"][1]["name"]
+    assert all(window["log_odds"] % 0.25 == 0 for window in told["windows"])
+    assert row["n_annotators"] < 5 or told["own_tau"] is not None
+    few = {**found, "drift": [{**row, "n_annotators": 4, "n_people": 4}]}
+    assert shareable(few)["drift"][0]["own_tau"] is None
 
 
 HOURS = pd.date_range("2026-01-01", periods=600, freq="h")
@@ -165,8 +190,11 @@ def test_what_to_reread_of_whom_is_flagged():
     assert found["about"].tolist() == ["length"] * 20 + ["care"] * 20
     assert (found["annotator"] == pseudonyms(["w0"])[0]).all()
     others = table[~theirs].groupby("comparison_id")["winner"].agg("".join)
-    for _, told in found.groupby("about"):
-        assert told["log_likelihood_ratio"].is_monotonic_decreasing
+    for about, told in found.groupby("about"):
+        gain, alone = told["log_likelihood_ratio"], np.log(0.5 / 3.5)
+        with_it = 0.1 * alone if about == "care" else alone + 2
+        assert gain.is_monotonic_decreasing
+        assert gain.iloc[0] == pytest.approx(log_expit(with_it) - log_expit(alone))
         against = zip(others[told["comparison_id"]][:10], told["winner"], strict=False)
         assert all(set(voted) == {"ab".replace(winner, "")} for voted, winner in against)
     lean = found[found["about"] == "length"]
