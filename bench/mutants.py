@@ -17,8 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import tokenize
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -107,7 +107,7 @@ def chosen(mutants: list[dict[str, str]], known: list[Function]) -> tuple[list[d
 
 
 def cover(root: Path, folder: Path) -> None:
-    """Copy a tree to ``folder/tree``, run its tests, and leave which test runs which line, and how long it takes."""
+    """Copy a tree to ``folder/tree``, run its tests, and leave which file of them runs which line, and its seconds."""
     tree, settings = folder / "tree", folder / "coverage.ini"
     names = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, check=True, text=True)
     for name in filter(lambda name: (root / name).is_file(), names.stdout.splitlines()):
@@ -117,49 +117,50 @@ def cover(root: Path, folder: Path) -> None:
     commit = subprocess.run(head, cwd=root, capture_output=True, text=True).stdout.strip()
     (folder / "commit.txt").write_text(commit)
     settings.write_text(COVERAGE.format(tree=tree, folder=folder))
-    told = {"COVERED_OUT": str(folder / "times.json"), "COVERAGE_PROCESS_START": str(settings)}
-    run = ["coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p", "covering_tests"]
-    subprocess.run(
-        [sys.executable, "-m", *run, "-p", "no:cacheprovider"], cwd=tree, env=_environment(tree) | told
-    )
+    pytest = ["pytest", "-q", "-p", "no:cacheprovider"]
+    run = [sys.executable, "-m", *pytest, "--collect-only"]
+    listed = subprocess.run(run, cwd=tree, env=_environment(tree), capture_output=True, text=True).stdout
+    seconds: dict[str, float] = {}
+    for file in dict.fromkeys(re.findall("^(.+?)::", listed, re.MULTILINE)):
+        told = {"COVERED_BY": file, "COVERAGE_PROCESS_START": str(settings)}
+        run = [sys.executable, "-m", "coverage", "run", f"--rcfile={settings}", "-m", *pytest, file]
+        start = time.perf_counter()
+        # tests that fail without a mutant say nothing about one
+        if not subprocess.run(run, cwd=tree, env=_environment(tree) | told).returncode:
+            seconds[file] = time.perf_counter() - start
+    (folder / "times.json").write_text(json.dumps(seconds))
 
 
 def _environment(tree: Path) -> dict[str, str]:
     """For tests of a copy and what they start: its own code, and no bytecode of a mistake that is gone again."""
-    paths = os.pathsep.join([str(tree / "src"), str(Path(__file__).parent)])
-    return os.environ | {"PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    paths = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    return os.environ | paths | {"OMP_NUM_THREADS": "1"}
 
 
 def covering(folder: Path, place: Place) -> tuple[list[str], float, int]:
-    """The tests that run a place, as far as there is time; the seconds they take; and how many there are."""
+    """The files of tests that run a place, as far as there is time; their seconds; and how many there are."""
     import coverage
 
-    seconds = json.loads((folder / "times.json").read_text())
-    contexts, of_file = set[str](), Counter[str]()
+    seconds, contexts = json.loads((folder / "times.json").read_text()), set[str]()
     for file in folder.glob("coverage.*.*"):
         data = coverage.CoverageData(str(file))
         data.read()
         by_row = data.contexts_by_lineno(str(place.file))
         contexts.update(context for row in place.rows for context in by_row.get(row, ()))
-    shared = tuple(c.removeprefix("fixture ") for c in contexts if c.startswith("fixture "))
-    tests = [test for test in seconds if test in contexts or test.startswith(shared)]
-    for test in tests:
-        of_file[test.split("::")[0]] += seconds[test]
-    asked, spent = [], 0.0
-    for test in sorted(tests, key=lambda t: (of_file[t.split("::")[0]], t.split("::")[0], seconds[t])):
-        if not asked or spent + seconds[test] <= LIMIT:
-            asked.append(test)
-            spent += seconds[test]
-    return asked, spent, len(tests)
+    files, asked, spent = sorted(contexts & set(seconds), key=seconds.get), [], 0.0
+    for file in files:
+        if not asked or spent + seconds[file] <= LIMIT:
+            asked.append(file)
+            spent += seconds[file]
+    return asked, spent, len(files)
 
 
 def outcome(tree: Path, place: Place, new: str, tests: list[str], seconds: float) -> str:
     """What tests say of a copy of the code with a mistake in it: "killed", "hangs" (killed, too) or "survived"."""
     if not tests:
         return "survived"
-    sound, names = place.file.read_text(), tree / "mutant-tests.txt"
-    names.write_text("\n".join(tests))
-    run = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", f"@{names}"]
+    sound = place.file.read_text()
+    run = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     place.file.write_text(sound[: place.start] + new + sound[place.stop :])
     try:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -173,7 +174,7 @@ def outcome(tree: Path, place: Place, new: str, tests: list[str], seconds: float
 
 
 def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
-    """Every mutant with its outcome and how many of the tests that run it were run; those known are not run again."""
+    """Every mutant with its outcome and how many of the files that run it were run; those known are not run again."""
     tree, kept = folder / "tree", folder / "outcomes.json"
     known, found = functions(tree / "src"), json.loads(kept.read_text()) if kept.exists() else {}
     for mutant in (mutant for mutant in mutants if str(mutant) not in found):

@@ -84,5 +84,5 @@ def test_mistakes_that_tests_notice_and_that_they_do_not(tree, tmp_path):
         ],
     )
     assert [one["outcome"] for one in found] == ["killed", "survived", "killed", "survived"]
-    assert [one["of"] for one in found] == [1, 1, 2, 0]
+    assert [one["of"] for one in found] == [1, 1, 1, 0]
     assert (folder / "tree" / "src" / "toy" / "boxes.py").read_text() == CODE
