@@ -350,7 +350,11 @@ def test_one_team_and_pairs_of_people_are_not_taken_apart():
 
 def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
     table = votes(600, 12, spread=0.9, class_gap=1.5)[0]
-    assert {"W410", "N415"} <= codes(audit(table, [Length()])) - {"W413"}
+    told = audit(table, [Length()])
+    assert codes(told) & {"W410", "W413", "N415"} == {"N415"} and "leans beyond what care" in str(told)
+    differs = table["response_a"].str.startswith(LONG) ^ table["response_b"].str.startswith(LONG)
+    open_one = audit(table[differs], [Length()])
+    assert "W410" in codes(open_one) and "may then be about care" in " ".join(str(open_one).split())
     assert "W413" in codes(audit(table, [Length()], quality="random"))
     many = votes(600, 30, spread=0.0)[0]
     many["prompt"] = many["comparison_id"]

@@ -277,7 +277,8 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_o
 
 def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     summary["pool"]["length"] |= {"tau": None, "tau_ci": [None, None]}
-    unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high"), np.nan)
+    assert "care of 12 annotators with intervals" in people_html(summary, result.annotators)
+    unknown = dict.fromkeys(("se", "shrunk", "post_low", "post_high", "care"), np.nan)
     separated = {"status": "separated_high", "deviation": np.inf, "ci_high": np.inf}
     page = people_html(summary, result.annotators.assign(**unknown, **separated))
     assert "These votes tell nothing about single annotators." in Page(page).text

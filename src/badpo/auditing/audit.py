@@ -358,10 +358,10 @@ FINDINGS = {
         "have more people judge the same comparisons",
     ),
     "W410": (
-        "a flag need not be a lean: care is not modelled (whoever answers at random can look as if they lean), nor is "
-        "a lean toward what goes with the attribute and is not declared; the rate of false flags holds on average, "
-        "not for each",
-        "read comparisons of whoever is flagged, with the agreement and prob_exceeds beside",
+        "{}; whoever answers at random can look as if they lean, and tau, the test of one shared lean and flags hold "
+        "such differences too",
+        "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
+        "of whoever is flagged, with the agreement beside",
     ),
     "W413": (
         "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
@@ -463,7 +463,9 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     n_voted, n_few = len(informative), (informative < least).sum()
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
-    told_apart = counted(int(design.informative[:, j].sum()), "informative vote")
+    n_informative = int(design.informative[:, j].sum())
+    told_apart = counted(n_informative, "informative vote")
+    is_open = people.checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
     equal_p, though = pool["equal_leans_p"], ""
     if equal_p < NOT_RANDOM:
         though = f", though surely they do (p = {equal_p:.2g})"
@@ -473,9 +475,9 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
         ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], graph["n"], " + ".join(sizes)),
-        ("W410", pool["n_flagged"] > 0),
+        ("W410", is_open, people.checks["care"]["why"]),
         ("N415", n_voted < FEW_ANNOTATORS),
-        ("W409", np.isnan(pool["tau"]) and design.informative[:, j].any(), told_apart, though),
+        ("W409", np.isnan(pool["tau"]) and n_informative, told_apart, though),
     ]
 
 

@@ -453,7 +453,8 @@ SHOWN_OF_MODELS = (
         "ci_low",
         "ci_high",
     ),
-    *("shrunk", "post_low", "post_high", "flag", "status", "both_orders", "same_share"),
+    *("shrunk", "post_low", "post_high", "flag", "status", "care", "care_low", "care_high"),
+    *("flag_care", "both_orders", "same_share"),
 )
 
 
@@ -516,7 +517,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             "n_flagged": table["flag"][table["attribute"] == name].sum()
         }
         is_continuous = judgments.attributes[j].continuous
-        counts |= {"unit": design.unit[j], "most_units": MOST_UNITS if is_continuous else None}
+        counts |= {
+            "is_beside_care": bool(slope[j]),
+            "unit": design.unit[j],
+            "most_units": MOST_UNITS if is_continuous else None,
+        }
         pool[name] = counts | spread | _level(leans, j, int(anchored.sum()), is_person)
     checks = {
         "assignment": assignment and {"p_value": assignment.p_value},
@@ -538,6 +543,7 @@ def _care(design: Design, judgments: Judgments, care: Care, slope: Floats, table
         "n_told": (care.n_votes >= FEWEST).sum() if not care.unknown else 0,
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
         "is_used": bool(slope.any()),
+        "is_unknown": bool(care.unknown),
         "why": ABOUT_CARE[care.unknown] if care.unknown or slope.any() else LEVELS_KNOWN,
     }
 

@@ -16,7 +16,13 @@ from tabulate import tabulate
 
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_few, rounded_count, withheld_classes
-from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, is_sure
+from badpo.results.audit_verdicts import (
+    action,
+    audit_labels,
+    audit_verdicts,
+    care_sentence,
+    is_sure,
+)
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
 from badpo.results.words import (
     LONGEST,
@@ -44,7 +50,6 @@ _NAMES = {
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
 _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
-_TELLING_OF_SOME = {"W410"}  # is there where anybody is flagged, also where it is one
 _NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _ATTRIBUTE = re.compile(r'attribute "[^"]*"')
@@ -65,6 +70,7 @@ def audit_html(summary: Json) -> str:
             verdicts=audit_verdicts(found),
             classes=class_figure(found),
             model_chart=model_figure(found),
+            care=care_sentence(found),
             worth=worth_sentences(found),
             drift_chart=drift_figure(found),
         )
@@ -216,6 +222,7 @@ def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
 
 
 def _telling_checks(checks: Json) -> Json:
+    care = checks["care"]
     # one group, or more: how many more is known from the warning
     groups = {
         name: {
@@ -230,6 +237,7 @@ def _telling_checks(checks: Json) -> Json:
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
         "groups": groups,
         "anchors": checks["anchors"] and {"n": checks["anchors"]["n"]},
+        "care": care and {**care, **({} if rounded_count(care["n_told"]) else {"spread": None})},
     }
 
 
@@ -238,7 +246,7 @@ def _telling_problem(row: Json) -> Json | None:
     numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
     few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
     named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
-    if few or named or row["code"] in _TELLING_OF_SOME:
+    if few or named:
         return None
     where = _ATTRIBUTE.match(row["where"])
     told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
@@ -415,6 +423,8 @@ def audit_table(summary: Json) -> str:
     for verdict in audit_verdicts(summary):
         told = [verdict.finding, *(f"{term}: {sentence}" for term, sentence in verdict.sentences)]
         parts.append("\n".join([verdict.title, *(_wrapped(sentence) for sentence in told)]))
+    if care := care_sentence(summary):
+        parts.append(f"care\n{_wrapped(care)}")
     if models := [_model(row) for row in summary["models"]]:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
@@ -453,7 +463,7 @@ def _model(row: Json) -> str:
         told += (
             f", the same answer in either order {percent(row['same_share'])} of {row['both_orders']:,}"
         )
-    flagged = ", flagged" if row["flag"] else ""
+    flagged = ", flagged for its lean" * row["flag"] + ", flagged for little care" * row["flag_care"]
     return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
 
 

@@ -37,7 +37,7 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
-    figures = [draw(summary, annotators) for draw in (caterpillar_figure, agreement_figure)]
+    figures = [draw(summary, annotators) for draw in (caterpillar_figure, care_figure, agreement_figure)]
     return (
         page_templates()
         .get_template("people.html.jinja")
@@ -78,6 +78,39 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
     return dot_figure("Single annotators", panels, caption, _LEGEND)
 
 
+def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
+    """Each annotator's care, most judgments first; None where nobody's is known."""
+    people = annotators[annotators["care"].notna()].drop_duplicates("annotator")
+    order = people.sort_values(["n_judgments", "annotator"], ascending=[False, True])
+    rows = [
+        DotRow(
+            row["annotator"],
+            (
+                Mark(
+                    row["care"],
+                    row["annotator"],
+                    _FLAGGED if row["flag_care"] else _ESTIMATED,
+                    row["care_low"],
+                    row["care_high"],
+                ),
+            ),
+            f"{row['n_judgments']:,}",
+        )
+        for row in order.head(MOST_ROWS).to_dict("records")
+    ]
+    if not rows:
+        return None
+    told_as = f"care of {len(rows):,} annotators with intervals"
+    scale = (Level(1.0, "mean"), (-1.0, 3.0))
+    caption = (
+        "How closely each annotator follows quality where the sides do not differ in any attribute, with its 95 % "
+        "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
+        f"order is the number of judgments; {len(order) - len(rows):,} more are in {summary['annotators_file']}."
+    )
+    panel = DotPanel("", rows, told_as, "care", *scale, notes="judgments")
+    return dot_figure("Care", [panel], caption, _LEGEND)
+
+
 def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Shrunken estimates against agreement with co-voters; None where either is missing for everyone."""
     panels = []
@@ -96,8 +129,8 @@ def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
             panels.append((label, chart))
     caption = (
         "How often an annotator chose the side that a co-voter on the same comparison chose, against the lean. "
-        "Someone far out at usual agreement sees things differently; someone with low agreement in the middle may be "
-        "less careful, or judge harder comparisons. Neither is a finding of dishonesty."
+        "Someone far out at usual agreement sees things differently; low agreement comes from a lean, from little care "
+        "and from hard comparisons alike. Neither is a finding of dishonesty."
     )
     return Figure("Lean against agreement", panels, caption, legend=_LEGEND) if panels else None
 

@@ -13,6 +13,7 @@ from badpo.results.words import (
     decimal,
     interval_text,
     lean_text,
+    p_value,
     percent,
     shown,
 )
@@ -91,12 +92,13 @@ def _is_carried(row: Json) -> bool:
 def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
     if pool.get("tau") is None:
-        p_value = pool.get("equal_leans_p")
-        if p_value is None or p_value >= CHANCE:
+        equal_p = pool.get("equal_leans_p")
+        if equal_p is None or equal_p >= CHANCE:
             return "The votes cannot tell annotators apart."
-        return f"Annotators differ (p = {p_value:.2g}); how far, the votes do not say."
+        return f"Annotators differ (p = {equal_p:.2g}); how far, the votes do not say."
     tau, (low, high) = pool["tau"], pool["tau_ci"]
     middle = "their group" if pool["is_divided"] else "the pool"
+    given = ", without what goes with their care," if pool["is_beside_care"] else ""
     if not has_usable_spread(pool):
         text = (
             f"How far annotators differ cannot be read from these votes: tau {decimal(tau)} (95 % interval "
@@ -104,7 +106,7 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
         )
     else:
         text = (
-            f"Leans of single annotators spread around the mean of {middle} with standard deviation tau "
+            f"Leans of single annotators{given} spread around the mean of {middle} with standard deviation tau "
             f"{decimal(tau)} (95 % interval {interval_text(low, high)})."
         )
         if pool["is_divided"]:
@@ -116,6 +118,25 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
     beyond = f"{where} beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
     return f"{text} Flagged for {beyond}: {count_text(pool.get('n_flagged', 0))}."
+
+
+def care_sentence(summary: Json) -> str:
+    """How closely annotators follow quality, and that a flag for little care is another thing than one for a lean."""
+    care = summary["checks"]["care"]
+    if care is None:
+        return ""
+    if care["is_unknown"]:
+        return f"{care['why'].capitalize()}. A flag for a lean may then be about care."
+    text = (
+        "Care is how closely somebody follows quality, 1 on average, told by comparisons whose sides do not differ in "
+        f"any attribute; who answers at random has none. It spreads with standard deviation {decimal(care['spread'])}"
+    )
+    if care["p_value"] is not None:
+        text += f" (test that all are equally careful: {p_value(care['p_value'])})"
+    return (
+        f"{text}. Flagged for care below half the mean, more at random than others: {count_text(care['n_flagged'])}; "
+        "whoever is flagged for a lean leans beyond what care explains."
+    )
 
 
 def _of_group(group: Json) -> str:
