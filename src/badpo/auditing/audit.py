@@ -361,7 +361,7 @@ FINDINGS = {
         "{}; whoever answers at random can look as if they lean, and tau, the test of one shared lean and flags hold "
         "such differences too",
         "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
-        "of whoever is flagged, with the agreement beside",
+        "of whoever is flagged (reread.csv of --people)",
     ),
     "W413": (
         "prompts have several comparisons, which quality={} takes for independent in the estimates of single "

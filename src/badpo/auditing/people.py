@@ -441,21 +441,11 @@ def annotator_table(
     return pd.DataFrame(cells).sort_values("annotator", kind="stable", ignore_index=True)
 
 
-SHOWN_OF_MODELS = (
-    *(
-        "model",
-        "attribute",
-        "n_judgments",
-        "n_cross",
-        "n_informative",
-        "raw_rate",
-        "deviation",
-        "ci_low",
-        "ci_high",
-    ),
-    *("shrunk", "post_low", "post_high", "flag", "status", "care", "care_low", "care_high"),
-    *("flag_care", "both_orders", "same_share"),
-)
+SHOWN_OF_MODELS = [
+    *("model", "attribute", "n_judgments", "n_cross", "n_informative", "raw_rate", "deviation"),
+    *("ci_low", "ci_high", "shrunk", "post_low", "post_high", "flag", "status"),
+    *("care", "care_low", "care_high", "flag_care", "both_orders", "same_share"),
+]
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
@@ -477,7 +467,7 @@ def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[J
         both_orders=rows["annotator"].map(same["size"]).fillna(0).astype(int),
         same_share=rows["annotator"].map(same["mean"]),
     )
-    return rows.sort_values(["model", "attribute"], kind="stable")[[*SHOWN_OF_MODELS]].to_dict("records")
+    return rows.sort_values(["model", "attribute"], kind="stable")[SHOWN_OF_MODELS].to_dict("records")
 
 
 # -- everything together -----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from badpo.auditing.people import Design
 from badpo.auditing.pool import interval_row, log_odds_row, voters
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem, listed
+from badpo.data.problems import ConfigError, Problem, listed
 from badpo.data.tables import numbered_texts
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.pool import joint_log_odds, offline_log_odds
@@ -114,8 +114,6 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
         for code, (of, what) in kinds.items()
         if of.any()
     ]
-    if found and found[0].severity == "error":
-        raise DataError(found[:1])
     return times, found
 
 
@@ -141,7 +139,6 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         known = (leans.status[:, j].reshape(m, 2) == "ok").all(axis=1)
         early, late = (np.where(known, leans.deviation[i::2, j], np.nan) for i in range(2))
         own = shrink_normal(late - early, np.hypot(leans.se[::2, j], leans.se[1::2, j]))
-        n_people = (known & pd.isna(design.models)).sum()
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
@@ -151,7 +148,7 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
             first, shown = str(times[window == w].min())[:10], log_odds_row(found, int(of.sum()))
             windows.append({"name": first, **shown, **voters(judgments, of)})
-        row = {"attribute": name, "windows": windows, "n_annotators": known.sum(), "n_people": n_people}
+        row = {"attribute": name, "windows": windows, **voters(judgments, known[who])}
         row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
         rows.append(row | {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]})
     return rows
