@@ -410,6 +410,7 @@ def test_a_few_absurd_differences_move_the_leans_little():
     )
     leans = (one.annotators["shrunk"] for one in (clean, wrong))
     assert np.corrcoef(*leans)[0, 1] > 0.95
+    assert (wrong.annotators["n_informative"] < clean.annotators["n_informative"]).any()
     assert wrong.pool["size"]["tau"] > 0.8 * clean.pool["size"]["tau"]
 
 

@@ -16,6 +16,7 @@ from scipy.special import expit, ndtri
 from badpo import __version__
 from badpo.auditing.people import (
     MOST_UNITS,
+    OUTLYING,
     AuditedPeople,
     AuditOptions,
     Design,
@@ -312,7 +313,7 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
 
 # With fewer annotators the pool's interval says little about others.
 FEW_ANNOTATORS = 20
-NOT_RANDOM, UNLIKE, OUTLYING = 0.05, 0.01, 10.0
+NOT_RANDOM, UNLIKE = 0.05, 0.01
 # Agreement whose interval ends here is no better than that of coins, by anything that matters.
 BY_CHANCE = 0.55
 # Code -> what was found, and what to do.
@@ -371,7 +372,7 @@ FINDINGS = {
     ),
     "W414": (
         "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
-        "annotators they count as if by {:g} times",
+        "annotators they count as if by {:g} times, and beyond {:g} times not at all",
         "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
     ),
     "W416": (
@@ -484,5 +485,5 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
 def _of_outliers(judgments: Judgments, design: Design, j: int) -> list[Found]:
     """Differences of a continuous attribute that are cut, where they are vast."""
     n, largest = int(design.n_cut[j]), np.abs(judgments.delta[:, j]).max(initial=0.0)
-    told = counted(n, "judgment"), MOST_UNITS, design.unit[j], largest, MOST_UNITS
+    told = counted(n, "judgment"), MOST_UNITS, design.unit[j], largest, MOST_UNITS, OUTLYING
     return [("W414", n * (largest > OUTLYING * design.unit[j]), *told)]
