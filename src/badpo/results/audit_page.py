@@ -363,28 +363,32 @@ def worth_sentences(summary: Json) -> list[str]:
         if row["labels"] is None:
             told.append(f"What leans on {label} are worth is not known: how far people differ is not.")
             continue
-        (n, low, high), (pairs, *ends) = (map(count_text, row[what]) for what in ("labels", "pairs"))
-        among = f"{n} of {count_text(row['n_contested'])} contested majorities would turn"
-        training = f"{pairs} of the {n_judgments} pairs that train"
-        if row["labels"][2] is not None:
-            among, training = (
-                f"{among} (95 % interval {low} to {high})",
-                f"{training} ({' to '.join(ends)})",
-            )
-        told.append(f"Without the deviations on {label} {among}, and with them {training}.")
-    for row in summary["drift"] or []:
-        change = (
-            f"the pool's log-odds on {labels[row['attribute']]} change by {lean_text(row['change'])}"
+        labels_told, pairs_told = (_turned(row[what]) for what in ("labels", "pairs"))
+        told.append(
+            f"Without the deviations on {label} {labels_told} of {count_text(row['n_contested'])} contested majorities "
+            f"would turn, and with them {pairs_told} of the {n_judgments} pairs that train."
         )
-        told.append(f"From the first window of time to the last {change}, or the comparisons do.")
+    for row in summary["drift"] or []:
+        label, told_change = labels[row["attribute"]], "is not known"
+        if row["change"]["log_odds"] is not None:
+            told_change = f"is {lean_text(row['change'])}, of leans or of the comparisons"
+        told.append(
+            f"The change of log-odds on {label} from the first window to the last {told_change}."
+        )
         if row["own_tau"] is not None:
             spread = f"{decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})"
             told[-1] += (
-                f" Leans of single people change by a standard deviation of {spread} beside that."
+                f" The own leans of annotators change by a standard deviation of {spread} beside."
             )
     if summary["drift"] == []:
         told.append("Of change over time nothing can be said: the times are too few, or all the same.")
     return told
+
+
+def _turned(counts: list[int | None]) -> str:
+    """A count with its 95 % interval, which is left out where its ends are too small to be passed on."""
+    n, low, high = map(count_text, counts)
+    return n if counts[2] is None else f"{n} (95 % interval {low} to {high})"
 
 
 # -- the terminal ----------------------------------------------------------------------------------------------
