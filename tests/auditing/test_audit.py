@@ -147,6 +147,8 @@ def test_anchors_out_of_reach_of_a_part_of_the_pool():
     entry = result.pool["length"]
     assert entry["level"] is None and "the annotators declared" in entry["absolute_why"]
     assert "W408" in codes(result)
+    within = result.annotators.groupby("component")["deviation"].mean()
+    assert within.to_numpy() == pytest.approx([0, 0], abs=1e-9)
 
 
 def seen_in_order(by_judge: bool) -> pd.DataFrame:
@@ -182,6 +184,16 @@ def test_an_order_that_few_judges_record_gives_a_level_where_they_record_both():
     (low, high), beyond = entry["level_ci"], entry["level_ci_beyond"]
     assert low < 1.0 < high < low + 1.0
     assert beyond[0] < low and high < beyond[1] and entry["n_level"] == 2
+
+
+def test_where_only_some_show_both_orders_their_leans_count_from_their_own_mean():
+    both, one = seen_in_order(True), seen_in_order(False)
+    one[["annotator", "comparison_id", "prompt_id", "response_a"]] += " too"
+    result = audit(pd.concat([both, one]), [Position()])
+    entry, rows = result.pool["position"], result.annotators
+    assert (entry["level"], entry["absolute"]) == (None, False) and entry["equal_leans_p"] > 0.01
+    assert rows.groupby("component")["deviation"].mean().to_numpy() == pytest.approx([0, 0], abs=1e-9)
+    assert rows["shrunk"].abs().max() < 0.4 and not rows["flag"].any()
 
 
 def test_who_judged_in_both_orders_is_told_and_contradicts_nobody():

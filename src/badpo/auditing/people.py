@@ -144,8 +144,9 @@ class Design:
     have at most ``MOST_UNITS`` (``n_cut`` judgments had more), and none where they are ``OUTLYING``; ``cross``,
     whether the sides differ by more than the attribute's threshold; ``informative``, whether the vote tells
     annotators apart when nothing is known of the comparison's quality; ``prompt``, None unless prompts have several
-    comparisons. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of those that
-    are models; ``n_votes``. Where nobody knows who voted, all votes stand under one annotator.
+    comparisons. Of each attribute: ``is_shown``, whether it is one of the judgment, such as which side was shown
+    first. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of those that are
+    models; ``n_votes``. Where nobody knows who voted, all votes stand under one annotator.
     """
 
     def __init__(self, judgments: Judgments):
@@ -154,6 +155,7 @@ class Design:
             votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
         )
         self.cross = judgments.cross_group()
+        self.is_shown = np.array([one.scope == "judgment" for one in judgments.attributes], dtype=bool)
         self.unit = standard_units(judgments)
         delta = judgments.delta / self.unit
         most = np.where([attribute.continuous for attribute in judgments.attributes], MOST_UNITS, np.inf)
@@ -335,7 +337,7 @@ def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
     Leans toward attributes of the judgment, such as which side was shown first, are taken from the logits as far as
     they are believed.
     """
-    is_shown = np.array([attribute.scope == "judgment" for attribute in judgments.attributes])
+    is_shown = design.is_shown
     comparison, sign, annotator, delta, m = design.votes
     shift = np.zeros(len(comparison))
     for j in np.flatnonzero(is_shown & leans.absolute):
@@ -356,7 +358,7 @@ def shrunken(design: Design, leans: Leans, slope: Floats) -> list[Shrunk]:
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
-    is_normal = leans.absolute | (slope != 0)
+    is_normal = leans.absolute | (slope != 0) | design.is_shown
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
     from_votes = from_votes and not is_normal.all()
     integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
@@ -528,9 +530,8 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
 def _care(design: Design, judgments: Judgments, care: Care, slope: Floats, table: pd.DataFrame) -> Json:
     """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
     comparison, sign, annotator, delta, m = design.votes
-    of_responses = [attribute.scope != "judgment" for attribute in judgments.attributes]
     return {
-        "p_value": equal_care_test(comparison, sign, annotator, delta[:, of_responses], m),
+        "p_value": equal_care_test(comparison, sign, annotator, delta[:, ~design.is_shown], m),
         "spread": care.spread,
         "n_told": (care.n_votes >= FEWEST).sum() if not care.unknown else 0,
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),

@@ -62,8 +62,8 @@ class Leans:
         What was assumed of the comparisons' quality: "conditional", "random" or "fixed".
     deviation : array of shape (m, q)
         :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
-        :math:`\theta_k` itself where the level is known (``absolute``), 0 of those who are anchored. NaN without
-        information, infinite where all votes point one way.
+        :math:`\theta_k` itself where everybody's level is known (``absolute``), 0 then of those who are anchored. NaN
+        without information, infinite where all votes point one way.
     se : array of shape (m, q)
         Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
     df : array of shape (m, q)
@@ -79,11 +79,14 @@ class Leans:
         Annotators with the same number can be compared; -1 without information.
     n_informative : int array of shape (m, q)
         Votes that tell annotators apart.
+    origin : array of shape (m, q)
+        What the deviation counts from, as far as the votes know; 0 where the level is known.
     level, level_se, level_se_beyond : array of shape (q,)
         Mean lean where it is known, else NaN; its standard error over other comparisons, and over other annotators
         like these too, which NaN stands for where there is one.
     absolute : bool array of shape (q,)
-        Whether the level is known: annotators are anchored, or the attribute varies between votes on one comparison.
+        Whether everybody's level is known: annotators are anchored, or the attribute varies between votes on one
+        comparison. Where that reaches some only, deviations count from means, as where it reaches nobody.
     covariance : array of shape (m * q, m * q) or None
         Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
     gradient_norm : float
@@ -99,6 +102,7 @@ class Leans:
     status: NDArray[np.object_]
     component: Ints
     n_informative: Ints
+    origin: Floats
     level: Floats
     level_se: Floats
     level_se_beyond: Floats
@@ -440,12 +444,15 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
         group, absolute = _by_graph(votes, active)
     annotator, attribute = np.nonzero(active)
     label, absolute = group[active], absolute[active]
-    compared = np.ones(n, dtype=bool)
+    in_company = np.ones(n, dtype=bool)
     if votes.free_quality:
         _, inverse, size = np.unique([attribute, label], axis=1, return_inverse=True, return_counts=True)
-        compared = absolute | (size[inverse.reshape(-1)] > 1)
+        in_company = size[inverse.reshape(-1)] > 1
     else:
         label = np.zeros(n, dtype=np.intp)
+    # a level that is known of some only is left open
+    absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
+    compared = absolute | in_company
     flat = np.zeros((n, 0)) if flat is None else flat
     return Identified(annotator, attribute, label, absolute, compared, flat)
 
@@ -667,17 +674,18 @@ def _leans(
     n_informative = given.counted(given.told)
     status[(status == "ok") & ~compared] = "no_information"
     status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
-    deviation, se, df = np.full((3, *status.shape), np.nan)
+    deviation, se, df, origin = np.full((4, *status.shape), np.nan)
     deviation[place] = known.centered(top.leans)[known.compared]
+    origin[place] = (top.leans - known.centered(top.leans))[known.compared]
     se[place] = np.sqrt(np.maximum(fit.variance, 0.0))[known.compared]
     df[place] = np.inf
     if fit.clustered is not None:
         df[place] = fit.clustered.df[known.compared]
         se[np.isnan(df)] = np.nan
     deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
-    deviation[given.anchored] = 0.0
     attributes = [known.compared & (known.attribute == j) for j in range(status.shape[1])]
     absolute = np.array([mine.any() and known.absolute[mine].all() for mine in attributes], dtype=bool)
+    deviation[given.anchored] = np.where(absolute, 0.0, np.nan)
     infinite = np.isinf(deviation)
     step, step_se = _one_step(given, fit, model, absolute) if infinite.any() else (deviation, se)
     levels = np.full((3, len(absolute)), np.nan)
@@ -693,6 +701,7 @@ def _leans(
         status=status,
         component=_components(given, fit, status, compared, n_informative > 0),
         n_informative=n_informative,
+        origin=np.nan_to_num(origin),
         level=levels[0],
         level_se=levels[1],
         level_se_beyond=levels[2],

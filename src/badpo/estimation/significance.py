@@ -89,12 +89,12 @@ def equal_leans_test(
     >>> bool(equal_leans_test(*votes, fit_conditional(*votes, 2))[0] < 1e-6)
     True
     """
-    theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0)
+    theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0) + leans.origin
     votes = lean_votes(comparison, sign, annotator, delta, len(theta))
     model, p_value = KnownWins(votes.blocks, votes.sign), np.full(theta.shape[1], np.nan)
     for j in range(theta.shape[1]):
         shared, tested = theta.copy(), np.zeros(theta.shape, dtype=bool)
-        shared[:, j], tested[:, j] = leans.level[j] if leans.absolute[j] else 0.0, True
+        shared[:, j], tested[:, j] = leans.level[j] if leans.absolute[j] else leans.origin[:, j], True
         at = model.curvature((shared[votes.annotator] * votes.delta).sum(axis=1))
         mine = votes.design(tested)
         scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
