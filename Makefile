@@ -33,7 +33,7 @@ help:
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/results/faults.md (an hour and a half of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; the part of make faults, for half an hour"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
-	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores; with KEEP=FOLDER the commit runs once)"
+	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
 	@echo "make mutants     200 small mistakes, one at a time: which of them do the tests notice? writes docs/results/mutants.md (hours of a core)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
@@ -73,7 +73,7 @@ linear-time: $(STAMP)
 # what is changed for users since a commit
 golden: $(STAMP)
 	@test -n "$(BASE)" || { echo "name what to compare with: make golden BASE=COMMIT"; exit 2; }
-	$(BIN)/python -m bench.golden --base $(BASE) $(if $(KEEP),--keep $(KEEP))
+	$(BIN)/python -m bench.golden --base $(BASE)
 
 # goes on where it was stopped: remove runs/mutants to measure other code
 mutants: $(STAMP)

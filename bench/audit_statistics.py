@@ -120,13 +120,6 @@ def slope_cases() -> Iterator[Case]:
             )
 
 
-def few_votes_cases() -> Iterator[Case]:
-    """Four votes per comparison, ever fewer comparisons."""
-    for informative, m in ((4, 300), (8, 60), (12, 60), (20, 60), (20, 12), (40, 12), (40, 60)):
-        n = round(sized(informative, 4, 1.0) * m / 60)
-        yield Case({"annotators": m}, 1000 + m + informative, Pool(n, n_annotators=m), estimates)
-
-
 def assumption_cases() -> Iterator[Case]:
     """Every estimator where its assumptions hold and where they do not."""
     for number, (scene, pool) in enumerate(SCENES.items()):
@@ -244,13 +237,6 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "inflated one. The goals: a slope that meets [0.95, 1.05], intervals that hold the truth in 93.5 to 96.5 % "
         "of cases, posterior intervals in at least 93 %.",
         slope_cases,
-    ),
-    "few votes": (
-        "Few votes",
-        "Ever fewer votes per annotator. The 95 % intervals are those of annotators with ten informative votes or "
-        "more, the posterior intervals everyone's; true tau is 0.5. Slopes leave infinite estimates out and are then "
-        "not meaningful.",
-        few_votes_cases,
     ),
     "assumptions": (
         "Where assumptions fail",

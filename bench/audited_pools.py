@@ -117,6 +117,12 @@ CELLS = {
     ),
     "longer is better, specialists": cell(better=0.7, specialists=True),
     "two votes each": cell("W404", n_comparisons=1200, votes_each=2),
+    **{
+        f"{n} informative votes for each of {m}": cell(
+            "W404", n_comparisons=sized(n, 4, 1.0, m), n_annotators=m
+        )
+        for n, m in ((4, 300), (12, 60), (40, 12))
+    },
     "leans of Student's t, 2 degrees": cell(heavy=True),
     "nearly all for the attribute": cell("W404", mean=3.0),
 }

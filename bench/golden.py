@@ -1,10 +1,10 @@
 """What changes for users: a commit and the present code run the same public commands, and the differences are printed.
 
-    python -m bench.golden --base COMMIT [--only NAME ...] [--keep FOLDER]
+    python -m bench.golden --base COMMIT [--only NAME ...]
 
 Each case runs on one thread in a folder of its own, once for each side, with the base's inputs and the same key for
 pseudonyms. Every file that it leaves is compared: numbers within the case's tolerance, texts exactly, times and
-versions not at all. With --keep the base's side runs once; after a change of a case its folder has to be removed.
+versions not at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -140,7 +139,6 @@ class Case:
     steps: tuple[str | Callable[[], None], ...]
     tolerance: float = 0.0
     smaller: bool = False
-    needs: Path | None = None
 
 
 TABLE, AUDIT = "votes.jsonl", "audit votes.jsonl --attribute length"
@@ -197,13 +195,13 @@ CASES = {
 }
 # fmt: on
 for _name in ("ukpconvarg1_human", "mtbench_human_gpt4", "vicuna80_gpt4"):
-    _file = DATA / f"{_name}.parquet"
+    _audit = f"audit {DATA / _name}.parquet --attribute length"
     _steps = (
-        f"check {_file} --attribute length",
-        f"audit {_file} --attribute length --attribute markdown --out audit --people",
-        f"audit {_file} --attribute length --repeated last --out last",
+        f"{_audit} --attribute markdown --out audit --people",
+        f"{_audit} --repeated last --out last",
     )
-    CASES[f"audit-{_name.partition('_')[0]}"] = Case(_steps, 1e-6, needs=_file)
+    if (DATA / f"{_name}.parquet").exists():
+        CASES[f"audit-{_name.partition('_')[0]}"] = Case(_steps, 1e-6)
 
 
 # -- comparing --------------------------------------------------------------------------------------------------------
@@ -279,13 +277,10 @@ def _same(a: Any, b: Any, tolerance: float) -> bool:
 
 
 def _shown(a: Any, b: Any) -> list[str]:
-    """Both values, or of arrays and texts the parts around the first place where they differ."""
+    """Both values, or of arrays the first that differ."""
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and a.shape == b.shape:
         pairs = zip(a.ravel(), b.ravel(), strict=True)
         a, b = next((f"{x} (first of {a.size})", str(y)) for x, y in pairs if not _same(x, y, 0.0))
-    elif isinstance(a, str) and isinstance(b, str):
-        start = max(len(os.path.commonprefix([a, b])) - 12, 0)
-        a, b = a[start:], b[start:]
     whole = (f"array of shape {x.shape}" if isinstance(x, np.ndarray) else str(x) for x in (a, b))
     return [text if len(text) <= 60 else f"{text[:57]}..." for text in whole]
 
@@ -312,26 +307,22 @@ def start(name: str, source: Path, folder: Path, inputs: Path) -> subprocess.Pop
         return subprocess.Popen(command, cwd=folder, env=os.environ | fixed, stdout=told, stderr=told)
 
 
-def compared(name: str, checkout: Path, source: Path, folders: dict[str, Path]) -> list[tuple]:
-    """The differences of one case; a side that fails is one. What the base's side left before is taken as it is."""
+def compared(name: str, checkout: Path, source: Path, folder: Path) -> list[tuple]:
+    """The differences of one case; a side that fails is one."""
     sources = {"base": checkout / "src", "here": source}
-    places = {side: folder / name for side, folder in folders.items()}
-    done = places["base"].with_suffix(".done")
-    asked = [side for side in sources if side == "here" or not done.exists()]
-    processes = {side: start(name, sources[side], places[side], checkout) for side in asked}
+    places = {side: folder / side / name for side in sources}
+    processes = {side: start(name, sources[side], places[side], checkout) for side in sources}
     status = {side: process.wait() for side, process in processes.items()}
-    told = {side: places[side].with_suffix(".output").read_text() for side in asked if status[side]}
+    told = {side: places[side].with_suffix(".output").read_text() for side in sources if status[side]}
     if told:
         print(f"{name:<36} failed, ", end="")
         return [("failed", *(told.get(side, "(no failure)")[-1500:] for side in sources))]
-    done.touch()
     base, here = (contents(folder) for folder in places.values())
     # commands that fail alike on both sides are told too
-    ended = Counter(
-        value for where, value in here.items() if re.fullmatch(r"commands.*\]\.status", where)
+    failed = sum(
+        bool(value) for where, value in here.items() if re.fullmatch(r"commands.*\]\.status", where)
     )
-    statuses = ", ".join(f"{n} with status {status}" for status, n in sorted(ended.items(), key=str))
-    print(f"{name:<36} {len(here):6} values, commands: {statuses or 'none'}; ", end="")
+    print(f"{name:<36} {len(here):6} values, {failed} commands failed; ", end="")
     return compare(base, here, CASES[name].tolerance)
 
 
@@ -343,28 +334,20 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="+", choices=list(CASES), metavar="NAME", help="these cases alone"
     )
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the base's results, or take them"
-    )
     parser.add_argument("--child", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.child:
         return run_child(asked.child)
     differences: dict[str, list[tuple]] = {}
     with tempfile.TemporaryDirectory(prefix="badpo-golden-") as temporary:
-        folders = {side: Path(temporary) / side for side in ("base", "here")}
-        if asked.keep:
-            folders["base"] = asked.keep.resolve() / git("rev-parse", "--short=12", asked.base)
         checkout = Path(temporary) / "checkout"
         git("worktree", "add", "--quiet", "--detach", str(checkout), asked.base)
         try:
             for name in asked.only or CASES:
-                needed = CASES[name].needs
-                if needed is not None and not needed.exists():
-                    print(f"{name:<36} left out: {needed} is not there", flush=True)
-                    continue
                 began = time.monotonic()
-                rows = differences[name] = compared(name, checkout, asked.source.resolve(), folders)
+                rows = differences[name] = compared(
+                    name, checkout, asked.source.resolve(), Path(temporary)
+                )
                 told = f"{len(rows)} differences" if rows else "the same"
                 print(f"{told}, {time.monotonic() - began:.0f} s", flush=True)
         finally:
