@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -82,20 +81,3 @@ def _cell(value: Any) -> str:
     if math.isnan(value):
         return ""
     return f"{value:.2f}" if 0.01 <= abs(value) < 1e4 or value == 0 else f"{value:.1e}"
-
-
-def quiet() -> None:
-    """No progress bars and no advice from the libraries, so that the output is the table."""
-    import logging
-    import warnings
-
-    import datasets
-    import transformers
-
-    os.environ["TQDM_DISABLE"] = "1"
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    datasets.utils.logging.disable_progress_bar()
-    for name in ("badpo", "trl", "accelerate"):
-        logging.getLogger(name).setLevel(logging.ERROR)

@@ -1,27 +1,56 @@
 """Training steps of badpo and of TRL's `DPOTrainer` on the same judgments: `python -m bench.training`.
 
-Every row first compares the gradients of the first step, then times whole optimizer steps in CPU time: collating,
-forward, backward, clipping, AdamW. TRL's reference log-probabilities are computed before, as ours are.
+Every row compares the gradients of the first step and times whole optimizer steps in CPU time: collating, forward,
+backward, clipping, AdamW. TRL's reference log-probabilities are computed before, as ours are. On a processor TRL is
+measured twice: as it runs there, where its head scores every position, and with the path that it takes on a GPU, where
+its head scores the positions of the responses only.
 """
 
 from __future__ import annotations
 
+import copy
+import logging
+import os
 import statistics
 import tempfile
+import time
+import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
 import torch
+import transformers
 
+from badpo.attributes import Length
+from badpo.data.judgments import Judgments
 from badpo.training.batches import planned_steps
+from badpo.training.config import BADPOConfig
+from badpo.training.trainer import BADPOTrainer
 from bench import timing
 from bench.workloads import SIZES, build_model, signed, word_tokenizer
 
+SEED = 0
+# For both trainers: nothing written or reported.
+SETTINGS: dict[str, Any] = dict(
+    # without a rate every training has the same first step
+    learning_rate=0.0,
+    beta=0.1,
+    max_grad_norm=1.0,
+    num_train_epochs=1,
+    seed=SEED,
+    gradient_checkpointing=False,
+    report_to="none",
+    save_strategy="no",
+    disable_tqdm=True,
+    use_cpu=True,
+    bf16=False,
+)
 LARGEST_DIFFERENCE = 2e-5
 MOVED = 0.05
 
@@ -62,7 +91,10 @@ NOTES = (
 
 def main() -> None:
     options = timing.options_parser(__doc__.splitlines()[0], list(SIZES)).parse_args()
-    timing.quiet()
+    os.environ["TQDM_DISABLE"] = "1"
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
     torch.set_num_threads(timing.THREADS)
     rows = [measured(row) for row in ROWS if row.size in (options.case or SIZES)]
     timing.report("Training steps", rows, options, NOTES)
@@ -74,8 +106,6 @@ def main() -> None:
 
 def measured(row: Row) -> dict[str, Any]:
     """The row's ratios, in a folder of its own."""
-    from bench import peers
-
     size = SIZES[row.size]
     votes = signed(size.vocabulary)
     tokenizer = word_tokenizer(size.vocabulary)
@@ -84,27 +114,25 @@ def measured(row: Row) -> dict[str, Any]:
     takes = row.ours_takes or row.micro_batch
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ours = peers.ours(part, tokenizer, models, row.batching, takes, row.batch_size // takes, folder)
-        trl = peers.trl(ours, models, folder, row.micro_batch)
-        runs = {"ours": (ours, nullcontext), "trl": (trl, nullcontext), "compact": (trl, peers.gpu_head)}
+        us = ours(part, tokenizer, models, row.batching, takes, row.batch_size // takes, folder)
+        them = trl(us, models, folder, row.micro_batch)
+        runs = {"ours": (us, nullcontext), "trl": (them, nullcontext), "compact": (them, gpu_head)}
         seconds: dict[str, list[float]] = {side: [] for side in runs}
         gradients: dict[str, Sequence] = {}
         # the first training of each warms up
         for turn in range(timing.REPEATS + 1):
             for side, (trainer, around) in runs.items():
                 with around():
-                    found = peers.watched(trainer)
+                    found = watched(trainer)
                 seconds[side] += [found.seconds] * (turn > 0)
                 gradients.setdefault(side, found.gradients)
     median = {side: statistics.median(times) for side, times in seconds.items()}
-    differ = [
-        peers.relative_difference(gradients["ours"], gradients[side]) for side in ("trl", "compact")
-    ]
+    differ = [relative_difference(gradients["ours"], gradients[side]) for side in ("trl", "compact")]
     return {
         "model": row.size,
         "batching": row.batching,
         "micro_batch": row.micro_batch,
-        "ours_takes": row.ours_takes or row.micro_batch,
+        "ours_takes": takes,
         "ratio_vs_trl_compact": median["compact"] / median["ours"],
         "ratio_vs_trl": median["trl"] / median["ours"],
         "rel_grad_diff": max(differ),
@@ -119,6 +147,124 @@ def judgments_of_steps(
     comparison = votes["comparison_id"].to_numpy()
     plan = planned_steps(batching, comparison, batch_size, np.random.default_rng(0))
     return votes.iloc[np.concatenate(plan[:n_steps])].reset_index(drop=True)
+
+
+# -- the two sides ---------------------------------------------------------------------------------------------
+
+
+def gpu_head() -> AbstractContextManager:
+    """Inside, TRL's head scores the positions of the responses only, as it does on a GPU."""
+    return mock.patch("trl.trainer.utils._use_triton", lambda device: True)
+
+
+class Watched(transformers.TrainerCallback):
+    """CPU time from the start of training to the end of its last step, and the gradients of its first step."""
+
+    def on_train_begin(self, args, state, control, **given):
+        self._start, self.gradients = time.process_time(), list[torch.Tensor]()
+
+    def on_pre_optimizer_step(self, args, state, control, model, **given):
+        if not self.gradients:
+            self.gradients = [p.grad.clone() for p in model.parameters() if p.requires_grad]
+
+    def on_step_end(self, args, state, control, **given):
+        self.seconds = time.process_time() - self._start
+
+
+def watched(trainer) -> Watched:
+    """A whole training: collating, forward, backward, clipping, the optimizer."""
+    trainer.add_callback(callback := Watched())
+    trainer.train()
+    trainer.remove_callback(callback)
+    return callback
+
+
+def ours(
+    votes: pd.DataFrame,
+    tokenizer,
+    models: Sequence,
+    batching: str,
+    micro_batch: int,
+    n_micro: int,
+    folder: Path,
+) -> BADPOTrainer:
+    """badpo's trainer on all judgments, batched by a way of `badpo.training.batches.BATCHING`.
+
+    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0. ``micro_batch``
+    are judgments of a micro-batch, ``n_micro`` micro-batches of a step; ``folder`` is for what the trainer writes, the
+    reference log-probabilities among it, which are computed here.
+    """
+    policy, reference = models
+    trainer = BADPOTrainer(
+        copy.deepcopy(policy),
+        ref_model=copy.deepcopy(reference),
+        # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
+        args=BADPOConfig(
+            str(folder / "ours"),
+            **SETTINGS,
+            bias="shared_mean",
+            bias_learning_rate=0.0,
+            reference_cache=str(folder / "cache"),
+            batching=batching,
+            max_length=None,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=n_micro,
+        ),
+        train_dataset=Judgments.read(votes, attributes=[Length(ratio=1.5)]),
+        processing_class=tokenizer,
+    )
+    trainer.compute_references()
+    return trainer
+
+
+def trl(us: BADPOTrainer, models: Sequence, folder: Path, micro_batch: int):
+    """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before.
+
+    Its micro-batches have ``micro_batch`` judgments.
+    """
+    from datasets import Dataset
+    from trl import DPOConfig, DPOTrainer
+
+    policy, reference = models
+    args = us.args
+    batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    comparison = us.judgments.votes["comparison"].to_numpy()
+    steps = planned_steps(args.batching, comparison, batch_size, np.random.default_rng([SEED, 0]))
+    return DPOTrainer(
+        copy.deepcopy(policy),
+        ref_model=copy.deepcopy(reference),
+        args=DPOConfig(
+            str(folder / "trl"),
+            **SETTINGS,
+            precompute_ref_log_probs=True,
+            train_sampling_strategy="sequential",
+            max_length=args.max_length,
+            per_device_train_batch_size=micro_batch,
+            gradient_accumulation_steps=batch_size // micro_batch,
+        ),
+        train_dataset=Dataset.from_list(preference_rows(us.judgments, np.concatenate(steps))),
+        processing_class=us.processing_class,
+    )
+
+
+def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, str]]:
+    """Prompt, chosen and rejected response of judgments, as TRL takes them."""
+    votes = judgments.votes.iloc[order]
+    texts = judgments.comparisons.iloc[votes["comparison"]]
+    chose_a = votes["sign"].to_numpy() > 0
+    a, b = texts["response_a"].to_numpy(), texts["response_b"].to_numpy()
+    return [
+        {"prompt": prompt, "chosen": chosen, "rejected": rejected}
+        for prompt, chosen, rejected in zip(
+            texts["prompt"], np.where(chose_a, a, b), np.where(chose_a, b, a), strict=True
+        )
+    ]
+
+
+def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """Largest absolute difference over all tensors, relative to the largest entry that is expected."""
+    largest = max(float(g.abs().max()) for g in expected)
+    return max(float((f - e).abs().max()) for f, e in zip(found, expected, strict=True)) / largest
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Inject every kind of fault and write docs/results/faults.md: `python -m bench.faults`.
 
-Each kind runs in a process of its own and leaves its rows in runs/faults/KIND.json, so that one kind can be run
-again (`--only kills`) and the page still has the others. A kind that is missing or fails is named in the page.
+Each kind leaves its rows in runs/faults/KIND.json, so that one kind can be run again (`--only kills`) and the page
+still has the others. A kind that is missing or fails is named in the page.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import subprocess
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -22,11 +20,9 @@ from bench.faults import GENERATED, Row
 from bench.timing import machine
 
 # Minutes that a kind of fault may take, in the order in which they are run; of another budget each has the same share.
-KINDS = {"kills": 27, "torn_files": 6, "fuzz": 6, "two_writers": 40}
+KINDS = {"kills": 27, "torn_files": 6, "two_writers": 40, "fuzz": 6}
 MINUTES = sum(KINDS.values())
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
-# A kind that takes this many times its share is ended: it hangs.
-PATIENCE = 4
 HEAD = """\
 # Faults injected, and what became of them
 
@@ -40,17 +36,17 @@ def main() -> None:
     parser.add_argument("--only", metavar="KINDS", default=",".join(KINDS), help="separated by commas")
     parser.add_argument("--budget-minutes", type=float, default=MINUTES, help="for all kinds")
     parser.add_argument("--out", type=Path, metavar="FILE", default=PAGE, help="the page to write")
-    parser.add_argument("--here", type=Path, help="one kind in this process; writes its rows")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the rows of kinds stand")
     options = parser.parse_args()
     names = [name for name in options.only.split(",") if name]
     if unknown := [name for name in names if name not in KINDS]:
         raise SystemExit(f"there is no kind {', '.join(unknown)}; there are {', '.join(KINDS)}")
-    if options.here is not None:
-        options.here.write_text(json.dumps(run_here(names[0], options.budget_minutes * 60), indent=2))
-        return
+    options.folder.mkdir(parents=True, exist_ok=True)
+    there = {name: options.folder / f"{name}.json" for name in KINDS}
     for name in names:
-        print(section(name, run_apart(name, seconds_for(name, options.budget_minutes))), flush=True)
-    there = {name: FOLDER / f"{name}.json" for name in KINDS}
+        found = run(name, seconds_for(name, options.budget_minutes))
+        there[name].write_text(json.dumps(found, indent=2))
+        print(section(name, found), flush=True)
     kinds = {name: json.loads(path.read_text()) for name, path in there.items() if path.exists()}
     options.out.write_text(page(kinds))
     print(f"\n{options.out}: {totals(kinds)}")
@@ -63,7 +59,7 @@ def seconds_for(name: str, budget_minutes: float) -> float:
     return 60 * budget_minutes * KINDS[name] / MINUTES
 
 
-def run_here(name: str, seconds: float) -> dict[str, Any]:
+def run(name: str, seconds: float) -> dict[str, Any]:
     """The rows of one kind, how long they took, and what kept it from giving them."""
     started = time.monotonic()
     rows: list[Row] = []
@@ -75,23 +71,6 @@ def run_here(name: str, seconds: float) -> dict[str, Any]:
         problem = f"{type(error).__name__}: {error}".splitlines()[0]
     found = [row._asdict() for row in rows]
     return {"rows": found, "seconds": time.monotonic() - started, "problem": problem}
-
-
-def run_apart(name: str, seconds: float) -> dict[str, Any]:
-    """The rows of one kind from a process of its own; what it leaves when it dies or hangs is told as a problem."""
-    path = FOLDER / f"{name}.json"
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "bench.faults", "--only", name, "--here", str(path)]
-    command += ["--budget-minutes", str(seconds / 60)]
-    try:
-        status = subprocess.run(command, timeout=PATIENCE * seconds + 300, check=False).returncode
-        problem = f"its process ended with status {status}"
-    except subprocess.TimeoutExpired:
-        problem = f"it was ended after {PATIENCE} times its share of the time"
-    if not path.exists():
-        path.write_text(json.dumps({"rows": [], "seconds": seconds, "problem": problem}))
-    return json.loads(path.read_text())
 
 
 def has_failed(kind: dict[str, Any]) -> bool:

@@ -42,12 +42,12 @@ def test_the_page_names_what_was_lost_and_what_was_not_run():
 
 
 def test_a_kind_that_fails_is_told(monkeypatch):
-    found = faults.run_here("nothing_of_that_name", 1.0)
+    found = faults.run("nothing_of_that_name", 1.0)
     assert (
         not found["rows"] and "No module named 'bench.faults.nothing_of_that_name'" in found["problem"]
     )
     monkeypatch.setattr("bench.faults.kills.rows", lambda seconds: [])
-    assert faults.run_here("kills", 1.0)["problem"] == "it gave no row"
+    assert faults.run("kills", 1.0)["problem"] == "it gave no row"
     assert sum(faults.seconds_for(name, 10) for name in faults.KINDS) == pytest.approx(600)
 
 
@@ -75,12 +75,12 @@ def test_a_child_is_killed_or_finds_the_disk_full_at_the_change_that_is_asked_fo
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["kills", "torn_files", "two_writers"])
 def test_a_few_faults_lose_nothing(tmp_path, name):
-    told = tmp_path / "rows.json"
-    command = [sys.executable, "-m", "bench.faults", "--only", name, "--here", str(told)]
+    where = ["--folder", str(tmp_path), "--out", str(tmp_path / "page.md")]
+    command = [sys.executable, "-m", "bench.faults", "--only", name, *where]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     asked = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True}
     done = subprocess.run([*command, "--budget-minutes", "0.1"], **asked, check=False)
     assert done.returncode == 0, done.stderr
-    found = faults.json.loads(told.read_text())
+    found = faults.json.loads((tmp_path / f"{name}.json").read_text())
     assert found["problem"] == "" and found["rows"], done.stderr
     assert [row for row in found["rows"] if row["lost"] or not row["injected"]] == [], done.stderr
