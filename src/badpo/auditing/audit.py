@@ -469,7 +469,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     is_open = people.checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
     equal_p, though = pool["equal_leans_p"], ""
     if equal_p < NOT_RANDOM:
-        though = f", though surely they do (p = {equal_p:.2g})"
+        though = f", though a test says that they do (p = {equal_p:.2g})"
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
         ("W408", anchors and not pool["absolute"]),

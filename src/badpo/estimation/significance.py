@@ -277,6 +277,8 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
             f"The votes do not show that annotators differ ({spread}). "
             f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
         )
+    if is_known and shrunk.tau_low > 0:
+        reason = f"Whether annotators differ is not settled: the test does not show it, the spread does ({spread})."
     return Recommendation("pooled", reason)
 
 

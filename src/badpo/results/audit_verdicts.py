@@ -246,6 +246,10 @@ def _advice(row: Json, pool: Json, label: str) -> str:
         "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",
         "nothing": f"Nothing calls for declaring {label}.",
     }[chosen]
+    if chosen == "declare" and _is_carried(row):
+        told += (
+            " The pool's own lean, which is not sure beside the other attributes, would not call for it."
+        )
     if chosen == "watch" and _is_carried(row):
         told = (
             f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where the "
