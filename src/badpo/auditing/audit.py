@@ -341,8 +341,7 @@ FINDINGS = {
         "their estimate is infinite; read the shrunken value",
     ),
     "W406": (
-        "annotators form {:,} groups that the informative votes do not compare, or hardly ({}); each has a mean of its "
-        "own",
+        "annotators form groups that the informative votes do not compare, or hardly ({}); each has a mean of its own",
         "let people of each group judge the same comparisons; the column component of annotators.parquet says "
         "who is in which",
     ),
@@ -475,7 +474,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
         ("W408", anchors and not pool["absolute"]),
         ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
-        ("W406", are_groups and graph["n"], graph["n"], " + ".join(sizes)),
+        ("W406", are_groups and graph["n"], " + ".join(sizes)),
         ("W410", is_open, people.checks["care"]["why"]),
         ("N415", n_voted < FEW_ANNOTATORS),
         ("W409", np.isnan(pool["tau"]) and n_informative, told_apart, though),

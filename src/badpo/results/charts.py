@@ -120,6 +120,7 @@ class _Lanes(NamedTuple):
     tick: float
 
 
+_LABEL = 11.2  # what a label needs
 _ROOMY, _DENSE = _Lanes(20, 10, 7.2, 5.0, 6.0), _Lanes(5.6, 2.8, 6.4, 3.0, 2.0)
 
 
@@ -136,14 +137,15 @@ def dot_plot(panel: DotPanel) -> Markup:
     top = y = 22.0 if level else 8.0
     parts = [_text(WIDTH, top - 9, panel.notes, "end", "level")]
     for row in rows:
-        height = size.height * len(row.marks) + size.gap + heading
+        lane_height = max(size.height, _LABEL / len(row.marks))
+        height = lane_height * len(row.marks) + size.gap + heading
         x, base, anchor = (
             (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
         )
         parts.append(_text(x, base, row.label, anchor, "label"))
         parts.append(_text(WIDTH, y + height / 2 + 4, row.note, "end", "label"))
         for lane, mark in enumerate(row.marks):
-            middle = round(y + heading + size.gap / 2 + size.height * (lane + 0.5), 1)
+            middle = round(y + heading + size.gap / 2 + lane_height * (lane + 0.5), 1)
             parts.append(_lane(mark, middle, across, panel.number, size))
             if not panel.notes:
                 parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
