@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,11 +18,12 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.data.tables import side_pairs
-from badpo.estimation.care import FEWEST, Care, beside_care, equal_care_test, fit_care
+from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
 from badpo.estimation.shrinkage import (
     Mixture,
     Shrunk,
+    averaged,
     bayesian_fdr,
     benjamini_hochberg,
     probability_exceeds,
@@ -348,17 +349,17 @@ def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
     return fit_care(comparison, sign, annotator, delta[:, ~is_shown], m, shift)
 
 
-def shrunken(design: Design, leans: Leans, slope: Floats) -> list[Shrunk]:
-    """What is believed of each attribute's deviations, where ``slope`` is that of the attribute's line in care.
+def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Shrunk]:
+    """What is believed of each attribute's deviations, from a line in care as far as the attribute has one.
 
     With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
-    per annotator too. Otherwise, where there is a line, and where anchors or the design fix the level, the estimates
-    are taken as normal with their standard errors, and an infinite one as that of its number of votes.
+    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal with
+    their standard errors, and an infinite one as that of its number of votes.
 
     Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
     without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
     """
-    is_normal = leans.absolute | (slope != 0) | design.is_shown
+    is_normal = leans.absolute | design.is_shown
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
     from_votes = from_votes and not is_normal.all()
     integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
@@ -366,6 +367,11 @@ def shrunken(design: Design, leans: Leans, slope: Floats) -> list[Shrunk]:
     found = []
     for j, normal in enumerate(is_normal):
         spread = integrated[j] if integrated and not normal else shrink_normal(deviation[:, j], se[:, j])
+        if spread.observed and j in lines:
+            seen = np.full((2, len(deviation)), np.nan)
+            seen[:, spread.basis != "prior"] = spread.observed.value, spread.observed.se
+            left, variance = lines[j].averaged(*seen)
+            spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
         found.append(spread)
@@ -499,8 +505,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     leans = fit(quality, design, judgments, anchored, options)
     care = care_of(design, judgments, leans)
     equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
-    leans, slope, beside_p = beside_care(leans, care)
-    equal_p, spreads = np.where(slope == 0, equal_p, beside_p), shrunken(design, leans, slope)
+    beside = beside_care(leans, care)
+    spreads = shrunken(design, leans, beside.lines)
+    for j, line in beside.lines.items():
+        equal_p[j] += line.chance * (beside.equal_leans_p[j] - equal_p[j])
+    leans = beside.leans
     table = annotator_table(design, leans, spreads, care, options)
     classes = _classes(design, leans)
     pool, is_person = {}, pd.isna(design.models)
@@ -512,7 +521,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         }
         is_continuous = judgments.attributes[j].continuous
         counts |= {
-            "is_beside_care": bool(slope[j]),
+            "is_beside_care": j in beside.lines,
             "unit": design.unit[j],
             "most_units": MOST_UNITS if is_continuous else None,
         }
@@ -522,12 +531,14 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
-        "care": _care(design, judgments, care, slope, table) if design.has_identities else None,
+        "care": _care(design, judgments, care, bool(beside.lines), table)
+        if design.has_identities
+        else None,
     }
     return AuditedPeople(leans, spreads, table, pool, checks)
 
 
-def _care(design: Design, judgments: Judgments, care: Care, slope: Floats, table: pd.DataFrame) -> Json:
+def _care(design: Design, judgments: Judgments, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
     """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
     comparison, sign, annotator, delta, m = design.votes
     return {
@@ -535,9 +546,9 @@ def _care(design: Design, judgments: Judgments, care: Care, slope: Floats, table
         "spread": care.spread,
         "n_told": (care.n_votes >= FEWEST).sum() if not care.unknown else 0,
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
-        "is_used": bool(slope.any()),
+        "is_used": is_used,
         "is_unknown": bool(care.unknown),
-        "why": ABOUT_CARE[care.unknown] if care.unknown or slope.any() else LEVELS_KNOWN,
+        "why": ABOUT_CARE[care.unknown] if care.unknown or is_used else LEVELS_KNOWN,
     }
 
 

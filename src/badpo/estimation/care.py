@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,6 +26,7 @@ from badpo.estimation.conditional_likelihood import AlikeComparisons, Comparison
 from badpo.estimation.fit import Leans
 from badpo.estimation.newton import LARGEST_FACTORED, NOTHING, Curvature, Information
 from badpo.theory import Bools, Floats, Ints
+from badpo.theory.identifiability import lean_design
 
 # Sides that differ by less, in standard units, are the same.
 SAME = 0.25
@@ -42,7 +43,7 @@ FOLLOWED = 1.35
 MOST_CARE = 6.0
 FEWEST = 5
 # A line in care is this steep at most, roughly.
-STEEPEST = 2.5
+STEEPEST = 1.75
 STEPS = 40
 NEAR = 1e-2
 LONGEST_STEP = 3.0
@@ -83,15 +84,6 @@ class Care:
         """Of what is not known of the care."""
         centered = self.means - self.care[:, None]
         return (self.weights * (self.sds**2 + centered**2)).sum(axis=1)
-
-    def given(self, lean: Floats, se: Floats, level: Floats, slope: float, between: float) -> Care:
-        """Care, with the parts weighed by what they say about a lean on a line, up to a variance ``between``."""
-        apart = lean[:, None] - slope * (self.means - level[:, None])
-        whole = se[:, None] ** 2 + slope**2 * self.sds**2 + between
-        fits = -(apart**2 / whole + np.log(whole)) / 2
-        fits = np.where(np.isnan(fits), 0.0, fits)
-        weights = softmax(np.log(np.maximum(self.weights, 1e-300)) + fits, axis=1)
-        return replace(self, weights=weights)
 
 
 # -- comparisons on which no lean acts -------------------------------------------------------------------------
@@ -293,16 +285,25 @@ def fit_care(
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Care(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
+    partial = _partiality(np.asarray(sign), np.asarray(annotator), np.asarray(delta), n_annotators)
     at, found = _likelihood(votes, np.full(n_annotators, scale)), []
     for spread in SPREADS:
         top = _top(votes, at, spread * scale)
         at, level = top.at, top.at.slopes.mean()
         odds = at.clicking + ((at.slopes - level) / (spread * scale)) ** 2 / 2
+        odds -= np.maximum(partial**2 - 4, 0.0) / 2
         odds += np.log(np.maximum(at.information.diagonal, 0.0) * (spread * scale) ** 2 + 1) / 2
         log_marginal = top.height - (n_annotators - 1) * np.log(spread) - top.log_det / 2
         found.append((at.slopes / level, np.sqrt(top.variance) / level, odds, log_marginal))
     means, sds, odds, log_marginals = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
     return _some_click(means, sds, odds, log_marginals, n_votes)
+
+
+def _partiality(sign: Floats, annotator: Ints, delta: Floats, n_annotators: int) -> Floats:
+    """How many standard errors from even odds each annotator's choices are, by the attribute where that is most."""
+    toward = np.sign(delta) * sign[:, None]
+    of = lean_design(annotator, np.ones((len(sign), 1)), n_annotators)
+    return np.max(np.abs(of.T @ toward) / np.sqrt(np.maximum(of.T @ toward**2, 1)), axis=1, initial=0.0)
 
 
 def _some_click(means: Floats, sds: Floats, odds: Floats, log_marginal: Floats, n_votes: Ints) -> Care:
@@ -429,66 +430,102 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
 # -- the line --------------------------------------------------------------------------------------------------
 
 
+class Line(NamedTuple):
+    """Leans toward one attribute beside care: the chance that there is a line, its slope and what is open of that.
+
+    Parts of a mixture, of shape (m, n_parts), are an annotator's care beyond the mean of those compared with them;
+    ``between`` is the variance about the line.
+    """
+
+    chance: float
+    slope: float
+    open_slope: float
+    between: float
+    offset: Floats
+    sds: Floats
+    weights: Floats
+
+    def about(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
+        """What is left of leans if the care is that of each part, and its errors, of shape (m, n_parts)."""
+        steep = max(self.slope**2 - self.open_slope, 0.0)
+        variance = se[:, None] ** 2 + steep * self.sds**2 + self.open_slope * self.offset**2
+        return lean[:, None] - self.slope * self.offset, np.sqrt(variance)
+
+    def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance of what is left, parts weighed by how well they explain the lean."""
+        left, errors = self.about(lean, se)
+        whole = errors**2 + self.between
+        weight = softmax(
+            np.log(np.maximum(self.weights, 1e-300)) - (left**2 / whole + np.log(whole)) / 2, axis=1
+        )
+        mean = (weight * left).sum(axis=1)
+        return mean, (weight * (errors**2 + (left - mean[:, None]) ** 2)).sum(axis=1)
+
+
 class BesideCare(NamedTuple):
-    """Leans as deviations from a line in care; its slopes, 0 where there is none; whether all leans lie on it."""
+    """Leans as deviations from lines in care, the lines by attribute, and the p-values that all leans are on them."""
 
     leans: Leans
-    slope: Floats
+    lines: dict[int, Line]
     equal_leans_p: Floats
 
 
 def beside_care(leans: Leans, care: Care) -> BesideCare:
-    r"""Deviations from the line in care in place of those from the mean, and its slopes.
+    r"""Deviations from a line in care as far as there is one, and from the mean otherwise.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
 
     The line is fitted to shrunken care, which does not attenuate it as unshrunken care would (Berkson, 1950), with
-    weights that fit what is left (Paule and Mandel, 1982). Its slope has a normal prior of sd 2.5, which keeps it from
-    running through noise where care hardly differs. Where the level of a lean is known, so is its shift by care, and
-    nothing is changed.
-
-    The p-value is of the squares of all :math:`r_k` over their errors, with m - 2 degrees of freedom.
+    weights that fit what is left (Paule and Mandel, 1982). Its slope is zero with an even chance and has otherwise a
+    normal prior, which keeps it from running through noise where care hardly differs; the chance of a line is that of
+    Savage and Dickey's ratio. Where the level of a lean is known, so is its shift by care, and there is no line. The
+    p-value is of the squares of what is left over its variances, with m - 2 degrees of freedom; NaN without a line.
     """
-    changed = {
-        name: getattr(leans, name).copy()
-        for name in ("deviation", "se", "finite_deviation", "finite_se", "covariance")
-        if getattr(leans, name) is not None
-    }
-    slopes, p_values = np.zeros(len(leans.absolute)), np.full(len(leans.absolute), np.nan)
-    for j in np.flatnonzero(~leans.absolute):
-        told = leans.se[:, j] > 0
-        if care.unknown or told.sum() < 3:
+    names = ("deviation", "se", "finite_deviation", "finite_se")
+    changed: dict[str, Any] = {name: getattr(leans, name).copy() for name in names}
+    if leans.covariance is not None:
+        changed["covariance"] = leans.covariance.copy()
+    lines, p_values = {}, np.full(len(leans.absolute), np.nan)
+    for j in np.flatnonzero(~leans.absolute & (care.unknown == "")).tolist():
+        told, group = leans.se[:, j] > 0, leans.component[:, j]
+        if told.sum() < 3:
             continue
-        lean, se, group = leans.deviation[:, j], leans.se[:, j], leans.component[:, j]
-        level = _means(care.care, group, told)
-        known = (care.care - level)[told], lean[told], se[told], care.variance[told]
-        slopes[j], open_slope, between = _slope(*known)
-        given = care.given(
-            leans.finite_deviation[:, j], leans.finite_se[:, j], level, slopes[j], between
+        lines[j] = line = _line(
+            leans.deviation[:, j], leans.se[:, j], care, _means(care.care, group, told), told
         )
-        offset = given.care - _means(given.care, group, told)
-        # who is anchored, or compared with nobody, has a lean by definition
-        offset[(se == 0) | (leans.status[:, j] == "anchored")] = 0.0
-        of_care = np.where(offset == 0, 0.0, given.variance)
-        for name in ("deviation", "finite_deviation"):
-            changed[name][:, j] -= slopes[j] * offset
-        added = max(slopes[j] ** 2 - open_slope, 0.0) * of_care
-        for name in ("se", "finite_se"):
-            changed[name][:, j] = np.sqrt(changed[name][:, j] ** 2 + added + offset**2 * open_slope)
-        if leans.covariance is not None:
-            of_attribute = changed["covariance"][j :: len(slopes), j :: len(slopes)]
-            of_attribute += np.diag(added) + np.outer(offset, offset) * open_slope
-        squares = (changed["finite_deviation"][:, j] / changed["finite_se"][:, j]) ** 2
+        for value, error in (names[:2], names[2:]):
+            lean, se = changed[value][:, j], changed[error][:, j]
+            mean, variance = line.averaged(lean, se)
+            mean -= _means(np.where(told, mean, 0.0), group, told)
+            squares = mean**2 / variance
+            variance = (1 - line.chance) * (
+                se**2 + line.chance * (lean - mean) ** 2
+            ) + line.chance * variance
+            moved = np.isfinite(lean) & (se > 0)
+            lean[moved] += line.chance * (mean - lean)[moved]
+            se[moved] = np.sqrt(variance[moved])
         p_values[j] = chdtrc(np.isfinite(squares).sum() - 2, np.nansum(squares))
-    return BesideCare(replace(leans, **changed), slopes, p_values)
+        if leans.covariance is not None:
+            own = np.arange(j, leans.se.size, len(leans.absolute))
+            changed["covariance"][own, own] = np.where(told, changed["se"][:, j] ** 2, np.nan)
+    return BesideCare(replace(leans, **changed), lines, p_values)
+
+
+def _line(lean: Floats, se: Floats, care: Care, level: Floats, told: Bools) -> Line:
+    known = (care.care - level)[told], lean[told], se[told], care.variance[told]
+    slope, open_slope, between = _slope(*known)
+    against = STEEPEST / np.sqrt(open_slope) * np.exp(-(slope**2) / open_slope / 2)
+    parts = care.means - level[:, None], care.sds, care.weights
+    return Line(1 / (1 + against), slope, open_slope, between, *parts)
 
 
 def _means(values: Floats, group: Ints, told: Bools) -> Floats:
-    """Of each annotator's group, over those who are told."""
+    """Of each annotator's group, over those who are told; over all of them where a group has none."""
     number = np.unique(group, return_inverse=True)[1].reshape(-1)
     n = np.bincount(number, told)
-    return (np.bincount(number, told * values) / np.maximum(n, 1))[number]
+    means = np.bincount(number, told * values) / np.maximum(n, 1)
+    return np.where(n > 0, means, values[told].mean())[number]
 
 
 def _slope(care: Floats, lean: Floats, se: Floats, open_care: Floats) -> tuple[float, float, float]:

@@ -14,7 +14,7 @@ available for pools in which all others may truly be alike.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any, NamedTuple
@@ -120,6 +120,8 @@ class Shrunk:
     reliability : float
         Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
         spread that is real, 0 to 1; NaN where tau is.
+    observed : Spread or None
+        The estimates, or as which ones the votes count, of those for whom ``basis`` is not "prior".
     """
 
     posterior: Mixture
@@ -128,6 +130,7 @@ class Shrunk:
     tau_low: float
     tau_high: float
     reliability: float
+    observed: Spread | None = None
 
 
 def _nothing_known(m: int) -> Shrunk:
@@ -284,7 +287,8 @@ def _believed(
     tau, low, high = of_tau
     posterior = normal if np.isnan(tau) else _with_far_leans(normal, spread, known, shares, taus)
     reliability = float(np.mean(tau**2 / (tau**2 + spread.se**2)))
-    return Shrunk(posterior, np.where(known, basis, "prior").astype(object), tau, low, high, reliability)
+    of = np.where(known, basis, "prior").astype(object)
+    return Shrunk(posterior, of, tau, low, high, reliability, spread)
 
 
 def _normal_posterior(spread: Spread, known: Bools, taus: Floats, masses: Floats) -> Mixture:
@@ -370,6 +374,29 @@ def _with_far_leans(
         parts.append((mean.T, sd.T, mass.T))
     means, sds, weights = (np.hstack(each) for each in zip(*parts, strict=True))
     return Mixture(means, sds, weights / weights.sum(axis=1, keepdims=True))
+
+
+def averaged(one: Shrunk, other: Shrunk, chance: float) -> Shrunk:
+    """What is believed where the other holds with some chance; tau is that of the likelier, its interval that of both.
+
+    Which of the two holds is the same for all annotators. Less than a tenth of chance adds nothing to the interval.
+    """
+    shape = (len(one.basis), -1)
+    both = [
+        [np.broadcast_to(each, belief.posterior.means.shape) for each in vars(belief.posterior).values()]
+        for belief in (one, other)
+    ]
+    both[0][2], both[1][2] = (1 - chance) * both[0][2], chance * both[1][2]
+    means, sds, weights = (np.hstack(pair).reshape(shape) for pair in zip(*both, strict=True))
+    held = [belief for belief, share in ((one, 1 - chance), (other, chance)) if share > 0.1]
+    likelier = other if chance > 0.5 else one
+    return replace(
+        likelier,
+        posterior=Mixture(means, sds, weights),
+        basis=one.basis,
+        tau_low=min(belief.tau_low for belief in held),
+        tau_high=max(belief.tau_high for belief in held),
+    )
 
 
 # -- from votes ----------------------------------------------------------------------------------------------
