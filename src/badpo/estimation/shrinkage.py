@@ -433,9 +433,9 @@ class _Pool:
 
     def expanded(self, leans: Floats, value: float | None = None) -> _Point:
         """The likelihood around some leans, where its value may be known."""
-        found = self.model.curvature(self.design @ leans)
-        tempered = found.score / self.dispersion, found.information / self.dispersion
-        at = found._replace(score=tempered[0], information=tempered[1])
+        at = self.model.curvature(self.design @ leans)
+        np.divide(at.score, self.dispersion, out=at.score)
+        np.divide(at.information.data, self.dispersion, out=at.information.data)
         value = self.value(leans) if value is None else value
         return _Point(leans, value, at, self.turned @ (at.information @ self.design))
 
