@@ -96,8 +96,8 @@ CELLS = {
         )
         for name, sizes in SIZES.items()
     },
-    "tastes of sd 0.8 between 75 prompts": cell(taste=0.8, per_prompt=8),
-    "tastes of sd 0.8 between 150 prompts": cell(taste=0.8, per_prompt=8, n_comparisons=1200),
+    "tastes of sd 0.8 between 75 prompts": cell("N433", taste=0.8, per_prompt=8),
+    "tastes of sd 0.8 between 150 prompts": cell("N433", taste=0.8, per_prompt=8, n_comparisons=1200),
     **{
         f"exported twice, ids: {ids}": cell("N132", partial(exported_twice, ids=ids))
         for ids in ("own", "same", "none")

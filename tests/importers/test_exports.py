@@ -179,6 +179,8 @@ def test_arena_turns_battles_into_comparisons():
     assert (judgments.n_comparisons, judgments.votes["shown_first"].tolist()) == (1, ["a", "b"])
     assert "user_location" in imported.personal
     battles = records_of(ALL["arena"])
+    by_model = import_votes([battle | {"judge": "gpt4_pair"} for battle in battles]).table
+    assert Judgments.read(by_model).annotators["model"].tolist() == ["gpt4_pair"]
     for battle in battles:
         battle["evaluation_session_id"] = battle.pop("judge")
     assert "annotator" not in import_votes(battles).table.frame

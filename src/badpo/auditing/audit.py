@@ -316,6 +316,8 @@ FEW_ANNOTATORS = 20
 NOT_RANDOM, UNLIKE = 0.05, 0.01
 # Agreement whose interval ends here is no better than that of coins, by anything that matters.
 BY_CHANCE = 0.55
+# Fewer prompts with several comparisons leave single leans less sure than their intervals say.
+FEW_PROMPTS = 200
 # Code -> what was found, and what to do.
 FINDINGS = {
     "W401": (
@@ -369,6 +371,11 @@ FINDINGS = {
         "use --quality conditional, whose errors are clustered, where its votes suffice; else read these intervals as "
         "too narrow",
     ),
+    "N433": (
+        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to prompt is smaller on average, and "
+        "intervals of tau and of single annotators hold somewhat less often than they say",
+        "have annotators judge more prompts, with fewer comparisons each",
+    ),
     "W414": (
         "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
         "annotators they count as if by {:g} times, and beyond {:g} times not at all",
@@ -415,11 +422,14 @@ def audit_findings(
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
     are_several = design.has_identities and design.prompt is not None
+    n_prompts = 0 if design.prompt is None else design.prompt.max(initial=-1) + 1
+    are_few = are_several and quality == "conditional" and n_prompts < FEW_PROMPTS
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
     unlike_chance = "N403" if quality == "conditional" else "W403"
     rows: list[Found] = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
         ("column prompt_id", "W413", are_several and quality != "conditional", quality),
+        ("column prompt_id", "N433", are_few, design.comparison.max(initial=-1) + 1, n_prompts),
         ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
         ("data.agreement", "W430", agreement["percent"] == 1),
         ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),

@@ -6,24 +6,29 @@ from collections.abc import Iterator
 from typing import Any
 
 from badpo.data.files import Json
+from badpo.data.privacy import MODEL_CLASS
 from badpo.data.reading import shared_beginning
 from badpo.data.tables import as_messages
 from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
 COLUMNS = {"conversation_a", "conversation_b", "winner"}
+MODEL_JUDGES = ("gpt4_pair",)  # as MT-Bench calls it
 
 
 def read_arena(export: Export) -> Iterator[Json]:
     """One row for each battle; the prompt is what the two conversations begin with.
 
     The annotator is the ``judge``, or the column that the user names. Model a stands on the left, so it counts as
-    shown first. The same texts are one comparison, whichever battle they come from.
+    shown first. The same texts are one comparison, whichever battle they come from. A judge that is known to be a model
+    is of the class "model".
     """
     who = export.named("annotator", export.names) or "judge"
     export.used |= {*COLUMNS, "model_a", "model_b", who}
     for record in export.records():
         label = record.get("winner")
         row = {"annotator": record.get(who), "shown_first": "a"}
+        if row["annotator"] in MODEL_JUDGES:
+            row["annotator_class"] = MODEL_CLASS
         row |= {name: record.get(name) for name in ("model_a", "model_b")}
         row["winner"] = None if label is None else export.side_of(label)
         try:
