@@ -187,12 +187,17 @@ def audited(pool: Pool, random: np.random.Generator, change: Change | None = Non
     return figures | {warning["code"]: 1.0 for warning in result.summary["warnings"]}
 
 
+def from_line(votes: DrawnVotes) -> NDArray:
+    """The true leans, from their least-squares line in the true care."""
+    line = np.column_stack([np.ones_like(votes.care), votes.care])
+    return votes.deviation - line @ np.linalg.lstsq(line, votes.deviation, rcond=None)[0]
+
+
 def true_deviations(votes: DrawnVotes, pool: Pool, rows: pd.DataFrame) -> NDArray:
     """Of each annotator, per unit: from the line in care where care is unequal, otherwise from the group's mean."""
     truth = votes.deviation
     if np.ptp(votes.care):
-        line = np.column_stack([np.ones_like(truth), votes.care])
-        return truth - line @ np.linalg.lstsq(line, truth, rcond=None)[0]
+        return from_line(votes)
     known = pd.Series(np.where(np.isfinite(truth), truth, np.nan))
     means = known.groupby(rows["component"].to_numpy()).transform("mean").to_numpy()
     adversaries = ~np.isfinite(truth)

@@ -76,12 +76,6 @@ def _command(command: str, smaller: bool = False) -> list[str]:
     return [sys.executable, "-m", *module, *shlex.split(command)]
 
 
-def launched(command: str) -> None:
-    """``badpo`` in two processes, as ``accelerate launch`` starts them."""
-    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
-    subprocess.run([*launch, *_command(command)[1:]], check=True)
-
-
 def planted(**changes) -> pd.DataFrame:
     """Votes whose leans are known."""
     from tests.auditing.planted import votes
@@ -182,7 +176,6 @@ CASES = {
     "train": Case((project, *(f"{TRAIN} --bias {variant}" for variant in VARIANTS), f"{TRAIN} --dry-run",
                    "evaluate runs/dpo-s42 runs/shared_mean-s42", "report runs --out report.html")),
     "train-warm": Case((partial(project, bias={"variant": "shared_mean", "warm_start": "offline"}), TRAIN), 1e-5),
-    "two-processes": Case((project, partial(launched, TRAIN))),
     "train-otherwise": Case((project, *(f"{TRAIN} {keys}" for keys in OTHERWISE))),
     "anchor": Case((project, f"anchor model {ASKED} --out sampled", f"anchor model {ASKED} {TAUGHT} --out trained",
                     f"{TRAIN} --bias none", f"anchor runs/dpo-s42 {ASKED} {TAUGHT}"), 1e-6, smaller=True),
