@@ -437,7 +437,8 @@ def audit_table(summary: Json) -> str:
     declared = [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]
     if declared:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
-    if problems := summary["warnings"]:
+    # what the estimates are worth, before what reading the table noticed
+    if problems := sorted(summary["warnings"], key=_urgency):
         lines = [_wrapped(f"{row['code']} {row['what']}: {row['remedy']}") for row in problems[:_WORST]]
         more = [f"  and {len(problems) - _WORST:,} more in audit.json"] if len(problems) > _WORST else []
         parts.append("\n".join(["to look at", *lines, *more]))
@@ -469,6 +470,10 @@ def _model(row: Json) -> str:
         )
     flagged = ", flagged for its lean" * row["flag"] + ", flagged for little care" * row["flag_care"]
     return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
+
+
+def _urgency(row: Json) -> tuple[int, bool]:
+    return _SEVERITIES.index(row["severity"]), row["code"][1] != "4"
 
 
 def _wrapped(sentence: str) -> str:

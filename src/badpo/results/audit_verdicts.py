@@ -133,10 +133,9 @@ def care_sentence(summary: Json) -> str:
     )
     if care["p_value"] is not None:
         text += f" (test that all are equally careful: {p_value(care['p_value'])})"
-    return (
-        f"{text}. Flagged for care below half the mean, more at random than others: {count_text(care['n_flagged'])}; "
-        "whoever is flagged for a lean leans beyond what care explains."
-    )
+    text += f". Flagged for care below half the mean, more at random than others: {count_text(care['n_flagged'])}"
+    beyond = "; whoever is flagged for a lean leans beyond what care explains" * care["is_used"]
+    return f"{text}{beyond}."
 
 
 def _of_group(group: Json) -> str:

@@ -142,7 +142,7 @@ def p_value(value: float | None) -> str:
     """A p value as text; a dash where there was no test."""
     if value is None:
         return DASH
-    return "p < 0.001" if value < 0.001 else f"p = {decimal(value, 3)}"
+    return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
 def lean_text(found: Json | None) -> str:
