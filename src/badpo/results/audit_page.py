@@ -439,7 +439,7 @@ def audit_table(summary: Json) -> str:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
     # what the estimates are worth, before what reading the table noticed
     if problems := sorted(summary["warnings"], key=_urgency):
-        lines = [_wrapped(f"{row['code']} {row['what']}: {row['remedy']}") for row in problems[:_WORST]]
+        lines = [_wrapped(_problem(row)) for row in problems[:_WORST]]
         more = [f"  and {len(problems) - _WORST:,} more in audit.json"] if len(problems) > _WORST else []
         parts.append("\n".join(["to look at", *lines, *more]))
     return "\n\n".join(parts)
@@ -474,6 +474,11 @@ def _model(row: Json) -> str:
 
 def _urgency(row: Json) -> tuple[int, bool]:
     return _SEVERITIES.index(row["severity"]), row["code"][1] != "4"
+
+
+def _problem(row: Json) -> str:
+    where = _ATTRIBUTE.match(row["where"])
+    return f"{row['code']} {where[0] + ': ' if where else ''}{row['what']}: {row['remedy']}"
 
 
 def _wrapped(sentence: str) -> str:

@@ -71,8 +71,9 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: "
         "the shrunken one. An arrow: the interval goes on beyond the axis. Where the line in the middle is the "
         "pool mean, own estimates count from the mean of the finite ones and shrunken ones from that of the whole "
-        "pool, both without what goes with care; where it is no lean, both count from there, and so do flags. The order is the number of informative "
-        "votes, which says nothing about the lean; names of annotators are pseudonyms. Not drawn: "
+        "pool, both without what goes with care; where it is no lean, both count from there, and so do flags. The "
+        "order is the number of informative votes, which says nothing about the lean; names of annotators are "
+        "pseudonyms. Not drawn: "
         f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
     )
     return dot_figure("Single annotators", panels, caption, _LEGEND)
