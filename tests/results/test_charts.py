@@ -18,7 +18,6 @@ from badpo.results.charts import (
     Series,
     dot_plot,
     line_chart,
-    point_cloud,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -117,14 +116,6 @@ def test_lines_grow_upward_and_end_with_their_values_apart_from_each_other():
     (_, first), (_, last) = places(drawn[0])
     assert (first, last) == pytest.approx((at[0.0], at[1.0]), abs=0.1)
     assert first > last
-
-
-def test_points_stand_between_both_axes():
-    cloud = [Series("A", 4, ((-1.0, 0.5), (0.0, 2.0)))]
-    svg = point_cloud(cloud, "cloud", "x", "y", (-1.0, 1.0), (0.0, 2.0), Level(0.0, "pool mean"))
-    (points,), x, y = elements(svg, "path", "cloud"), ticks(svg), ticks(svg, beside=True)
-    assert places(points) == [pytest.approx((x[-1.0], y[0.5])), pytest.approx((x[0.0], y[2.0]))]
-    assert y[2.0] < y[0.0] and points.find(f"{SVG}title").text == "A: 2"
 
 
 def test_arms_differ_in_shape_and_not_only_in_color():

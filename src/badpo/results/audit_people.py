@@ -1,4 +1,4 @@
-"""The page of an audit's single annotators: their leans, and lean against agreement."""
+"""The page of an audit's single annotators: their leans and their care."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from badpo.results.charts import (
     Figure,
     Level,
     Mark,
-    Series,
     dot_figure,
     legend,
-    point_cloud,
 )
 from badpo.results.words import cleaned, page_templates, shown
 
@@ -37,7 +35,7 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
-    figures = [draw(summary, annotators) for draw in (caterpillar_figure, care_figure, agreement_figure)]
+    figures = [draw(summary, annotators) for draw in (caterpillar_figure, care_figure)]
     return (
         page_templates()
         .get_template("people.html.jinja")
@@ -83,57 +81,16 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's care, most judgments first; None where nobody's is known."""
     people = annotators[annotators["care"].notna()].drop_duplicates("annotator")
     order = people.sort_values(["n_judgments", "annotator"], ascending=[False, True])
-    rows = [
-        DotRow(
-            row["annotator"],
-            (
-                Mark(
-                    row["care"],
-                    row["annotator"],
-                    _FLAGGED if row["flag_care"] else _ESTIMATED,
-                    row["care_low"],
-                    row["care_high"],
-                ),
-            ),
-            f"{row['n_judgments']:,}",
-        )
-        for row in order.head(MOST_ROWS).to_dict("records")
-    ]
-    if not rows:
-        return None
-    told_as = f"care of {len(rows):,} annotators with intervals"
-    scale = (Level(1.0, "mean"), (-1.0, 3.0))
+    rows = [_care(row) for row in order.head(MOST_ROWS).to_dict("records")]
     caption = (
         "How closely each annotator follows quality where the sides do not differ in any attribute, with its 95 % "
         "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
         f"order is the number of judgments; {len(order) - len(rows):,} more are in {summary['annotators_file']}."
     )
-    panel = DotPanel("", rows, told_as, "care", *scale, notes="judgments")
-    return dot_figure("Care", [panel], caption, _LEGEND)
-
-
-def agreement_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
-    """Shrunken estimates against agreement with co-voters; None where either is missing for everyone."""
-    panels = []
-    for label, pool, people in _by_attribute(summary, annotators):
-        both = people[people["shrunk"].notna() & people["agreement"].notna()]
-        if len(both) >= 3:
-            chart = point_cloud(
-                _clouds(both, "shrunk", "agreement"),
-                f"shrunken lean on {label} against agreement with others",
-                "shrunken deviation, log-odds",
-                "agreement with co-voters",
-                _reach(both),
-                (0.0, 1.0),
-                _middle(pool),
-            )
-            panels.append((label, chart))
-    caption = (
-        "How often an annotator chose the side that a co-voter on the same comparison chose, against the lean. "
-        "Someone far out at usual agreement sees things differently; low agreement comes from a lean, from little care "
-        "and from hard comparisons alike. Neither is a finding of dishonesty."
-    )
-    return Figure("Lean against agreement", panels, caption, legend=_LEGEND) if panels else None
+    told_as = f"care of {len(rows):,} annotators with intervals"
+    scale = (Level(1.0, "mean"), (-1.0, 3.0))
+    panels = [DotPanel("", rows, told_as, "care", *scale, notes="judgments")] if rows else []
+    return dot_figure("Care", panels, caption, _LEGEND)
 
 
 def _by_attribute(summary: Json, annotators: pd.DataFrame) -> Iterator[tuple[str, Json, pd.DataFrame]]:
@@ -155,6 +112,12 @@ def _leans(row: Json) -> DotRow:
     return DotRow(name, (own, shrunken), f"{row['n_informative']:,}")
 
 
+def _care(row: Json) -> DotRow:
+    style = _FLAGGED if row["flag_care"] else _ESTIMATED
+    mark = Mark(row["care"], row["annotator"], style, row["care_low"], row["care_high"])
+    return DotRow(row["annotator"], (mark,), f"{row['n_judgments']:,}")
+
+
 def _reach(people: pd.DataFrame) -> tuple[float, float]:
     """An axis around zero that holds most estimates and not the absurd ends of a few intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
@@ -166,10 +129,3 @@ def _reach(people: pd.DataFrame) -> tuple[float, float]:
 
 def _middle(pool: Json) -> Level:
     return Level(0.0, "no lean" if pool["absolute"] else "pool mean")
-
-
-def _clouds(people: pd.DataFrame, x: str, y: str) -> list[Series]:
-    """The points of each kind; flagged ones last, so that they are not covered."""
-    points = people.groupby("style")[[x, y]]
-    kinds = [kind for kind in (_FEW, _ESTIMATED, _FLAGGED) if kind in points.groups]
-    return [Series(_KINDS[kind], kind, points.get_group(kind).to_numpy().tolist()) for kind in kinds]

@@ -21,7 +21,7 @@ from badpo.results.words import decimal, interval_text
 
 WIDTH = 360
 _RIGHT = 52  # room for what stands at the end of a lane
-_LINES_HEIGHT, _CLOUD_HEIGHT = 236, 300
+_LINES_HEIGHT = 236
 Limits = tuple[float, float]
 
 
@@ -193,26 +193,6 @@ def line_chart(
         parts.append(_path(f"mark {style}", _shape(across.at(x), up.at(y), line.style, 5.0), tip))
         parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end {style}"))
     return _svg(_LINES_HEIGHT, label, parts)
-
-
-def point_cloud(
-    clouds: Sequence[Series],
-    label: str,
-    axis_x: str,
-    axis_y: str,
-    limits_x: Limits,
-    limits_y: Limits,
-    level: Level | None = None,
-) -> Markup:
-    """Points between fixed axes."""
-    left, right, top, bottom = 40.0, WIDTH - 12.0, 44.0, _CLOUD_HEIGHT - 44.0
-    across, up = axis_of([], limits_x, left, right), axis_of([], limits_y, bottom, top)
-    parts = [*_upright(across, top, bottom, axis_x, level), *_level_grid(up, left, right, axis_y)]
-    for cloud in clouds:
-        drawn = "".join(_shape(across.at(x), up.at(y), cloud.style, 2.5) for x, y in cloud.points)
-        tip = f"{cloud.name}: {len(cloud.points):,}"
-        parts += [_path(f"cloud s{cloud.style}", drawn, tip)] if drawn else []
-    return _svg(_CLOUD_HEIGHT, label, parts)
 
 
 def legend(entries: Iterable[tuple[str, int]], lines: bool = False) -> Markup:
