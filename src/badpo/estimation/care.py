@@ -45,7 +45,7 @@ FEWEST = 5
 # A line in care is this steep at most, roughly.
 STEEPEST = 1.75
 STEPS = 40
-NEAR = 1e-2
+NEAR = 0.05
 LONGEST_STEP = 3.0
 LINE_ROUNDS = 12
 LOOSE = 1e-3
@@ -146,15 +146,14 @@ class _SameVotes:
 
     def common_care(self) -> tuple[float, float]:
         """The most likely common care in units of the quality's spread, from the numbers of wins, and what it gains."""
-        kinds, n = np.unique(np.column_stack([self.blocks.sizes, self.wins]), axis=0, return_counts=True)
+        sizes = np.unique(self.blocks.sizes).tolist()
+        counts = [
+            np.bincount(self.wins[self.blocks.sizes == size], minlength=size + 1) for size in sizes
+        ]
 
         def loss(scale: float) -> float:
-            tables = {
-                size: logsumexp(_log_wins(size, scale), axis=1) for size in set(kinds[:, 0].tolist())
-            }
-            return -sum(
-                k * tables[size][won] for (size, won), k in zip(kinds.tolist(), n.tolist(), strict=True)
-            )
+            tables = (logsumexp(_log_wins(size, scale), axis=1) for size in sizes)
+            return -sum(float(n @ table) for n, table in zip(counts, tables, strict=True))
 
         best = minimize_scalar(loss, bounds=(0.05, 8.0), method="bounded")
         return float(best.x), float(loss(0.0) - best.fun)
@@ -186,16 +185,18 @@ def equal_care_test(
     if not len(votes.sign):
         return np.nan
     scale, _ = votes.common_care()
-    score, entries = np.zeros(len(votes.sign)), np.zeros(votes.blocks.n_pairs)
-    for run in votes.runs:
-        at = _by_wins(run.size, scale)
-        s, won = votes.wins[run.comparisons], votes.sign[run.votes].reshape(-1, run.size) > 0
-        score[run.votes] = (won * at.quality[s, None] - at.expected[s, None]).ravel()
-        among = np.full((run.size, run.size), at.between)
-        np.fill_diagonal(among, at.own)
-        entries[votes.blocks.pairs(run.votes)] = np.tile(among.ravel(), len(s))
-    variance = sparse.csr_array(votes.of.T @ (votes.blocks.matrix(entries) @ votes.of))
-    return _sum_of_squares(votes.of.T @ score, variance)
+    quality, expected, own, between = np.empty((4, len(votes.wins)))
+    for size in np.unique(votes.blocks.sizes).tolist():
+        of, at = votes.blocks.sizes == size, _by_wins(size, scale)
+        quality[of], expected[of] = at.quality[votes.wins[of]], at.expected[votes.wins[of]]
+        own[of], between[of] = at.own, at.between
+    vote = votes.blocks.comparison
+    score = (votes.sign > 0) * quality[vote] - expected[vote]
+    layout = np.ones(len(vote)), votes.annotator, np.append(votes.blocks.starts, len(vote))
+    cast = sparse.csr_array(layout, shape=(len(own), n_annotators))
+    alone = np.bincount(votes.annotator, (own - between)[vote], n_annotators)
+    variance = cast.T @ (sparse.diags_array(between) @ cast) + sparse.diags_array(alone)
+    return _sum_of_squares(votes.of.T @ score, sparse.csr_array(variance))
 
 
 def _log_wins(size: int, scale: float) -> Floats:
@@ -294,7 +295,7 @@ def fit_care(
         odds -= np.maximum(partial**2 - 4, 0.0) / 2
         odds += np.log(np.maximum(at.information.diagonal, 0.0) * (spread * scale) ** 2 + 1) / 2
         log_marginal = top.height - (n_annotators - 1) * np.log(spread) - top.log_det / 2
-        found.append((at.slopes / level, np.sqrt(top.variance) / level, odds, log_marginal))
+        found.append(((at.slopes + top.step) / level, np.sqrt(top.variance) / level, odds, log_marginal))
     means, sds, odds, log_marginals = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
     return _some_click(means, sds, odds, log_marginals, n_votes)
 
@@ -340,9 +341,10 @@ class _At(NamedTuple):
 
 
 class _Top(NamedTuple):
-    """Where likelihood and prior are highest: the height, variances and log-determinant there."""
+    """Near the highest likelihood and prior: the last step, the height, variances and log-determinant."""
 
     at: _At
+    step: Floats
     height: float
     variance: Floats
     log_det: float
@@ -396,7 +398,7 @@ def _top(votes: _SameVotes, at: _At, spread: float) -> _Top:
         if higher is None:
             break
         at = higher
-    return _Top(at, height(at), variance, log_det)
+    return _Top(at, step, height(at), variance, log_det)
 
 
 def _newton(
