@@ -80,7 +80,7 @@ def models_of(judgments: Judgments) -> dict[str, People]:
     """What the audit believes of everyone, without care and with it."""
     options, design = AuditOptions(), Design(judgments)
     leans = fit("conditional", design, judgments, np.zeros(len(design.annotators), bool), options)
-    (alone,) = shrunken(design, leans, np.zeros(1))
+    (alone,) = shrunken(design, leans, {})
     table = people_of(judgments, design, options).table.set_index("annotator").loc[design.annotators]
     lean, care = np.nan_to_num(alone.posterior.mean), table["care"].fillna(1.0).to_numpy()
     return {
