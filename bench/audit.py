@@ -14,7 +14,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -103,20 +104,13 @@ def conditional(votes: Votes) -> tuple[np.ndarray, dict]:
     }
 
 
-def tested(votes: Votes) -> tuple[np.ndarray, dict]:
-    """The conditional fit, and the test that all are equally careful."""
-    from badpo.estimation.care import equal_care_test
+def beside_conditional(votes: Votes, more: Sequence[str]) -> tuple[np.ndarray, dict]:
+    """The conditional fit, and these functions of care."""
+    from badpo.estimation import care
 
-    equal_care_test(*votes[:4], len(votes.theta))
+    for name in more:
+        getattr(care, name)(*votes[:4], len(votes.theta))
     return conditional(votes)
-
-
-def care(votes: Votes) -> tuple[np.ndarray, dict]:
-    """The care of everyone, after the test and beside the conditional fit."""
-    from badpo.estimation.care import fit_care
-
-    fit_care(*votes[:4], len(votes.theta))
-    return tested(votes)
 
 
 def whole_audit(votes: Votes) -> tuple[np.ndarray, dict]:
@@ -164,8 +158,8 @@ def statsmodels(votes: Votes) -> tuple[np.ndarray, dict]:
 
 FITS: dict[str, Callable[[Votes], tuple[np.ndarray, dict]]] = {
     "conditional": conditional,
-    "tested": tested,
-    "care": care,
+    "tested": partial(beside_conditional, more=["equal_care_test"]),
+    "care": partial(beside_conditional, more=["equal_care_test", "fit_care"]),
     "audit": whole_audit,
     "statsmodels": statsmodels,
 }

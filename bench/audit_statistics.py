@@ -24,18 +24,16 @@ from scipy.special import chdtrc
 from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 from badpo.estimation.care import beside_care, fit_care
 from badpo.estimation.fit import Leans, fit_conditional
-from badpo.estimation.shrinkage import shrink_votes
 from badpo.estimation.significance import equal_leans_test
 from badpo.theory.summaries import t_interval
 from bench.audit_streams import STREAMS, flags_on_the_way
 from bench.audited_pools import ALPHA, CELLS, GOALS, audited, from_line, misses, share_with, told
-from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
+from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
 Measured = dict[str, float]
 Measure = Callable[[Pool, np.random.Generator], Measured]
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
-ENOUGH = 10
 SELDOM = 0.05
 CODE = re.compile(r"[WN]\d{3}")
 
@@ -61,44 +59,6 @@ def measured(case: Case, replicates: int) -> dict[str, Any]:
             interval = t_interval(values.dropna().to_numpy())
             row[name] = {"mean": interval.estimate, "low": interval.low, "high": interval.high}
     return row
-
-
-# -- estimates and intervals ---------------------------------------------------------------------------------
-
-
-def estimates(pool: Pool, random: np.random.Generator) -> Measured:
-    """Slope and coverage of annotators with enough informative votes; coverage of the posterior and tau."""
-    votes = draw_votes(pool, random)
-    leans, truth = fit_conditional(*votes.arrays), votes.deviation
-    (shrunk,) = shrink_votes(*votes.arrays)
-    deviation, informative = leans.deviation[:, 0], leans.n_informative[:, 0]
-    finite = np.isfinite(deviation)
-    sure = finite & (informative >= ENOUGH)
-    inside = (leans.ci_low[:, 0] <= truth) & (truth <= leans.ci_high[:, 0])
-    return {
-        "informative": float(informative.mean()),
-        "least": float(informative.min()),
-        "slope": float(deviation[finite] @ truth[finite] / (truth[finite] @ truth[finite])),
-        "coverage": float(inside[sure].mean()) if sure.any() else np.nan,
-        "infinite": float(np.isinf(deviation).mean()),
-        "posterior_coverage": float(
-            (
-                (shrunk.posterior.quantile(0.025) <= truth) & (truth <= shrunk.posterior.quantile(0.975))
-            ).mean()
-        ),
-        "tau": shrunk.tau,
-        "tau_coverage": float(shrunk.tau_low <= pool.spread <= shrunk.tau_high),
-    }
-
-
-def slope_cases() -> Iterator[Case]:
-    """Votes per comparison against spread of quality; nearly everyone has 50 informative votes or more."""
-    for each in (2, 3, 4, 6, 8):
-        for sd in (0.5, 1.0, 2.0):
-            pool = Pool(sized(75, each, sd), votes_each=each, quality_sd=sd)
-            yield Case(
-                {"votes each": each, "quality sd": sd}, 100 * each + round(10 * sd), pool, estimates
-            )
 
 
 # -- lean beside care -------------------------------------------------------------------------------------------
@@ -204,13 +164,6 @@ def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # what a table is called, how it is read, and its rows
 TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
-    "slope": (
-        "Slope and coverage by votes per comparison",
-        "Conditional likelihood, and shrinkage from the votes. A slope of 1 is an unbiased estimate, above 1 an "
-        "inflated one. The goals: a slope that meets [0.95, 1.05], intervals that hold the truth in 93.5 to 96.5 % "
-        "of cases, posterior intervals in at least 93 %.",
-        slope_cases,
-    ),
     "care": (
         "Lean beside care",
         "30 annotators, 400 comparisons, the side with the attribute better by 0.7; clickers neither lean nor follow "
@@ -245,12 +198,9 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
 }
 # figure -> its head, and the factor and digits with which it is shown; counts stand without an interval
 HEADS = {
-    "informative": ("informative votes, mean", None),
-    "least": ("least", None),
     "slope": ("slope of estimate on truth", (1, 3)),
     "coverage": ("95 % intervals hold the truth, %", (100, 1)),
     "rmse": ("root mean squared error", (1, 2)),
-    "infinite": ("infinite estimates, %", (100, 1)),
     "posterior_coverage": ("posterior intervals hold the truth, %", (100, 1)),
     "tau": ("tau", (1, 3)),
     "tau_coverage": ("tau's interval holds it, %", (100, 1)),
@@ -282,9 +232,9 @@ Votes are drawn from pools whose leans are known, and what the audit finds is co
     OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
 
 in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). A figure stands with the half-width of its
-95 % Monte Carlo interval. Unless a table says otherwise a pool has 60 annotators whose leans have mean 0.8 and sd 0.5
-log-odds, four of them vote on a comparison, its quality has sd 1, and its sides differ in the attribute every other
-time. A vote is informative when the sides differ and the votes on the comparison are not unanimous.
+95 % Monte Carlo interval. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote on
+a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative when
+the sides differ and the votes on the comparison are not unanimous.
 """
 
 

@@ -118,6 +118,12 @@ CELLS = {
     "longer is better, specialists": cell(better=0.7, specialists=True),
     "two votes each": cell("W404", n_comparisons=1200, votes_each=2),
     **{
+        f"{votes} votes on each, quality of sd {sd:g}": cell(
+            n_comparisons=sized(50, votes, sd, 30), votes_each=votes, quality_sd=sd
+        )
+        for votes, sd in ((2, 0.5), (3, 1.0), (4, 2.0), (6, 1.0), (8, 0.5))
+    },
+    **{
         f"{n} informative votes for each of {m}": cell(
             "W404", n_comparisons=sized(n, 4, 1.0, m), n_annotators=m
         )
@@ -232,7 +238,12 @@ def beside_truth(pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: N
     low, high = whole["tau_ci"]
     spread = true_spread(pool, truth)
     is_known = low is not None and np.isfinite(spread)
+    told = finite & np.isfinite(rows["deviation"].to_numpy())
+    along = truth[told] @ truth[told]
     return {
+        "slope": float(rows["deviation"].to_numpy()[told] @ truth[told] / along)
+        if along > 1e-9
+        else np.nan,
         "coverage": covers("ci_low", "ci_high", sure.to_numpy()),
         "posterior_coverage": covers(
             "post_low", "post_high", finite & rows["post_low"].notna().to_numpy()

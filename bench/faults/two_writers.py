@@ -31,7 +31,6 @@ PROJECT = "project"
 WATCH = ("watch", "--attribute", "length")
 FORGET = ("forget", small_project.PERSON, "--data", "votes.parquet")
 IMPORT = ("import", "export.jsonl", "--out", "votes.parquet")
-AUDIT = ("audit", "votes.parquet", "--attribute", "length", "--out", "audit")
 TRAIN = ("train", "--config", "run.yaml")
 
 
@@ -59,7 +58,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def prepare() -> None:
-    """Two parts of the votes, an audit, a mapping; to be called in a child, in the project."""
+    """Two parts of the votes, a mapping, a folder of runs; to be called in a child, in the project."""
     small_project.import_votes()
     votes = pd.read_parquet("votes.parquet")
     first = votes["comparison_id"].isin(votes["comparison_id"].unique()[::2])
@@ -67,7 +66,6 @@ def prepare() -> None:
     votes[~first].to_parquet("part-2.parquet")
     small_project.command(*WATCH, "--state", "part.json", "part-1.parquet")
     Path("runs").mkdir()
-    small_project.audit()
 
 
 def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
@@ -182,13 +180,6 @@ def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
     return "" if counted == n else "not all counted"
 
 
-def one_audit(folder: Path, output: Sequence[str]) -> str:
-    """Two audits at once: the folder holds one."""
-    half = ", ".join(path.name for path in (folder / "audit").glob(".writing-*"))
-    expected = small_project.contents(folder.parent / PROJECT / "audit")
-    return half or small_project.differences(small_project.contents(folder / "audit"), expected)
-
-
 def one_after_the_other(folder: Path, output: Sequence[str]) -> str:
     """An import while somebody is forgotten: as if one had come after the other."""
     whole = imported(folder)
@@ -223,7 +214,6 @@ PAIRS = (
     Pair(
         "forget and watch", (*FORGET, *PART), (*WATCH, "votes.parquet", *PART), forgotten_or_not_counted
     ),
-    Pair("audit and audit", AUDIT, AUDIT, one_audit),
     Pair("import and forget", IMPORT, FORGET, one_after_the_other),
     Pair("train and train", TRAIN, TRAIN, one_run, ROUNDS_OF_TRAINING),
     Pair("forget and train", FORGET_RUNS, TRAIN, nobody_trained_unsaid, ROUNDS_OF_TRAINING),

@@ -13,13 +13,12 @@ import pytest
 from badpo.auditing.watch import AuditMonitor
 from badpo.estimation.sequential import e_bh
 from bench import audit_statistics
-from bench.audit_statistics import SCENES, Case, Pool, beside_truth, estimates, measured
+from bench.audit_statistics import SCENES, Case, Pool, beside_truth, measured
 from bench.audit_streams import evidence_over_time, flags_on_the_way
 from bench.audited_pools import audited
 from bench.simulated_pools import draw_votes, sized
 
 COVERED = {"slope": (0.9, 1.15), "coverage": (0.91, 0.985), "posterior_coverage": (0.90, 0.99)}
-COVERED["informative"] = (70, 85)
 FLAGGED = {"false": (0, 0.25), "found": (0.3, 1), "coverage": (0.91, 0.985)}
 LEANER = Pool(2000, n_annotators=12, quality_sd=2.0, spread=0.0, n_planted=1)
 CLICKERS, (ALONE, *_, BESIDE) = SCENES["6 of 30 click"], audit_statistics.ESTIMATORS
@@ -29,7 +28,7 @@ CLICKER = replace(LEANER, better=0.7, n_planted=0, n_clickers=1)
 @pytest.mark.parametrize(
     ("measure", "pool", "replicates", "margins"),
     [
-        *((estimates, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
+        *((audited, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
         (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
         (partial(beside_truth, estimator=ALONE), CLICKERS, 6, {"coverage": (0.7, 0.89)}),
         (
