@@ -232,9 +232,9 @@ Votes are drawn from pools whose leans are known, and what the audit finds is co
     OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
 
 in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). A figure stands with the half-width of its
-95 % Monte Carlo interval. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote on
-a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative when
-the sides differ and the votes on the comparison are not unanimous.
+95 % Monte Carlo interval. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote
+on a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative
+when the sides differ and the votes on the comparison are not unanimous.
 """
 
 

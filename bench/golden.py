@@ -21,10 +21,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -123,12 +123,8 @@ def watch() -> None:
 # -- the cases --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Case:
-    """Steps whose results are compared: a text is a command of badpo, a function is called.
-
-    With ``smaller`` commands run at the scale of a test.
-    """
+class Case(NamedTuple):
+    """Steps that are compared: commands of badpo, at the scale of a test if ``smaller``, and functions to call."""
 
     steps: tuple[str | Callable[[], None], ...]
     tolerance: float = 0.0

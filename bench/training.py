@@ -82,7 +82,7 @@ NOTES = (
     "Ratios are TRL's CPU time over ours, medians of 5 trainings of 3 steps (6 where grouped). `ratio_vs_trl_compact`: "
     "TRL with its GPU head path; `ratio_vs_trl`: TRL as it runs on a processor. `micro_batch` are TRL's judgments a "
     "forward and `ours_takes` ours. `model`: a Qwen2 with random weights whose output embedding has the share of the "
-    "work that it has in Qwen2.5-0.5B or in Llama-3.1-8B, or nearly all of it. `rel_grad_diff`: largest difference of a "
+    "work that it has in Qwen2.5-0.5B or in Llama-3.1-8B, or nearly all. `rel_grad_diff`: largest difference of a "
     "gradient entry from TRL's, relative to the largest entry. Lengths are those of `bench/workloads.py`.",
 )
 
