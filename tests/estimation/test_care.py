@@ -92,6 +92,20 @@ def test_without_care_to_know_nothing_changes():
     assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
 
 
+def test_the_line_counts_by_its_chance():
+    alike, unlike = (
+        beside_care(fit_conditional(*votes), fit_care(*votes))
+        for votes in (
+            drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200),
+            drawn(CARELESS, NOBODY, n=1200, better=1.5),
+        )
+    )
+    assert alike.lines[0].chance < 0.5 < 0.9 < unlike.lines[0].chance
+    lean = np.linspace(-1, 1, M)
+    left, variance = unlike.lines[0].averaged(lean, np.full(M, 0.1))
+    assert (left[:4] > lean[:4]).all() and (variance > 0.01).all()
+
+
 @pytest.mark.parametrize("larger", [False, True])
 def test_equal_care_is_not_spread_out(monkeypatch, larger):
     if larger:

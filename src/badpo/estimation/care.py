@@ -89,15 +89,6 @@ class Care:
 # -- comparisons on which no lean acts -------------------------------------------------------------------------
 
 
-class _Wins(NamedTuple):
-    """By the number of wins of T votes: E[z | s] and E[z p | s]; the score's variance and covariance."""
-
-    quality: Floats
-    expected: Floats
-    own: float
-    between: float
-
-
 @dataclass(frozen=True)
 class _SameVotes:
     """Votes on comparisons whose sides do not differ and that have several, in the order of their blocks."""
@@ -128,8 +119,7 @@ class _SameVotes:
     @cached_property
     def of(self) -> sparse.csr_array:
         """From annotators to votes."""
-        entries = np.ones(len(self.sign)), (np.arange(len(self.sign)), self.annotator)
-        return sparse.csr_array(entries, shape=(len(self.sign), self.n_annotators))
+        return lean_design(self.annotator, np.ones((len(self.sign), 1)), self.n_annotators)
 
     @cached_property
     def wins(self) -> Ints:
@@ -187,9 +177,9 @@ def equal_care_test(
     scale, _ = votes.common_care()
     quality, expected, own, between = np.empty((4, len(votes.wins)))
     for size in np.unique(votes.blocks.sizes).tolist():
-        of, at = votes.blocks.sizes == size, _by_wins(size, scale)
-        quality[of], expected[of] = at.quality[votes.wins[of]], at.expected[votes.wins[of]]
-        own[of], between[of] = at.own, at.between
+        of = votes.blocks.sizes == size
+        by_wins, by_chance, own[of], between[of] = _by_wins(size, scale)
+        quality[of], expected[of] = by_wins[votes.wins[of]], by_chance[votes.wins[of]]
     vote = votes.blocks.comparison
     score = (votes.sign > 0) * quality[vote] - expected[vote]
     layout = np.ones(len(vote)), votes.annotator, np.append(votes.blocks.starts, len(vote))
@@ -206,7 +196,8 @@ def _log_wins(size: int, scale: float) -> Floats:
     return ways + s * x - size * np.logaddexp(0, x) + LOG_MASS
 
 
-def _by_wins(size: int, scale: float) -> _Wins:
+def _by_wins(size: int, scale: float) -> tuple[Floats, Floats, float, float]:
+    """By the number of wins of T votes E[z | s] and E[z p | s]; the score's variance and covariance."""
     log_joint, s = _log_wins(size, scale), np.arange(size + 1)
     chance, mass = np.exp(logsumexp(log_joint, axis=1)), softmax(log_joint, axis=1)
     quality, expected = mass @ NODES, mass @ (NODES * expit(scale * NODES))
@@ -217,7 +208,7 @@ def _by_wins(size: int, scale: float) -> _Wins:
         + 2 * s * (size - s) * mine * other
         + (size - s) * (size - s - 1) * other**2
     )
-    return _Wins(quality, expected, float(own), float(chance @ pairs) / (size * (size - 1)))
+    return quality, expected, float(own), float(chance @ pairs) / (size * (size - 1))
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
