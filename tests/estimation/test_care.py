@@ -113,3 +113,8 @@ def test_equal_care_is_not_spread_out(monkeypatch, larger):
     care = fit_care(*drawn(np.ones(M), NOBODY))
     assert care.spread < 0.4
     assert (np.abs(care.care - 1) < 1.96 * np.sqrt(care.variance)).mean() > 0.8
+
+
+def test_who_always_chooses_the_attribute_does_not_click_at_random():
+    clicks = fit_care(*drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
+    assert clicks[0] < 0.01 < clicks[1:4].min()
