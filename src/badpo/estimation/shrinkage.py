@@ -521,9 +521,9 @@ def shrink_votes(
                 method="bounded",
                 options={"xatol": 1e-2},
             )
-            spread[j] = _tau_at(float(best.x), pool.scale[j])
             if clusters is not None:
                 dispersion[j] = _dispersion(pool, at(float(best.x)), np.asarray(clusters))[j]
+            spread[j] = _tau_at(float(best.x), pool.scale[j])
         if clusters is not None and np.abs(dispersion - before).max() < SETTLED:
             break
     found = [_nothing_known(n_annotators)] * len(spread)
@@ -535,13 +535,8 @@ def shrink_votes(
 
 def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], _Posterior]:
     """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
-
-    def at(share: float) -> _Posterior:
-        spreads = spread.copy()
-        spreads[j] = _tau_at(share, pool.scale[j])
-        return _given_spreads(pool, spreads)
-
-    return at
+    mine = np.arange(len(spread)) == j
+    return lambda share: _given_spreads(pool, np.where(mine, _tau_at(share, pool.scale), spread))
 
 
 def _dispersion(pool: _Pool, posterior: _Posterior, clusters: NDArray) -> Floats:
