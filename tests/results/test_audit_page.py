@@ -220,7 +220,7 @@ def test_every_number_of_the_page_is_rounded(result):
     row, text = found["attributes"][0], audit_html(result.summary)
     told = f"length{row['n_cross']:,} (", f"{row['log_odds']:.2f} ({row['ci_low']:.2f} to"
     assert all(figure in Page(text).text for figure in told)
-    tau = f"{result.pool['length']['tau']:.2f}"
+    tau = f"{result.pool['length']['tau']:.4f}"
     assert float(tau) != found["pool"]["length"]["tau"] and tau not in Page(text).text
     for exact in (result.summary["data"]["fingerprint"], *result.annotators["annotator"].unique()):
         assert exact in str(result.summary) + str(result.annotators)

@@ -367,10 +367,8 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
     found = []
     for j, normal in enumerate(is_normal):
         spread = integrated[j] if integrated and not normal else shrink_normal(deviation[:, j], se[:, j])
-        if spread.observed and j in lines:
-            seen = np.full((2, len(deviation)), np.nan)
-            seen[:, spread.basis != "prior"] = spread.observed.value, spread.observed.se
-            left, variance = lines[j].averaged(*seen)
+        if j in lines and np.isfinite(spread.tau):
+            left, variance = lines[j].averaged(deviation[:, j], se[:, j])
             spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)

@@ -120,8 +120,6 @@ class Shrunk:
     reliability : float
         Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
         spread that is real, 0 to 1; NaN where tau is.
-    observed : Spread or None
-        The estimates, or as which ones the votes count, of those for whom ``basis`` is not "prior".
     """
 
     posterior: Mixture
@@ -130,7 +128,6 @@ class Shrunk:
     tau_low: float
     tau_high: float
     reliability: float
-    observed: Spread | None = None
 
 
 def _nothing_known(m: int) -> Shrunk:
@@ -288,7 +285,7 @@ def _believed(
     posterior = normal if np.isnan(tau) else _with_far_leans(normal, spread, known, shares, taus)
     reliability = float(np.mean(tau**2 / (tau**2 + spread.se**2)))
     of = np.where(known, basis, "prior").astype(object)
-    return Shrunk(posterior, of, tau, low, high, reliability, spread)
+    return Shrunk(posterior, of, tau, low, high, reliability)
 
 
 def _normal_posterior(spread: Spread, known: Bools, taus: Floats, masses: Floats) -> Mixture:
