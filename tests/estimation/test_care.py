@@ -36,6 +36,7 @@ def test_clickers_are_careless_and_do_not_lean():
     leans, _, p, care = about_the_line(votes)
     assert equal_leans_test(*votes[:4], fit_conditional(*votes))[0] < 0.05 < p[0]
     assert (np.abs(leans.deviation) < 1.96 * leans.se).mean() > 0.85
+    assert leans.deviation.sum() == pytest.approx(0, abs=1e-9)
     assert care.care[:4].max() < care.care[4:].min() + 0.3
     truth = CARELESS / CARELESS.mean()
     assert (np.abs(care.care - truth) < 1.96 * np.sqrt(care.variance)).mean() > 0.8
@@ -76,7 +77,7 @@ def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
     seen, unseen = (
         fit_care(comparison, sign, annotator, delta, m, known).care[:4].mean() for known in (shift, 0.0)
     )
-    assert unseen < seen
+    assert unseen < seen - 0.1
 
 
 def test_without_care_to_know_nothing_changes():
