@@ -108,10 +108,10 @@ CELLS = {
     "6 of 40 at 2.5 more or less, sd 0.3": cell(**FAR, n_planted=6),
     "12 of 40 at 2.5 more or less, sd 0.3": cell(**FAR, n_planted=12),
     "leans of sd 0.9 toward what goes with it": cell("W416", mean=0.0, spread=0.0, hidden=0.9),
-    "one votes against the attribute": cell(CARE, power=0.85, adversary=-1),
-    "one votes against it but for a tenth": cell(CARE, power=0.85, adversary=-1, errors=0.1),
-    "one votes for the attribute": cell(CARE, power=0.85, adversary=1),
-    "one votes for it but for a tenth": cell(CARE, power=0.85, adversary=1, errors=0.1),
+    "one votes against the attribute": cell("W405", power=0.85, adversary=-1),
+    "one votes against it but for a tenth": cell("W405", power=0.85, adversary=-1, errors=0.1),
+    "one votes for the attribute": cell("W405", power=0.85, adversary=1),
+    "one votes for it but for a tenth": cell("W405", power=0.85, adversary=1, errors=0.1),
     "one of 24 at 1.0 more or less, 100 informative votes": cell(
         power=0.6, n_comparisons=sized(100, 4, 1.0, 24), n_annotators=24, n_planted=1
     ),
