@@ -85,12 +85,12 @@ class Mixture:
         return (self.weights * ndtr(gap / self.sds)).sum(axis=1)
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """``n`` draws of every row, of shape (n, m); in one draw all rows are at about the same of their parts."""
+        """``n`` draws of every row by itself, of shape (n, m)."""
         shape = np.broadcast_shapes(self.means.shape, self.sds.shape, self.weights.shape)
         means, sds, weights = (np.broadcast_to(x, shape) for x in (self.means, self.sds, self.weights))
-        ends, at = np.cumsum(weights, axis=1), random.permutation(np.arange(n) + 0.5) / n
-        part = np.array([(ends < share * ends[:, -1:]).sum(axis=1) for share in at])
-        chosen = np.arange(shape[0]), part
+        ends = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+        part = np.array([(ends < random.random((len(ends), 1))).sum(axis=1) for _ in range(n)])
+        chosen = np.arange(shape[0]), np.minimum(part, shape[1] - 1)
         return means[chosen] + sds[chosen] * random.standard_normal(part.shape)
 
     def quantile(self, probability: float) -> Floats:
