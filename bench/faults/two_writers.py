@@ -58,7 +58,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 
 def prepare() -> None:
-    """Two parts of the votes, a mapping, a folder of runs; to be called in a child, in the project."""
+    """Two parts of the votes, an audit, a mapping; to be called in a child, in the project."""
     small_project.import_votes()
     votes = pd.read_parquet("votes.parquet")
     first = votes["comparison_id"].isin(votes["comparison_id"].unique()[::2])
@@ -66,6 +66,7 @@ def prepare() -> None:
     votes[~first].to_parquet("part-2.parquet")
     small_project.command(*WATCH, "--state", "part.json", "part-1.parquet")
     Path("runs").mkdir()
+    small_project.audit()
 
 
 def rounds_of(pair: Pair, template: Path, folder: Path, end: float) -> Row:
