@@ -37,9 +37,9 @@ def test_clickers_are_careless_and_do_not_lean():
     assert equal_leans_test(*votes[:4], fit_conditional(*votes))[0] < 0.05 < p[0]
     assert (np.abs(leans.deviation) < 1.96 * leans.se).mean() > 0.85
     assert leans.deviation.sum() == pytest.approx(0, abs=1e-9)
-    assert care.care[:4].max() < care.care[4:].min() + 0.3
+    assert care.mean[:4].max() < care.mean[4:].min() + 0.3
     truth = CARELESS / CARELESS.mean()
-    assert (np.abs(care.care - truth) < 1.96 * np.sqrt(care.variance)).mean() > 0.8
+    assert (np.abs(care.mean - truth) < 1.96 * care.sd).mean() > 0.8
 
 
 def test_a_leaner_is_found_beside_clickers():
@@ -75,7 +75,7 @@ def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
         sign,
     )
     seen, unseen = (
-        fit_care(comparison, sign, annotator, delta, m, known).care[:4].mean() for known in (shift, 0.0)
+        fit_care(comparison, sign, annotator, delta, m, known).mean[:4].mean() for known in (shift, 0.0)
     )
     assert unseen < seen - 0.1
 
@@ -88,7 +88,7 @@ def test_without_care_to_know_nothing_changes():
     for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), ((*few, m), "few")):
         care = fit_care(*votes)
         assert care.unknown == why
-        assert np.isnan(care.care).all()
+        assert np.isnan(care.mean).all()
     leans = fit_conditional(*all_careless)
     assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
 
@@ -113,7 +113,7 @@ def test_equal_care_is_not_spread_out(monkeypatch, larger):
         monkeypatch.setattr("badpo.estimation.care.LARGEST_FACTORED", 3)
     care = fit_care(*drawn(np.ones(M), NOBODY))
     assert care.spread < 0.4
-    assert (np.abs(care.care - 1) < 1.96 * np.sqrt(care.variance)).mean() > 0.8
+    assert (np.abs(care.mean - 1) < 1.96 * care.sd).mean() > 0.8
 
 
 def test_who_always_chooses_the_attribute_does_not_click_at_random():
