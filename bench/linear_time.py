@@ -21,7 +21,7 @@ from badpo.importers.export import Export, personal_fields
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
 from badpo.results.model_card import _FILE, _HUB_ID
-from badpo.results.words import _kept_together, markdown_text
+from badpo.results.words import kept_together, markdown_text
 
 _EXPORT = Export(Table(pd.DataFrame(), "cells"))
 DETECTORS = [
@@ -55,7 +55,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "closest name": lambda text: did_you_mean(text, [text[:-1], "prompt"]),
     "cells": inert,
     "messages": written_out,
-    "pages": _kept_together,
+    "pages": kept_together,
     "tables": markdown_text,
     "model cards": lambda text: (_HUB_ID.fullmatch(text), _FILE.search(text)),
 }

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tabulate import tabulate
@@ -68,8 +69,7 @@ def audit_html(summary: Json) -> str:
             is_coarse=found["step"] > STEPS[0][1],
             labels=audit_labels(found),
             verdicts=audit_verdicts(found),
-            classes=class_figure(found),
-            model_chart=model_figure(found),
+            figures=[figure for draw in (class_figure, model_figure) if (figure := draw(found))],
             care=care_sentence(found),
             worth=worth_sentences(found),
             drift_chart=drift_figure(found),
@@ -88,35 +88,38 @@ def shareable(summary: Json) -> Json:
     whatever would let it be computed, and nobody is named. Models are. ``step`` says to what the estimates are
     rounded, ``withheld`` which attributes are left out.
     """
-    data, attributes = summary["data"], summary["attributes"]
+    data, pools = summary["data"], summary["pool"]
+    few = {name for name, pool in pools.items() if _is_of_few(pool)}
+    hidden = {*few, None} if few else few  # what is about all attributes tells of each
     largest = 0.0
     if data["has_annotators"]:
         largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
-    step = next(step for most, step in STEPS if largest <= most)
+    withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
     warnings = [] if _is_withheld(data, data) else summary["warnings"]
     if data["n_people"] or not data["has_annotators"]:
         warnings = filter(None, map(_telling_problem, warnings))
     telling = {
         "attributes": [
-            _telling_attribute(row, summary) for row in attributes if not _is_withheld(row, data)
+            _telling_attribute(row, summary)
+            for row in summary["attributes"]
+            if row["name"] not in withheld
         ],
-        "withheld": [row["name"] for row in attributes if _is_withheld(row, data)],
-        "pool": {name: _telling_pool(pool, summary) for name, pool in summary["pool"].items()},
-        "models": _telling_models(summary),
+        "withheld": withheld,
+        "pool": {name: _telling_pool(pool, name in few, summary) for name, pool in pools.items()},
+        "models": [row for name in pools for row in _telling_models(summary, name, name in few)],
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
-        "flips": _telling_flips(summary),
+        "flips": [row for row in summary["flips"] if row["attribute"] not in hidden],
         "next": summary["next"],
         "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
-    found = (
-        cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step) | {"step": step}
-    )
+    step = _step(largest)
+    found = cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step)
+    found["step"] = step
     # in one window somebody's share of the votes may be as much larger as there are windows
     drift = summary["drift"] and _telling_drift(summary["drift"], data)
     largest *= max((len(row["windows"]) for row in drift or []), default=0)
-    coarse = next(step for most, step in STEPS if min(largest, 1.0) <= most)
-    found["drift"] = _rounded(drift, "", coarse)
+    found["drift"] = _rounded(drift, "", _step(largest))
     # near one half a log-odd moves the share that wins by a quarter
     found["data"] = _rounded(_telling_data(data), "", max(0.01, step / 5))
     for row in (*found["attributes"], *found["scan"]):
@@ -124,6 +127,15 @@ def shareable(summary: Json) -> Json:
             row["odds"] = math.exp(row["log_odds"])
             row["carrier_wins"] = row["odds"] / (1 + row["odds"])
     return found
+
+
+def _step(largest: float) -> float:
+    return next(step for most, step in STEPS if min(largest, 1.0) <= most)
+
+
+def _is_of_few(pool: Json) -> bool:
+    n_told = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+    return is_about_few(n_told, pool["n_people_told"])
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
@@ -134,82 +146,70 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
 
 
 def _telling_data(data: Json) -> Json:
-    few = _is_withheld(data, data)
-    sizes = {k: n for k, n in data["votes_per_comparison"].items() if rounded_count(n) is not None}
-    return {name: value for name, value in data.items() if name != "fingerprint"} | {
-        "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
-        "votes_per_comparison": sizes,
-        "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
-        "unanimous_share": None if few else data["unanimous_share"],
-        "agreement": dict.fromkeys(data["agreement"]) if few else data["agreement"],
-        "both_orders": None if _is_withheld(data["both_orders"], data) else data["both_orders"],
-        "position": None if _is_withheld(data["position"], data) else data["position"],
-    }
+    told = {name: value for name, value in data.items() if name != "fingerprint"}
+    told["judgments_per_annotator"] = {"median": data["judgments_per_annotator"]["median"]}
+    sizes = data["votes_per_comparison"].items()
+    told["votes_per_comparison"] = {size: n for size, n in sizes if rounded_count(n) is not None}
+    told["dropped"] = [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS]
+    if _is_withheld(data, data):
+        told |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
+    hidden = [name for name in ("both_orders", "position") if _is_withheld(data[name], data)]
+    return told | dict.fromkeys(hidden)
 
 
 def _telling_attribute(row: Json, summary: Json) -> Json:
-    adjusted = row["quality_adjusted"]
     # what is sure, and what to do, is said as the exact figures have it
     told = {
         **row,
         "verdict": None,
         "co_occurrence": {},
-        "quality_adjusted": None if _is_withheld(adjusted, summary["data"]) else adjusted,
         "is_sure": is_sure(row),
         "joint": {**row["joint"], "is_sure": is_sure(row["joint"])},
         "action": action(row, summary["pool"].get(row["name"], {})),
     }
+    if _is_withheld(row["quality_adjusted"], summary["data"]):
+        told["quality_adjusted"] = None
     if row["interval"] != "naive only":
         # its width says how many votes there are
         told |= {"naive_ci_low": None, "naive_ci_high": None}
     return told
 
 
-def _telling_pool(pool: Json, summary: Json) -> Json:
+def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
     withheld = withheld_classes(
         {row["class"]: row["n_people"] for row in pool["classes"] if row["n_people"]}
     )
-    told = {**pool, "classes": [row for row in pool["classes"] if row["class"] not in withheld]}
-    no_advice = {"recommendation": None, "recommendation_reason": ""}
-    if len(told["classes"]) < 2 and pool["classes"]:
-        told |= {"class_test_p": None, **(no_advice if pool["recommendation"] == "class" else {})}
+    classes = [row for row in pool["classes"] if row["class"] not in withheld]
     sizes = {str(i): row["n_people"] for i, row in enumerate(pool["groups"])}
     hidden = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
-    told["groups"] = [row for i, row in enumerate(pool["groups"]) if str(i) not in hidden]
-    if is_about_few(_n_told(pool), pool["n_people_told"]):
-        told |= {"tau": None, "tau_ci": [None, None], "reliability": None, "equal_leans_p": None}
-        told |= {"classes": [], **no_advice}
+    groups = [row for i, row in enumerate(pool["groups"]) if str(i) not in hidden]
+    told = {**pool, "classes": classes, "groups": groups}
+    no_advice = {"recommendation": None, "recommendation_reason": ""}
+    if len(classes) < 2 and pool["classes"]:
+        told |= {"class_test_p": None, **(no_advice if pool["recommendation"] == "class" else {})}
+    if is_few:
+        told |= dict.fromkeys(("tau", "reliability", "equal_leans_p"))
+        told |= {"tau_ci": [None, None], "classes": [], **no_advice}
     anchors = summary["checks"]["anchors"]
     few_behind = is_about_few(pool["n_level"], pool["n_people_level"])
     few_behind |= anchors is not None and is_about_few(anchors["n"], anchors["n_people"])
     if pool["level"] is not None and few_behind:
-        why = "not on this page: it rests on few people"
-        told |= {"level": None, "level_ci": None, "level_ci_beyond": None, "absolute_why": why}
+        told |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
+        told["absolute_why"] = "not on this page: it rests on few people"
     return told
 
 
-def _n_told(pool: Json) -> int:
-    return pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
-
-
-def _telling_models(summary: Json) -> list[Json]:
+def _telling_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     """Each model's lean; where few people voted beside, from the models' mean, which tells nothing of those."""
-    rows = []
-    for name, pool in summary["pool"].items():
-        models = [dict(row) for row in summary["models"] if row["attribute"] == name]
-        finite = [row["shrunk"] for row in models if row["shrunk"] is not None]
-        is_apart = is_about_few(_n_told(pool), pool["n_people_told"]) and not pool["absolute"]
-        middle = sum(finite) / len(finite) if finite and is_apart else 0.0
-        for row in models:
-            moved = {key: row[key] - middle for key in _LEANS if row[key] is not None}
-            rows.append({**row, **moved, "is_apart": is_apart, "absolute": pool["absolute"]})
-    return rows
-
-
-def _telling_flips(summary: Json) -> list[Json]:
-    pools = summary["pool"].items()
-    few = {name for name, pool in pools if is_about_few(_n_told(pool), pool["n_people_told"])}
-    return [row for row in summary["flips"] if row["attribute"] not in few | ({None} if few else set())]
+    absolute = summary["pool"][attribute]["absolute"]
+    models = [row for row in summary["models"] if row["attribute"] == attribute]
+    finite = [row["shrunk"] for row in models if row["shrunk"] is not None]
+    is_apart = is_few and not absolute
+    middle = sum(finite) / len(finite) if finite and is_apart else 0.0
+    said = {"is_apart": is_apart, "absolute": absolute}
+    return [
+        row | {key: row[key] - middle for key in _LEANS if row[key] is not None} | said for row in models
+    ]
 
 
 def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
@@ -222,7 +222,7 @@ def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
 
 
 def _telling_checks(checks: Json) -> Json:
-    care = checks["care"]
+    care, anchors, assignment = (checks[name] for name in ("care", "anchors", "assignment"))
     # one group, or more: how many more is known from the warning
     groups = {
         name: {
@@ -232,12 +232,14 @@ def _telling_checks(checks: Json) -> Json:
         }
         for name, graph in checks["components"]["informative"].items()
     }
+    if care and not rounded_count(care["n_told"]):
+        care = {**care, "spread": None}
     return {
-        "assignment": checks["assignment"] and {"p_value": checks["assignment"]["p_value"]},
+        "assignment": assignment and {"p_value": assignment["p_value"]},
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
         "groups": groups,
-        "anchors": checks["anchors"] and {"n": checks["anchors"]["n"]},
-        "care": care and {**care, **({} if rounded_count(care["n_told"]) else {"spread": None})},
+        "anchors": anchors and {"n": anchors["n"]},
+        "care": care,
     }
 
 
@@ -246,11 +248,13 @@ def _telling_problem(row: Json) -> Json | None:
     numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
     few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
     named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
-    if few or named:
-        return None
-    where = _ATTRIBUTE.match(row["where"])
     told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
-    return told | {"where": where[0] if where else ""}
+    return None if few or named else told | {"where": _attribute_of(row)}
+
+
+def _attribute_of(problem: Json) -> str:
+    found = _ATTRIBUTE.match(problem["where"])
+    return found[0] if found else ""
 
 
 def _rounded(value: Any, key: str, step: float) -> Any:
@@ -282,24 +286,31 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
     return f"{value:.1g}" if value < 0.1 else f"{round(value / step) * step:.2f}"
 
 
+# -- figures -----------------------------------------------------------------------------------------------------
+
+
+def _panel(
+    title: str, rows: list[DotRow], label: str, axis: str, middle: str, notes: str = ""
+) -> DotPanel:
+    """A panel around zero, as wide as its marks."""
+    panel = DotPanel(title, rows, label, axis, Level(0.0, middle), notes=notes)
+    reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
+    return replace(panel, limits=(-reach, reach))
+
+
 def class_figure(summary: Json) -> Figure | None:
     """How far the classes of annotators lie from the pool mean; None without classes."""
     panels, labels = [], audit_labels(summary)
     for attribute, pool in summary["pool"].items():
-        rows = []
+        label, rows = labels[attribute], []
         for i, found in enumerate(pool["classes"]):
             if found["offset"] is not None:
                 name = f"{shown(found['class'], 14)} (n = {count_text(found['n'])})"
-                ends = (found["ci_low"], found["ci_high"])
+                ends = found["ci_low"], found["ci_high"]
                 rows.append(DotRow(name, (Mark(found["offset"], name, class_style(i), *ends),)))
         if rows:
-            reach = max(
-                [_SMALLEST_REACH, *(abs(value) for row in rows for value in row.marks[0].extent())]
-            )
-            limits = (-min(reach, _WIDEST_CHART), min(reach, _WIDEST_CHART))
-            label = f"classes of annotators on {labels[attribute]}"
-            how = ("difference from the pool, log-odds", Level(0.0, "pool mean"), limits)
-            panels.append(DotPanel(labels[attribute], rows, label, *how))
+            axis = "difference from the pool, log-odds"
+            panels.append(_panel(label, rows, f"classes of annotators on {label}", axis, "pool mean"))
     caption = (
         "Difference of each class from the pool mean and its 95 % interval, from the conditional likelihood; a class "
         f"of fewer than {FEWEST_ANNOTATORS} people is left out, and so is one that would let it be computed."
@@ -311,26 +322,17 @@ def model_figure(summary: Json) -> Figure | None:
     """How the models among the annotators lean, by name; None where there is none."""
     panels = []
     for attribute, label in audit_labels(summary).items():
-        models = [row for row in summary["models"] if row["attribute"] == attribute]
-        drawn = [row for row in models if row["shrunk"] is not None]
-        if not drawn:
-            continue
-        rows = [
-            DotRow(
-                shown(row["model"], 24),
-                (Mark(row["shrunk"], row["model"], class_style(0), row["post_low"], row["post_high"]),),
-                percent(row["raw_rate"]),
-            )
-            for row in drawn
-        ]
-        middle = "no lean" if drawn[0]["absolute"] else "pool mean"
-        middle = "mean of the models" if drawn[0]["is_apart"] else middle
-        reach = max(abs(value) for row in rows for value in row.marks[0].extent())
-        reach = min(max(reach, _SMALLEST_REACH), _WIDEST_CHART)
-        how = ("shrunken lean, log-odds", Level(0.0, middle), (-reach, reach))
-        panels.append(
-            DotPanel(label, rows, f"models and how they lean on {label}", *how, notes="chose it")
-        )
+        rows, middle = [], ""
+        for row in summary["models"]:
+            if row["attribute"] == attribute and row["shrunk"] is not None:
+                middle = "no lean" if row["absolute"] else "pool mean"
+                middle = "mean of the models" if row["is_apart"] else middle
+                ends = row["post_low"], row["post_high"]
+                mark = Mark(row["shrunk"], row["model"], class_style(0), *ends)
+                rows.append(DotRow(shown(row["model"], 24), (mark,), percent(row["raw_rate"])))
+        if rows:
+            told = f"models and how they lean on {label}", "shrunken lean, log-odds"
+            panels.append(_panel(label, rows, *told, middle, "chose it"))
     caption = (
         "Models among the annotators, by name: shrunken lean with its 95 % interval, and how often the model chose the "
         "side that has more of it where the sides differ. People are never named."
@@ -363,23 +365,21 @@ def worth_sentences(summary: Json) -> list[str]:
         if row["labels"] is None:
             told.append(f"What leans on {label} are worth is not known: how far people differ is not.")
             continue
-        labels_told, pairs_told = (_turned(row[what]) for what in ("labels", "pairs"))
         told.append(
-            f"Without the deviations on {label} {labels_told} of {count_text(row['n_contested'])} contested majorities "
-            f"would turn, and with them {pairs_told} of the {n_judgments} pairs that train."
+            f"Without the deviations on {label} {_turned(row['labels'])} of {count_text(row['n_contested'])} contested "
+            f"majorities would turn, and with them {_turned(row['pairs'])} of the {n_judgments} pairs that train."
         )
     for row in summary["drift"] or []:
-        label, told_change = labels[row["attribute"]], "is not known"
+        label, change = labels[row["attribute"]], "is not known"
         if row["change"]["log_odds"] is not None:
-            told_change = f"is {lean_text(row['change'])}, of leans or of the comparisons"
-        told.append(
-            f"The change of log-odds on {label} from the first window to the last {told_change}."
-        )
+            change = f"is {lean_text(row['change'])}, of leans or of the comparisons"
+        own = ""
         if row["own_tau"] is not None:
             spread = f"{decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})"
-            told[-1] += (
-                f" The own leans of annotators change by a standard deviation of {spread} beside."
-            )
+            own = f" The own leans of annotators change by a standard deviation of {spread} beside."
+        told.append(
+            f"The change of log-odds on {label} from the first window to the last {change}.{own}"
+        )
     if summary["drift"] == []:
         told.append("Of change over time nothing can be said: the times are too few, or all the same.")
     return told
@@ -393,70 +393,65 @@ def _turned(counts: list[int | None]) -> str:
 
 # -- the terminal ----------------------------------------------------------------------------------------------
 
-_WIDTH = 100
-_WORST = 5
-_MOST_MODELS = 20
+_WIDTH, _WORST, _MOST_MODELS = 100, 5, 20
 _COLUMNS = (
-    "attribute",
-    "differs",
-    "wins",
-    "log-odds",
-    "95 % interval",
-    "tau",
-    "95 % interval",
-    "estimated",
+    *("attribute", "differs", "wins", "log-odds", "95 % interval"),
+    *("tau", "95 % interval", "estimated"),
 )
 
 
 def audit_table(summary: Json) -> str:
     """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
     summary = cleaned(summary)
-    data, labels = summary["data"], audit_labels(summary)
+    data, labels, pools = summary["data"], audit_labels(summary), summary["pool"]
     head = (
         f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
     )
     if data["has_annotators"]:
         head += f", {data['n_annotators']:,} annotators"
-    rows = [
-        _row(row, summary["pool"].get(row["name"], {}), labels[row["name"]])
-        for row in summary["attributes"]
-    ]
+    rows = [(labels[row["name"]], *_cells(row, pools.get(row["name"]))) for row in summary["attributes"]]
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
     parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
     for verdict in audit_verdicts(summary):
-        told = [verdict.finding, *(f"{term}: {sentence}" for term, sentence in verdict.sentences)]
-        parts.append("\n".join([verdict.title, *(_wrapped(sentence) for sentence in told)]))
+        told = (f"{term}: {sentence}" for term, sentence in verdict.sentences)
+        parts.append(_part(verdict.title, [verdict.finding, *told]))
     if care := care_sentence(summary):
-        parts.append(f"care\n{_wrapped(care)}")
+        parts.append(_part("care", [care]))
     if models := [_model(row) for row in summary["models"]]:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
             parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
-    parts.append("\n".join(["worth", *map(_wrapped, worth_sentences(summary))]))
-    declared = [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]
-    if declared:
+    parts.append(_part("worth", worth_sentences(summary)))
+    if declared := [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
     # what the estimates are worth, before what reading the table noticed
-    if problems := sorted(summary["warnings"], key=_urgency):
-        lines = [_wrapped(_problem(row)) for row in problems[:_WORST]]
-        more = [f"  and {len(problems) - _WORST:,} more in audit.json"] if len(problems) > _WORST else []
-        parts.append("\n".join(["to look at", *lines, *more]))
+    problems = sorted(
+        summary["warnings"],
+        key=lambda row: (_SEVERITIES.index(row["severity"]), row["code"][1] != "4"),
+    )
+    if problems:
+        parts.append(_part("to look at", map(_problem, problems[:_WORST])))
+        if len(problems) > _WORST:
+            parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json"
     return "\n\n".join(parts)
 
 
-def _row(row: Json, pool: Json, label: str) -> tuple[str, ...]:
-    known = (
-        percent(row["cross_share"]),
-        percent(row["carrier_wins"]),
-        decimal(row["log_odds"]),
-        interval_text(row["ci_low"], row["ci_high"]),
-    )
-    if not pool:
-        return (label, *known, *[decimal(None)] * 3)
-    counts = [pool[f"n_{kind}"] for kind in ("estimated", "insufficient", "separated", "no_information")]
-    estimated = f"{counts[0]:,} of {sum(counts):,}"
-    return (label, *known, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), estimated)
+def _part(title: str, sentences: Iterable[str]) -> str:
+    wrapped = textwrap.TextWrapper(_WIDTH, initial_indent="  ", subsequent_indent="    ")
+    return "\n".join([title, *map(wrapped.fill, sentences)])
+
+
+def _cells(row: Json, pool: Json | None) -> Iterator[str]:
+    yield from (percent(row["cross_share"]), percent(row["carrier_wins"]), decimal(row["log_odds"]))
+    yield interval_text(row["ci_low"], row["ci_high"])
+    if pool is None:
+        yield from [decimal(None)] * 3
+        return
+    kinds = ("estimated", "insufficient", "separated", "no_information")
+    n_people = sum(pool[f"n_{kind}"] for kind in kinds)
+    yield from (decimal(pool["tau"]), interval_text(*pool["tau_ci"]))
+    yield f"{pool['n_estimated']:,} of {n_people:,}"
 
 
 def _model(row: Json) -> str:
@@ -472,14 +467,6 @@ def _model(row: Json) -> str:
     return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
 
 
-def _urgency(row: Json) -> tuple[int, bool]:
-    return _SEVERITIES.index(row["severity"]), row["code"][1] != "4"
-
-
 def _problem(row: Json) -> str:
-    where = _ATTRIBUTE.match(row["where"])
-    return f"{row['code']} {where[0] + ': ' if where else ''}{row['what']}: {row['remedy']}"
-
-
-def _wrapped(sentence: str) -> str:
-    return textwrap.fill(sentence, _WIDTH, initial_indent="  ", subsequent_indent="    ")
+    where = _attribute_of(row)
+    return f"{row['code']} {where}{': ' if where else ''}{row['what']}: {row['remedy']}"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pandas as pd
 
@@ -15,6 +13,7 @@ from badpo.results.charts import (
     DotRow,
     Figure,
     Level,
+    Limits,
     Mark,
     dot_figure,
     legend,
@@ -35,13 +34,13 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
-    figures = [draw(summary, annotators) for draw in (caterpillar_figure, care_figure)]
+    figures = (draw(summary, annotators) for draw in (caterpillar_figure, care_figure))
     return (
         page_templates()
         .get_template("people.html.jinja")
         .render(
             name=shown(summary["data"]["source"]),
-            figures=[figure for figure in figures if figure],
+            figures=[*filter(None, figures)],
             version=summary["version"],
         )
     )
@@ -49,22 +48,29 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
 
 def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's own and shrunken estimate, most informative votes first; None where nobody has any."""
-    panels, left_out = [], []
-    for label, pool, people in _by_attribute(summary, annotators):
-        told = people["n_informative"] >= FEWEST_DRAWN
-        if not has_usable_spread(
-            pool
-        ):  # nobody's estimate is shrunk: only those with enough votes have one
+    panels, left_out, least = [], [], summary["settings"]["min_informative"]
+    for name, label in audit_labels(summary).items():
+        people = annotators[annotators["attribute"] == name]
+        if people.empty:
+            continue
+        pool, n_votes = summary["pool"][name], people["n_informative"]
+        style = np.select([people["flag"].astype(bool), n_votes < least], [_FLAGGED, _FEW], _ESTIMATED)
+        told = n_votes >= FEWEST_DRAWN
+        if not has_usable_spread(pool):
+            # nobody's estimate is shrunk: only those with enough votes have one
             told &= people["status"] == "ok"
-        order = people[told].sort_values(["n_informative", "annotator"], ascending=[False, True])
+        order = people.assign(style=style)[told].sort_values(
+            ["n_informative", "annotator"], ascending=[False, True]
+        )
         drawn = order.head(MOST_ROWS)
         n_more, n_rest = len(order) - len(drawn), len(people) - len(order)
         left_out.append(f"{label}: {n_more:,} with fewer votes than those, {n_rest:,} with hardly any")
         if len(drawn):
             rows = [_leans(row) for row in drawn.to_dict("records")]
             told_as = f"leans of {len(rows):,} annotators on {label} with intervals"
-            scale = (_middle(pool), _reach(drawn))
-            panels.append(DotPanel(label, rows, told_as, "deviation, log-odds", *scale, notes="votes"))
+            middle = Level(0.0, "no lean" if pool["absolute"] else "pool mean")
+            how = "deviation, log-odds", middle, _limits(drawn)
+            panels.append(DotPanel(label, rows, told_as, *how, notes="votes"))
     caption = (
         "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: "
         "the shrunken one. An arrow: the interval goes on beyond the axis. Where the line in the middle is the "
@@ -87,22 +93,9 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
         "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
         f"order is the number of judgments; {len(order) - len(rows):,} more are in {summary['annotators_file']}."
     )
-    told_as = f"care of {len(rows):,} annotators with intervals"
-    scale = (Level(1.0, "mean"), (-1.0, 3.0))
-    panels = [DotPanel("", rows, told_as, "care", *scale, notes="judgments")] if rows else []
-    return dot_figure("Care", panels, caption, _LEGEND)
-
-
-def _by_attribute(summary: Json, annotators: pd.DataFrame) -> Iterator[tuple[str, Json, pd.DataFrame]]:
-    """The label, the pool and the rows of every attribute; ``style`` is added, of the kind of estimate."""
-    for name, label in audit_labels(summary).items():
-        people = annotators[annotators["attribute"] == name]
-        few = people["n_informative"] < summary["settings"]["min_informative"]
-        if len(people):
-            kind = np.where(
-                people["flag"].to_numpy(dtype=bool), _FLAGGED, np.where(few, _FEW, _ESTIMATED)
-            )
-            yield label, summary["pool"][name], people.assign(style=kind)
+    label, middle = f"care of {len(rows):,} annotators with intervals", Level(1.0, "mean")
+    panel = DotPanel("", rows, label, "care", middle, (-1.0, 3.0), notes="judgments")
+    return dot_figure("Care", [panel] if rows else [], caption, _LEGEND)
 
 
 def _leans(row: Json) -> DotRow:
@@ -118,14 +111,10 @@ def _care(row: Json) -> DotRow:
     return DotRow(row["annotator"], (mark,), f"{row['n_judgments']:,}")
 
 
-def _reach(people: pd.DataFrame) -> tuple[float, float]:
+def _limits(people: pd.DataFrame) -> Limits:
     """An axis around zero that holds most estimates and not the absurd ends of a few intervals."""
     values = people[["shrunk", "post_low", "post_high", "deviation"]].to_numpy(dtype=float)
     values = np.abs(values[np.isfinite(values)])
-    reach = np.quantile(values, 0.9) if values.size else _SMALLEST_REACH
-    reach = float(np.ceil(2 * np.clip(reach, _SMALLEST_REACH, _LARGEST_REACH)) / 2)
+    reach = np.quantile(values, 0.9) if values.size else 0.0
+    reach = np.ceil(2 * np.clip(reach, _SMALLEST_REACH, _LARGEST_REACH)).item() / 2
     return -reach, reach
-
-
-def _middle(pool: Json) -> Level:
-    return Level(0.0, "no lean" if pool["absolute"] else "pool mean")

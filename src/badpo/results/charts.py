@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from markupsafe import Markup
@@ -55,11 +54,6 @@ class Mark:
     high: float | None = None
     repeats: tuple[float, ...] = ()
 
-    def extent(self) -> list[float]:
-        """Every known value that the mark draws."""
-        drawn = (self.value, self.low, self.high, *self.repeats)
-        return [value for value in drawn if value is not None and math.isfinite(value)]
-
 
 @dataclass(frozen=True)
 class DotRow:
@@ -100,6 +94,11 @@ class DotPanel:
         """The marks of all rows."""
         return [mark for row in self.rows for mark in row.marks]
 
+    def extent(self) -> list[float]:
+        """Every known value that the marks draw."""
+        drawn = [value for m in self.marks for value in (m.value, m.low, m.high, *m.repeats)]
+        return [value for value in drawn if value is not None and math.isfinite(value)]
+
 
 @dataclass(frozen=True)
 class Series:
@@ -110,43 +109,33 @@ class Series:
     points: Sequence[Sequence[float]]
 
 
-class _Lanes(NamedTuple):
-    """Sizes in a dot plot: a lane, what lies between rows, a letter of a label, a mark, half a tick."""
-
-    height: float
-    gap: float
-    letter: float
-    mark: float
-    tick: float
-
-
 _LABEL = 11.2  # what a label needs
-_ROOMY, _DENSE = _Lanes(20, 10, 7.2, 5.0, 6.0), _Lanes(5.6, 2.8, 6.4, 3.0, 2.0)
+# the height of a lane, what lies between rows, a letter of a label
+_ROOMY, _DENSE = (20, 10, 7.2), (5.6, 2.8, 6.4)
 
 
 def dot_plot(panel: DotPanel) -> Markup:
     """The chart of a panel."""
-    rows, level, size = panel.rows, panel.level, _DENSE if panel.notes else _ROOMY
-    values = [value for mark in panel.marks for value in mark.extent()]
-    left = max(56.0, round(size.letter * max(len(row.label) for row in rows)) + 14.0)
+    level, (lane, gap, letter) = panel.level, _DENSE if panel.notes else _ROOMY
+    left = max(56.0, round(letter * max(len(row.label) for row in panel.rows)) + 14.0)
     # labels that would leave the marks too little room stand above them
     heading = 16 if left > 170 else 0
     left = 12.0 if heading else left
-    values += [level.value] if level else []
+    values = panel.extent() + ([level.value] if level else [])
     across = axis_of(values, panel.limits, left, WIDTH - _RIGHT)
     top = y = 22.0 if level else 8.0
     parts = [_text(WIDTH, top - 9, panel.notes, "end", "level")]
-    for row in rows:
-        lane_height = max(size.height, _LABEL / len(row.marks))
-        height = lane_height * len(row.marks) + size.gap + heading
-        x, base, anchor = (
-            (0.0, y + heading, "start") if heading else (left - 10, y + height / 2 + 4, "end")
+    for row in panel.rows:
+        lane_height = max(lane, _LABEL / len(row.marks))
+        height = lane_height * len(row.marks) + gap + heading
+        base = y + height / 2 + 4
+        place = (
+            (0.0, y + heading, row.label, "start") if heading else (left - 10, base, row.label, "end")
         )
-        parts.append(_text(x, base, row.label, anchor, "label"))
-        parts.append(_text(WIDTH, y + height / 2 + 4, row.note, "end", "label"))
-        for lane, mark in enumerate(row.marks):
-            middle = round(y + heading + size.gap / 2 + lane_height * (lane + 0.5), 1)
-            parts.append(_lane(mark, middle, across, panel.number, size))
+        parts += [_text(*place, "label"), _text(WIDTH, base, row.note, "end", "label")]
+        for i, mark in enumerate(row.marks):
+            middle = round(y + heading + gap / 2 + lane_height * (i + 0.5), 1)
+            parts.append(_lane(mark, middle, across, panel))
             if not panel.notes:
                 parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
         y += height
@@ -156,20 +145,16 @@ def dot_plot(panel: DotPanel) -> Markup:
 
 def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
     """Dot plots side by side, and every mark as a row of the figure's table; None without a panel."""
-    rows: list[tuple[str, ...]] = []
+    rows = [("Shown", "Value", "95 % interval", "Each seed")]
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
-            ends, repeats = (
-                interval_text(mark.low, mark.high, number),
-                ", ".join(map(number, mark.repeats)),
-            )
-            rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, repeats))
-    header: tuple[str, ...] = ("Shown", "Value", "95 % interval", "Each seed")
-    if not any(row[-1] for row in rows):
-        header, rows = header[:-1], [row[:-1] for row in rows]
+            ends, repeats = interval_text(mark.low, mark.high, number), map(number, mark.repeats)
+            rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, ", ".join(repeats)))
+    n_columns = 4 if any(row[3] for row in rows[1:]) else 3
+    header, *cells = (row[:n_columns] for row in rows)
     charts = [(panel.title, dot_plot(panel)) for panel in panels]
-    return Figure(title, charts, caption, TextTable(header, rows), marks) if panels else None
+    return Figure(title, charts, caption, TextTable(header, cells), marks) if panels else None
 
 
 def line_chart(
@@ -180,7 +165,11 @@ def line_chart(
     across = axis_of([x for line in series for x, _ in line.points], None, left, right)
     values = [y for line in series for _, y in line.points] + ([level.value] if level else [])
     up = axis_of([0.0, *values], None, bottom, top)
-    parts = [*_upright(across, top, bottom, axis_x), *_level_grid(up, left, right, axis_y)]
+    places = [up.at(tick) for tick in up.ticks]
+    parts = [*_upright(across, top, bottom, axis_x), _text(0, 14, axis_y, "start", "axis")]
+    parts.append(_path("grid", "".join(f"M{left} {y}H{right}" for y in places)))
+    numbers = zip(places, up.labels(), strict=True)
+    parts += [_text(left - 8, y + 4, label, "end", "tick") for y, label in numbers]
     if level:
         y = up.at(level.value)
         parts.append(_path("level", f"M{left} {y}H{right}"))
@@ -188,7 +177,8 @@ def line_chart(
     ends = _moved_apart([up.at(line.points[-1][1]) for line in series], 14)
     for line, end in zip(series, ends, strict=True):
         (x, y), style = line.points[-1], f"s{line.style}"
-        parts.append(_path(f"series {style} d{line.style}", _through(line.points, across, up)))
+        through = "L".join(f"{across.at(x)} {up.at(y)}" for x, y in line.points)
+        parts.append(_path(f"series {style} d{line.style}", f"M{through}"))
         tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
         parts.append(_path(f"mark {style}", _shape(across.at(x), up.at(y), line.style, 5.0), tip))
         parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end {style}"))
@@ -263,17 +253,6 @@ def _upright(
     return drawn
 
 
-def _level_grid(up: Axis, left: float, right: float, name: str) -> list[Markup]:
-    """A vertical axis with its name, the lines of its ticks and their numbers."""
-    places = [up.at(tick) for tick in up.ticks]
-    drawn = [
-        _text(0, 14, name, "start", "axis"),
-        _path("grid", "".join(f"M{left} {y}H{right}" for y in places)),
-    ]
-    numbers = zip(places, up.labels(), strict=True)
-    return drawn + [_text(left - 8, y + 4, label, "end", "tick") for y, label in numbers]
-
-
 def _moved_apart(positions: Sequence[float], gap: float) -> list[float]:
     """Positions of labels moved apart to at least ``gap``, in their order, around where they want to be."""
     order = np.argsort(positions)
@@ -303,14 +282,10 @@ def _path(css: str, outline: str, tip: str = "") -> Markup:
     return Markup('<path class="{}" d="{}">{}</path>').format(css, outline, title)
 
 
-def _through(points: Sequence[Sequence[float]], across: Axis, up: Axis) -> str:
-    return "M" + "L".join(f"{across.at(x)} {up.at(y)}" for x, y in points)
-
-
-def _lane(mark: Mark, y: float, across: Axis, number: Callable[[float], str], size: _Lanes) -> Markup:
+def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     """An estimate's interval, repeats and mark; what is not known is None or NaN, what is infinite has no mark."""
-    style, drawn = f"s{mark.style}", Markup("")
-    tip = f"{mark.name}: {number(mark.value)}"
+    style, number, drawn = f"s{mark.style}", panel.number, Markup("")
+    (radius, tick), tip = (3.0, 2.0) if panel.notes else (5.0, 6.0), f"{mark.name}: {number(mark.value)}"
     low, high = mark.low, mark.high
     if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
         path = f"M{across.at(low)} {y}H{across.at(high)}"
@@ -319,10 +294,10 @@ def _lane(mark: Mark, y: float, across: Axis, number: Callable[[float], str], si
         path += f"M{across.end - 3} {y - 2}l3 2-3 2" if high > across.high else ""
         drawn += _path(f"interval {style}", path)
         tip += f" (95 % interval {interval_text(low, high, number)})"
-    ticks = (f"M{across.at(value)} {y - size.tick}v{2 * size.tick}" for value in mark.repeats)
+    ticks = (f"M{across.at(value)} {y - tick}v{2 * tick}" for value in mark.repeats)
     drawn += _path(f"repeat {style}", "".join(ticks)) if mark.repeats else ""
     if math.isfinite(mark.value):
-        drawn += _path(f"mark {style}", _shape(across.at(mark.value), y, mark.style, size.mark))
+        drawn += _path(f"mark {style}", _shape(across.at(mark.value), y, mark.style, radius))
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
@@ -352,9 +327,8 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
     corners = _SHAPES[style]
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
-    steps = np.diff(
-        np.array([corner.split(",") for corner in corners.split()], float), axis=0, prepend=0
-    )
+    places = np.array(corners.replace(",", " ").split(), float).reshape(-1, 2)
+    steps = np.diff(places, axis=0, prepend=0)
     return f"M{x} {y}m" + "l".join(f"{dx:g} {dy:g}" for dx, dy in (r * steps).round(2)) + "z"
 
 

@@ -178,9 +178,9 @@ class Run:
         cell = found if isinstance(found, Measured) else Measured.model_construct(value=found)
         if cell.value is None:
             return None
-        low, high = (np.nan if end is None else end for end in (cell.low, cell.high))
+        se, low, high = (np.nan if n is None else n for n in (cell.se, cell.low, cell.high))
         if cell.low is None:
-            return _normal(cell.value, np.nan if cell.se is None else cell.se)
+            return _normal(cell.value, se)
         return Interval(cell.value, (high - low) / (2 * _Z), low, high, 1)
 
 
@@ -265,8 +265,7 @@ class MeasuredRuns:
         if not found:
             return None
         values = {seed: reading.estimate for seed, reading in found.items()}
-        interval = t_interval(list(values.values())) if len(found) > 1 else next(iter(found.values()))
-        return Estimate(interval, values)
+        return _over_seeds(values) if len(found) > 1 else Estimate(next(iter(found.values())), values)
 
     def moved(self, *place: str) -> Interval | None:
         """How far DPO moved a reading from the reference; None when either was not measured.
@@ -313,22 +312,20 @@ def is_continuous(config: Json) -> bool:
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     """Every measured run in the given folders, which are run folders or hold some."""
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    found: dict[Path, None] = {}
+    found: dict[Path, bool] = {}  # whether it is measured
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
-        inside = (
-            [folder] if _is_run(folder) else sorted(path for path in folder.iterdir() if _is_run(path))
-        )
-        found.update(dict.fromkeys(inside))
-    measured = [path for path in found if (path / "readouts.json").exists()]
-    unmeasured = tuple(path.name for path in found if path not in measured)
-    if not measured:
-        where = ", ".join(str(folder) for folder in folders)
+        for path in [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir())):
+            found[path] = (path / "readouts.json").exists()
+    unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
+    if len(unmeasured) == len(found):
+        where = ", ".join(map(str, folders))
         first = "train one with `badpo train` or `badpo demo`"
         remedy = "run `badpo evaluate` on them first" if unmeasured else first
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
-    runs = sorted((read_run(path) for path in measured), key=lambda run: (arm_order(run.arm), run.seed))
+    measured = (read_run(path) for path, is_measured in found.items() if is_measured)
+    runs = sorted(measured, key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
     return MeasuredRuns(name, tuple(runs), unmeasured)
 
@@ -341,6 +338,11 @@ def read_run(folder: Path) -> Run:
     readouts = _content(folder / "readouts.json", Readouts) or Readouts()
     arm, _, number = folder.name.rpartition("-s")
     seed = int(number) if arm and number.isdigit() else 0
+    path = folder / "config.yaml"
+    try:
+        config = read_yaml(path).values if path.exists() else {}
+    except ConfigError as error:
+        raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
     return Run(
         folder,
         arm or folder.name if readouts.arm is None else readouts.arm,
@@ -348,7 +350,7 @@ def read_run(folder: Path) -> Run:
         readouts,
         tuple(_steps(folder / "log.jsonl")),
         _content(folder / "bias.json", BiasContent) or BiasContent(),
-        _yaml(folder / "config.yaml"),
+        config,
         _content(folder / "environment.json", Environment) or Environment(),
     )
 
@@ -383,13 +385,6 @@ def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line:
             )
             for wrong in error.errors()
         ) from error
-
-
-def _yaml(path: Path) -> Json:
-    try:
-        return read_yaml(path).values if path.exists() else {}
-    except ConfigError as error:
-        raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
 
 
 def _steps(path: Path) -> list[Json]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from badpo.results.charts import (
     line_chart,
 )
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
-from badpo.results.verdicts import Quantity, anchor_sentences, gold_arms, quantities, verdicts
+from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
 from badpo.results.words import (
     DPO,
     REFERENCE,
@@ -58,6 +58,7 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
 
 def report_html(suite: MeasuredRuns) -> str:
     """The page about a suite as HTML text."""
+    first = (suite.of(arm)[0] for arm in suite.arms)
     return (
         page_templates()
         .get_template("page.html.jinja")
@@ -70,7 +71,7 @@ def report_html(suite: MeasuredRuns) -> str:
             anchors=anchor_sentences(suite),
             summary=summary_table(suite),
             figures=figures(suite),
-            gold_arms=gold_arms(suite),
+            gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
             is_planted=suite.is_planted,
             unmeasured=[shown(name) for name in suite.unmeasured],
             provenance=provenance(suite),
@@ -83,6 +84,7 @@ def report_html(suite: MeasuredRuns) -> str:
 
 # A value of the table and half of its 95 % interval; empty where it does not apply or is not known.
 Cell = tuple[str, str]
+_NOTHING: Cell = ("", "")
 
 
 @dataclass(frozen=True)
@@ -100,21 +102,20 @@ def summary_table(suite: MeasuredRuns) -> SummaryTable:
     groups = [(quantity.symbol, rate if quantity.is_rate else mean) for quantity in found]
     rows = []
     for arm in suite.arms:
-        cells = [_quantity_cells(suite, arm, quantity) for quantity in found]
+        cells = []
+        for quantity in found:
+            removal = suite.removal(arm, quantity.is_rate, *quantity.place)
+            value = _cell(suite.estimate(arm, *quantity.place), quantity.number)
+            share = _NOTHING if arm == DPO else _cell(removal.share, percent)
+            cells.append([value, share, _cell(removal.distance, quantity.difference)])
         gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
         held_out = _cell(next(filter(None, gaps), None), _signed_three)
-        shared = [held_out, _cell(suite.estimate(arm, "kl"), _three)]
-        rows.append((arm_label(arm), [*cells, [("", "")] * 2 if arm == REFERENCE else shared]))
+        cells.append([held_out, _cell(suite.estimate(arm, "kl"), _three)])
+        if arm == REFERENCE:
+            for row in cells:
+                row[-2:] = [_NOTHING] * 2
+        rows.append((arm_label(arm), cells))
     return SummaryTable([*groups, ("all attributes", ("gap", "KL"))], rows)
-
-
-def _quantity_cells(suite: MeasuredRuns, arm: str, quantity: Quantity) -> list[Cell]:
-    value = _cell(suite.estimate(arm, *quantity.place), quantity.number)
-    if arm == REFERENCE:
-        return [value, ("", ""), ("", "")]
-    found = suite.removal(arm, quantity.is_rate, *quantity.place)
-    share = ("", "") if arm == DPO else _cell(found.share, percent)
-    return [value, share, _cell(found.distance, quantity.difference)]
 
 
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
@@ -131,7 +132,7 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """What the runs were made with, as names and values: seeds, versions, data, command."""
     unknown = Environment()
     made = next((run.environment for run in suite.runs if run.environment != unknown), unknown)
-    fingerprints = {str(run.bias.extra.data) for run in suite.runs if run.bias.extra.data}
+    fingerprints = {str(data) for run in suite.runs if (data := run.bias.extra.data)}
     facts = {
         "Runs": [run.folder.name for run in suite.runs],
         "Training seeds": map(str, suite.seeds),
@@ -145,10 +146,8 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
 
 def _without_folder(word: str) -> str:
     """A word of a command; of a path that names a place on a machine the last part is left."""
-    is_place = (
-        PurePosixPath(word).is_absolute() or PureWindowsPath(word).is_absolute() or word.startswith("~")
-    )
-    return PureWindowsPath(word).name if is_place else word
+    path = PureWindowsPath(word)
+    return path.name if path.is_absolute() or word.startswith(("/", "~")) else word
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -156,15 +155,9 @@ def _without_folder(word: str) -> str:
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Every figure for which the runs hold the numbers, in the order of the page."""
-    drawn = [
-        _quantity_figure(suite, is_rate=True),
-        _quantity_figure(suite, is_rate=False),
-        theta_over_steps(suite),
-        _gap_figure(suite),
-        _votes_figure(suite),
-        _kl_figure(suite),
-    ]
-    return [figure for figure in drawn if figure is not None]
+    rates, amounts = (_quantity_figure(suite, is_rate) for is_rate in (True, False))
+    others = (draw(suite) for draw in (theta_over_steps, _gap_figure, _votes_figure, _kl_figure))
+    return [figure for figure in (rates, amounts, *others) if figure]
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
@@ -185,11 +178,10 @@ def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: st
     marks = []
     for arm in arms:
         if found := suite.estimate(arm, *place):
-            ends, repeats = (found.interval.low, found.interval.high), found.values
-            several = repeats if len(repeats) > 1 else ()
-            marks.append(
-                Mark(found.value, prefix + arm_label(arm), style_of(suite, arm), *ends, several)
-            )
+            told, style = found.interval, style_of(suite, arm)
+            several = found.values if len(found.values) > 1 else ()
+            name = prefix + arm_label(arm)
+            marks.append(Mark(told.estimate, name, style, told.low, told.high, several))
     return marks
 
 
@@ -202,7 +194,7 @@ def _arm_panels(
 
 
 def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
-    values = [value for panel in panels for mark in panel.marks for value in mark.extent()]
+    values = [value for panel in panels for value in panel.extent()]
     return [replace(panel, limits=(min(values), max(values))) for panel in panels]
 
 
@@ -217,11 +209,13 @@ def _interval_note(suite: MeasuredRuns) -> str:
 
 def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     panels = []
-    for quantity in (quantity for quantity in quantities(suite) if quantity.is_rate == is_rate):
-        reference = suite.estimate(REFERENCE, *quantity.place)
-        level = Level(reference.value, "reference") if reference else None
-        how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
-        panels += _arm_panels(suite, quantity.symbol, quantity.symbol, level, quantity.place, **how)
+    for quantity in quantities(suite):
+        if quantity.is_rate == is_rate:
+            title, place = quantity.symbol, quantity.place
+            reference = suite.estimate(REFERENCE, *place)
+            level = Level(reference.value, "reference") if reference else None
+            how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
+            panels += _arm_panels(suite, title, title, level, place, **how)
     caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
         return dot_figure("Length and amounts", panels, f"Means over sampled answers. {caption}")
@@ -251,11 +245,11 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def _votes_figure(suite: MeasuredRuns) -> Figure | None:
-    arms = [arm for arm in suite.arms if any(run.readouts.votes for run in suite.of(arm))]
+    runs = [run for run in suite.runs if run.readouts.votes]
+    arms = list(dict.fromkeys(run.arm for run in runs))
     panels = []
     for attribute, title in suite.labels.items():
-        cells = (run.readouts.votes.get(attribute, {}) for arm in arms for run in suite.of(arm))
-        names = dict.fromkeys(name for cell in cells for name in cell)
+        names = dict.fromkeys(name for run in runs for name in run.readouts.votes.get(attribute, ()))
         rows = [row for name in names if (row := _class_row(suite, arms, attribute, name)).marks]
         if rows:
             label = f"votes predicted on {title} by annotator class"
@@ -294,17 +288,16 @@ def _kl_figure(suite: MeasuredRuns) -> Figure | None:
 
 def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
     """The pool mean of the learned theta at every step, by arm; None when no run logged it."""
-    panels, rows = [], []
-    drawn: dict[str, int] = {}
+    panels, rows, drawn = [], [], {}
     for attribute, name in suite.labels.items():
-        series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute)) is not None]
+        series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute))]
         if series:
-            level = _theta_level(suite, attribute)
-            label = f"learned theta of {name} by step"
+            level, label = _theta_level(suite, attribute), f"learned theta of {name} by step"
             panels.append((name, line_chart(series, label, "step", "log-odds", level)))
-        drawn |= {line.name: line.style for line in series}
-        points = [(line, x, y) for line in series for x, y in thinned(line.points, _ROWS_PER_LINE)]
-        rows += [(f"{name}, {line.name}", decimal(x, 0), _three(y)) for line, x, y in points]
+        for line in series:
+            drawn[line.name] = line.style
+            points, told = thinned(line.points, _ROWS_PER_LINE), f"{name}, {line.name}"
+            rows += [(told, decimal(x, 0), _three(y)) for x, y in points]
     over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
     caption = (
         f"{over} learned bias term while training, as the mean over annotators. It starts at zero, or at the offline "
@@ -312,10 +305,8 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
         "where it ends is not identified by the votes: what theta does not take up, the policy learns. A dashed line "
         "is the mean that was planted, else the log-odds that the side with the attribute won a training vote."
     )
-    table, marks = (
-        TextTable(("Attribute, arm", "Step", "Mean theta"), rows),
-        legend(drawn.items(), lines=True),
-    )
+    table = TextTable(("Attribute, arm", "Step", "Mean theta"), rows)
+    marks = legend(drawn.items(), lines=True)
     return Figure("Theta over steps", panels, caption, table, marks) if panels else None
 
 
@@ -330,8 +321,8 @@ def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
 
 def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
     key = f"bias/theta/{attribute}"
-    shown_runs = [run for run in suite.of(arm) if not is_about_single_people(run.learned_annotators)]
-    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in shown_runs]
+    runs = [run for run in suite.of(arm) if not is_about_single_people(run.learned_annotators)]
+    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in runs]
     paths = [path for path in paths if any(path.values())]  # an arm without a bias term logs zeros
     common = sorted(set.intersection(*map(set, paths))) if paths else []
     if len(common) < 2:

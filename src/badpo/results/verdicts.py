@@ -12,6 +12,7 @@ from scipy.special import logit
 from badpo.data.privacy import rounded_count
 from badpo.results.run_files import Estimate, MeasuredRuns, Run, is_continuous
 from badpo.results.words import (
+    DASH,
     DPO,
     REFERENCE,
     attribute_label,
@@ -37,15 +38,10 @@ def anchor_of_run(run: Run) -> Anchor:
 
 def anchor_sentences(suite: MeasuredRuns) -> list[str]:
     """What anchors the arms of a suite; nothing for the reference alone."""
-    trained = {arm: suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE}
-    if not trained:
-        return []
-    return [
-        _start([run for run in suite.runs if run.arm != REFERENCE]),
-        *_anchors(trained),
-        *_separated(trained),
-        *_reference_rates(suite),
-    ]
+    runs = [run for run in suite.runs if run.arm != REFERENCE]
+    trained = [suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE]
+    told = [*_anchors(trained), *_separated(trained), *_reference_rates(suite)]
+    return [_start(runs), *told] if runs else []
 
 
 def gold_sentence(run: Run) -> str:
@@ -61,9 +57,9 @@ def gold_sentence(run: Run) -> str:
 
 def _counts(run: Run, counts: Mapping[str, int], ending: str) -> str:
     """A count for each attribute, to the nearest ten."""
-    labels = {name: attribute_label(name, run.configs.get(name, {})) for name in counts}
     return ", ".join(
-        f"{labels[name]} {count_text(rounded_count(n))}{ending}" for name, n in counts.items()
+        f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}{ending}"
+        for name, n in counts.items()
     )
 
 
@@ -83,9 +79,8 @@ def _start(runs: Sequence[Run]) -> str:
             f"own, and the mean margin of the first step, which is 0 there, is up to {signed(largest)}. For them "
             "theta = 0 does not mean the reference\u2019s rate."
         )
-    missing = (
-        f" It was not recorded for {len(runs) - len(found)} others." if len(found) < len(runs) else ""
-    )
+    n_others = len(runs) - len(found)
+    missing = f" It was not recorded for {n_others} others." if n_others else ""
     which = "The run starts" if len(found) == 1 else f"All {len(found)} runs start"
     return (
         f"{which} at the reference: the mean margin of the first step is 0 "
@@ -103,10 +98,10 @@ _ANCHORS: dict[Anchor, str] = {
 }
 
 
-def _anchors(trained: Mapping[str, Run]) -> list[str]:
+def _anchors(trained: Sequence[Run]) -> list[str]:
     found = []
     for kind, sentence in _ANCHORS.items():
-        runs = [run for run in trained.values() if anchor_of_run(run) == kind]
+        runs = [run for run in trained if anchor_of_run(run) == kind]
         if kind == "gold":
             found += [sentence.format(run.title, gold_sentence(run)) for run in runs]
         elif runs:
@@ -115,13 +110,13 @@ def _anchors(trained: Mapping[str, Run]) -> list[str]:
     return found
 
 
-def _separated(trained: Mapping[str, Run]) -> list[str]:
+def _separated(trained: Sequence[Run]) -> list[str]:
     """The arms in which somebody's theta has no bounded estimate; people are counted and not named."""
     return [
         f"{run.title}: annotators who always sided one way ({counts}). No theta fits their votes best, and "
         "training moves theirs for as long as it lasts: read it as a direction, not as a size. The audit gives a "
         "bounded lean with its interval."
-        for run in trained.values()
+        for run in trained
         if (counts := _counts(run, run.bias.extra.separated, f" of {_rounded(run.bias.annotators)}"))
     ]
 
@@ -134,14 +129,12 @@ def _reference_rates(suite: MeasuredRuns) -> list[str]:
             unmeasured.append(label)
             continue
         ends = interval_text(own.interval.low, own.interval.high)
-        told = decimal(own.value) + ("" if ends == decimal(None) else f" (95\u00a0% interval {ends})")
-        if is_continuous(suite.configs[name]):
-            found.append(f"The reference\u2019s own mean {label} is {told}.")
-        else:
-            tilt = signed(float(logit(own.value)))
-            found.append(
-                f"The reference\u2019s own p({label}) is {told}: its tilt from one half is {tilt} in log-odds."
-            )
+        told = decimal(own.value) + (f" (95\u00a0% interval {ends})" if ends != DASH else "")
+        what = f"mean {label}"
+        if not is_continuous(suite.configs[name]):
+            what, tilt = f"p({label})", signed(float(logit(own.value)))
+            told += f": its tilt from one half is {tilt} in log-odds"
+        found.append(f"The reference\u2019s own {what} is {told}.")
     if unmeasured:
         found.append(f"The reference\u2019s own rate was not measured: {', '.join(unmeasured)}.")
     return found
@@ -184,14 +177,11 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     configs, labels, found = suite.configs, suite.labels, []
     for name, label in labels.items():
         is_rate = not is_continuous(configs[name])
-        found.append(
-            Quantity(
-                name, label, f"p({label})" if is_rate else f"mean {label}", ("best_rates", name), is_rate
-            )
-        )
-    lengths = [name for name, config in configs.items() if built_in_of(config).is_length]
-    if lengths:
-        found.append(Quantity(lengths[0], labels[lengths[0]], "mean tokens", ("tokens",), False))
+        symbol = f"p({label})" if is_rate else f"mean {label}"
+        found.append(Quantity(name, label, symbol, ("best_rates", name), is_rate))
+    lengths = (name for name in labels if built_in_of(configs[name]).is_length)
+    if name := next(lengths, ""):
+        found.append(Quantity(name, labels[name], "mean tokens", ("tokens",), False))
     return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
 
 
@@ -201,15 +191,15 @@ def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
 
 
 def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
-    shifted = suite.moved(*quantity.place)
-    of_arm = {arm: suite.estimate(arm, *quantity.place) for arm in (REFERENCE, DPO, *suite.arms)}
-    reference, dpo = of_arm.pop(REFERENCE), of_arm.pop(DPO)
-    told = [arm for arm, found in of_arm.items() if found]
+    shifted, number = suite.moved(*quantity.place), quantity.number
+    reference, dpo = (suite.estimate(arm, *quantity.place) for arm in (REFERENCE, DPO))
+    others = (arm for arm in suite.arms if arm not in (REFERENCE, DPO))
+    told = [arm for arm in others if suite.estimate(arm, *quantity.place)]
     if reference is None or dpo is None or shifted is None:
         missing = "DPO" if dpo is None else "The reference"
         finding = f"{missing} was not measured, so no shift and no share removed can be given."
     else:
-        ends = f"from {quantity.number(reference.value)} to {quantity.number(dpo.value)}"
+        ends = f"from {number(reference.value)} to {number(dpo.value)}"
         finding = f"DPO moved {quantity.symbol} {ends}."
         if not shifted.excludes(0.0):
             ends = interval_text(shifted.low, shifted.high, quantity.difference)
@@ -254,9 +244,3 @@ def _gap_text(found: Estimate | None) -> str:
         return ""
     number = partial(signed, places=3)
     return f"; held-out gap {number(found.value)} ({interval_text(found.interval.low, found.interval.high, number)})"
-
-
-def gold_arms(suite: MeasuredRuns) -> list[str]:
-    """The arms whose level gold annotators fix."""
-    runs = (suite.of(arm)[0] for arm in suite.arms)
-    return [run.title for run in runs if anchor_of_run(run) == "gold"]

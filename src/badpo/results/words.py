@@ -7,6 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping
 from functools import cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ def shown(text: str, limit: int = 60) -> str:
 
 def markdown_text(text: str) -> str:
     r"""A text from data as one cell of a Markdown table: no markup of its own, no new cell, no new line."""
-    clean = shown(text, 80).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    clean = escape(shown(text, 80), quote=False)
     # an underscore inside a word is no markup
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
@@ -104,25 +105,20 @@ def decimal(value: float | None, places: int = 2) -> str:
     if math.isinf(value):
         return "\u221e" if value > 0 else f"{MINUS}\u221e"
     text = f"{abs(value):,.{places}f}"
-    negative = value < 0 and any(digit in text for digit in "123456789")
-    return f"{MINUS if negative else ''}{text}"
+    return f"{MINUS}{text}" if value < 0 and re.search("[1-9]", text) else text
 
 
 def signed(value: float | None, places: int = 2) -> str:
     """A difference: like `decimal`, with a plus sign where it is positive."""
     text = decimal(value, places)
-    positive = (
-        value is not None and value > 0 and any(character in text for character in "123456789\u221e")
-    )
-    return f"+{text}" if positive else text
+    return f"+{text}" if value and value > 0 and re.search("[1-9\u221e]", text) else text
 
 
 def interval_text(
     low: float | None, high: float | None, number: Callable[[float], str] = decimal
 ) -> str:
     """An interval in words: with one end where the other is not known, a dash where neither is."""
-    below = None if low is None or math.isnan(low) else number(low)
-    above = None if high is None or math.isnan(high) else number(high)
+    below, above = (None if end is None or math.isnan(end) else number(end) for end in (low, high))
     if below and above:
         return f"{below} to {above}"
     return f"below {above}" if above else f"above {below}" if below else DASH
@@ -150,7 +146,7 @@ def lean_text(found: Json | None) -> str:
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
-    absurd = low is not None and high is not None and low < -_WIDEST and high > _WIDEST
+    absurd = None not in (low, high) and low < -_WIDEST and high > _WIDEST
     ends = f"wider than \u00b1{_WIDEST:.0f}" if absurd else interval_text(low, high)
     return f"{decimal(found['log_odds'])} ({ends})"
 
@@ -165,26 +161,15 @@ def page_templates(autoescape: bool = True) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
-        "kept_together": _kept_together,
-        "count_text": count_text,
-        "markdown": markdown_text,
-    }
-    for told in (
-        attribute_definition,
-        count_text,
-        decimal,
-        interval_text,
-        lean_text,
-        p_value,
-        percent,
-        signed,
-    ):
-        environment.globals[told.__name__] = told
+    numbers = (count_text, decimal, interval_text, lean_text, p_value, percent, signed)
+    told = (*numbers, attribute_definition, kept_together, markdown_text)
+    named = {function.__name__: function for function in told}
+    environment.globals |= named
+    environment.filters |= named
     return environment
 
 
-def _kept_together(text: str) -> str:
+def kept_together(text: str) -> str:
     """A number and its sign, and a p value, are not torn apart at the end of a line."""
     return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text.replace(" %", "\u00a0%"))
 
