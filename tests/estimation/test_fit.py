@@ -146,10 +146,9 @@ def test_an_annotator_between_two_groups_is_not_estimated():
     [
         ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 0], [True, True, False, False]),
         ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 1.0], [False] * 4),
-        ([0, 0, 1, 1], [1, 0, 1, 0], [0.0] * 4, [False] * 4),
         ([0] * 4, [1, 1, 0, 0], [2.0, 1.0, 1.0, 0.0], [True, False, False, True]),
     ],
-    ids=["recession", "a loser gains", "nothing changes", "ties at the border remain"],
+    ids=["recession", "a loser gains", "ties at the border remain"],
 )
 def test_votes_that_a_direction_explains(comparison, won, change, explained):
     _, blocks = sorted_blocks(comparison)
@@ -300,14 +299,14 @@ def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
     lean, cluster = random.integers(3, size=300), random.integers(9, size=300)
     cluster[lean == 2] = 4
     score, information = random.standard_normal(300), random.uniform(0.1, 0.3, 300)
-    found = clustered_errors(lean, cluster, score, information, 3)
+    inflation, df = clustered_errors(lean, cluster, score, information, 3)
     for k in range(2):
         mine = lean == k
         sums = [np.bincount(cluster[mine], x[mine], 9) for x in (score, information)]
         alone = cluster_errors(sums[0][:, None], sums[1][:, None, None])
-        variance = found.inflation[k] / information[mine].sum()
-        assert (np.sqrt(variance), found.df[k]) == pytest.approx((alone.se[0], alone.df[0]))
-    assert np.isnan(found.df[2])
+        variance = inflation[k] / information[mine].sum()
+        assert (np.sqrt(variance), df[k]) == pytest.approx((alone.se[0], alone.df[0]))
+    assert np.isnan(df[2])
 
 
 def test_who_judged_one_prompt_has_an_estimate_without_an_error():

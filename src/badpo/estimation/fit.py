@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -228,27 +228,27 @@ class LeanVotes:
         sign: NDArray,
         annotator: NDArray,
         delta: NDArray,
-        **pool: Any,
+        *pool: Any,
     ) -> LeanVotes:
         """The votes in the order of their comparisons.
 
         Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
         ones, and those on which no attribute differs.
         """
-        told, kept = delta != 0, np.arange(len(row))
-        if pool["free_quality"]:
+        told, kept, (*_, free_quality) = delta != 0, np.arange(len(row)), pool
+        if free_quality:
             told = informative_judgments(comparison, annotator, sign, delta)
             kept = np.flatnonzero(np.bincount(comparison, told.any(axis=1))[comparison])
         # comparisons with as many wins stand together, as their likelihood is computed
         order, blocks = sorted_blocks(comparison[kept], sign[kept] > 0)
         kept = kept[order]
-        return cls(row[kept], sign[kept], annotator[kept], delta[kept], told[kept], blocks, **pool)
+        return cls(row[kept], sign[kept], annotator[kept], delta[kept], told[kept], blocks, *pool)
 
     def only(self, chosen: Bools) -> LeanVotes:
         """Some of the votes, as if no others had been cast."""
         parts: Any = (self.row, self.comparison, self.sign, self.annotator, self.delta)
-        pool: Any = {name: getattr(self, name) for name in ("crossed", "anchored", "free_quality")}
-        return LeanVotes.arranged(*(part[chosen] for part in parts), **pool)
+        pool = self.crossed, self.anchored, self.free_quality
+        return LeanVotes.arranged(*(part[chosen] for part in parts), *pool)
 
     @property
     def comparison(self) -> Ints:
@@ -294,11 +294,8 @@ def lean_votes(
             f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
         )
     held = np.zeros(m, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
-    crossed = np.zeros((m, d.shape[1]), dtype=bool)
-    for j, difference in enumerate(d.T):
-        crossed[k[difference != 0], j] = True
-    pool: Any = {"crossed": crossed, "anchored": held, "free_quality": free_quality}
-    return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, **pool)
+    pool = summed(k, d != 0, m) > 0, held, free_quality
+    return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, *pool)
 
 
 # -- which leans are finite ----------------------------------------------------------------------------------
@@ -331,17 +328,13 @@ def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]
     """
     m, q = status.shape
     side = separated_annotators(annotator, np.ones(len(annotator)), toward, m)
-    status[side > 0], status[side < 0] = "separated_high", "separated_low"
-    if side.any() or q < 2:
-        return side != 0
-    lowest, highest = separating_mixes(annotator, toward, m)
-    infinite = (status == "ok") & ((lowest < 0) | (highest > 0))
-    status[infinite & (lowest == 0)], status[infinite & (highest == 0)] = (
-        "separated_high",
-        "separated_low",
-    )
-    status[infinite & (lowest < 0) & (highest > 0)] = "no_information"
-    return infinite
+    high, low = side > 0, side < 0
+    if q > 1 and not side.any():
+        lowest, highest = separating_mixes(annotator, toward, m)
+        high, low = highest > 0, lowest < 0
+        high[status != "ok"] = low[status != "ok"] = False
+    status[high], status[low], status[high & low] = "separated_high", "separated_low", "no_information"
+    return high | low
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
@@ -354,15 +347,11 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
     ``change`` is that of each vote's logit along the direction. All are False where the direction is none of
     recession, or changes no likelihood.
     """
-    nothing = np.zeros(len(change), dtype=bool)
-    size = np.abs(change).max(initial=0.0)
-    if not size:
-        return nothing
-    change = change / size
+    change = change / np.abs(change).max()
     least_winner = np.minimum.reduceat(np.where(won, change, np.inf), blocks.starts)
     most_loser = np.maximum.reduceat(np.where(won, -np.inf, change), blocks.starts)
     if (least_winner < most_loser - SAME).any():
-        return nothing
+        return np.zeros(len(change), dtype=bool)
     apart = least_winner > most_loser + SAME
     away = np.abs(change - least_winner[blocks.comparison]) > SAME
     return np.asarray(away | apart[blocks.comparison], dtype=np.bool_)
@@ -378,8 +367,8 @@ class Identified:
     Attributes
     ----------
     annotator, attribute : int arrays of shape (p,)
-    group : int array of shape (p,)
-        Of the leans toward one attribute, those with the same number can be compared.
+    group, label : int arrays of shape (p,)
+        Of the leans toward one attribute, those with the same number can be compared; the same over all attributes.
     absolute : bool array of shape (p,)
         Leans that are known themselves.
     compared : bool array of shape (p,)
@@ -391,14 +380,10 @@ class Identified:
     annotator: Ints
     attribute: Ints
     group: Ints
+    label: Ints
     absolute: Bools
     compared: Bools
     flat: Floats
-
-    @cached_property
-    def label(self) -> Ints:
-        """Groups of all attributes by number."""
-        return self.attribute * (self.group.max(initial=0) + 1) + self.group
 
     @cached_property
     def member(self) -> sparse.csr_array:
@@ -430,31 +415,25 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
     large one the graph of each attribute is asked, which holds unless attributes stand in for each other: `confirmed`
     tells whether it does.
     """
-    n, flat = int(active.sum()), None
+    annotator, attribute = np.nonzero(active)
+    flat = np.zeros((len(annotator), 0))
     if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
         group, absolute = np.zeros(active.shape, dtype=np.intp), np.zeros(active.shape, dtype=bool)
     elif by_rank:
         delta = votes.delta * active[votes.annotator]
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
         group, absolute = directions.difference_groups(), directions.level_identified()
-        among = directions.basis[np.flatnonzero(active.ravel())]
+        among = directions.basis[np.flatnonzero(active)]
         among = among[:, np.unique(among.indices)].toarray()
-        flat = orth(among, 1e-9) if votes.free_quality and among.size else None
+        flat = orth(among, 1e-9) if votes.free_quality and among.size else flat
     else:
         group, absolute = _by_graph(votes, active)
-    annotator, attribute = np.nonzero(active)
-    label, absolute = group[active], absolute[active]
-    in_company = np.ones(n, dtype=bool)
-    if votes.free_quality:
-        _, inverse, size = np.unique([attribute, label], axis=1, return_inverse=True, return_counts=True)
-        in_company = size[inverse.reshape(-1)] > 1
-    else:
-        label = np.zeros(n, dtype=np.intp)
+    group, absolute = group[active] * votes.free_quality, absolute[active]
+    label = attribute * (group.max(initial=0) + 1) + group
+    in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
     # a level that is known of some only is left open
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
-    compared = absolute | in_company
-    flat = np.zeros((n, 0)) if flat is None else flat
-    return Identified(annotator, attribute, label, absolute, compared, flat)
+    return Identified(annotator, attribute, group, label, absolute, absolute | in_company, flat)
 
 
 def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
@@ -465,9 +444,8 @@ def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
     group, held = np.zeros(active.shape, dtype=np.intp), len(active)
     absolute = np.zeros(active.shape, dtype=bool)
     for j, told in enumerate(votes.told.T):
-        people = np.where(active[:, j], np.arange(held), held)[
-            votes.annotator
-        ]  # one node for all who are held
+        # one node for all who are held
+        people = np.where(active[:, j], np.arange(held), held)[votes.annotator]
         found = annotator_components(votes.comparison, people, told.astype(float), held + 1)[:, 0]
         varied = found[people[votes.varying[:, j] & told]]
         group[:, j], absolute[:, j] = found[:-1], np.isin(found[:-1], [*np.unique(varied), found[-1]])
@@ -481,9 +459,8 @@ def confirmed(expected: Identified, information: Information) -> bool:
     conjugate gradients converge for it.
     """
     size = np.sqrt(np.maximum(information.diagonal, 1e-300))
-    side = expected.centered(
-        size * expected.centered(np.random.default_rng(0).standard_normal(len(size)))
-    )
+    random = np.random.default_rng(0).standard_normal(len(size))
+    side = expected.centered(size * expected.centered(random))
     missing = side - information.times(conjugate_gradients(information, side, CONFIRMED))
     return bool(np.linalg.norm(missing) < 10 * CONFIRMED * np.linalg.norm(side))
 
@@ -507,69 +484,49 @@ class _Fit:
     cluster: Ints | None = None
 
     @cached_property
-    def clustered(self) -> Clustered | None:
-        if self.cluster is None:
-            return None
-        votes, at, number = self.votes, self.top.information.at, np.cumsum(self.active.ravel()) - 1
-        row, column, weight = self._own_pairs
-        pairs = weight[:, None] * votes.delta[row] * votes.delta[column]
-        information = summed(row, pairs, len(votes.row))
-        vote, attribute = np.nonzero(self.active[votes.annotator] & (votes.delta != 0))
-        lean = number[votes.annotator[vote] * self.active.shape[1] + attribute]
-        score = at.score[vote] * votes.delta[vote, attribute]
-        cluster = self.cluster[votes.row[vote]]
-        return clustered_errors(lean, cluster, score, information[vote, attribute], len(self.top.leans))
+    def _information(self) -> Floats:
+        """Of each vote beside those of its annotator on the same comparison, times the sides that they saw."""
+        pairs, annotator = self.top.information.at.information.tocoo(), self.votes.annotator
+        own = pairs.data * (annotator[pairs.row] == annotator[pairs.col])
+        return sparse.csr_array((own, (pairs.row, pairs.col)), pairs.shape) @ self.votes.delta
 
     @cached_property
-    def _own_pairs(self) -> tuple[Ints, Ints, Floats]:
-        """Pairs of votes on one comparison that one annotator cast, each with itself too, and their information."""
-        annotator, pairs = self.votes.annotator, self.top.information.at.information.tocoo()
-        own = annotator[pairs.row] == annotator[pairs.col]
-        return pairs.row[own], pairs.col[own], pairs.data[own]
+    def clustered(self) -> tuple[Floats, Floats]:
+        """`clustered_errors` of every lean."""
+        votes, n, number = self.votes, len(self.top.leans), np.cumsum(self.active) - 1
+        if self.cluster is None:
+            return np.ones(n), np.full(n, np.inf)
+        vote, attribute = place = np.nonzero(self.active[votes.annotator] & (votes.delta != 0))
+        lean = number[votes.annotator[vote] * self.active.shape[1] + attribute]
+        score = self.top.information.at.score[vote] * votes.delta[place]
+        information = (votes.delta * self._information)[place]
+        return clustered_errors(lean, self.cluster[votes.row[vote]], score, information, n)
 
     @cached_property
     def covariance(self) -> Floats | None:
         if len(self.top.leans) > LARGEST_DENSE:
             return None
-        centered, known = self.known.centered, self.known
-        covariance = centered(centered(covariance_of_leans(self.top, known.flat)).T)
-        if self.clustered is None:
-            return covariance
-        size = np.sqrt(self.clustered.inflation)
+        centered, size = self.known.centered, np.sqrt(self.clustered[0])
+        covariance = centered(centered(covariance_of_leans(self.top, self.known.flat)).T)
         return covariance * size * size[:, None]
 
     @cached_property
     def variance(self) -> Floats:
         if self.covariance is not None:
             return np.diag(self.covariance)
-        if self.clustered is not None:
-            return self.known.centered_variance(self._own_variance * self.clustered.inflation)
-        return self.known.centered_variance(self._own_variance)
-
-    @cached_property
-    def _own_variance(self) -> Floats:
-        inverse = np.linalg.pinv(self._own_information(), rcond=1e-10, hermitian=True)
-        return np.asarray(np.diagonal(inverse, axis1=1, axis2=2)[self.active])
-
-    def _own_information(self) -> Floats:
-        """The information of each annotator's leans, as if the others' were known; ones for those not estimated."""
-        annotator, delta, active = self.votes.annotator, self.votes.delta, self.active
-        row, column, weight = self._own_pairs
-        found = summed_products(annotator[row], weight[:, None] * delta[row], delta[column], len(active))
-        found *= active[:, :, None] & active[:, None, :]
-        return found + np.eye(found.shape[1]) * ~active[:, :, None]
-
-
-class Clustered(NamedTuple):
-    """What clusters add to the variance of every lean, a factor, and Student's degrees of freedom."""
-
-    inflation: Floats
-    df: Floats
+        # of each annotator's leans, as if the others' were known; ones for those not estimated
+        votes, active = self.votes, self.active
+        own = summed_products(votes.annotator, votes.delta, self._information, len(active))
+        own *= active[:, :, None] & active[:, None, :]
+        own += np.eye(own.shape[1]) * ~active[:, :, None]
+        inverse = np.linalg.pinv(own, rcond=1e-10, hermitian=True)
+        variance = np.diagonal(inverse, axis1=1, axis2=2)[active]
+        return self.known.centered_variance(variance * self.clustered[0])
 
 
 def clustered_errors(
     lean: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_leans: int
-) -> Clustered:
+) -> tuple[Floats, Floats]:
     r"""How much larger the variance of each lean is than its information says, by the scores of clusters.
 
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
@@ -589,30 +546,32 @@ def clustered_errors(
 
     Returns
     -------
-    Clustered
-        The degrees of freedom are NaN where one cluster has all information.
+    inflation, df : arrays of shape (n_leans,)
+        A factor of the variance, and Student's degrees of freedom, NaN where one cluster has all information.
 
     Examples
     --------
     Four clusters of equal information: three degrees of freedom.
 
-    >>> found = clustered_errors(np.zeros(4, int), np.arange(4), [1.0, -1.0, 1.0, -1.0], np.ones(4), 1)
-    >>> found.df.round(6), found.inflation.round(3)
-    (array([3.]), array([1.333]))
+    >>> pieces = np.zeros(4, int), np.arange(4), [1.0, -1.0, 1.0, -1.0], np.ones(4)
+    >>> [each.round(3).tolist() for each in clustered_errors(*pieces, 1)]
+    [[1.333], [3.0]]
     """
-    n_clusters = int(cluster.max(initial=-1)) + 1
+    n_clusters = int(cluster.max(initial=0)) + 1
     cells, cell = np.unique(lean * n_clusters + cluster, return_inverse=True)
-    of = cells // max(n_clusters, 1)
+    of = cells // n_clusters
+
+    def total(values: NDArray) -> NDArray:
+        return np.bincount(of, values, n_leans)
+
     slope, bend = (np.bincount(cell, each, len(cells)) for each in (score, information))
-    total = np.bincount(of, bend, n_leans)
-    share = bend / np.maximum(total[of], 1e-300)
-    alone = np.bincount(of, share > WHOLE, n_leans) > 0
+    whole = np.maximum(total(bend), 1e-300)
+    share = bend / whole[of]
     by = 1 / np.maximum(1 - share, 1 - WHOLE)
-    square = np.bincount(of, (by * share) ** 2 * (1 - 2 * share), n_leans)
-    square += np.bincount(of, by * share**2, n_leans) ** 2
-    df = np.where(alone | (square <= 0), np.nan, 1 / np.where(square > 0, square, 1.0))
-    inflation = np.bincount(of, by * slope**2, n_leans) / np.maximum(total, 1e-300)
-    return Clustered(inflation, df)
+    square = total((by * share) ** 2 * (1 - 2 * share)) + total(by * share**2) ** 2
+    is_known = (total(share > WHOLE) == 0) & (square > 0)
+    df = np.divide(1, square, out=np.full(n_leans, np.nan), where=is_known)
+    return total(by * slope**2) / whole, df
 
 
 def fit_leans(
@@ -654,8 +613,8 @@ def _fit_finite(
     top = maximize(make_model(votes), design, known.flat)
     guessed = votes.free_quality and not by_rank and top.receding is None
     if guessed and not confirmed(known, top.information):
-        nobody = np.zeros(len(top.leans), dtype=bool)
-        known = replace(known, group=np.arange(len(nobody)), absolute=nobody, compared=nobody)
+        nobody, alone = np.zeros(len(top.leans), dtype=bool), np.arange(len(top.leans))
+        known = replace(known, group=alone, label=alone, absolute=nobody, compared=nobody)
     return _Fit(votes, active, design, known, top, cluster)
 
 
@@ -669,28 +628,28 @@ def _leans(
 ) -> Leans:
     known, top = fit.known, fit.top
     place = known.annotator[known.compared], known.attribute[known.compared]
-    compared = np.zeros(status.shape, dtype=bool)
-    compared[place] = True
+
+    def placed(values: Floats) -> Floats:
+        full = np.full(status.shape, np.nan)
+        full[place] = values[known.compared]
+        return full
+
+    deviation, df = placed(known.centered(top.leans)), placed(fit.clustered[1])
+    se = placed(np.sqrt(np.maximum(fit.variance, 0.0)))
+    se[np.isnan(df)] = np.nan
     n_informative = given.counted(given.told)
-    status[(status == "ok") & ~compared] = "no_information"
+    status[(status == "ok") & np.isnan(deviation)] = "no_information"
     status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
-    deviation, se, df, origin = np.full((4, *status.shape), np.nan)
-    deviation[place] = known.centered(top.leans)[known.compared]
-    origin[place] = (top.leans - known.centered(top.leans))[known.compared]
-    se[place] = np.sqrt(np.maximum(fit.variance, 0.0))[known.compared]
-    df[place] = np.inf
-    if fit.clustered is not None:
-        df[place] = fit.clustered.df[known.compared]
-        se[np.isnan(df)] = np.nan
+    component = _components(given, fit, status, n_informative > 0)
+    origin = np.nan_to_num(placed(top.leans) - deviation)
     deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
-    attributes = [known.compared & (known.attribute == j) for j in range(status.shape[1])]
-    absolute = np.array([mine.any() and known.absolute[mine].all() for mine in attributes], dtype=bool)
+    absolute = np.isin(np.arange(status.shape[1]), known.attribute[known.absolute])
     deviation[given.anchored] = np.where(absolute, 0.0, np.nan)
     infinite = np.isinf(deviation)
     step, step_se = _one_step(given, fit, model, absolute) if infinite.any() else (deviation, se)
     levels = np.full((3, len(absolute)), np.nan)
     for j in np.flatnonzero(absolute):
-        levels[:, j] = _level(fit, np.flatnonzero(attributes[j]))
+        levels[:, j] = _level(fit, np.flatnonzero(known.absolute & (known.attribute == j)))
     return Leans(
         quality=kind,
         deviation=deviation,
@@ -699,9 +658,9 @@ def _leans(
         finite_deviation=np.where(infinite, step, np.where(np.isnan(se), np.nan, deviation)),
         finite_se=np.where(infinite, step_se, se),
         status=status,
-        component=_components(given, fit, status, compared, n_informative > 0),
+        component=component,
         n_informative=n_informative,
-        origin=np.nan_to_num(origin),
+        origin=origin,
         level=levels[0],
         level_se=levels[1],
         level_se_beyond=levels[2],
@@ -722,30 +681,26 @@ def _one_step(
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
     model.settle(logits, fit.top.extra)
     at = model.curvature(logits, fit.top.extra)
-    # where a vote surprises, by more than rounding, the step would overshoot: on the way its information rises to that
-    # of even odds; where the spread of a random quality is vast, quadrature can leave one below zero
-    information = np.where(
-        np.abs(at.score) > 0.5 + 1e-9, 0.25, np.maximum(at.information.diagonal(), 0.0)
-    )
-    slopes, bends = at.score[:, None] * given.delta, information[:, None] * given.delta**2
-    slope, bend = (summed(given.annotator, each, len(leans)) for each in (slopes, bends))
+    # where the spread of a random quality is vast, quadrature can leave one below zero
+    information = np.maximum(at.information.diagonal(), 0.0)
+    # where a vote surprises, by more than rounding, the step would overshoot: on the way it meets even odds
+    information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
+    pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2
+    slope, bend = (summed(given.annotator, each, len(leans)) for each in pieces)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
-def _components(
-    given: LeanVotes, fit: _Fit, status: NDArray[np.object_], compared: Bools, informed: Bools
-) -> Ints:
+def _components(given: LeanVotes, fit: _Fit, status: NDArray[np.object_], informed: Bools) -> Ints:
     """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not given.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
-    group = np.full(status.shape, -1)
-    group[compared] = fit.known.group[fit.known.compared]
-    joined = annotator_components(
-        given.comparison, given.annotator, given.delta * given.told, len(status)
-    )
-    return np.where(fixed, joined, group)
+    votes = given.comparison, given.annotator, given.delta * given.told
+    group = np.where(fixed, annotator_components(*votes, len(status)), -1)
+    known = fit.known
+    group[known.annotator[known.compared], known.attribute[known.compared]] = known.group[known.compared]
+    return group
 
 
 def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
@@ -761,12 +716,9 @@ def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
         moves = fit.covariance[:, mine].mean(axis=1)
     moved = (fit.design @ moves) * fit.top.information.at.score
     cluster = fit.votes.comparison if fit.cluster is None else fit.cluster[fit.votes.row]
-    clustered = float((np.bincount(cluster, moved) ** 2).sum())
-    beyond = np.nan
-    if n > 1:
-        between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
-        beyond = float(np.sqrt(clustered + max(between, 0.0)))
-    return float(leans.mean()), float(np.sqrt(clustered)), beyond
+    clustered = (np.bincount(cluster, moved) ** 2).sum()
+    between = leans.var(ddof=1) / n - variance[mine].sum() / n**2 if n > 1 else np.nan
+    return leans.mean(), np.sqrt(clustered), np.sqrt(clustered + np.maximum(between, 0.0))
 
 
 def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
@@ -818,25 +770,18 @@ def weakly_joined_teams(
     at = KnownWins(votes.blocks, votes.sign).curvature(np.zeros(len(votes.row)))
     teams = np.zeros(votes.crossed.shape, dtype=np.intp)
     for j in np.flatnonzero(~votes.varying.any(axis=0)):
-        asked = np.zeros(teams.shape, dtype=bool)
-        asked[:, j] = votes.counted(votes.told)[:, j] > 0
-        mine = votes.design(asked)
+        mine = lean_design(votes.annotator, votes.delta[:, [j]], n_annotators)
         information = sparse.csr_array(mine.T @ (at.information @ mine))
-        people, n_teams = np.flatnonzero(asked[:, j]), 1
-        left = [np.arange(len(people))]
+        left = [np.flatnonzero(votes.counted(votes.told)[:, j])]
         while left:
             members = left.pop()
-            apart = _least_joined(_among(information, members))
+            among = information[members][:, members]
+            # without what others have to do with it: rows sum to zero
+            apart = _least_joined(sparse.csr_array(among - sparse.diags_array(among.sum(axis=1))))
             if apart.any():
-                teams[people[members[apart]], j], n_teams = n_teams, n_teams + 1
+                teams[members[apart], j] = teams[:, j].max() + 1
                 left += [members[apart], members[~apart]]
     return teams
-
-
-def _among(information: sparse.csr_array, members: Ints) -> sparse.csr_array:
-    """The information of some annotators' leans without what others have to do with it: rows sum to zero."""
-    inside = information[members][:, members]
-    return sparse.csr_array(inside - sparse.diags_array(inside.sum(axis=1)))
 
 
 def _least_joined(information: sparse.csr_array) -> Bools:
@@ -847,15 +792,15 @@ def _least_joined(information: sparse.csr_array) -> Bools:
         return nobody
     scaling = sparse.diags_array(1 / np.sqrt(own))
     slowest = _slowest(sparse.csr_array(scaling @ information @ scaling), np.sqrt(own)) / np.sqrt(own)
-    rank = np.argsort(np.argsort(slowest, kind="stable"), kind="stable")
-    pairs = information.tocoo()
+    order = np.argsort(slowest, kind="stable")
+    rank, pairs = np.argsort(order), information.tocoo()
     joint = np.bincount(np.maximum(rank[pairs.row], rank[pairs.col]), pairs.data, n).cumsum()[:-1]
-    size, below = np.arange(1, n), np.cumsum((1 / own)[np.argsort(rank)])
+    size, below = np.arange(1, n), np.cumsum(1 / own[order])
     single = below[:-1] / size, (below[-1] - below[:-1]) / (n - size)
-    expected = single[0] / size + single[1] / (n - size)
     resistance = 1 / np.maximum(joint, 1e-12 * own.max())
-    ratio = np.where(np.minimum(size, n - size) < SMALLEST_TEAM, 0.0, resistance / expected)
-    ratio[(resistance < LARGE_ERROR**2) | (np.maximum(*single) > HALF_KNOWN**2)] = 0.0
+    ratio = resistance / (single[0] / size + single[1] / (n - size))
+    are_teams = (np.minimum(size, n - size) >= SMALLEST_TEAM) & (resistance >= LARGE_ERROR**2)
+    ratio[~are_teams | (np.maximum(*single) > HALF_KNOWN**2)] = 0.0
     best = int(ratio.argmax())
     return rank > best if ratio[best] > WEAKEST_JOINT else nobody
 

@@ -18,6 +18,7 @@ from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins,
 from badpo.estimation.fit import Leans, lean_votes
 from badpo.estimation.shrinkage import Shrunk
 from badpo.theory import Bools, Floats, Ints
+from badpo.theory.identifiability import lean_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # A standard error of a share below this is rounding of no spread at all.
@@ -92,21 +93,21 @@ def equal_leans_test(
     theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0) + leans.origin
     votes = lean_votes(comparison, sign, annotator, delta, len(theta))
     model, p_value = KnownWins(votes.blocks, votes.sign), np.full(theta.shape[1], np.nan)
+    shared = np.where(leans.absolute, leans.level, leans.origin)
     for j in range(theta.shape[1]):
-        shared, tested = theta.copy(), np.zeros(theta.shape, dtype=bool)
-        shared[:, j], tested[:, j] = leans.level[j] if leans.absolute[j] else leans.origin[:, j], True
-        at = model.curvature((shared[votes.annotator] * votes.delta).sum(axis=1))
-        mine = votes.design(tested)
-        scores, variance = mine.T @ at.score, sparse.csr_array(mine.T @ (at.information @ mine))
+        lean = np.where(np.arange(theta.shape[1]) == j, shared, theta)
+        at = model.curvature((lean[votes.annotator] * votes.delta).sum(axis=1))
+        mine = lean_design(votes.annotator, votes.delta[:, [j]], len(theta))
+        variance = sparse.csr_array(mine.T @ (at.information @ mine))
         if clusters is not None:
             of = np.unique(np.asarray(clusters)[votes.row], return_inverse=True)[1]
-            shape = (len(of), int(of.max(initial=-1)) + 1)
-            member = sparse.csr_array((at.score, (np.arange(len(of)), of)), shape=shape)
+            member = lean_design(of, at.score[:, None], int(of.max(initial=-1)) + 1)
             each = sparse.csr_array(mine.T @ member)
             variance = sparse.csr_array(each @ each.T)
         mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
         if mean > 0:
-            p_value[j] = chdtrc(mean**2 / spread, (scores**2).sum() * mean / spread)
+            squares = float(((mine.T @ at.score) ** 2).sum())
+            p_value[j] = chdtrc(mean**2 / spread, squares * mean / spread)
     return p_value
 
 
@@ -156,10 +157,10 @@ def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
         rows = np.flatnonzero(informed & (leans.finite_se[:, j] > 0))
         rows = rows[_largest_groups(leans.component[rows, j])]
         if len(rows):
-            present, sizes = np.unique(of[rows], return_counts=True)
             group = leans.component[rows, j]
-            designs = ((x[:, None] == np.unique(x)).astype(float) for x in (of[rows], group))
-            found = _between_classes(_uncorrelated(leans, rows, j, *designs), sizes)
+            present, sizes = np.unique(of[rows], return_counts=True)
+            design = np.equal.outer(of[rows], present), np.equal.outer(group, np.unique(group))
+            found = _between_classes(*_uncorrelated(leans, rows, j, np.hstack(design) * 1.0), sizes)
             offset[present, j], reach[present, j], p_value[j] = found
     return ClassOffsets(offset, offset - reach, offset + reach, n, p_value)
 
@@ -171,45 +172,47 @@ def _largest_groups(group: Ints) -> Bools:
     return np.isin(of, largest) & (sizes[of] > 1)
 
 
-class _Estimates(NamedTuple):
-    """Estimates, designs and the variances of their errors, turned so that errors are uncorrelated."""
+def _uncorrelated(leans: Leans, rows: Ints, j: int, design: Floats) -> tuple[Floats, Floats, Floats]:
+    """Leans toward attribute j, the design and the errors' variances, turned so that errors are uncorrelated.
 
-    value: Floats
-    classes: Floats
-    groups: Floats
-    variance: Floats
-
-
-def _uncorrelated(leans: Leans, rows: Ints, j: int, classes: Floats, groups: Floats) -> _Estimates:
-    """Some annotators' leans toward attribute j; their errors count as uncorrelated where that is not known."""
+    They count as that where they are not known.
+    """
     value, variance = leans.finite_deviation[rows, j], leans.finite_se[rows, j] ** 2
     if leans.covariance is None:
-        return _Estimates(value, classes, groups, variance)
+        return value, design, variance
     place = rows * leans.deviation.shape[1] + j
     errors = leans.covariance[np.ix_(place, place)]
     errors = np.where(np.isnan(errors), np.diag(variance), errors)
     # the level of a group is in the design: added to the errors, which leave it open, it changes no contrast
-    variance, turn = np.linalg.eigh(errors + variance.mean() * (groups @ groups.T))
-    variance = np.maximum(variance, 1e-9 * variance.max())
-    return _Estimates(turn.T @ value, turn.T @ classes, turn.T @ groups, variance)
+    together = np.equal.outer(leans.component[rows, j], leans.component[rows, j])
+    variance, turn = np.linalg.eigh(errors + variance.mean() * together)
+    return turn.T @ value, turn.T @ design, np.maximum(variance, 1e-9 * variance.max())
 
 
-def _between_classes(found: _Estimates, sizes: Ints) -> tuple[Floats, Floats, float]:
+def _between_classes(
+    value: Floats, design: Floats, variance: Floats, sizes: Ints
+) -> tuple[Floats, Floats, float]:
     """Offset of each class that is there, half the length of its interval, and the test's p-value."""
-    n_classes, design = len(sizes), np.hstack([found.classes, found.groups])
+    n_classes, groups = len(sizes), design[:, len(sizes) :]
     contrast = np.eye(n_classes, design.shape[1])
     contrast[:, :n_classes] -= sizes / sizes.sum()
-    rank, alone = (int(np.linalg.matrix_rank(x)) for x in (design, found.groups))
-    residual, df = len(found.value) - rank, rank - alone
-    variance = found.variance + _between_variance(found, design, residual)
-    least, coefficients, spread = _weighted_squares(found.value, design, variance)
+    rank, alone = (int(np.linalg.matrix_rank(x)) for x in (design, groups))
+    residual, df = len(value) - rank, rank - alone
+
+    def excess(between: float) -> float:
+        return _weighted_squares(value, design, variance + between)[0] - residual
+
+    if residual > 0 and excess(0.0) > 0:
+        # with the sum of all squares for a variance less than one is left
+        variance = variance + brentq(excess, 0.0, (value**2).sum(), rtol=1e-6)
+    least, coefficients, spread = _weighted_squares(value, design, variance)
     estimable = np.abs(contrast - contrast @ np.linalg.pinv(design) @ design).max(axis=1) < _NO_SPREAD
     offset = np.where(estimable, contrast @ coefficients, np.nan)
     if residual < 1 or df < 1 or least <= 0:
         return offset, np.full(n_classes, np.nan), np.nan
     scale = least / residual
     reach = stdtrit(residual, 0.975) * np.sqrt(scale * np.diag(contrast @ spread @ contrast.T))
-    gained = max(_weighted_squares(found.value, found.groups, variance)[0] - least, 0.0)
+    gained = max(_weighted_squares(value, groups, variance)[0] - least, 0.0)
     return offset, reach, float(fdtrc(df, residual, gained / df / scale))
 
 
@@ -220,18 +223,6 @@ def _weighted_squares(value: Floats, design: Floats, variance: Floats) -> tuple[
     inverse = np.linalg.pinv(x, rcond=1e-10)
     coefficients = inverse @ y
     return float(((y - x @ coefficients) ** 2).sum()), coefficients, inverse @ inverse.T
-
-
-def _between_variance(found: _Estimates, design: Floats, residual: int) -> float:
-    """What brings the weighted squares about the design down to their degrees of freedom; 0 where they are fewer."""
-
-    def excess(variance: float) -> float:
-        return _weighted_squares(found.value, design, found.variance + variance)[0] - residual
-
-    if residual < 1 or excess(0.0) <= 0:
-        return 0.0
-    # with the sum of all squares for a variance less than one is left
-    return float(brentq(excess, 0.0, float((found.value**2).sum()), rtol=1e-6))
 
 
 class Recommendation(NamedTuple):
@@ -257,29 +248,25 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
     """
     spread, is_known = "spread not known", not np.isnan(shrunk.tau)
     if is_known:
-        spread = (
-            f"spread tau {shrunk.tau:.2f}, 95 % interval {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
-        )
+        ends = f"{shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+        spread = f"spread tau {shrunk.tau:.2f}, 95 % interval {ends}"
     if class_test_p is not None and class_test_p < LEVEL:
         told = f"test of no class difference: {_p(class_test_p)}; {spread}"
         return Recommendation("class", f"Classes of annotators differ ({told}).")
-    differ = shrunk.tau_low > 0
+    is_spread = differ = shrunk.tau_low > 0
     if not np.isnan(equal_leans_p):
         differ = equal_leans_p < LEVEL
         spread = f"test of one shared lean: {_p(equal_leans_p)}; {spread}"
     if differ:
         return Recommendation("shared_mean", f"Annotators differ ({spread}).")
-    reason = (
-        "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
-    )
-    if is_known:
-        reason = (
-            f"The votes do not show that annotators differ ({spread}). "
-            f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
-        )
-    if is_known and shrunk.tau_low > 0:
-        reason = f"Whether annotators differ is not settled: the test does not show it, the spread does ({spread})."
-    return Recommendation("pooled", reason)
+    if not is_known:
+        why = "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+    elif is_spread:
+        why = f"Whether annotators differ is not settled: the test does not show it, the spread does ({spread})."
+    else:
+        possible = f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
+        why = f"The votes do not show that annotators differ ({spread}). {possible}"
+    return Recommendation("pooled", why)
 
 
 def _p(value: float) -> str:
@@ -362,22 +349,20 @@ def pool_agreement(
     (5, 0.6, 0.2, 0.28)
     """
     votes, share = _shares(comparison, sign, annotator)
-    labels = np.asarray(comparison if clusters is None else clusters)[votes]
-    n = len(votes)
-    if not n:
+    if not len(votes):
         return PoolAgreement(0, 0, *[np.nan] * 5)
-    interval = cluster_mean(share, labels)
+    interval = cluster_mean(share, np.asarray(comparison if clusters is None else clusters)[votes])
     percent, low, high = interval.estimate, max(interval.low, 0.0), min(interval.high, 1.0)
     if interval.se < _NO_SPREAD:
         low, high = (float(end) for end in wilson_ends(np.array(percent), np.array(interval.n)))
     return PoolAgreement(
         n_comparisons=len(np.unique(np.asarray(comparison)[votes])),
-        n_votes=n,
+        n_votes=len(votes),
         percent=percent,
         low=low,
         high=high,
         kappa=2 * percent - 1,
-        alpha=1 - (1 - percent) * (2 * n - 1) / n,
+        alpha=1 - (1 - percent) * (2 - 1 / len(votes)),
     )
 
 
@@ -440,10 +425,10 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
     >>> self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1]).values.tolist()
     [[0, 0, True]]
     """
-    votes = pd.DataFrame({"annotator": annotator, "comparison": comparison, "sign": np.asarray(sign)})
-    found = votes.groupby(["annotator", "comparison"])["sign"].agg(["size", "nunique"])
-    again = found[found["size"] > 1].reset_index()
-    return again[["annotator", "comparison"]].assign(contradicted=again["nunique"] > 1)
+    votes = pd.DataFrame({"annotator": annotator, "comparison": comparison, "sign": sign})
+    found = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
+    sides = found.groupby(["annotator", "comparison"])["sign"].nunique()
+    return (sides > 1).reset_index(name="contradicted")
 
 
 # -- who judged which comparisons ----------------------------------------------------------------------------
@@ -502,7 +487,12 @@ def assignment_test(
     votes = votes[order]
     people = np.unique(annotator[votes], return_inverse=True)[1]
     cross = delta[votes] != 0
-    stacks = _exchangeable(blocks, cross)
+    # comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes
+    kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.intp))])
+    judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
+    labels = np.unique(kind[judged], axis=0, return_inverse=True)[1].reshape(-1)
+    alike = (judged[labels == label] for label in range(labels.max(initial=-1) + 1))
+    stacks = [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
     if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):
         return AssignmentTest(np.nan, np.nan)
     stratum = np.zeros(len(votes), dtype=np.intp)
@@ -521,17 +511,8 @@ def assignment_test(
         exchanged[i] = sum(variance(others) for variance in between)
     observed = sum(variance(people) for variance in between)
     # equal values may differ by rounding
-    as_large = (exchanged >= observed * (1 - 1e-9)).sum()
-    return AssignmentTest(float((1 + as_large) / (1 + n_permutations)), observed)
-
-
-def _exchangeable(blocks: ComparisonBlocks, cross: Bools) -> list[Ints]:
-    """Comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes."""
-    kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.int64))]).astype(np.int64)
-    judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
-    labels = np.unique(kind[judged], axis=0, return_inverse=True)[1].reshape(-1)
-    alike = (judged[labels == label] for label in range(labels.max(initial=-1) + 1))
-    return [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
+    as_large = int((exchanged >= observed * (1 - 1e-9)).sum())
+    return AssignmentTest((1 + as_large) / (1 + n_permutations), observed)
 
 
 def _between_annotators(
@@ -577,23 +558,20 @@ def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: i
         return values - (blocks.sums(values) / blocks.sizes)[blocks.comparison]
 
     def summed(values: Floats) -> Floats:
-        return np.bincount(people, weights=rest(values), minlength=n_annotators).astype(float)
+        return np.bincount(people, rest(values), n_annotators).astype(float)
 
     probes = np.random.default_rng(0).choice([-1.0, 1.0], (_PROBES, n_annotators))
     trace = len(vote) - len(blocks.starts)
     trace_of_square = np.mean([np.sum(summed(probe[people]) ** 2) for probe in probes])
     score = summed(vote)
     total = np.sum(rest(vote) ** 2) / max(trace, 1)
-    excess = float(np.sum(score**2) - total * trace)
+    excess = np.sum(score**2) - total * trace
     if excess <= 0 or trace_of_square <= trace:
         return np.zeros(n_annotators)
-    between = excess / float(trace_of_square - trace)
+    between = excess / (trace_of_square - trace)
     ridge = max(total - between, 0.01 * total) / between
-
-    def laplacian(x: Floats) -> Floats:
-        return summed(x[people]) + ridge * x
-
-    system = LinearOperator((n_annotators,) * 2, matvec=laplacian, dtype=np.float64)
+    shape, laplacian = (n_annotators,) * 2, lambda x: summed(x[people]) + ridge * x
+    system = LinearOperator(shape, matvec=laplacian, dtype=np.float64)
     return cg(system, score, rtol=1e-4, maxiter=100)[0]
 
 
