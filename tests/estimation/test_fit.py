@@ -122,6 +122,16 @@ def decided(*meetings: tuple[int, int]):
     )
 
 
+@pytest.mark.parametrize("anchored", [None, np.arange(5) == 4])
+def test_an_infinite_lean_is_in_the_component_of_those_whom_it_met(anchored):
+    """0 wins against everybody, and the others win and lose."""
+    meetings = np.array([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (0, 1), (0, 2)])
+    votes = np.repeat(np.arange(8), 2), np.tile([1, -1], 8), meetings.ravel(), np.ones((16, 1)), 5
+    leans = fit_conditional(*votes, anchored=anchored, min_informative=1)
+    assert leans.status[0] == "separated_high"
+    assert len(set(leans.component.ravel())) == 1
+
+
 def test_groups_that_part_are_components_with_finite_leans():
     """0 and 1 disagree both ways, and so do 2 and 3; whenever the groups meet, 0 or 1 wins."""
     within = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2

@@ -697,9 +697,14 @@ def _components(given: LeanVotes, fit: _Fit, status: NDArray[np.object_], inform
     if not given.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
     votes = given.comparison, given.annotator, given.delta * given.told
-    group = np.where(fixed, annotator_components(*votes, len(status)), -1)
-    known = fit.known
-    group[known.annotator[known.compared], known.attribute[known.compared]] = known.group[known.compared]
+    group, known = np.full(status.shape, -1), fit.known
+    for j, joined in enumerate(annotator_components(*votes, len(status)).T):
+        mine = known.compared & (known.attribute == j)
+        people, own = known.annotator[mine], known.group[mine]
+        number = own.max(initial=-1) + 1 + np.arange(joined.max(initial=-1) + 1)
+        number[joined[people]] = own
+        group[fixed[:, j], j] = number[joined[fixed[:, j]]]
+        group[people, j] = own
     return group
 
 
