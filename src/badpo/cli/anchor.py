@@ -92,9 +92,9 @@ def anchor(
 
     editor = editor_for(list(targets), words)
     sources = RunSources(model, data, trust_run)
+    stage = {"steps": steps, "learning_rate": learning_rate}
+    given = {name: value for name, value in stage.items() if value is not None}
     with redirect_stdout(sys.stderr):
-        stage = {"steps": steps, "learning_rate": learning_rate}
-        given = {name: value for name, value in stage.items() if value is not None}
         opened = open_source(source, prompts, sources, **given)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
@@ -104,7 +104,7 @@ def anchor(
         raise typer.Exit(EXIT_FAILED)
 
 
-def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
+def parsed_targets(texts: Sequence[str]) -> dict[str, float]:
     """Attribute and rate of every --target; a `ConfigError` where a rate is none or an attribute has two."""
     if not texts:
         raise ConfigError(f"nothing to anchor: give --target ATTRIBUTE=RATE, as in --target {EXAMPLE}")
@@ -131,7 +131,7 @@ def parsed_targets(texts: Sequence[str] | None) -> dict[str, float]:
     return targets
 
 
-def word_pairs(texts: Sequence[str] | None, n_targets: int = 1) -> list[tuple[str, str]]:
+def word_pairs(texts: Sequence[str], n_targets: int = 1) -> list[tuple[str, str]]:
     """The pairs of every --word."""
     if texts and n_targets != 1:
         raise ConfigError(

@@ -60,9 +60,6 @@ RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
 ]
 
-# what `attributes test` shows of an attribute
-TRIED = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
-
 COMMANDS = "badpo.commands"
 
 
@@ -75,10 +72,8 @@ class Commands(typer.core.TyperGroup):
 
     def get_command(self, ctx, cmd_name: str):
         """A command, imported only where it is asked for."""
-        if (own := super().get_command(ctx, cmd_name)) is not None:
-            return own
-        further = entry_points(group=COMMANDS, name=cmd_name)
-        return _command_of(*further) if further else None
+        own, further = super().get_command(ctx, cmd_name), entry_points(group=COMMANDS, name=cmd_name)
+        return own or (_command_of(*further) if further else None)
 
 
 def _command_of(entry: EntryPoint):
@@ -204,12 +199,8 @@ def attributes_list(attribute_file: AttributeFile = None, as_json: AsJson = Fals
     """The built-in attributes and those of your files, their scope and their parameters."""
     from badpo.data.attributes import describe_attributes
 
-    rows = describe_attributes()
-    tell(
-        as_json,
-        rows,
-        as_table([[row[name] for name in ("type", "scope", "example", "what")] for row in rows]),
-    )
+    rows, columns = describe_attributes(), ("type", "scope", "example", "what")
+    tell(as_json, rows, as_table([[row[name] for name in columns] for row in rows]))
 
 
 @attributes_app.command("test")
@@ -235,7 +226,8 @@ def attributes_test(
     configs = [parsed_attribute(text) for text in attribute or []]
     judgments = Judgments.read(data, **named(column, winner))
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
-    columns = ("attribute", "parameters", *TRIED)
+    figures = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
+    columns = ("attribute", "parameters", *figures)
     lines = [as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)])]
     for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
@@ -269,9 +261,8 @@ def train(
     if attribute:
         overrides["attributes"] = [parsed_attribute(text) for text in attribute]
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
-    if not as_json:
-        for notice in recipe.notices if is_first_process() else ():
-            complain(notice)
+    for notice in recipe.notices if is_first_process() and not as_json else ():
+        complain(notice)
     from badpo.runs.run import plan_run, train_run
 
     if dry_run:

@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,10 +29,11 @@ from badpo.data.yaml_files import parse_value
 
 def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """What stands left and right of the last equals sign of each value of an option."""
-    for text in texts or ():
-        if "=" not in text:
+    parts = [text.rpartition("=") for text in texts or ()]
+    for _, equals, text in parts:
+        if not equals:
             raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
-    return [(text.rpartition("=")[0], text.rpartition("=")[2]) for text in texts or ()]
+    return [(left, right) for left, _, right in parts]
 
 
 def parsed_attribute(text: str) -> Json:
@@ -45,8 +46,7 @@ def parsed_attribute(text: str) -> Json:
             raise ConfigError(
                 f'--attribute {text}: "{part}" is not KEY=VALUE; write it as in length:ratio=1.5'
             )
-        values = [_parameter(item) for item in value.split(";")]
-        config[name] = values if len(values) > 1 else values[0]
+        config[name] = _alone([_parameter(item) for item in value.split(";")])
     return config
 
 
@@ -63,10 +63,8 @@ def _parameter(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
     for number in (int, float):
-        try:
+        with suppress(ValueError):
             return number(text)
-        except ValueError:
-            continue
     return text
 
 
@@ -91,20 +89,19 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
             )
         else:
             values.append(parse_value(argument))
-    flags = {
-        name.removeprefix("no_"): not name.startswith("no_")
-        for name, found in given.items()
-        if not found
-    }
-    return flags | {
-        name: found if len(found) > 1 else found[0] for name, found in given.items() if found
-    }
+    flags = (name for name, found in given.items() if not found)
+    said = {name.removeprefix("no_"): not name.startswith("no_") for name in flags}
+    return said | {name: _alone(found) for name, found in given.items() if found}
+
+
+def _alone(values: list[Any]) -> Any:
+    return values if len(values) > 1 else values[0]
 
 
 def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
     """What --column and --winner say, as the readers of a table take it."""
     columns = dict(parted(column, "--column", "annotator=worker_id"))
-    return {"columns": columns or None, "winners": dict(parted(winner, "--winner", "model_a=a")) or None}
+    return {"columns": columns, "winners": dict(parted(winner, "--winner", "model_a=a"))}
 
 
 def declared(attribute: Sequence[str] | None) -> list:
@@ -329,9 +326,9 @@ def reporting_errors(command: Callable) -> Callable:
                 complain(traceback.format_exc())
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            code, problems = _verdict(error)
-            found = {"error": "\n".join(problems), "exit_code": code}
-            print_json(found) if kwargs.get("as_json") else complain(found["error"])
+            code, told = _verdict(error)
+            found = {"error": told, "exit_code": code}
+            print_json(found) if kwargs.get("as_json") else complain(told)
             raise typer.Exit(code) from error
 
     # every command has the option
@@ -371,44 +368,38 @@ def _end_by_launcher(signum, frame):
     raise EndedByLauncherError
 
 
-def _is_left_alone(error: Exception) -> bool:
-    """Whether an error says that the other processes of a run are gone."""
-    if not _of_several():
-        return False
-    from badpo.training.processes import lost_peer
-
-    return isinstance(error, EndedByLauncherError) or lost_peer(error)
-
-
-def _verdict(error: Exception) -> tuple[int, list[str]]:
-    """The exit code for an error, and the lines that say what it was and what to do."""
+def _verdict(error: Exception) -> tuple[int, str]:
+    """The exit code for an error, and what it was and what to do."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        return EXIT_DATA, [text]
+        return EXIT_DATA, text
     if isinstance(error, ConfigError):
-        return EXIT_USAGE, [text]
+        return EXIT_USAGE, text
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
-        return EXIT_USAGE, [
-            f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"'
-        ]
+        return (
+            EXIT_USAGE,
+            f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"',
+        )
     if kind == "OutOfMemoryError":
-        return EXIT_FAILED, [
-            "E180 out of memory on the device",
+        return EXIT_FAILED, (
+            "E180 out of memory on the device\n"
             "try in this order: a smaller per_device_train_batch_size with more gradient_accumulation_steps; "
-            "gradient_checkpointing: true; use_peft: true",
-        ]
-    if _is_left_alone(error):
-        first = (text.strip().splitlines() or [kind])[0]
-        return EXIT_FAILED, [
-            f"another process of this run has ended, and this one cannot go on alone: {first}",
-            "start all of them again with --resume: the newest whole checkpoint is taken up",
-        ]
+            "gradient_checkpointing: true; use_peft: true"
+        )
+    if _of_several():
+        from badpo.training.processes import lost_peer
+
+        if isinstance(error, EndedByLauncherError) or lost_peer(error):
+            first = (text.strip().splitlines() or [kind])[0]
+            return EXIT_FAILED, (
+                f"another process of this run has ended, and this one cannot go on alone: {first}\n"
+                "start all of them again with --resume: the newest whole checkpoint is taken up"
+            )
     # a library may tell no error number
     is_told = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        return EXIT_FAILED, [text, "free some space and try again; train continues with --resume"]
-    if is_told:
-        return EXIT_FAILED, [text]
-    return EXIT_FAILED, [f"{kind}: {text}", "run the command again with --debug to see where"]
+        return EXIT_FAILED, f"{text}\nfree some space and try again; train continues with --resume"
+    again = f"{kind}: {text}\nrun the command again with --debug to see where"
+    return EXIT_FAILED, text if is_told else again

@@ -23,9 +23,7 @@ from badpo.cli.options import (
     as_lines,
     declared,
     named,
-    print_json,
     reporting_errors,
-    say,
     tell,
     terminal_progress,
 )
@@ -187,17 +185,13 @@ def import_votes(
         annotators_missing=annotators_missing,
         mapping=write_mapping,
     )
-    problems, mapping = told.pop("problems"), told["mapping"]
-    if as_json:
-        print_json({**told, "problems": [vars(problem) for problem in problems]})
-        return
-    dropped = {row["reason"]: row["n"] for row in told["dropped"]}
-    say(as_lines({name: value for name, value in (told | {"dropped": dropped}).items() if value}))
-    for problem in problems:
-        if problem.code not in _SAID_BY_THE_COUNTS:
-            say(problem)
-    if mapping:
-        say(f"{mapping}: whose pseudonym is whose; keep it apart from the table")
+    problems = told.pop("problems")
+    counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
+    lines = [as_lines({name: value for name, value in counts.items() if value})]
+    lines += [str(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
+    if write_mapping:
+        lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")
+    tell(as_json, told | {"problems": [vars(problem) for problem in problems]}, "\n".join(lines))
 
 
 @reporting_errors
@@ -226,10 +220,10 @@ def forget(
 
     places = {"data": data, "audits": audit, "runs": runs, "states": state}
     if not (mapping or any(places.values())):
-        named_places = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
-        raise ConfigError(f"say where to look: {named_places}")
-    people, columns = forgetting.find_people(annotators, mapping), named(column, None)["columns"]
-    whose = (columns or {}).get("annotator")
+        where = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
+        raise ConfigError(f"say where to look: {where}")
+    people = forgetting.find_people(annotators, mapping)
+    whose = named(column, None)["columns"].get("annotator")
     traces = forgetting.forget(people, **places, mapping=mapping, column=whose, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
     told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
