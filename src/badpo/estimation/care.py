@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import sparse
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError
 from scipy.optimize import minimize_scalar
 from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import betaln, chdtrc, expit, log_softmax, logsumexp, softmax
@@ -26,7 +26,7 @@ from scipy.special import betaln, chdtrc, expit, log_softmax, logsumexp, softmax
 from badpo.estimation.conditional_likelihood import sorted_blocks
 from badpo.estimation.fit import Leans
 from badpo.estimation.newton import LARGEST_FACTORED, NOTHING, Curvature, Information
-from badpo.estimation.shrinkage import Mixture
+from badpo.estimation.shrinkage import Mixture, inverted
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import lean_design
 
@@ -344,11 +344,10 @@ def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Fl
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
     """Inverse and log-determinant; directions along which the likelihood bends upward are taken as bending down."""
     try:
-        factor = cho_factor(matrix)
+        return inverted(matrix)
     except LinAlgError:
         size, along = np.linalg.eigh(matrix)
-        factor = cho_factor((along * np.maximum(np.abs(size), LOOSE)) @ along.T)
-    return cho_solve(factor, np.eye(len(matrix))), 2 * float(np.log(np.diag(factor[0])).sum())
+        return inverted((along * np.maximum(np.abs(size), LOOSE)) @ along.T)
 
 
 # -- the line --------------------------------------------------------------------------------------------------

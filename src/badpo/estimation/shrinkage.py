@@ -20,13 +20,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.interpolate import PchipInterpolator
 from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
-from scipy.special import chdtri, ndtr, ndtri
+from scipy.special import chdtri, logit, ndtr, ndtri, softmax
 
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
@@ -46,12 +47,12 @@ LARGEST_SAMPLE = 1000
 LARGEST_DENSE = 600
 FEW = 40
 MOST_EXPLAINED = 0.9
-NEWTON_STEPS = 50
+NEWTON_STEPS, MOST_HALVINGS = 50, 40
 NODES = 11
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
 LIKELY = 0.5
 NARROWEST, WIDEST = 0.01, 0.99
-_POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+_POINTS, _WEIGHTS = np.array(hermegauss(15))[..., None]
 
 
 # -- posteriors ------------------------------------------------------------------------------------------------
@@ -61,7 +62,7 @@ _POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
 class Mixture:
     """Row k, one for each annotator, is the distribution sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
 
-    All three are of shape (m, n_parts) or broadcast to it; the standard deviations are above 0.
+    All three are of shape (m, n_parts); the standard deviations are above 0.
     """
 
     means: Floats
@@ -86,12 +87,10 @@ class Mixture:
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
         """``n`` draws of every row by itself, of shape (n, m)."""
-        shape = np.broadcast_shapes(self.means.shape, self.sds.shape, self.weights.shape)
-        means, sds, weights = (np.broadcast_to(x, shape) for x in (self.means, self.sds, self.weights))
-        ends = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+        ends = np.cumsum(self.weights, axis=1) / self.weights.sum(axis=1, keepdims=True)
         part = np.array([(ends < random.random((len(ends), 1))).sum(axis=1) for _ in range(n)])
-        chosen = np.arange(shape[0]), np.minimum(part, shape[1] - 1)
-        return means[chosen] + sds[chosen] * random.standard_normal(part.shape)
+        chosen = np.arange(len(ends)), np.minimum(part, ends.shape[1] - 1)
+        return self.means[chosen] + self.sds[chosen] * random.standard_normal(part.shape)
 
     def quantile(self, probability: float) -> Floats:
         """The value below which every row has the given probability, to a billionth of the spread of its parts."""
@@ -163,46 +162,33 @@ class Spread:
         squares = (weight * (self.value - center[..., None]) ** 2).sum(axis=-1)
         return (np.log(weight).sum(axis=-1) - np.log(total) - squares) / 2
 
+    def at(self, share: float | Floats) -> Floats:
+        """The log-likelihood of some shares."""
+        return self.log_likelihood(_tau_at(share, self.scale))
+
     @cached_property
     def share(self) -> float:
         """The most likely tau / (scale + tau)."""
         shares = np.linspace(0.0, 1.0, 101)[:-1]
-        best = int(self.log_likelihood(self.at(shares)).argmax())
+        best = int(self.at(shares).argmax())
         found = minimize_scalar(
-            lambda share: -float(self.log_likelihood(self.at(share))),
+            lambda share: -float(self.at(share)),
             bounds=(shares[max(best - 1, 0)], min(shares[best] + 0.01, 1 - 1e-6)),
             method="bounded",
             options={"xatol": 1e-8},
         )
-        is_above = self.log_likelihood(self.at(found.x)) > self.log_likelihood(0.0)
-        return float(found.x) if is_above else 0.0
-
-    def at(self, share: Any) -> Any:
-        """Tau at some shares."""
-        return _tau_at(share, self.scale)
+        return float(found.x) if self.at(found.x) > self.at(0.0) else 0.0
 
     def ends(self, drop: float) -> Floats:
         """Shares where the likelihood has fallen by ``drop`` on either side; the range's end where it never does."""
-        target = self.log_likelihood(self.at(self.share)) - drop
 
         def above(share: float) -> float:
-            return float(self.log_likelihood(self.at(share)) - target)
+            return float(self.at(share) - self.at(self.share)) + drop
 
         ends = (0.0, 1 - 1e-12)
         return np.array(
             [brentq(above, *sorted((end, self.share))) if above(end) < 0 else end for end in ends]
         )
-
-    def posterior(self) -> tuple[Floats, Floats]:
-        r"""Shares and their posterior masses under a flat prior of :math:`\tau^2`.
-
-        It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold
-        the truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
-        maximization"). Up to three annotators do not outvote it: tau may then be large, and next to nothing is shrunk.
-        """
-        low, high = self.ends(NEGLIGIBLE) if len(self.value) > 1 else (0.0, 1.0)
-        shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
-        return shares, _masses_of(shares, self.log_likelihood(self.at(shares)))
 
 
 def _tau_at(share: Any, scale: float) -> Any:
@@ -210,13 +196,14 @@ def _tau_at(share: Any, scale: float) -> Any:
     return scale * share / (1 - share)
 
 
-def _masses_of(shares: Floats, log_likelihood: Floats) -> Floats:
-    """Posterior masses at taus with shares = tau / (scale + tau), under a flat density of tau^2."""
-    # which is share / (1 - share)^3 in the shares
-    mass = (
-        np.exp(log_likelihood - log_likelihood.max()) * shares / (1 - shares) ** 3 * np.gradient(shares)
-    )
-    return mass / mass.sum()
+def _flat(shares: Floats) -> Floats:
+    r"""Log-masses of shares under a flat density of :math:`\tau^2`, which is share / (1 - share)^3 in them.
+
+    It has no unit of its own, and of the flat priors it is the one whose posterior intervals of the leans hold the
+    truth as often as they say (Morris and Tang, 2011, "Estimating random effects via adjustment for density
+    maximization"). Up to three annotators do not outvote it: tau may then be large, and next to nothing is shrunk.
+    """
+    return np.log(shares / (1 - shares) ** 3 * np.gradient(shares))
 
 
 def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
@@ -228,7 +215,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
 
     The estimate of tau maximises the restricted likelihood (mu integrated out under a flat prior), and its interval
     is where that likelihood falls by less than 1.92 from the top. The posterior of d_k does not plug that estimate
-    in: it is averaged over tau as `Spread.posterior` weighs it. With few votes or annotators the posterior intervals
+    in: it is averaged over tau under a flat density of its square. With few votes or annotators the posterior intervals
     are therefore wider than plain empirical Bayes.
 
     Parameters
@@ -261,14 +248,59 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     if not known.any():
         return _nothing_known(len(value))
     spread = Spread(value[known], error[known])
-    of_tau = np.nan, 0.0, np.inf
+    (low, high), of_tau = (0.0, 1.0), (np.nan, 0.0, np.inf)
     if known.sum() > 1:
-        low, high = spread.at(spread.ends(DROP)).tolist()
-        of_tau = float(spread.at(spread.share)), low, high
-    shares, masses = spread.posterior()
-    taus = spread.at(shares)
-    normal = _normal_posterior(spread, known, taus, masses)
-    return _believed("estimate", known, normal, spread, shares, taus, of_tau)
+        low, high = spread.ends(NEGLIGIBLE)
+        tau, lowest, highest = _tau_at(np.array([spread.share, *spread.ends(DROP)]), spread.scale)
+        of_tau = tau, lowest, highest
+    shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
+    taus, log_prior = _tau_at(shares, spread.scale), _flat(shares)
+    weight = 1 / (taus**2 + spread.se[:, None] ** 2)
+    total = weight.sum(axis=0)
+    everyone = (each[:, None] for each in _all(spread, known))
+    means, variances = _drawn_to(spread.value @ weight / total, total, taus, *everyone)
+    masses = np.tile(softmax(spread.log_likelihood(taus) + log_prior), (len(known), 1))
+    normal = Mixture(means, np.sqrt(variances), masses)
+    return _believed("estimate", known, normal, spread, taus, log_prior, of_tau)
+
+
+def _drawn_to(
+    center: Floats, total: Floats, sd: Floats, value: Floats, se: Floats
+) -> tuple[Floats, Floats]:
+    r"""Mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu` and variance under a normal prior."""
+    kept = sd**2 / (sd**2 + se**2)
+    return kept * value + (1 - kept) * center, kept * se**2 + (1 - kept) ** 2 / total
+
+
+def _all(spread: Spread, known: Bools) -> tuple[Floats, Floats]:
+    """Estimates and errors of all annotators; who has none has one that says nothing."""
+    value, se = np.zeros(len(known)), np.full(len(known), 1e6 * spread.se.max())
+    value[known], se[known] = spread.value, spread.se
+    return value, se
+
+
+def _priors(taus: Floats) -> Floats:
+    """Priors as mixtures of three normals: shares, offsets from the center and sds, each (3, n_priors, n_taus, 1).
+
+    The normal prior, then those under which a few lean far: all around the others, or on either side of them.
+    """
+    found = [((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))]
+    for far, ratio in product(FAR_SHARES, FAR_RATIOS):
+        found.append(((1 - far, far, 0.0), (0.0, 0.0, 0.0), (1.0, ratio, 1.0)))
+        found.append(((1 - far, far / 2, far / 2), (0.0, -ratio, ratio), (1.0, 1.0, 1.0)))
+    share, offset, sd = np.array(found).transpose(1, 2, 0)[..., None]
+    narrow = taus / np.sqrt((share * (sd**2 + offset**2)).sum(axis=0))
+    return np.stack([share * np.ones_like(taus), offset * narrow, sd * narrow])[..., None]
+
+
+def _seen(prior: Floats, value: Floats, se: Floats, center: Floats) -> tuple[Floats, Floats, Floats]:
+    """Precision of each estimate under each part, its log-likelihood, and the chance of each part given it."""
+    share, offset, sd = prior
+    weight = 1 / (sd**2 + se**2)
+    with np.errstate(divide="ignore"):
+        part = np.log(share) + (np.log(weight) - weight * (value - offset - center[..., None]) ** 2) / 2
+    log_likelihood = np.logaddexp.reduce(part, axis=0)
+    return weight, log_likelihood, np.exp(part - log_likelihood)
 
 
 def _believed(
@@ -276,64 +308,13 @@ def _believed(
     known: Bools,
     normal: Mixture,
     spread: Spread,
-    shares: Floats,
     taus: Floats,
+    log_prior: Floats,
     of_tau: tuple[float, float, float],
 ) -> Shrunk:
-    """What follows from the estimates of those who are known, their posterior under a normal prior, and tau."""
-    tau, low, high = of_tau
-    posterior = normal if np.isnan(tau) else _with_far_leans(normal, spread, known, shares, taus)
-    reliability = float(np.mean(tau**2 / (tau**2 + spread.se**2)))
-    of = np.where(known, basis, "prior").astype(object)
-    return Shrunk(posterior, of, tau, low, high, reliability)
+    r"""What follows from tau, the estimates of those who are known, and the posterior under a normal prior.
 
-
-def _normal_posterior(spread: Spread, known: Bools, taus: Floats, masses: Floats) -> Mixture:
-    r"""Given tau, d_k is normal with mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu`; averaged over tau."""
-    m, value, se = len(known), spread.value[:, None], spread.se[:, None]
-    weight = 1 / (taus**2 + se**2)
-    total = weight.sum(axis=0)
-    center = (weight * value).sum(axis=0) / total
-    means, variances = np.tile(center, (m, 1)), np.tile(taus**2 + 1 / total, (m, 1))
-    kept = taus**2 * weight
-    means[known] = kept * value + (1 - kept) * center
-    variances[known] = kept * se**2 + (1 - kept) ** 2 / total
-    return Mixture(means, np.sqrt(variances), masses)
-
-
-class _Prior(NamedTuple):
-    """Priors as mixtures of three normals: shares, offsets from the center and sds, each (3, n_priors, n_taus, 1)."""
-
-    share: Floats
-    offset: Floats
-    sd: Floats
-
-    def seen(self, value: Floats, se: Floats, center: Floats) -> tuple[Floats, Floats, Floats]:
-        """Precision of each estimate under each part, its log-likelihood, and the chance of each part given it."""
-        weight = 1 / (self.sd**2 + se**2)
-        distance = value - self.offset - center[..., None]
-        with np.errstate(divide="ignore"):
-            part = np.log(self.share) + (np.log(weight) - weight * distance**2) / 2
-        log_likelihood = np.logaddexp.reduce(part, axis=0)
-        return weight, log_likelihood, np.exp(part - log_likelihood)
-
-
-def _priors(taus: Floats) -> _Prior:
-    """The normal prior, then those under which a few lean far: all on either side of the others, or around them."""
-    found = [((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))]
-    for far, ratio in product(FAR_SHARES, FAR_RATIOS):
-        found.append(((1 - far, far, 0.0), (0.0, 0.0, 0.0), (1.0, ratio, 1.0)))
-        found.append(((1 - far, far / 2, far / 2), (0.0, -ratio, ratio), (1.0, 1.0, 1.0)))
-    share, offset, sd = np.array(found).transpose(1, 2, 0)[..., None]
-    narrow = taus / np.sqrt((share * (sd**2 + offset**2)).sum(axis=0))
-    parts = (np.broadcast_to(share, (*share.shape[:2], len(taus))), offset * narrow, sd * narrow)
-    return _Prior(*(each[..., None] for each in parts))
-
-
-def _with_far_leans(
-    normal: Mixture, spread: Spread, known: Bools, shares: Floats, taus: Floats
-) -> Mixture:
-    r"""The posterior averaged over a normal prior and priors under which a few annotators lean far.
+    With two estimates or more, that is averaged with those under priors by which a few annotators lean far.
 
     .. math:: d_k \sim (1 - \pi) N(\mu, t^2) + \pi N(\mu, r^2 t^2) \quad\text{or}\quad
         (1 - \pi) N(\mu, t^2) + \tfrac{\pi}{2} N(\mu - r t, t^2) + \tfrac{\pi}{2} N(\mu + r t, t^2)
@@ -343,33 +324,39 @@ def _with_far_leans(
     far from a tight crowd a normal prior takes the crowd for wider than it is and its people for outstanding. The
     center mu is the most likely one, by the EM iteration, with the error of a mean.
     """
+    of = np.where(known, basis, "prior").astype(object)
+    reliability = float(np.mean(of_tau[0] ** 2 / (of_tau[0] ** 2 + spread.se**2)))
+    if len(spread.value) == 1:
+        return Shrunk(normal, of, *of_tau, reliability)
     # more annotators than this would not change the weights, only take longer
     step = -(-len(spread.value) // LARGEST_SAMPLE)
     value, se, prior = spread.value[::step], spread.se[::step], _priors(taus)
-    center = np.full(prior.sd.shape[1:3], np.median(value))
+    center = np.full(prior.shape[2:4], np.median(value))
     for _ in range(CENTERINGS):
-        weight, log_likelihood, chance = prior.seen(value, se, center)
+        weight, log_likelihood, chance = _seen(prior, value, se, center)
         weight = weight * chance
         total = weight.sum(axis=(0, 3))
-        center = (weight * (value - prior.offset)).sum(axis=(0, 3)) / total
-    masses = _masses_of(shares, log_likelihood.sum(axis=-1) - np.log(total) / 2)
-    # who has no estimate has one that says nothing
-    value, se = np.zeros(len(known)), np.full(len(known), 1e6 * spread.se.max())
-    value[known], se[known] = spread.value, spread.se
-    by_normal = np.broadcast_to(masses[0].sum() * normal.weights, normal.means.shape)
-    parts = [(normal.means, normal.sds, by_normal)]
+        center = (weight * (value - prior[1])).sum(axis=(0, 3)) / total
+    masses = softmax(log_likelihood.sum(axis=-1) - np.log(total) / 2 + log_prior)
+    parts = [Mixture(normal.means, normal.sds, masses[0].sum() * normal.weights)]
+    value, se = _all(spread, known)
     for i in 1 + np.flatnonzero(masses[1:].sum(axis=1) > UNLIKELY):
-        one = _Prior(*(each[:, i] for each in prior))
-        weight, _, chance = one.seen(value, se, center[i])
-        chance, kept = chance * masses[i][:, None], one.sd**2 * weight
-        mean = kept * value + (1 - kept) * (center[i][:, None] + one.offset)
-        square = mean**2 + kept * se**2 + (1 - kept) ** 2 / (step * total[i][:, None])
+        _, offset, sd = one = prior[:, :, i]
+        chance = _seen(one, value, se, center[i])[2] * masses[i][:, None]
+        mean, variance = _drawn_to(center[i][:, None] + offset, step * total[i][:, None], sd, value, se)
         mass = chance.sum(axis=1)
         safe = np.maximum(mass, 1e-300)
-        mean, square = (chance * mean).sum(axis=1) / safe, (chance * square).sum(axis=1) / safe
+        square = (chance * (mean**2 + variance)).sum(axis=1) / safe
+        mean = (chance * mean).sum(axis=1) / safe
         sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * taus.max() ** 2))
-        parts.append((mean.T, sd.T, mass.T))
-    means, sds, weights = (np.hstack(each) for each in zip(*parts, strict=True))
+        parts.append(Mixture(mean.T, sd.T, mass.T))
+    return Shrunk(_joined(parts), of, *of_tau, reliability)
+
+
+def _joined(parts: list[Mixture]) -> Mixture:
+    """All parts of some mixtures, with weights that add up to 1."""
+    of_all = zip(*(vars(part).values() for part in parts), strict=True)
+    means, sds, weights = (np.hstack(each) for each in of_all)
     return Mixture(means, sds, weights / weights.sum(axis=1, keepdims=True))
 
 
@@ -378,18 +365,16 @@ def averaged(one: Shrunk, other: Shrunk, chance: float) -> Shrunk:
 
     Which of the two holds is the same for all annotators. Less than a tenth of chance adds nothing to the interval.
     """
-    shape = (len(one.basis), -1)
-    both = [
-        [np.broadcast_to(each, belief.posterior.means.shape) for each in vars(belief.posterior).values()]
-        for belief in (one, other)
-    ]
-    both[0][2], both[1][2] = (1 - chance) * both[0][2], chance * both[1][2]
-    means, sds, weights = (np.hstack(pair).reshape(shape) for pair in zip(*both, strict=True))
-    held = [belief for belief, share in ((one, 1 - chance), (other, chance)) if share > 0.1]
-    likelier = other if chance > 0.5 else one
+    both = (one, 1 - chance), (other, chance)
+    held = [belief for belief, share in both if share > 0.1]
     return replace(
-        likelier,
-        posterior=Mixture(means, sds, weights),
+        other if chance > 0.5 else one,
+        posterior=_joined(
+            [
+                replace(belief.posterior, weights=share * belief.posterior.weights)
+                for belief, share in both
+            ]
+        ),
         basis=one.basis,
         tau_low=min(belief.tau_low for belief in held),
         tau_high=max(belief.tau_high for belief in held),
@@ -400,7 +385,7 @@ def averaged(one: Shrunk, other: Shrunk, chance: float) -> Shrunk:
 
 
 class _Pool:
-    """The informative votes, and the leans they inform: annotator, attribute and group of each.
+    """The informative votes, and the leans they inform: attribute and group of each.
 
     A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
     varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
@@ -412,8 +397,7 @@ class _Pool:
     def __init__(self, votes: LeanVotes) -> None:
         informed = votes.counted(votes.told) > 0
         known = identified_leans(votes, informed, by_rank=False)
-        self.n_annotators, q = informed.shape
-        self.annotator, self.attribute, self.group = known.annotator, known.attribute, known.label
+        self.informed, self.attribute, self.group = informed, known.attribute, known.label
         self.companions = np.where(known.absolute, np.inf, known.member @ known.size)
         self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
         self.design = votes.design(informed)
@@ -421,8 +405,8 @@ class _Pool:
         self.row, self.dispersion = votes.row, 1.0
         self.point = self.expanded(np.zeros(self.design.shape[1]))
         diagonal = self.point.information.diagonal()
-        total, self.n_leans = np.bincount(self.attribute, diagonal, q), informed.sum(axis=0)
-        self.scale = np.sqrt(np.maximum(self.n_leans, 1) / np.where(total > 0, total, 1.0))
+        total = np.bincount(self.attribute, diagonal, informed.shape[1])
+        self.scale = np.sqrt(np.maximum(informed.sum(axis=0), 1) / np.where(total > 0, total, 1.0))
 
     def value(self, leans: Floats) -> float:
         """The log-likelihood."""
@@ -452,14 +436,6 @@ class _Point(NamedTuple):
     information: sparse.csr_array
 
 
-class _Posterior(NamedTuple):
-    """Leans given the spreads: mean and sd of each, and the log marginal likelihood of the spreads."""
-
-    mean: Floats
-    sd: Floats
-    log_marginal: float
-
-
 def shrink_votes(
     comparison: ArrayLike,
     sign: ArrayLike,
@@ -474,8 +450,8 @@ def shrink_votes(
 
     by Laplace's approximation around the penalised fit, times for every lean the ratio of its own integral to
     Laplace's, of a logistic likelihood with the same first four derivatives there. The posterior is averaged over tau
-    under the density of `Spread.posterior`. By simulation (`docs/results/audit_statistics.md`) the
-    intervals keep their promise from about ten informative votes each, where estimates with normal errors do not.
+    under a flat density of its square. By simulation (`docs/results/audit_statistics.md`) the intervals keep their
+    promise from about ten informative votes each, where estimates with normal errors do not.
 
     Parameters
     ----------
@@ -505,7 +481,7 @@ def shrink_votes(
     """
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
     spread, dispersion = pool.scale.copy(), np.ones(len(pool.scale))
-    known = np.flatnonzero(pool.n_leans > 1).tolist()
+    known = np.flatnonzero(pool.informed.sum(axis=0) > 1).tolist()
     rounds = (1 if len(known) < 2 else 2) if clusters is None else ROUNDS_OF_CLUSTERS
     for _ in range(rounds):
         before = dispersion.copy()
@@ -513,14 +489,14 @@ def shrink_votes(
             pool.temper(dispersion[j])
             at = _profile(pool, spread, j)
             best = minimize_scalar(
-                lambda share, at=at: -at(share).log_marginal,
+                lambda share, at=at: -at(share)[2],
                 bounds=(NARROWEST, WIDEST),
                 method="bounded",
                 options={"xatol": 1e-2},
             )
             if clusters is not None:
-                dispersion[j] = _dispersion(pool, at(float(best.x)), np.asarray(clusters))[j]
-            spread[j] = _tau_at(float(best.x), pool.scale[j])
+                dispersion[j] = _dispersion(pool, at(best.x)[1], np.asarray(clusters))[j]
+            spread[j] = _tau_at(best.x, pool.scale[j])
         if clusters is not None and np.abs(dispersion - before).max() < SETTLED:
             break
     found = [_nothing_known(n_annotators)] * len(spread)
@@ -530,19 +506,19 @@ def shrink_votes(
     return tuple(found)
 
 
-def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], _Posterior]:
-    """The posterior as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
+def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], tuple[Floats, Floats, float]]:
+    """What is known given the spreads, as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
     mine = np.arange(len(spread)) == j
     return lambda share: _given_spreads(pool, np.where(mine, _tau_at(share, pool.scale), spread))
 
 
-def _dispersion(pool: _Pool, posterior: _Posterior, clusters: NDArray) -> Floats:
+def _dispersion(pool: _Pool, sd: Floats, clusters: NDArray) -> Floats:
     r"""How much more than the model says the scores of clusters vary, for each attribute; at least 1.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
-    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at
-    the mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
+    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at the
+    mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
     """
     entries = pool.design.tocoo()
     cluster = np.unique(clusters, return_inverse=True)[1][pool.row]
@@ -552,7 +528,7 @@ def _dispersion(pool: _Pool, posterior: _Posterior, clusters: NDArray) -> Floats
     at, into = pool.point.at, sparse.csr_array(apart.T)
     score = pool.dispersion * (into @ at.score)
     information = pool.dispersion * (into @ (at.information @ apart))
-    squares = score**2 + information.power(2) @ posterior.sd[lean] ** 2
+    squares = score**2 + information.power(2) @ sd[lean] ** 2
     found, expected = (
         np.bincount(pool.attribute[lean], each, len(pool.scale))
         for each in (squares, information.diagonal())
@@ -561,88 +537,69 @@ def _dispersion(pool: _Pool, posterior: _Posterior, clusters: NDArray) -> Floats
 
 
 def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
-    scale, mine = pool.scale[j], pool.attribute == j
-    shares, found = _nodes(_profile(pool, spread, j), spread[j] / (scale + spread[j]))
-    log_marginal = np.array([one.log_marginal for one in found])
-    taus, people = _tau_at(shares, scale), pool.annotator[mine]
-    means, sds = np.zeros((pool.n_annotators, len(shares))), np.tile(taus, (pool.n_annotators, 1))
-    means[people] = np.stack([one.mean[mine] for one in found], axis=1)
-    sds[people] = np.stack([one.sd[mine] for one in found], axis=1)
-    known = np.isin(np.arange(pool.n_annotators), people)
-    # as normal observations that move N(0, tau^2) to posteriors with these moments
-    masses = _masses_of(shares, log_marginal)
-    best = int(np.abs(taus - np.sqrt(masses @ taus**2)).argmin())
-    mean, variance, prior = means[known, best], sds[known, best] ** 2, taus[best] ** 2
-    precision = np.maximum(1 / variance - 1 / prior, 1e-6 / prior)
-    observed = Spread(mean / variance / precision, 1 / np.sqrt(precision))
-    of_tau = _tau_with_interval(shares, log_marginal, scale)
-    return _believed("votes", known, Mixture(means, sds, masses), observed, shares, taus, of_tau)
-
-
-def _nodes(at: Callable[[float], _Posterior], top: float) -> tuple[Floats, list[_Posterior]]:
-    """Shares around the most likely one, out to where little of the posterior is left or the range ends."""
-    highest = at(top).log_marginal
-    ends = []
-    for limit in (NARROWEST, WIDEST):
-        way, farthest = np.sign(limit - top), abs(limit - top)
+    scale, known, mine = pool.scale[j], pool.informed[:, j], pool.attribute == j
+    at, top = _profile(pool, spread, j), spread[j] / (scale + spread[j])
+    # out to where little of the posterior is left or the range ends
+    least, ends = at(top)[2] - 4.5, []
+    for farthest in (NARROWEST - top, WIDEST - top):
         reach = 0.05 * farthest
-        while reach < farthest and at(top + way * reach).log_marginal > highest - 4.5:
+        while abs(reach) < abs(farthest) and at(top + reach)[2] > least:
             reach *= 1.7
-        ends.append(top + way * min(reach, farthest))
-    shares = np.unique(np.append(np.linspace(ends[0], ends[1], NODES), top))
-    return shares, [at(share) for share in shares]
-
-
-def _tau_with_interval(shares: Floats, log_marginal: Floats, scale: float) -> tuple[float, float, float]:
-    """Tau where the curve through the nodes is highest, and the ends of where it is within 1.92 of that."""
+        ends.append(top + min(reach, farthest, key=abs))
+    shares = np.unique(np.append(np.linspace(min(ends), max(ends), NODES), top))
+    found = zip(*map(at, shares), strict=True)
+    mean, sd, log_marginal = (np.stack(each, axis=-1) for each in found)
+    taus, log_prior = _tau_at(shares, scale), _flat(shares)
+    masses = softmax(log_marginal + log_prior)
+    means, sds = np.zeros((len(known), len(shares))), np.tile(taus, (len(known), 1))
+    means[known], sds[known] = mean[mine], sd[mine]
+    # as normal observations that move N(0, tau^2) to posteriors with these moments
+    best = np.abs(taus - np.sqrt(masses @ taus**2)).argmin()
+    precision = np.maximum(sds[known, best] ** -2 - taus[best] ** -2, 1e-6 * taus[best] ** -2)
+    observed = means[known, best] / sds[known, best] ** 2 / precision
     fine = np.linspace(shares[0], shares[-1], 2001)
     curve = PchipInterpolator(shares, log_marginal)(fine)
-    taus = _tau_at(fine, scale)
-    inside = np.flatnonzero(curve >= curve.max() - DROP)
-    tau = float(taus[curve.argmax()])
-    low = 0.0 if fine[inside[0]] <= NARROWEST + 1e-6 else float(taus[inside[0]])
-    high = np.inf if fine[inside[-1]] >= WIDEST - 1e-6 else float(taus[inside[-1]])
-    return tau, low, high
+    inside = fine[curve >= curve.max() - DROP]
+    tau, low, high = _tau_at(np.array([fine[curve.argmax()], inside[0], inside[-1]]), scale).tolist()
+    low = low if inside[0] > NARROWEST + 1e-6 else 0.0
+    high = high if inside[-1] < WIDEST - 1e-6 else np.inf
+    normal = Mixture(means, sds, np.tile(masses, (len(known), 1)))
+    of = Spread(observed, 1 / np.sqrt(precision))
+    return _believed("votes", known, normal, of, taus, log_prior, (tau, low, high))
 
 
 # -- given the spreads ---------------------------------------------------------------------------------------
 
 
-def _given_spreads(pool: _Pool, spread: Floats) -> _Posterior:
-    precision = 1 / spread[pool.attribute] ** 2
-    here = pool.point
+def _given_spreads(pool: _Pool, spread: Floats) -> tuple[Floats, Floats, float]:
+    """Mean and sd of every lean given the spreads, and their log marginal likelihood."""
+    precision, here = 1 / spread[pool.attribute] ** 2, pool.point
 
     def penalty(leans: Floats) -> float:
-        return float((precision * leans**2).sum() / 2)
+        return float(precision @ leans**2) / 2
 
     for _ in range(NEWTON_STEPS):
         value = here.value - penalty(here.leans)
         curvature = here.information + sparse.diags_array(precision)
         gradient = pool.turned @ here.at.score - precision * here.leans
-        step = _solved(curvature, gradient)
+        if len(gradient) <= LARGEST_DENSE:
+            step = cho_solve(cho_factor(curvature.toarray()), gradient)
+        else:
+            scaling = sparse.diags_array(1 / curvature.diagonal())
+            step = cg(curvature, gradient, rtol=1e-8, M=scaling)[0]
         if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
             break
-        reached = pool.value(here.leans + step)
-        while reached - penalty(here.leans + step) < value - 1e-9 * abs(value):
-            step = step / 2
-            reached = pool.value(here.leans + step)
-            if np.abs(step).max() <= 1e-9:
+        for halvings in range(MOST_HALVINGS):
+            leans = here.leans + 0.5**halvings * step
+            reached = pool.value(leans)
+            if reached - penalty(leans) >= value - 1e-9 * abs(value):
                 break
-        here = pool.expanded(here.leans + step, reached)
+        here = pool.expanded(leans, reached)
     pool.point, mode = here, here.leans + step
-    value += float(gradient @ step) / 2
     variance, log_determinant = _deviation_variances(pool, curvature, precision)
     mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, here.at)
-    log_marginal = value + np.log(precision).sum() / 2 - log_determinant / 2 + gained
-    return _Posterior(mean, sd, float(log_marginal))
-
-
-def _solved(curvature: sparse.csr_array, gradient: Floats) -> Floats:
-    if len(gradient) <= LARGEST_DENSE:
-        return np.asarray(cho_solve(cho_factor(curvature.toarray()), gradient))
-    return np.asarray(
-        cg(curvature, gradient, rtol=1e-8, M=sparse.diags_array(1 / curvature.diagonal()))[0]
-    )
+    log_marginal = value + gained + (gradient @ step + np.log(precision).sum() - log_determinant) / 2
+    return mean, sd, float(log_marginal)
 
 
 def _deviation_variances(
@@ -655,80 +612,63 @@ def _deviation_variances(
     """
     level = 1 / (precision * pool.companions)
     if curvature.shape[0] <= LARGEST_DENSE:
-        variance, log_determinant = _inverse(curvature.toarray())
-        return variance - level, log_determinant
+        inverse, log_determinant = inverted(curvature.toarray())
+        return np.diag(inverse) - level, log_determinant
     diagonal = curvature.diagonal()
     scaling = sparse.diags_array(1 / np.sqrt(diagonal))
-    neighbours = np.asarray((scaling @ curvature @ scaling).power(2).sum(axis=1)).ravel() - 1
+    neighbours = (scaling @ curvature @ scaling).power(2).sum(axis=1) - 1
     left = 1 - np.minimum(neighbours, MOST_EXPLAINED)
     variance = 1 / (diagonal * left)
     log_determinants = np.log(diagonal) + np.log(left) / 2
     for group in np.unique(pool.group[pool.companions <= FEW]):
         members = np.flatnonzero(pool.group == group)
-        block, log_determinant = _inverse(curvature[members][:, members].toarray())
-        variance[members] = block - level[members]
+        inverse, log_determinant = inverted(curvature[members][:, members].toarray())
+        variance[members] = np.diag(inverse) - level[members]
         log_determinants[members] = log_determinant / len(members)
     return variance, float(log_determinants.sum())
 
 
-def _inverse(positive: Floats) -> tuple[Floats, float]:
-    """Diagonal of the inverse of a positive definite matrix, and the matrix's log-determinant."""
-    lower, _ = cho_factor(positive, lower=True)
-    inverse = cho_solve((lower, True), np.eye(len(positive)))
-    return np.diag(inverse).copy(), 2 * float(np.log(np.diag(lower)).sum())
+def inverted(positive: Floats) -> tuple[Floats, float]:
+    """Inverse and log-determinant of a positive definite matrix."""
+    factor = cho_factor(positive)
+    return cho_solve(factor, np.eye(len(positive))), 2 * float(np.log(np.diag(factor[0])).sum())
 
 
 def _one_by_one(
-    pool: _Pool,
-    mode: Floats,
-    variance: Floats,
-    precision: Floats,
-    at: Curvature,
+    pool: _Pool, mode: Floats, variance: Floats, precision: Floats, at: Curvature
 ) -> tuple[Floats, Floats, float]:
-    """Mean and sd of every lean beyond the normal approximation, and what the marginal likelihood gains by it.
+    r"""Mean and sd of every lean beyond the normal approximation, and what the marginal likelihood gains by it.
 
     A lean's likelihood is taken as that of logistic votes in some unit and at some odds, which has the slope and the
-    curvature found at the mode, and the third and fourth derivative, those shared with co-voters included.
+    curvature found at the mode, and the third and fourth derivative, averaged over what co-voters leave open. A vote
+    is won or not, so its cumulants with another of the same comparison follow from the chances p and the covariance c:
+    :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
+    :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
+    skew, spread = 1 - 2 * (pool.won - pool.dispersion * at.score), pool.squares @ variance
+    once, twice = at.information @ (skew * spread), at.information.power(2) @ spread
     information = np.maximum(1 / variance - precision, 1e-9)
-    third, fourth = _higher_derivatives(pool, variance, at)
-    third, fourth = third / information, np.maximum(fourth / information, 0.0)
-    unit = np.sqrt(np.maximum(2 * fourth + 3 * third**2, 1e-6))
+    third = -(pool.turned @ once) / (variance * information)
+    fourth = pool.squares.T @ (2 * pool.dispersion * twice - skew * once) / (variance * information)
+    unit = np.sqrt(np.maximum(2 * np.maximum(fourth, 0.0) + 3 * third**2, 1e-6))
     chance = (1 + third / unit) / 2
     n_votes = information / (unit**2 * chance * (1 - chance))
-    odds = np.log(chance / (1 - chance))
     wins = n_votes * chance + precision * mode / unit
 
     def log_posterior(lean: Floats) -> Floats:
-        x = odds + unit * (lean - mode)
+        x = logit(chance) + unit * (lean - mode)
         return wins * x - n_votes * np.logaddexp(0, x) - precision * lean**2 / 2
 
     # a row for each point
-    points, weights = _POINTS[:, None], _WEIGHTS[:, None] / np.sqrt(2 * np.pi)
-    lean = mode + np.sqrt(variance) * points
-    mass = np.exp(log_posterior(lean) - log_posterior(mode) + points**2 / 2) * weights
-    total = mass.sum(axis=0)
-    mass /= total
-    mean = (mass * lean).sum(axis=0)
-    sd = np.sqrt((mass * (lean - mean) ** 2).sum(axis=0))
-    return mean, sd, float(np.log(total).sum())
-
-
-def _higher_derivatives(pool: _Pool, variance: Floats, at: Curvature) -> tuple[Floats, Floats]:
-    r"""Third and fourth derivative of the log-likelihood in each lean, averaged over what its co-voters leave open.
-
-    A vote is won or not, so its cumulants with another of the same comparison follow from the chances p and the
-    covariance c: :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
-    :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
-    """
-    skew = 1 - 2 * (pool.won - pool.dispersion * at.score)
-    spread = pool.squares @ variance
-    together = at.information
-    third = -(pool.turned @ (together @ (skew * spread)))
-    pairs = skew * (together @ (skew * spread)) - 2 * pool.dispersion * (
-        together.multiply(together) @ spread
+    lean = mode + np.sqrt(variance) * _POINTS
+    mass = (
+        np.exp(log_posterior(lean) - log_posterior(mode) + _POINTS**2 / 2)
+        * _WEIGHTS
+        / np.sqrt(2 * np.pi)
     )
-    return third / variance, -(pool.squares.T @ pairs) / variance
+    total = mass.sum(axis=0)
+    found = Mixture(lean.T, np.zeros_like(lean.T), (mass / total).T)
+    return found.mean, found.sd, float(np.log(total).sum())
 
 
 # -- flags ---------------------------------------------------------------------------------------------------
@@ -797,9 +737,9 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
     array([0.0081, 1.    , 0.0683,    nan])
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p_values = 2 * ndtr(-np.abs(value / error))
-    return q_values(np.where(np.isfinite(value) & (error > 0), p_values, np.nan))
+    told, p_values = np.isfinite(value) & (error > 0), np.full(len(value), np.nan)
+    p_values[told] = 2 * ndtr(-np.abs(value[told] / error[told]))
+    return q_values(p_values)
 
 
 def q_values(p_values: Floats) -> Floats:
