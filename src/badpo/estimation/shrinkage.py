@@ -517,8 +517,8 @@ def _dispersion(pool: _Pool, sd: Floats, clusters: NDArray) -> Floats:
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
-    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at the
-    mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
+    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at
+    the mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
     """
     entries = pool.design.tocoo()
     cluster = np.unique(clusters, return_inverse=True)[1][pool.row]
