@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -122,17 +122,16 @@ def audit(
     judgments = with_models(_judgments(data, attributes, reading), models)
     times, of_times = times_of(judgments, time)
     problems = check(judgments) + of_times
-    if any(problem.severity == "error" for problem in problems):
-        raise DataError(problem for problem in problems if problem.severity == "error")
+    if errors := [problem for problem in problems if problem.severity == "error"]:
+        raise DataError(errors)
     progress("annotators", 0.2)
     design = Design(judgments)
     people = people_of(judgments, design, options)
     both = both_orders(judgments)
     health = data_health(judgments, design, both, source or _named(data))
-    problems += audit_findings(judgments, design, options, people, health["agreement"])
     progress("undeclared features", 0.6)
     features = undeclared_features(judgments)
-    problems += _of_features(judgments, features, design, people)
+    problems += audit_findings(judgments, features, design, options, people, health["agreement"])
     progress("pool", 0.8)
     parts = {
         "data": health,
@@ -144,10 +143,13 @@ def audit(
         "drift": None if times is None else drift(judgments, design, times, min_informative),
         "next": {"votes_needed": next_votes(design, people.leans)},
         "warnings": _as_rows(problems, data),
+        "scan": scan_features(judgments, features),
     }
-    parts["scan"] = scan_features(judgments, features)
-    result = _result(judgments, options, people.table, parts)
-    return replace(result, reread=to_reread(judgments, design, people.table))
+    voted = (people.table["n_judgments"] > 0) & judgments.has_identities
+    annotators = people.table[voted].reset_index(drop=True)
+    annotators.attrs["about_single_people"] = True
+    reread = to_reread(judgments, design, people.table)
+    return AuditResult(_summary(judgments, options, parts), annotators, reread)
 
 
 def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Judgments:
@@ -180,10 +182,8 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     return rows
 
 
-def _result(
-    judgments: Judgments, options: AuditOptions, people: pd.DataFrame, parts: Json
-) -> AuditResult:
-    """The parts of audit.json with what was asked for and a verdict on each attribute, and those who voted."""
+def _summary(judgments: Judgments, options: AuditOptions, parts: Json) -> Json:
+    """The parts of audit.json with what was asked for and a verdict on each attribute."""
     declared = [{**found.config, "name": found.name} for found in judgments.attributes]
     asked = {name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")}
     summary = plain(
@@ -198,10 +198,7 @@ def _result(
     )
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
-    voted = (people["n_judgments"] > 0) & judgments.has_identities
-    annotators = people[voted].reset_index(drop=True)
-    annotators.attrs["about_single_people"] = True
-    return AuditResult(summary, annotators)
+    return summary
 
 
 # -- the data ----------------------------------------------------------------------------------------------------
@@ -210,7 +207,7 @@ def _result(
 def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source: str) -> Json:
     """The part ``data`` of audit.json."""
     n_votes = design.n_votes[design.n_votes > 0]
-    of_people = design.n_votes[pd.isna(design.models)]
+    of_people = design.n_votes[design.is_person]
     wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     votes = design.comparison, design.sign, design.annotator
@@ -219,6 +216,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source
     shown = pd.factorize(judgments.votes["shown_first"])[0]
     repeats = self_contradictions(design.comparison * 3 + shown, *votes[1:])
     contradicted = repeats["annotator"][repeats["contradicted"]]
+    in_both = both["annotator"].unique()
     return {
         "source": source,
         "fingerprint": judgments.fingerprint(),
@@ -245,13 +243,13 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source
             "n_annotators": contradicted.nunique(),
             "share": repeats["contradicted"].mean(),
         },
-        "both_orders": {"n": len(both), "same_share": both["same"].mean(), **_casters(judgments, both)},
+        "both_orders": {
+            "n": len(both),
+            "same_share": both["same"].mean(),
+            "n_annotators": len(in_both),
+            "n_people": design.is_person[in_both].sum(),
+        },
     }
-
-
-def _casters(judgments: Judgments, both: pd.DataFrame) -> Json:
-    cast = judgments.annotators["model"][both["annotator"].unique()]
-    return {"n_annotators": len(cast), "n_people": cast.isna().sum()}
 
 
 def _position(judgments: Judgments) -> Json | None:
@@ -260,16 +258,16 @@ def _position(judgments: Judgments) -> Json | None:
         return None
     position = judgments.with_attributes([Position()])
     (found,) = position.offline_log_odds()
-    ends: tuple[Any, ...] = found.interval()
-    if ends != (None, None):
+    low, high = found.interval()
+    if (low, high) != (None, None):
         # where every vote went one way the interval has one end, and the share itself is the other
-        ends = tuple(found.carrier_wins if end is None else expit(end) for end in ends)
+        low, high = (found.carrier_wins if end is None else float(expit(end)) for end in (low, high))
     return {
         **voters(judgments, position.cross_group()[:, 0]),
         "n_known": found.n_cross,
         "first_wins": found.carrier_wins,
-        "ci_low": ends[0],
-        "ci_high": ends[1],
+        "ci_low": low,
+        "ci_high": high,
     }
 
 
@@ -412,6 +410,7 @@ Found = tuple[Any, ...]
 
 def audit_findings(
     judgments: Judgments,
+    features: Judgments,
     design: Design,
     options: AuditOptions,
     people: AuditedPeople,
@@ -421,15 +420,22 @@ def audit_findings(
     weighted = int((judgments.votes["weight"] != 1).sum())
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
-    are_several = design.has_identities and design.prompt is not None
-    n_prompts = 0 if design.prompt is None else design.prompt.max(initial=-1) + 1
-    are_few = are_several and quality == "conditional" and n_prompts < FEW_PROMPTS
+    n_prompts = (
+        design.prompt.max(initial=-1) + 1 if design.has_identities and design.prompt is not None else 0
+    )
+    is_conditional, n_compared = quality == "conditional", design.comparison.max(initial=-1) + 1
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
-    unlike_chance = "N403" if quality == "conditional" else "W403"
+    unlike_chance = "N403" if is_conditional else "W403"
     rows: list[Found] = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
-        ("column prompt_id", "W413", are_several and quality != "conditional", quality),
-        ("column prompt_id", "N433", are_few, design.comparison.max(initial=-1) + 1, n_prompts),
+        ("column prompt_id", "W413", n_prompts and not is_conditional, quality),
+        (
+            "column prompt_id",
+            "N433",
+            is_conditional and 0 < n_prompts < FEW_PROMPTS,
+            n_compared,
+            n_prompts,
+        ),
         ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
         ("data.agreement", "W430", agreement["percent"] == 1),
         ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),
@@ -438,9 +444,29 @@ def audit_findings(
         sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
         rows += [(f'class "{label}"', "N432", True) for label in sizes.index[sizes == 1]]
     for j, name in enumerate(design.attributes):
+        largest, unit = np.abs(judgments.delta[:, j]).max(initial=0.0), design.unit[j]
+        is_vast, of_cut = largest > OUTLYING * unit, counted(int(design.n_cut[j]), "judgment")
         found = _of_people(j, design, options, people) if design.has_identities else []
-        found += _of_outliers(judgments, design, j)
+        found += [
+            (
+                "W414",
+                design.n_cut[j] * is_vast,
+                of_cut,
+                MOST_UNITS,
+                unit,
+                largest,
+                MOST_UNITS,
+                OUTLYING,
+            )
+        ]
         rows += [(f'attribute "{name}"', *row) for row in found]
+    if design.has_identities:
+        shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
+        leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
+        beside = features_beside_leans(judgments, features, leans)
+        rows += [
+            (f'attribute "{name}"', "W416", True, other, name, *told) for name, other, *told in beside
+        ]
     return [
         Problem(code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1], int(is_found))
         for where, code, is_found, *told in rows
@@ -448,51 +474,29 @@ def audit_findings(
     ]
 
 
-def _of_features(
-    judgments: Judgments, features: Judgments, design: Design, people: AuditedPeople
-) -> list[Problem]:
-    """Features that leans toward a declared attribute may be about."""
-    if not design.has_identities:
-        return []
-    what, remedy = FINDINGS["W416"]
-    shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
-    leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
-    found = features_beside_leans(judgments, features, leans)
-    return [
-        Problem("W416", what.format(feature, name, *told), f'attribute "{name}"', remedy, 1)
-        for name, feature, *told in found
-    ]
-
-
 def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:
-    name, least = design.attributes[j], options.min_informative
-    pool, anchors = people.pool[name], people.checks["anchors"]
-    graph = people.checks["components"]["informative"][name]
-    anchors_p = anchors["equal_leans_p"][name] if anchors else np.nan
+    name, least, checks = design.attributes[j], options.min_informative, people.checks
+    pool, graph = people.pool[name], checks["components"]["informative"][name]
+    anchors_p = checks["anchors"]["equal_leans_p"][name] if checks["anchors"] else np.nan
     informative = people.leans.n_informative[design.n_votes > 0, j]
     n_voted, n_few = len(informative), (informative < least).sum()
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
-    n_informative = int(design.informative[:, j].sum())
-    told_apart = counted(n_informative, "informative vote")
-    is_open = people.checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
-    equal_p, though = pool["equal_leans_p"], ""
-    if equal_p < NOT_RANDOM:
-        though = f", though a test says that they do (p = {equal_p:.2g})"
+    n_informative, equal_p = int(design.informative[:, j].sum()), pool["equal_leans_p"]
+    is_open = checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
+    though = f", though a test says that they do (p = {equal_p:.2g})" * bool(equal_p < NOT_RANDOM)
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
-        ("W408", anchors and not pool["absolute"]),
+        ("W408", checks["anchors"] and not pool["absolute"]),
         ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], " + ".join(sizes)),
-        ("W410", is_open, people.checks["care"]["why"]),
+        ("W410", is_open, checks["care"]["why"]),
         ("N415", n_voted < FEW_ANNOTATORS),
-        ("W409", np.isnan(pool["tau"]) and n_informative, told_apart, though),
+        (
+            "W409",
+            np.isnan(pool["tau"]) and n_informative,
+            counted(n_informative, "informative vote"),
+            though,
+        ),
     ]
-
-
-def _of_outliers(judgments: Judgments, design: Design, j: int) -> list[Found]:
-    """Differences of a continuous attribute that are cut, where they are vast."""
-    n, largest = int(design.n_cut[j]), np.abs(judgments.delta[:, j]).max(initial=0.0)
-    told = counted(n, "judgment"), MOST_UNITS, design.unit[j], largest, MOST_UNITS, OUTLYING
-    return [("W414", n * (largest > OUTLYING * design.unit[j]), *told)]

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +19,7 @@ from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.data.tables import side_pairs
 from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
+from badpo.estimation.pool import summed
 from badpo.estimation.shrinkage import (
     Mixture,
     Shrunk,
@@ -141,79 +141,61 @@ class Design:
 
     Of each vote: ``comparison``; ``stratum``, what is conditioned on in its place (`Judgments.comparable_votes`),
     apart for teams that hardly meet (`weakly_joined_teams`), so that each has a mean of its own; ``annotator``;
-    ``sign``, +1 for a; ``delta``, g(a) - g(b) of each attribute in ``unit``, of which an attribute's differences
-    have at most ``MOST_UNITS`` (``n_cut`` judgments had more), and none where they are ``OUTLYING``; ``cross``,
-    whether the sides differ by more than the attribute's threshold; ``informative``, whether the vote tells
-    annotators apart when nothing is known of the comparison's quality; ``prompt``, None unless prompts have several
-    comparisons. Of each attribute: ``is_shown``, whether it is one of the judgment, such as which side was shown
-    first. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of those that are
-    models; ``n_votes``. Where nobody knows who voted, all votes stand under one annotator.
+    ``sign``, +1 for a; ``delta``, g(a) - g(b) of each attribute in ``unit``, of which differences count as at most
+    ``most_units`` (``n_cut`` judgments had more), and as none where they are ``OUTLYING``; ``cross``, whether the sides
+    differ by more than the attribute's threshold; ``informative``, whether the vote tells annotators apart when nothing
+    is known of the comparison's quality; ``prompt``, None unless prompts have several comparisons. Of each attribute:
+    ``unit``, the difference that leans, tau and rho count per: 1, present against absent, or the median of a continuous
+    one where sides differ, so that its scale moves nothing; ``is_shown``, whether it is one of the judgment, such as
+    which side was shown first. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of
+    models; ``is_person``; ``n_votes``. Where nobody knows who voted, all votes stand under one annotator.
     """
 
     def __init__(self, judgments: Judgments):
-        votes = judgments.votes
+        votes, people, declared = judgments.votes, judgments.annotators, judgments.attributes
         self.comparison, self.annotator, self.sign = (
             votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
         )
+        self.annotators, self.classes, self.models = (
+            people[name].to_numpy() for name in ("pseudonym", "annotator_class", "model")
+        )
+        self.is_person, self.labels = pd.isna(self.models), sorted(set(self.classes) - {None})
+        self.n_votes = np.bincount(self.annotator, minlength=len(people))
+        self.attributes, self.has_identities = judgments.attribute_names, judgments.has_identities
         self.cross = judgments.cross_group()
-        self.is_shown = np.array([one.scope == "judgment" for one in judgments.attributes], dtype=bool)
-        self.unit = standard_units(judgments)
+        self.is_shown = np.array([one.scope == "judgment" for one in declared], dtype=bool)
+        is_continuous = np.array([one.continuous for one in declared], dtype=bool)
+        sizes = pd.DataFrame(np.abs(judgments.delta)).where(self.cross & is_continuous)
+        self.unit = sizes.median().fillna(1.0).to_numpy()
+        self.most_units = most = np.where(is_continuous, MOST_UNITS, np.inf)
         delta = judgments.delta / self.unit
-        most = np.where([attribute.continuous for attribute in judgments.attributes], MOST_UNITS, np.inf)
         self.n_cut = (np.abs(delta) > most).sum(axis=0)
         is_vast = np.abs(delta) > most * OUTLYING / MOST_UNITS
         self.delta = np.where(is_vast, 0.0, np.clip(delta, -most, most))
-        self.stratum, prompt = judgments.comparable_votes(), judgments.prompt_of_votes()
+        prompt = judgments.prompt_of_votes()
         is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * (prompt.max(initial=-1) + 1)
         self.prompt = prompt if is_repeated else None
-        self.stratum = self._within_teams(len(judgments.annotators))
+        self.stratum = judgments.comparable_votes()
+        teams = weakly_joined_teams(self.stratum, self.sign, self.annotator, self.delta, len(people))
+        if teams.any():
+            labels = np.column_stack([self.stratum, teams[self.annotator] * (self.delta != 0)])
+            self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
-        self.annotators = judgments.annotators["pseudonym"].to_numpy()
-        self.classes = judgments.annotators["annotator_class"].to_numpy()
-        self.models = judgments.annotators["model"].to_numpy()
-        self.labels = sorted({label for label in self.classes if label is not None})
-        self.n_votes = np.bincount(self.annotator, minlength=len(self.annotators))
-        self.attributes = judgments.attribute_names
-        self.has_identities = judgments.has_identities
         # what every estimator takes first
-        self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(self.annotators))
-
-    def _within_teams(self, n_annotators: int) -> Ints:
-        """Number of the comparison and, where its sides differ, the team of the vote's annotator."""
-        votes = self.stratum, self.sign, self.annotator, self.delta
-        teams = weakly_joined_teams(*votes, n_annotators)
-        if not teams.any():
-            return self.stratum
-        labels = np.column_stack([self.stratum, teams[self.annotator] * (self.delta != 0)])
-        return np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+        self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(people))
 
     def per_annotator(self, chosen: Bools) -> NDArray[np.int64]:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
-        counts = np.zeros((len(self.annotators), chosen.shape[1]), dtype=np.int64)
-        np.add.at(counts, self.annotator, chosen)
-        return counts
+        return summed(self.annotator, chosen, len(self.annotators)).astype(np.int64)
 
     def raw_rate(self) -> Floats:
         """How often each annotator chose the side with more of an attribute, among their cross-group judgments.
 
         Shape (n_annotators, n_attributes); NaN without such a judgment.
         """
-        chose_more = self.per_annotator(self.cross & (self.sign[:, None] * self.delta > 0))
-        n_cross = self.per_annotator(self.cross)
-        return np.divide(chose_more, n_cross, out=np.full(n_cross.shape, np.nan), where=n_cross > 0)
-
-
-def standard_units(judgments: Judgments) -> Floats:
-    """The difference that leans, tau and rho count per, of shape (n_attributes,).
-
-    1, the attribute present against absent; of a continuous attribute the median difference of the judgments whose
-    sides differ, so that its scale moves nothing.
-    """
-    cross, units = judgments.cross_group(), np.ones(judgments.n_attributes)
-    for j, attribute in enumerate(judgments.attributes):
-        if attribute.continuous and cross[:, j].any():
-            units[j] = np.median(np.abs(judgments.delta[cross[:, j], j]))
-    return units
+        chose_more = self.cross & (self.sign[:, None] * self.delta > 0)
+        with np.errstate(invalid="ignore"):
+            return self.per_annotator(chose_more) / self.per_annotator(self.cross)
 
 
 def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
@@ -249,8 +231,8 @@ def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
     """The judgments, with these annotators named beside those of the class "model"."""
     annotators = judgments.annotators.copy()
     named_annotators(annotators["pseudonym"], models, "models")
-    for name in models:
-        annotators.loc[annotators["pseudonym"] == pseudonyms([name])[0], "model"] = name
+    for pseudonym, name in zip(pseudonyms(models), models, strict=True):
+        annotators.loc[annotators["pseudonym"] == pseudonym, "model"] = name
     return replace(judgments, annotators=annotators)
 
 
@@ -260,12 +242,10 @@ def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 def choose_quality(design: Design, options: AuditOptions, assignment_p: float | None) -> tuple[str, str]:
     """The estimator and the reason for it, as a sentence for people.
 
-    What is asked for; otherwise the conditional one, unless it would leave most annotators without an answer.
-    Conditioning on the votes of a comparison spends those of comparisons with a single vote and of unanimous ones.
-    Where that leaves more than half of the annotators who saw the sides of an attribute differ without an
-    informative vote, for every attribute, the comparisons' qualities are taken as random instead, which uses all
-    votes. That is only right when annotators did not choose, and were not given, particular comparisons; so it is not
-    done when the test of assignment says otherwise.
+    What is asked for; otherwise the conditional one, unless it would leave more than half of those who saw the sides of
+    an attribute differ without an informative vote, for every attribute: it spends the votes of comparisons that are
+    unanimous or have one. Random qualities use all votes, but are only right where comparisons were not chosen, so
+    not when the test of assignment says otherwise.
     """
     if options.quality is not None:
         kind = options.quality.partition(":")[0]
@@ -273,9 +253,9 @@ def choose_quality(design: Design, options: AuditOptions, assignment_p: float | 
     if not design.informative.any() and len(np.unique(design.comparison)) < len(design.comparison):
         return "conditional", UNANIMOUS
     saw = design.per_annotator(design.cross) > 0
-    informed = saw & (design.per_annotator(design.informative) > 0)
-    without = 1 - informed.sum(axis=0) / np.maximum(saw.sum(axis=0), 1)
-    if not (without > 0.5).all() or (saw.sum(axis=0) < 2).any():
+    informed, n_saw = saw & (design.per_annotator(design.informative) > 0), saw.sum(axis=0)
+    without = 1 - informed.sum(axis=0) / np.maximum(n_saw, 1)
+    if not (without > 0.5).all() or (n_saw < 2).any():
         return "conditional", CONDITIONAL
     lacking = f"{without.min():.0%} or more of the annotators have no informative vote"
     if design.cross.sum(axis=0).min() < FEWEST_CROSS:
@@ -313,8 +293,7 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
     ``column`` is the name that the two share: ``score`` for ``score_a`` and ``score_b``.
     """
     numbers = judgments.comparisons.select_dtypes("number")
-    pairs = side_pairs(list(numbers)).items()
-    shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in pairs}
+    shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in side_pairs(numbers).items()}
     if column not in shared:
         raise ConfigError(
             f"quality=fixed:{column}: there are no two number columns {column}_a and {column}_b (_chosen, _rejected) "
@@ -338,15 +317,12 @@ def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
     Leans toward attributes of the judgment, such as which side was shown first, are taken from the logits as far as
     they are believed.
     """
-    is_shown = design.is_shown
     comparison, sign, annotator, delta, m = design.votes
-    shift = np.zeros(len(comparison))
-    for j in np.flatnonzero(is_shown & leans.absolute):
-        believed = shrink_normal(
-            _own(leans, leans.finite_deviation)[:, j], _own(leans, leans.finite_se)[:, j]
-        )
-        shift += np.nan_to_num(believed.posterior.mean)[annotator] * delta[:, j]
-    return fit_care(comparison, sign, annotator, delta[:, ~is_shown], m, shift)
+    own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(comparison))
+    for j in np.flatnonzero(design.is_shown & leans.absolute):
+        believed = shrink_normal(*own[:, :, j]).posterior.mean
+        shift += np.nan_to_num(believed)[annotator] * delta[:, j]
+    return fit_care(comparison, sign, annotator, delta[:, ~design.is_shown], m, shift)
 
 
 def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Shrunk]:
@@ -363,12 +339,11 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
     from_votes = from_votes and not is_normal.all()
     integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
-    deviation, se = _own(leans, leans.finite_deviation), _own(leans, leans.finite_se)
-    found = []
+    own, found = _own(leans, leans.finite_deviation, leans.finite_se), []
     for j, normal in enumerate(is_normal):
-        spread = integrated[j] if integrated and not normal else shrink_normal(deviation[:, j], se[:, j])
+        spread = integrated[j] if integrated and not normal else shrink_normal(*own[:, :, j])
         if j in lines and np.isfinite(spread.tau):
-            left, variance = lines[j].averaged(deviation[:, j], se[:, j])
+            left, variance = lines[j].averaged(*own[:, :, j])
             spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
@@ -376,11 +351,8 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
     return found
 
 
-def _own(leans: Leans, values: Floats) -> Floats:
-    """Estimates or their errors, NaN for those that are none.
-
-    The lean of an anchored annotator is given; that of who is compared with nobody is 0 from themselves by definition.
-    """
+def _own(leans: Leans, *values: Floats) -> Floats:
+    """Estimates and their errors, NaN for those who are anchored, or compared with nobody: their lean is given."""
     return np.where((leans.status == "anchored") | (leans.se == 0), np.nan, values)
 
 
@@ -395,16 +367,17 @@ def annotator_table(
     closely.
     """
     m, q = leans.deviation.shape
-
-    def believed(per_attribute: Sequence[NDArray]) -> NDArray:
-        return np.where(is_shrunk, np.stack(per_attribute, axis=1), np.nan)
-
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
     is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
-    shrunk = believed([one.posterior.mean for one in spreads])
-    prob_exceeds = believed([probability_exceeds(one, options.rho) for one in spreads])
-    own = zip(_own(leans, leans.deviation).T, _own(leans, leans.se).T, strict=True)
-    q_value = np.stack([benjamini_hochberg(deviation, se) for deviation, se in own], axis=1)
+    believed = [
+        (of.mean, of.sd, of.quantile(0.025), of.quantile(0.975), probability_exceeds(one, options.rho))
+        for one in spreads
+        for of in [one.posterior]
+    ]
+    shrunk, post_sd, post_low, post_high, prob_exceeds = np.where(
+        is_shrunk, np.transpose(believed, (1, 2, 0)), np.nan
+    )
+    own = _own(leans, leans.deviation, leans.se)
     enough = leans.n_informative >= options.min_informative
     chances = np.where(enough, prob_exceeds, np.nan).T
     with np.errstate(over="ignore"):
@@ -426,11 +399,11 @@ def annotator_table(
         "ci_low": leans.ci_low,
         "ci_high": leans.ci_high,
         "shrunk": shrunk,
-        "post_sd": believed([one.posterior.sd for one in spreads]),
-        "post_low": believed([one.posterior.quantile(0.025) for one in spreads]),
-        "post_high": believed([one.posterior.quantile(0.975) for one in spreads]),
+        "post_sd": post_sd,
+        "post_low": post_low,
+        "post_high": post_high,
         "odds_ratio": odds_ratio,
-        "q_value": q_value,
+        "q_value": np.stack([benjamini_hochberg(*own[:, :, j]) for j in range(q)], axis=1),
         "prob_exceeds": prob_exceeds,
         "flag": np.stack([bayesian_fdr(chance, options.fdr) for chance in chances], axis=1),
         "status": leans.status,
@@ -468,13 +441,10 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
 
 def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
     """The rows of the annotators' table that are about models, and how often the order changed nothing."""
-    same = both.groupby("annotator")["same"].agg(["size", "mean"])
+    same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
-    rows = table[table["model"].notna() & (table["n_judgments"] > 0)]
-    rows = rows.assign(
-        both_orders=rows["annotator"].map(same["size"]).fillna(0).astype(int),
-        same_share=rows["annotator"].map(same["mean"]),
-    )
+    rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
+    rows["both_orders"] = rows["both_orders"].fillna(0).astype(int)
     return rows.sort_values(["model", "attribute"], kind="stable")[SHOWN_OF_MODELS].to_dict("records")
 
 
@@ -498,8 +468,8 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     Classes are compared by the conditional likelihood without anchors, whatever the annotators' own leans come from.
     """
     anchored = anchored_annotators(design, options)
-    assignment = assignment_test(*design.votes[:4]) if design.has_identities else None
-    quality, why = choose_quality(design, options, assignment.p_value if assignment else None)
+    assignment_p = assignment_test(*design.votes[:4]).p_value if design.has_identities else None
+    quality, why = choose_quality(design, options, assignment_p)
     leans = fit(quality, design, judgments, anchored, options)
     care = care_of(design, judgments, leans)
     equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
@@ -509,40 +479,34 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         equal_p[j] += line.chance * (beside.equal_leans_p[j] - equal_p[j])
     leans = beside.leans
     table = annotator_table(design, leans, spreads, care, options)
-    classes = _classes(design, leans)
-    pool, is_person = {}, pd.isna(design.models)
+    classes, pool = _classes(design, leans), {}
     for j, name in enumerate(design.attributes):
-        groups = _groups(leans, j, is_person)
-        spread = _spread(spreads[j], float(equal_p[j]), groups, *classes[j])
-        counts = _counts(design, leans, j, is_person) | {
-            "n_flagged": table["flag"][table["attribute"] == name].sum()
-        }
-        is_continuous = judgments.attributes[j].continuous
-        counts |= {
+        pool[name] = {
+            **_counts(design, leans, j),
+            "n_flagged": table["flag"][table["attribute"] == name].sum(),
             "is_beside_care": j in beside.lines,
             "unit": design.unit[j],
-            "most_units": MOST_UNITS if is_continuous else None,
+            "most_units": design.most_units[j],
+            **_spread(spreads[j], float(equal_p[j]), _groups(design, leans, j), *classes[j]),
+            **_level(design, leans, j, int(anchored.sum())),
         }
-        pool[name] = counts | spread | _level(leans, j, int(anchored.sum()), is_person)
     checks = {
-        "assignment": assignment and {"p_value": assignment.p_value},
+        "assignment": {"p_value": assignment_p} if design.has_identities else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": _graph(design, leans.component)},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
-        "care": _care(design, judgments, care, bool(beside.lines), table)
-        if design.has_identities
-        else None,
+        "care": _care(design, care, bool(beside.lines), table) if design.has_identities else None,
     }
     return AuditedPeople(leans, spreads, table, pool, checks)
 
 
-def _care(design: Design, judgments: Judgments, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
+def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
     """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
     comparison, sign, annotator, delta, m = design.votes
     return {
         "p_value": equal_care_test(comparison, sign, annotator, delta[:, ~design.is_shown], m),
         "spread": care.spread,
-        "n_told": (care.n_votes >= FEWEST).sum() if not care.unknown else 0,
+        "n_told": 0 if care.unknown else (care.n_votes >= FEWEST).sum(),
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
         "is_used": is_used,
         "is_unknown": bool(care.unknown),
@@ -550,43 +514,37 @@ def _care(design: Design, judgments: Judgments, care: Care, is_used: bool, table
     }
 
 
-def _by_attribute(design: Design, values: Sequence[Any] | NDArray) -> Json:
-    return dict(zip(design.attributes, values, strict=True))
-
-
 def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | None]]:
     """Of each attribute the classes' offsets and the p-value of no difference; nothing with fewer than two classes."""
     if len(design.labels) < 2:
         return [([], None)] * len(design.attributes)
-    number = np.array([design.labels.index(label) if label else -1 for label in design.classes])
     if leans.quality != "conditional" or (leans.status == "anchored").any():
         leans = fit_conditional(*design.votes, clusters=design.prompt)
-    found = class_offsets(leans, number)
-    shown = ("n", "offset", "ci_low", "ci_high")
-    told = (design.per_annotator(design.informative) > 0) & pd.isna(design.models)[:, None]
-    n_people = np.stack([told[design.classes == label].sum(axis=0) for label in design.labels])
+    found = class_offsets(leans, pd.Categorical(design.classes, design.labels).codes)
+    told = (design.per_annotator(design.informative) > 0) & design.is_person[:, None]
+    shown = {
+        "n_people": np.stack([told[design.classes == label].sum(axis=0) for label in design.labels]),
+        **{name: getattr(found, name) for name in ("n", "offset", "ci_low", "ci_high")},
+    }
     rows = [
-        pd.DataFrame(
-            {"class": design.labels, "n_people": n_people[:, j]}
-            | {name: getattr(found, name)[:, j] for name in shown}
-        )
+        [
+            {"class": label} | {name: of[i, j] for name, of in shown.items()}
+            for i, label in enumerate(design.labels)
+        ]
         for j in range(len(design.attributes))
     ]
-    return [(of.to_dict("records"), p) for of, p in zip(rows, found.p_value.tolist(), strict=True)]
+    return list(zip(rows, found.p_value, strict=True))
 
 
-def _groups(leans: Leans, j: int, is_person: Bools) -> list[Json]:
+def _groups(design: Design, leans: Leans, j: int) -> list[Json]:
     """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
-    rows, sizes = [], pd.Series(leans.component[:, j])[leans.component[:, j] >= 0].value_counts()
-    large = sizes.index[sizes >= FEWEST_ANNOTATORS]
-    for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
-        mine = leans.component[:, j] == group
-        own = (_own(leans, each)[mine, j] for each in (leans.finite_deviation, leans.finite_se))
-        found = shrink_normal(*own)
-        rows.append(
-            {"n": mine.sum(), "n_people": (mine & is_person).sum(), "tau": found.tau}
-            | {"tau_ci": [found.tau_low, found.tau_high]}
-        )
+    group = pd.Series(leans.component[:, j])
+    sizes = group[group >= 0].value_counts()
+    large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
+    for mine in (group == each for each in large[:SIZES_SHOWN] if len(large) > 1):
+        found = shrink_normal(*_own(leans, leans.finite_deviation, leans.finite_se)[:, mine, j])
+        row = {"n": mine.sum(), "n_people": (mine & design.is_person).sum(), "tau": found.tau}
+        rows.append(row | {"tau_ci": [found.tau_low, found.tau_high]})
     return rows
 
 
@@ -609,40 +567,45 @@ def _spread(
     }
 
 
-def _counts(design: Design, leans: Leans, j: int, is_person: Bools) -> Json:
+def _counts(design: Design, leans: Leans, j: int) -> Json:
     """How many annotators have which status, and how many of those with a lean are people."""
     told = np.isin(leans.status[:, j].astype(str), TOLD)
     status = pd.Series(leans.status[design.n_votes > 0, j], dtype=object)
-    n_cross, n_groups = design.cross[:, j].sum(), len(set(leans.component[:, j]) - {-1})
+    n_cross = design.cross[:, j].sum()
     return {
-        "components": n_groups,
+        "components": len(set(leans.component[:, j]) - {-1}),
         "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
         "n_estimated": (status == "ok").sum(),
         "n_insufficient": (status == "insufficient").sum(),
         "n_no_information": status.isin(["no_cross", "no_information"]).sum(),
         "n_separated": status.str.startswith("separated").sum(),
-        "n_people_told": (told & is_person).sum(),
+        "n_people_told": (told & design.is_person).sum(),
     }
 
 
-def _level(leans: Leans, j: int, n_anchors: int, is_person: Bools) -> Json:
+def _level(design: Design, leans: Leans, j: int, n_anchors: int) -> Json:
     """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     behind = (leans.se[:, j] > 0) & is_known
     n = int(behind.sum())
     reaches = ndtri(0.975) * leans.level_se[j], stdtrit(n - 1, 0.975) * leans.level_se_beyond[j]
-    ends = [
-        [level - reach, level + reach] if is_known and np.isfinite(reach) else None for reach in reaches
-    ]
-    why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
-    if not (leans.component[:, j] >= 0).any():
-        why = NO_INFORMATION
+    ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
     if is_known:
         is_anchored = (leans.status[:, j] == "anchored").any()
         why = ANCHORED.format(n=counted(n_anchors, "annotator")) if is_anchored else VARIES
-    shown = {"level": level if is_known else None, "level_ci": ends[0], "level_ci_beyond": ends[1]}
-    shown |= {"n_level": n, "n_people_level": (behind & is_person).sum()}
-    return shown | {"absolute": is_known, "absolute_why": why}
+    elif (leans.component[:, j] >= 0).any():
+        why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
+    else:
+        why = NO_INFORMATION
+    return {
+        "level": level,
+        "level_ci": ends[0],
+        "level_ci_beyond": ends[1],
+        "n_level": n,
+        "n_people_level": (behind & design.is_person).sum(),
+        "absolute": is_known,
+        "absolute_why": why,
+    }
 
 
 def _graph(design: Design, labels: Ints) -> Json:
@@ -661,11 +624,11 @@ def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
     leans = fit_conditional(stratum, sign, annotator, delta, len(anchored))
     prompt = None if design.prompt is None else design.prompt[cast]
     equal_p = equal_leans_test(stratum, sign, annotator, delta, leans, prompt)
+    counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_leans_p": equal_p}
     return {
         "n": anchored.sum(),
-        "n_people": (anchored & pd.isna(design.models)).sum(),
+        "n_people": (anchored & design.is_person).sum(),
         "class": options.anchor_class,
         "annotators": sorted(design.annotators[anchored]),
-        "n_cross": _by_attribute(design, design.cross[cast].sum(axis=0)),
-        "equal_leans_p": _by_attribute(design, equal_p),
+        **{key: dict(zip(design.attributes, of, strict=True)) for key, of in counts.items()},
     }

@@ -309,11 +309,8 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
         "watch" or "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one
         prompt is never sure.
     """
-    sign, prompts, cross = (
-        judgments.votes["sign"].to_numpy(),
-        judgments.prompt_of_votes(),
-        measured.cross_group(),
-    )
+    sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
+    cross = measured.cross_group()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
     q_value = q_values(np.array([one.p_value for one in found], dtype=np.float64))
     declared = carrier_sides(judgments.delta, judgments.cross_group())
@@ -358,19 +355,21 @@ def features_beside_leans(
     """
     sign, comparison = (judgments.votes[name].to_numpy() for name in ("sign", "comparison"))
     of_vote = np.nan_to_num(leans)[judgments.votes["annotator"].to_numpy()]
-    declared, features = (carrier_sides(x.delta, x.cross_group()) for x in (judgments, measured))
-    rows, n_tests = [], max(measured.n_attributes * judgments.n_attributes, 1)
-    for j, attribute in enumerate(judgments.attributes):
-        for i, feature in enumerate(measured.attributes):
-            sizes = np.linalg.norm(declared[:, j]) * np.linalg.norm(features[:, i])
-            together = float(declared[:, j] @ features[:, i]) / max(float(sizes), 1.0)
-            if "judgment" in (attribute.scope, feature.scope) or abs(together) < GOES_WITH:
-                continue
-            alike = (declared[:, j] == 0) & (features[:, i] != 0)
-            votes = comparison[alike], sign[alike], features[alike, i], of_vote[alike, j]
-            p_value = shared_lean_p(*votes) * n_tests
-            if p_value < CONFOUNDED:
-                rows.append((attribute.name, feature.name, together, p_value))
+    both = judgments, measured
+    sides = declared, features = [carrier_sides(each.delta, each.cross_group()) for each in both]
+    sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
+    together = declared.T @ features / np.maximum(sizes, 1.0)
+    of_texts = np.multiply.outer(
+        *([one.scope != "judgment" for one in each.attributes] for each in both)
+    )
+    rows = []
+    for j, i in np.argwhere(of_texts & (np.abs(together) >= GOES_WITH)):
+        alike = (declared[:, j] == 0) & (features[:, i] != 0)
+        votes = comparison[alike], sign[alike], features[alike, i], of_vote[alike, j]
+        p_value = shared_lean_p(*votes) * together.size
+        if p_value < CONFOUNDED:
+            names = judgments.attribute_names[j], measured.attribute_names[i]
+            rows.append((*names, float(together[j, i]), p_value))
     return rows
 
 

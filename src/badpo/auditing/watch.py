@@ -129,8 +129,14 @@ class AuditMonitor:
         self._seen[key] = votes
         names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
         sign, delta = sign[first], (np.broadcast_to(delta, shape) / self.units)[first]
-        evidence = _evidence_of(sign > 0, delta)
-        for name, added in zip(names, evidence, strict=True):
+        won, known = sign[:, None] > 0, np.nan_to_num(delta)
+        share = winner_shares(sign, known)[:, None]
+        ratios = log_tilt_ratios(won, share, known)
+        chance = log_chance_ratios(won, won.sum(), len(won), known)
+        care = log_care_ratios(won, share) * bool((delta == 0).all())
+        care = np.broadcast_to(care, (*delta.shape, len(CARE_GRID)))
+        kinds = ratios, chance, care, ratios.any(axis=-1, keepdims=True)
+        for name, added in zip(names, np.concatenate(kinds, axis=-1), strict=True):
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
     def has_seen(self, comparison_id: str) -> bool:
@@ -161,19 +167,19 @@ class AuditMonitor:
         ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
         log_e, log_care = log_e_values(ratios), log_e_values(care)
         lean = lean_e_values(log_e, log_e_values(chance), log_care)
-        n_informative = n_informative[:, 0].astype(np.int64)
-        each = len(self.attributes)
+        n_informative, each = n_informative[:, 0].astype(np.int64), len(self.attributes)
         careless, flag = np.repeat(e_bh(log_care[::each], self.alpha), each), e_bh(log_e, self.alpha)
         readings = [~flag, e_bh(lean, self.alpha), careless]
         less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))
-        toward = np.where(more >= less, "more", "less").astype(object)
+        toward = np.select([n_informative == 0, more >= less], ["", "more"], "less")
+        e_value, e_careless = np.exp(np.minimum([log_e, log_care], _LARGEST_LOG))
         columns = {
             "n_informative": n_informative,
-            "e_value": np.exp(np.minimum(log_e, _LARGEST_LOG)),
-            "toward": np.where(n_informative > 0, toward, ""),
+            "e_value": e_value,
+            "toward": toward.astype(object),
             "flag": flag,
             "reading": np.select(readings, ["", "lean", "care"], "open").astype(object),
-            "e_careless": np.exp(np.minimum(log_care, _LARGEST_LOG)),
+            "e_careless": e_careless,
             "careless": careless,
         }
         return pd.DataFrame(columns, rows).reset_index()
@@ -216,17 +222,6 @@ class AuditMonitor:
         packed = base64.b64decode(state["comparisons"]).hex()
         monitor._seen = {packed[i : i + 16]: packed[i + 16 : i + 24] for i in range(0, len(packed), 24)}
         return monitor
-
-
-def _evidence_of(chose_a: Bools, delta: Floats) -> Floats:
-    """What the votes of one comparison add, of shape (n_votes, n_attributes, n_numbers)."""
-    known = np.nan_to_num(delta)
-    won, share = chose_a[:, None], winner_shares(2 * chose_a - 1, known)[:, None]
-    ratios = log_tilt_ratios(won, share, known)
-    chance = log_chance_ratios(won, chose_a.sum(), len(won), known)
-    care = log_care_ratios(won, share) * bool((delta == 0).all())
-    care = np.broadcast_to(care, (*delta.shape, len(CARE_GRID)))
-    return np.concatenate([ratios, chance, care, ratios.any(axis=-1, keepdims=True)], axis=-1)
 
 
 def _digest(text: str, size: int) -> str:
@@ -353,18 +348,17 @@ def watch(
 
 def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
     """What a look found, with the state that it left."""
-    if reopened := look["reopened"]:
-        named = ", ".join(reopened[:_NAMED])
-        what = f"{counted(len(reopened), 'comparison')} had other votes when counted; the new ones are refused: {named}"
-        again = Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, len(reopened))
-        warnings = [again, *warnings]
-    table = monitor.table()
-    shown = ["attribute", "annotator", "toward", "e_value", "n_informative", "reading"]
-    flagged = table.loc[table["flag"], shown].set_index("attribute")
+    table, n_reopened = monitor.table(), len(look["reopened"])
+    if n_reopened:
+        named = ", ".join(look["reopened"][:_NAMED])
+        what = f"{counted(n_reopened, 'comparison')} had other votes when counted; the new ones are refused: {named}"
+        warnings = [Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened), *warnings]
     if monitor.n_comparisons and not table["n_informative"].any():
         what = "nothing tells annotators apart: wherever the sides differ, all votes are for one of them"
-        problem = Problem("W422", what, "the votes", "let several people judge the same comparisons")
-        warnings = [*warnings, problem]
+        remedy = "let several people judge the same comparisons"
+        warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
+    shown = ["attribute", "annotator", "toward", "e_value", "n_informative", "reading"]
+    flagged = table.loc[table["flag"], shown].set_index("attribute")
     summary = look | {
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
@@ -409,17 +403,13 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
     now: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
     if not state.exists():
         # of a continuous attribute the root mean square of the differences that there are
-        units = [
-            float(np.sqrt(np.mean(delta[delta != 0] ** 2)))
-            if attribute.continuous and delta.any()
-            else 1.0
-            for attribute, delta in zip(judgments.attributes, judgments.delta.T, strict=True)
-        ]
-        return AuditMonitor(**now, alpha=alpha, units=units)
+        delta = pd.DataFrame(judgments.delta)
+        sized = delta.where((delta != 0) & [one.continuous for one in judgments.attributes])
+        units = np.sqrt((sized**2).mean()).fillna(1.0)
+        return AuditMonitor(**now, alpha=alpha, units=units.tolist())
     monitor = AuditMonitor.load(state)
-    was = {"attributes": list(monitor.attributes), "definitions": monitor.definitions}
-    asked = {"attributes": (was, now), "alpha": (monitor.alpha, alpha)}
-    for name, pair in asked.items():
+    was = {name: getattr(monitor, name) for name in now}
+    for name, *pair in (("attributes", was, now), ("alpha", monitor.alpha, alpha)):
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:
             raise ConfigError(

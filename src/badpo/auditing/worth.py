@@ -26,7 +26,7 @@ MOST_REREAD = 20
 WRITE_TIMES = (
     "name the column that says when a vote was cast, with times such as 2026-03-01T12:30, or numbers"
 )
-REREAD = ["annotator", "about", "log_likelihood_ratio", "winner", "vote"]
+REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
 
 
@@ -70,11 +70,11 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
         drawn[:, :, j] = spreads[j].posterior.draws(DRAWS, random)
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
-    groups = {name: [j] for j, name in enumerate(design.attributes)}
-    rows = []
-    for name, group in (groups | ({None: known} if len(known) > 1 else {})).items():
-        differs = np.bincount(design.comparison, design.delta[:, group].any(axis=1)) > 0
-        used = np.flatnonzero(differs[design.comparison] & ~share.isin([0.0, 0.5, 1.0]))
+    is_contested, rows = ~share.isin([0.0, 0.5, 1.0]), []
+    groups = [(name, [j]) for j, name in enumerate(design.attributes)]
+    for name, group in groups + [(None, known)] * (len(known) > 1):
+        differing = design.comparison[design.delta[:, group].any(axis=1)]
+        used = np.flatnonzero(np.isin(design.comparison, differing) & is_contested)
         comparison, sign = np.unique(design.comparison[used], return_inverse=True)[1], design.sign[used]
         row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
         if group[0] in known:
@@ -99,13 +99,13 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
         raise ConfigError(f'time: "{name}" does not go along; read the table with keep=["{name}"]')
     row = judgments.votes["row"]
     written = judgments.votes[name].astype("string").str.strip().replace("", None).astype(object)
-    times = pd.to_numeric(written, errors="coerce").astype(float)
-    if (times.isna() & written.notna()).any():
+    times, is_written = pd.to_numeric(written, errors="coerce").astype(float), written.notna()
+    if (times.isna() & is_written).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
     before = times[np.argsort(row)].ffill().shift().reindex(times.index)
     kinds = {
-        "E156": (times.isna() & written.notna(), "times that cannot be read"),
-        "N417": (written.isna(), "judgments without a time, of which no drift is told"),
+        "E156": (times.isna() & is_written, "times that cannot be read"),
+        "N417": (~is_written, "judgments without a time, of which no drift is told"),
         "N418": (times < before, "times before that of a row above; drift goes by the times"),
     }
     where = f'column "{name}", rows '
@@ -134,11 +134,14 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
     half, prompts = 2 * window > last, judgments.prompt_of_votes()
     halves = (2 * stratum + half)[is_timed], sign[is_timed], (2 * who + half)[is_timed], delta[is_timed]
     leans = fit_conditional(*halves, 2 * m, min_informative=least)
+    status, lean, se = (
+        each.reshape(m, 2, -1) for each in (leans.status, leans.finite_deviation, leans.se)
+    )
+    known = (status == "ok").all(axis=1)
+    change = np.where(known, np.diff(lean, axis=1)[:, 0], np.nan)
     rows = []
     for j, name in enumerate(design.attributes):
-        known = (leans.status[:, j].reshape(m, 2) == "ok").all(axis=1)
-        early, late = (np.where(known, leans.deviation[i::2, j], np.nan) for i in range(2))
-        own = shrink_normal(late - early, np.hypot(leans.se[::2, j], leans.se[1::2, j]))
+        own = shrink_normal(change[:, j], np.hypot(se[:, 0, j], se[:, 1, j]))
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
@@ -148,7 +151,7 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
             first, shown = str(times[window == w].min())[:10], log_odds_row(found, int(of.sum()))
             windows.append({"name": first, **shown, **voters(judgments, of)})
-        row = {"attribute": name, "windows": windows, **voters(judgments, known[who])}
+        row = {"attribute": name, "windows": windows, **voters(judgments, known[who, j])}
         row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
         rows.append(row | {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]})
     return rows
@@ -170,18 +173,20 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
     table = table.assign(about=table["attribute"])
     lean = table[table["flag"]].assign(care=1.0)
     care = table[table["flag_care"]].drop_duplicates("annotator").assign(about="care", shrunk=0.0)
-    rows = []
+    rows, votes = [], [np.empty(0, dtype=np.int64)]
     for flag in pd.concat([lean, care]).to_dict("records"):
-        (who,) = np.flatnonzero(design.annotators == flag["annotator"])
-        votes = np.flatnonzero(design.annotator == who)
-        toward = sign[votes] * design.delta[votes, design.attributes.index(flag["attribute"])]
-        expected = log_expit(flag["care"] * quality[votes] + flag["shrunk"] * toward)
-        gain = expected - log_expit(quality[votes])
-        for i in np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]:
-            winner = "a" if sign[votes[i]] > 0 else "b"
-            rows.append((flag["annotator"], flag["about"], gain[i], winner, votes[i]))
-    found = pd.DataFrame(rows, columns=REREAD)
-    of = judgments.comparisons.iloc[design.comparison[found.pop("vote").astype(int)]]
+        cast = np.flatnonzero(design.annotators[design.annotator] == flag["annotator"])
+        toward = sign[cast] * design.delta[cast, design.attributes.index(flag["attribute"])]
+        expected = log_expit(flag["care"] * quality[cast] + flag["shrunk"] * toward)
+        gain = expected - log_expit(quality[cast])
+        most = np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]
+        rows += [(flag["annotator"], flag["about"], ratio) for ratio in gain[most]]
+        votes.append(cast[most])
+    vote = np.concatenate(votes)
+    of = judgments.comparisons.iloc[design.comparison[vote]]
     numbers, texts = numbered_texts(of, TEXTS)
-    found["comparison_id"] = of["comparison_id"].to_numpy()
-    return found.assign(**dict(zip(TEXTS, texts[numbers], strict=True)))
+    return pd.DataFrame(rows, columns=REREAD).assign(
+        winner=np.where(sign[vote] > 0, "a", "b"),
+        comparison_id=of["comparison_id"].to_numpy(),
+        **dict(zip(TEXTS, texts[numbers], strict=True)),
+    )
