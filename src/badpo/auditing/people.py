@@ -37,7 +37,7 @@ from badpo.estimation.significance import (
     equal_leans_test,
     recommend,
 )
-from badpo.theory import Bools, Floats, Ints
+from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import informative_judgments
 
 # exp(5) is odds of 148 to 1: no distance between people
@@ -128,9 +128,9 @@ class AuditOptions:
             raise ConfigError(f"min_informative must be 1 or more; got {self.min_informative}")
 
     @property
-    def quality_column(self) -> str | None:
-        """The column of ``fixed:COLUMN``; None for the other kinds."""
-        return (self.quality or "").partition(":")[2] or None
+    def quality_column(self) -> str:
+        """The column of ``fixed:COLUMN``; empty for the other kinds."""
+        return (self.quality or "").partition(":")[2]
 
 
 # -- the votes as arrays -----------------------------------------------------------------------------------------
@@ -278,20 +278,17 @@ def fit(
     from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 
     votes, least = design.votes, options.min_informative
-    if options.quality_column is not None:
+    if quality == "random":
+        return fit_random(*votes, anchored=anchored, min_informative=least)
+    if quality == "fixed":
         first = np.unique(design.stratum, return_index=True)[1]
         margins = quality_of(judgments, options.quality_column)[design.comparison[first]]
         return fit_fixed(*votes, margins, anchored=anchored, min_informative=least)
-    if quality == "random":
-        return fit_random(*votes, anchored=anchored, min_informative=least)
     return fit_conditional(*votes, anchored=anchored, min_informative=least, clusters=design.prompt)
 
 
 def quality_of(judgments: Judgments, column: str) -> Floats:
-    """Quality of response a minus that of b, of shape (n_comparisons,), from two columns of the table.
-
-    ``column`` is the name that the two share: ``score`` for ``score_a`` and ``score_b``.
-    """
+    """Quality of a minus that of b for each comparison, from two columns: ``score_a`` and ``score_b`` of ``score``."""
     numbers = judgments.comparisons.select_dtypes("number")
     shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in side_pairs(numbers).items()}
     if column not in shared:
@@ -300,23 +297,18 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
             f"with one value for each comparison.{did_you_mean(column, list(shared))} Found: "
             f"{', '.join(shared) or 'none'}"
         )
-    a, b = shared[column]
-    quality = (numbers[a] - numbers[b]).to_numpy(dtype=np.float64)
-    missing = int((~np.isfinite(quality)).sum())
+    a, b = (numbers[name].to_numpy(dtype=np.float64) for name in shared[column])
+    missing = np.count_nonzero(~np.isfinite(a - b))
     if missing:
         raise ConfigError(
             f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} comparisons have no number; fill "
             "them in or leave these comparisons out"
         )
-    return quality
+    return a - b
 
 
 def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
-    """How closely each annotator follows quality, from comparisons whose responses do not differ in any attribute.
-
-    Leans toward attributes of the judgment, such as which side was shown first, are taken from the logits as far as
-    they are believed.
-    """
+    """How closely each annotator follows quality; leans toward attributes of the judgment are no part of it."""
     comparison, sign, annotator, delta, m = design.votes
     own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(comparison))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
@@ -328,12 +320,9 @@ def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
 def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Shrunk]:
     """What is believed of each attribute's deviations, from a line in care as far as the attribute has one.
 
-    With the conditional likelihood the leans are integrated out of the votes themselves, which holds with few votes
-    per annotator too. Otherwise, and where anchors or the design fix the level, the estimates are taken as normal with
-    their standard errors, and an infinite one as that of its number of votes.
-
-    Where hardly anybody has more than a vote or two on contested comparisons, the likelihood of the spread rises
-    without end: the spread is then not known (tau is NaN), and nothing can be shrunk to it.
+    With the conditional likelihood the leans are integrated out of the votes, which holds with few votes each too, else
+    the estimates are taken as normal. Where hardly anybody has more than a vote or two on contested comparisons the
+    likelihood of the spread rises without end: tau is then NaN, and nothing can be shrunk to it.
     """
     is_normal = leans.absolute | design.is_shown
     from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
@@ -361,10 +350,8 @@ def annotator_table(
 ) -> pd.DataFrame:
     """The rows of ``annotators.parquet``: for each annotator the attributes, in the order of their declaration.
 
-    Shrunken estimates are NaN for who has no informative vote: all that is known of them is the pool. Only who has
-    enough informative votes can be flagged. ``odds_ratio`` is of the shrunken deviation, or of the deviation itself
-    where nothing was shrunk. ``care`` is 1 on average; ``flag_care`` is about following quality less than half as
-    closely.
+    Shrunken estimates are NaN for who has no informative vote; only who has enough of them can be flagged.
+    ``odds_ratio`` is of the shrunken deviation, or of the deviation itself where nothing was shrunk.
     """
     m, q = leans.deviation.shape
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
@@ -479,21 +466,26 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         equal_p[j] += line.chance * (beside.equal_leans_p[j] - equal_p[j])
     leans = beside.leans
     table = annotator_table(design, leans, spreads, care, options)
-    classes, pool = _classes(design, leans), {}
+    classes, pool, graph = _classes(design, leans), {}, {}
     for j, name in enumerate(design.attributes):
+        group = pd.Series(leans.component[:, j])
+        sizes = group[group >= 0].value_counts()
+        outside = (group[design.n_votes > 0] < 0).sum()
+        graph[name] = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
         pool[name] = {
+            "components": len(sizes),
             **_counts(design, leans, j),
             "n_flagged": table["flag"][table["attribute"] == name].sum(),
             "is_beside_care": j in beside.lines,
             "unit": design.unit[j],
             "most_units": design.most_units[j],
-            **_spread(spreads[j], float(equal_p[j]), _groups(design, leans, j), *classes[j]),
+            **_spread(spreads[j], float(equal_p[j]), _groups(design, leans, j, sizes), *classes[j]),
             **_level(design, leans, j, int(anchored.sum())),
         }
     checks = {
         "assignment": {"p_value": assignment_p} if design.has_identities else None,
         "estimator": {"quality": quality, "why": why},
-        "components": {"informative": _graph(design, leans.component)},
+        "components": {"informative": graph},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
         "care": _care(design, care, bool(beside.lines), table) if design.has_identities else None,
     }
@@ -536,12 +528,11 @@ def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | Non
     return list(zip(rows, found.p_value, strict=True))
 
 
-def _groups(design: Design, leans: Leans, j: int) -> list[Json]:
+def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json]:
     """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
-    group = pd.Series(leans.component[:, j])
-    sizes = group[group >= 0].value_counts()
     large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
-    for mine in (group == each for each in large[:SIZES_SHOWN] if len(large) > 1):
+    for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
+        mine = leans.component[:, j] == group
         found = shrink_normal(*_own(leans, leans.finite_deviation, leans.finite_se)[:, mine, j])
         row = {"n": mine.sum(), "n_people": (mine & design.is_person).sum(), "tau": found.tau}
         rows.append(row | {"tau_ci": [found.tau_low, found.tau_high]})
@@ -573,7 +564,6 @@ def _counts(design: Design, leans: Leans, j: int) -> Json:
     status = pd.Series(leans.status[design.n_votes > 0, j], dtype=object)
     n_cross = design.cross[:, j].sum()
     return {
-        "components": len(set(leans.component[:, j]) - {-1}),
         "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
         "n_estimated": (status == "ok").sum(),
         "n_insufficient": (status == "insufficient").sum(),
@@ -606,15 +596,6 @@ def _level(design: Design, leans: Leans, j: int, n_anchors: int) -> Json:
         "absolute": is_known,
         "absolute_why": why,
     }
-
-
-def _graph(design: Design, labels: Ints) -> Json:
-    """Number and sizes of each attribute's components, from the largest down, and who stands outside of all."""
-    graph = {}
-    for name, label in zip(design.attributes, labels[design.n_votes > 0].T, strict=True):
-        sizes = np.sort(np.unique(label[label >= 0], return_counts=True)[1])[::-1]
-        graph[name] = {"n": len(sizes), "sizes": sizes[:SIZES_SHOWN], "outside": (label < 0).sum()}
-    return graph
 
 
 def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:

@@ -130,18 +130,14 @@ def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
     """The lean at other length ratios."""
     words = measure_sides(LengthWords(threshold=0), judgments.comparisons)
     a, b = words[judgments.votes["comparison"].to_numpy()].T
-    longer = [
-        markedly_longer(a, b, ratio) - markedly_longer(b, a, ratio).astype(np.float64)
-        for ratio in LENGTH_RATIOS
-    ]
-    delta = np.stack(longer, axis=1)
-    found = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
-    shown = ("cross_share", "log_odds", "ci_low", "ci_high")
-    rows = [log_odds_row(one, judgments.n_votes) for one in found]
-    return [
-        {"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown}
-        for ratio, row in zip(LENGTH_RATIOS, rows, strict=True)
-    ]
+    shown, rows = ("cross_share", "log_odds", "ci_low", "ci_high"), []
+    for ratio in LENGTH_RATIOS:
+        longer, shorter = markedly_longer(a, b, ratio), markedly_longer(b, a, ratio)
+        delta = (longer - shorter.astype(np.float64))[:, None]
+        (found,) = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
+        row = log_odds_row(found, judgments.n_votes)
+        rows.append({"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown})
+    return rows
 
 
 def plain(value: Any) -> Any:
@@ -230,8 +226,9 @@ def _votes_on_bodies(judgments: Judgments) -> pd.DataFrame:
         "turn": np.where(bodies[0] <= bodies[1], 1, -1),
         "low": bodies.min(axis=0),
         "high": bodies.max(axis=0),
+        "twin": twin,
     }
-    of_comparison = pd.DataFrame(found | {"twin": twin}).iloc[comparison].reset_index(drop=True)
+    of_comparison = pd.DataFrame(found).iloc[comparison].reset_index(drop=True)
     return of_comparison.assign(
         sign=judgments.votes["sign"].to_numpy(), prompt=judgments.prompt_of_votes()
     )
@@ -294,9 +291,8 @@ def undeclared_features(judgments: Judgments) -> Judgments:
 def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     """How the undeclared surface features fare in the votes, and which are worth declaring.
 
-    The features, ``measured``, are those of ``FEATURES``, without the declared ones and, where no vote says which side
-    was shown first, without the position (`undeclared_features`).
-    Sure are those with a q-value of at most ``FALSE_ALARMS``.
+    The features, ``measured``, are those of `undeclared_features`. Sure are those with a q-value of at most
+    ``FALSE_ALARMS``.
 
     Returns
     -------
@@ -347,11 +343,8 @@ def features_beside_leans(
     """Undeclared features that go with an attribute of the responses and with the ``leans`` toward it.
 
     Where the sides do not differ in the attribute, those who lean toward it (n_annotators, n_attributes) must not
-    choose the side with the feature more often than others, or the lean may be one toward the feature.
-
-    Returns
-    -------
-    list of (attribute, feature, correlation of the sides, p-value)
+    choose the side with the feature more often than others, or the lean may be one toward the feature. Rows are
+    attribute, feature, correlation of the sides, p-value.
     """
     sign, comparison = (judgments.votes[name].to_numpy() for name in ("sign", "comparison"))
     of_vote = np.nan_to_num(leans)[judgments.votes["annotator"].to_numpy()]

@@ -333,8 +333,7 @@ def watch(
         if not judgments.has_identities:
             what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
             raise DataError([Problem("E421", what, "column annotator", remedy)])
-        needed = votes_per_comparison
-        is_closed, warnings = _closed(judgments, needed, data, reading.get("columns"))
+        is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading.get("columns"))
         monitor = _monitor(Path(state), judgments, alpha)
         n_before, reopened = monitor.n_comparisons, _feed(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
@@ -425,8 +424,9 @@ def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()
     delta = np.where(judgments.missing, np.nan, judgments.delta)
+    last_rows = votes.groupby("comparison")["row"].last().sort_values(kind="stable")
     rows_of = votes.groupby("comparison").indices
-    for c in sorted(rows_of, key=lambda c: votes["row"].iat[rows_of[c][-1]]):
+    for c in last_rows.index:
         rows = rows_of[c]
         if is_closed[c] or monitor.has_seen(ids[c]):
             try:

@@ -120,9 +120,9 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
 def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) -> list[Json]:
     """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how leans change.
 
-    A window has about as many judgments as any other, and those of one time are together. ``change`` is of the pool,
-    from the first to the last window on a line; ``own_tau`` the spread of annotators' own changes from the first half
-    to the second, of those with ``least`` informative votes in each. Nothing where all have one time.
+    ``change`` is of the pool, from the first to the last window on a line; ``own_tau`` the spread of annotators' own
+    changes from the first half to the second, of those with ``least`` informative votes in each. Nothing where all
+    have one time.
     """
     before, n_timed = times.rank(method="min") - 1, max(int(times.count()), 1)
     n_windows = np.clip(n_timed // WINDOW_SIZE, FEWEST_WINDOWS, MOST_WINDOWS)
