@@ -36,7 +36,7 @@ def run(
 def told_of(*runs: Run) -> list[str]:
     """The title, what DPO did, and a sentence for each other arm."""
     (verdict,) = verdicts(MeasuredRuns("suite", runs, ()))
-    told = [verdict.title, verdict.finding, *verdict.arms]
+    told = [verdict.title, verdict.finding, *(told for _, told in verdict.sentences)]
     return [text.replace("\u00a0", " ").replace("\u2212", "-") for text in told]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from badpo.results.audit_verdicts import (
 )
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
 from badpo.results.words import (
+    DASH,
     LONGEST,
     cleaned,
     count_text,
@@ -66,7 +67,6 @@ def audit_html(summary: Json) -> str:
             **found,
             name=shown(found["data"]["source"]),
             fewest=FEWEST_ANNOTATORS,
-            is_coarse=found["step"] > STEPS[0][1],
             labels=audit_labels(found),
             verdicts=audit_verdicts(found),
             figures=[figure for draw in (class_figure, model_figure) if (figure := draw(found))],
@@ -89,8 +89,11 @@ def shareable(summary: Json) -> Json:
     rounded, ``withheld`` which attributes are left out.
     """
     data, pools = summary["data"], summary["pool"]
-    few = {name for name, pool in pools.items() if _is_of_few(pool)}
-    hidden = {*few, None} if few else few  # what is about all attributes tells of each
+    few = set()  # attributes, and None for all of them, which tells of each
+    for name, pool in pools.items():
+        n_told = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+        if is_about_few(n_told, pool["n_people_told"]):
+            few |= {name, None}
     largest = 0.0
     if data["has_annotators"]:
         largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
@@ -109,7 +112,7 @@ def shareable(summary: Json) -> Json:
         "models": [row for name in pools for row in _telling_models(summary, name, name in few)],
         "checks": _telling_checks(summary["checks"]),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
-        "flips": [row for row in summary["flips"] if row["attribute"] not in hidden],
+        "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
         "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
     }
@@ -131,11 +134,6 @@ def shareable(summary: Json) -> Json:
 
 def _step(largest: float) -> float:
     return next(step for most, step in STEPS if min(largest, 1.0) <= most)
-
-
-def _is_of_few(pool: Json) -> bool:
-    n_told = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
-    return is_about_few(n_told, pool["n_people_told"])
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
@@ -224,14 +222,11 @@ def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
 def _telling_checks(checks: Json) -> Json:
     care, anchors, assignment = (checks[name] for name in ("care", "anchors", "assignment"))
     # one group, or more: how many more is known from the warning
-    groups = {
-        name: {
-            "n": ("none", "one", "several")[min(graph["n"], 2)],
-            "sizes": [size for size in graph["sizes"] if rounded_count(size)],
-            "outside": graph["outside"],
-        }
-        for name, graph in checks["components"]["informative"].items()
-    }
+    groups = {}
+    for name, graph in checks["components"]["informative"].items():
+        several = ("none", "one", "several")[min(graph["n"], 2)]
+        sizes = [size for size in graph["sizes"] if rounded_count(size)]
+        groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
     if care and not rounded_count(care["n_told"]):
         care = {**care, "spread": None}
     return {
@@ -394,10 +389,8 @@ def _turned(counts: list[int | None]) -> str:
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 _WIDTH, _WORST, _MOST_MODELS = 100, 5, 20
-_COLUMNS = (
-    *("attribute", "differs", "wins", "log-odds", "95 % interval"),
-    *("tau", "95 % interval", "estimated"),
-)
+_POOL = ("attribute", "differs", "wins", "log-odds", "95 % interval")
+_COLUMNS = (*_POOL, "tau", "95 % interval", "estimated")
 
 
 def audit_table(summary: Json) -> str:
@@ -426,11 +419,7 @@ def audit_table(summary: Json) -> str:
     if declared := [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
     # what the estimates are worth, before what reading the table noticed
-    problems = sorted(
-        summary["warnings"],
-        key=lambda row: (_SEVERITIES.index(row["severity"]), row["code"][1] != "4"),
-    )
-    if problems:
+    if problems := sorted(summary["warnings"], key=_urgency):
         parts.append(_part("to look at", map(_problem, problems[:_WORST])))
         if len(problems) > _WORST:
             parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json"
@@ -442,16 +431,15 @@ def _part(title: str, sentences: Iterable[str]) -> str:
     return "\n".join([title, *map(wrapped.fill, sentences)])
 
 
-def _cells(row: Json, pool: Json | None) -> Iterator[str]:
-    yield from (percent(row["cross_share"]), percent(row["carrier_wins"]), decimal(row["log_odds"]))
-    yield interval_text(row["ci_low"], row["ci_high"])
+def _cells(row: Json, pool: Json | None) -> list[str]:
+    told = [percent(row["cross_share"]), percent(row["carrier_wins"]), decimal(row["log_odds"])]
+    told.append(interval_text(row["ci_low"], row["ci_high"]))
     if pool is None:
-        yield from [decimal(None)] * 3
-        return
+        return [*told, *[DASH] * 3]
     kinds = ("estimated", "insufficient", "separated", "no_information")
-    n_people = sum(pool[f"n_{kind}"] for kind in kinds)
-    yield from (decimal(pool["tau"]), interval_text(*pool["tau_ci"]))
-    yield f"{pool['n_estimated']:,} of {n_people:,}"
+    counts = [pool[f"n_{kind}"] for kind in kinds]
+    people = f"{counts[0]:,} of {sum(counts):,}"
+    return [*told, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), people]
 
 
 def _model(row: Json) -> str:
@@ -465,6 +453,10 @@ def _model(row: Json) -> str:
         )
     flagged = ", flagged for its lean" * row["flag"] + ", flagged for little care" * row["flag_care"]
     return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
+
+
+def _urgency(row: Json) -> tuple[int, bool]:
+    return _SEVERITIES.index(row["severity"]), row["code"][1] != "4"
 
 
 def _problem(row: Json) -> str:

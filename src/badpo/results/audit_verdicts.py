@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.words import (
+    Verdict,
     attribute_label,
     built_in_of,
     count_text,
@@ -26,24 +25,14 @@ CHANCE = 0.05
 _REASONS = 400
 
 
-@dataclass(frozen=True)
-class AuditVerdict:
-    """The sentences on one attribute: what was found, and under a term each what else there is to know."""
-
-    title: str
-    finding: str
-    sentences: tuple[tuple[str, str], ...]
-
-
-def audit_verdicts(summary: Json) -> list[AuditVerdict]:
+def audit_verdicts(summary: Json) -> list[Verdict]:
     """One verdict for each attribute of an audit, those that are withheld from a page last."""
     labels = audit_labels(summary)
     found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
-    for label in (labels[name] for name in summary.get("withheld", ())):
-        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {label}"
-        found.append(
-            AuditVerdict(label, f"{few}: what they lean toward stands in audit.json alone.", ())
-        )
+    for name in summary.get("withheld", ()):
+        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {labels[name]}"
+        told = f"{few}: what they lean toward stands in audit.json alone."
+        found.append(Verdict(labels[name], told, ()))
     return found
 
 
@@ -55,17 +44,15 @@ def audit_labels(summary: Json) -> dict[str, str]:
 
 def has_usable_spread(pool: Json) -> bool:
     """Whether the votes say how far annotators differ: a size that people can have, with an upper end."""
-    if pool.get("tau") is None:
-        return False
-    return pool["tau"] <= LARGEST_TAU and pool["tau_ci"][1] is not None
+    tau = pool.get("tau")
+    return tau is not None and tau <= LARGEST_TAU and pool["tau_ci"][1] is not None
 
 
 def is_sure(row: Json) -> bool:
     """Whether an interval keeps zero outside."""
     if "is_sure" in row:  # said of a row whose interval is rounded
         return row["is_sure"]
-    low, high = row.get("ci_low"), row.get("ci_high")
-    return (low is not None and low > 0) or (high is not None and high < 0)
+    return (row.get("ci_low") or 0) > 0 or (row.get("ci_high") or 0) < 0
 
 
 def action(row: Json, pool: Json) -> str:
@@ -143,18 +130,17 @@ def _of_group(group: Json) -> str:
     return f"{count_text(group['n'])} annotators, {decimal(group['tau'])} ({interval})"
 
 
-def _verdict(summary: Json, row: Json, label: str) -> AuditVerdict:
+def _verdict(summary: Json, row: Json, label: str) -> Verdict:
     if not row["n_cross"]:
         ever = "hardly ever" if row["n_cross"] is None else "never"
         finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
-        return AuditVerdict(label, finding, (("What to do", advice),))
+        return Verdict(label, finding, (("What to do", advice),))
     pool, settings = summary["pool"].get(row["name"], {}), summary["settings"]
     sentences = [("How sure", _certainty(row))]
     if not summary["data"]["has_annotators"]:
-        sentences.append(
-            ("Annotators", "The table does not say who voted, so how people differ is not known.")
-        )
+        unknown = "The table does not say who voted, so how people differ is not known."
+        sentences.append(("Annotators", unknown))
     elif pool:
         told = spread_sentence(pool, settings["rho"], settings["fdr"])
         sentences += [("Annotators", told), _level(pool)]
@@ -168,7 +154,7 @@ def _verdict(summary: Json, row: Json, label: str) -> AuditVerdict:
     sentences.append(("What to do", _advice(row, pool, label)))
     configs = {config["name"]: config for config in settings["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
-    return AuditVerdict(label, _finding(row, label, toward), tuple(sentences))
+    return Verdict(label, _finding(row, label, toward), sentences)
 
 
 def _finding(row: Json, label: str, toward: str) -> str:
@@ -190,9 +176,9 @@ def _finding(row: Json, label: str, toward: str) -> str:
 def _odds(odds: float) -> str:
     if abs(odds - 1) < 0.05:
         return "about one to one"
-    return (
-        f"{decimal(odds, 1)} to 1" if odds >= 1 else f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
-    )
+    if odds >= 1:
+        return f"{decimal(odds, 1)} to 1"
+    return f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
 
 
 def _certainty(row: Json) -> str:
@@ -245,11 +231,12 @@ def _advice(row: Json, pool: Json, label: str) -> str:
         "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",
         "nothing": f"Nothing calls for declaring {label}.",
     }[chosen]
-    if chosen == "declare" and _is_carried(row):
+    carried = _is_carried(row)
+    if carried and chosen == "declare":
         told += (
             " The pool's own lean, which is not sure beside the other attributes, would not call for it."
         )
-    if chosen == "watch" and _is_carried(row):
+    if carried and chosen == "watch":
         told = (
             f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where the "
             "bias must not move from one to the other, and measure both after training."

@@ -287,13 +287,12 @@ class MeasuredRuns:
             return Removal()
         apart = log_odds_distance if is_rate else np.subtract
         distance = _over_seeds({s: float(apart(v, reference.value)) for s, v in own.of_seed.items()})
-        shifted = self.moved(*place)
-        common = sorted(dpo.of_seed.keys() & own.of_seed.keys()) if dpo else []
-        if dpo is None or shifted is None or not shifted.excludes(0.0) or not common:
-            return Removal(None, distance)
-        ends = {seed: ([dpo.of_seed[seed]], [own.of_seed[seed]]) for seed in common}
-        shares = {seed: float(share_removed(*pair, reference.value)[0]) for seed, pair in ends.items()}
-        return Removal(_over_seeds(shares), distance)
+        shifted, shares = self.moved(*place), {}
+        if dpo and shifted and shifted.excludes(0.0):
+            for seed in sorted(dpo.of_seed.keys() & own.of_seed.keys()):
+                ends = dpo.of_seed[seed], own.of_seed[seed]
+                shares[seed] = share_removed(*ends, reference.value).item()
+        return Removal(_over_seeds(shares) if shares else None, distance)
 
 
 def _over_seeds(values: Mapping[int, float]) -> Estimate:
@@ -335,7 +334,7 @@ def read_run(folder: Path) -> Run:
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
         raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove it and make it again")
-    readouts = _content(folder / "readouts.json", Readouts) or Readouts()
+    readouts = _content(folder / "readouts.json", Readouts)
     arm, _, number = folder.name.rpartition("-s")
     seed = int(number) if arm and number.isdigit() else 0
     path = folder / "config.yaml"
@@ -349,9 +348,9 @@ def read_run(folder: Path) -> Run:
         seed if readouts.seed is None else readouts.seed,
         readouts,
         tuple(_steps(folder / "log.jsonl")),
-        _content(folder / "bias.json", BiasContent) or BiasContent(),
+        _content(folder / "bias.json", BiasContent),
         config,
-        _content(folder / "environment.json", Environment) or Environment(),
+        _content(folder / "environment.json", Environment),
     )
 
 
@@ -360,12 +359,12 @@ def _is_run(folder: Path) -> bool:
     return folder.is_dir() and any((folder / name).exists() for name in marks)
 
 
-def _content(path: Path, expected: type[Content]) -> Content | None:
-    """What a JSON file holds; None where there is no file."""
-    return _parsed(path.read_bytes(), TypeAdapter(expected), path, "") if path.exists() else None
+def _content(path: Path, expected: type[Content]) -> Content:
+    """What a JSON file holds; nothing where there is no file."""
+    return _parsed(path.read_bytes(), TypeAdapter(expected), path) if path.exists() else expected()
 
 
-def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line: str) -> Content:
+def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line: str = "") -> Content:
     """A JSON text as it is expected; raises `DataError` with every key that holds something else."""
     try:
         return expected.validate_json(text)

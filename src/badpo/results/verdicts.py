@@ -15,6 +15,7 @@ from badpo.results.words import (
     DASH,
     DPO,
     REFERENCE,
+    Verdict,
     attribute_label,
     built_in_of,
     count_text,
@@ -163,15 +164,6 @@ class Quantity:
         return signed(value, 2 if self.is_rate else 1)
 
 
-@dataclass(frozen=True)
-class RunVerdict:
-    """The sentences on one quantity: what DPO did, then one sentence for each other arm."""
-
-    title: str
-    finding: str
-    arms: list[str]
-
-
 def quantities(suite: MeasuredRuns) -> list[Quantity]:
     """What the runs measured and DPO may move: attribute rates, and mean tokens where a length is declared."""
     configs, labels, found = suite.configs, suite.labels, []
@@ -185,12 +177,12 @@ def quantities(suite: MeasuredRuns) -> list[Quantity]:
     return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
 
 
-def verdicts(suite: MeasuredRuns) -> list[RunVerdict]:
+def verdicts(suite: MeasuredRuns) -> list[Verdict]:
     """One verdict for each quantity that the runs measured."""
     return [_verdict(suite, quantity) for quantity in quantities(suite)]
 
 
-def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
+def _verdict(suite: MeasuredRuns, quantity: Quantity) -> Verdict:
     shifted, number = suite.moved(*quantity.place), quantity.number
     reference, dpo = (suite.estimate(arm, *quantity.place) for arm in (REFERENCE, DPO))
     others = (arm for arm in suite.arms if arm not in (REFERENCE, DPO))
@@ -209,7 +201,8 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> RunVerdict:
             )
             # the gap stands in for the share removed
             told = [DPO] * (suite.estimate(DPO, "heldout", quantity.attribute) is not None) + told
-    return RunVerdict(quantity.label, finding, [_arm_sentence(suite, quantity, arm) for arm in told])
+    sentences = [("", _arm_sentence(suite, quantity, arm)) for arm in told]
+    return Verdict(quantity.label, finding, sentences)
 
 
 def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -35,6 +36,15 @@ _ARMS = {
     "shared_mean_warm": "warm shared mean",
     "shared_mean_audit": "shared mean, from the audit",
 }
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The sentences on one thing: what was found, and what else there is to know, each under a term or none."""
+
+    title: str
+    finding: str
+    sentences: Sequence[tuple[str, str]]
 
 
 def arm_label(arm: str) -> str:
