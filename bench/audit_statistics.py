@@ -145,17 +145,18 @@ def pool_cases() -> Iterator[Case]:
 
 
 def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells with figures that miss their goals in bold, the code that tells why, and all codes."""
+    """The cells with marks on figures that miss their goals, the code that tells why, and all codes."""
     shown, control = [], next((row for row in rows if row["pool"] == "control"), None)
     for row in rows:
         missed = misses(row)
         cells = _cells(row)
         if power := CELLS[row["pool"]].power:
             cells["found"] += f" ({100 * power:g} asked)"
-        cells |= {key: f"**{cells[key]}**" for key in missed}
+        marks = {key: "**" if surely else "*" for key, surely in missed.items()}
+        cells |= {key: f"{mark}{cells[key]}{mark}" for key, mark in marks.items()}
         codes = {key: share_with(row, key) for key in filter(CODE.fullmatch, row)}
         often = [f"{key} {share:.0%}" for key, share in codes.items() if share >= SELDOM]
-        why = told(row, control) if missed else ""
+        why = told(row, control) if any(missed.values()) else ""
         shown.append(cells | {"told": why, "codes": ", ".join(sorted(often))})
     return shown
 
@@ -188,8 +189,9 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
     "pools": (
         "The whole audit, also where it assumes what does not hold",
         "30 annotators cast four votes on each of 600 comparisons, unless the name says otherwise. Goals stand in the "
-        "heads; a figure that misses its goal is bold, and beside it stands the code on the audit's page that tells "
-        "why, bold too where fewer than 80 % of the row's pools have it or more than 5 % of the control's. Deviations "
+        "heads. A figure that misses its goal is bold, and beside it stands the code on the audit's page that tells "
+        "why, bold too where fewer than 80 % of the row's pools have it or more than 5 % of the control's; one that "
+        "misses by no more than its Monte Carlo error is in italics. One of 24 has 100 informative votes. Deviations "
         "count from the line in care where care is unequal, from the group's mean where there are several groups. A "
         "flag is wrong when the true deviation is at most 0.5. Found are the planted, of which a row may ask for a "
         "share, or else all large deviations. The class test is done in ten more pools for each that is audited.",

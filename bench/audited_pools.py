@@ -70,6 +70,8 @@ CARE = "W410"
 NOBODY_LEANS = {"mean": 0.0, "spread": 0.0, "better": 0.7}
 TEAMS = {"mean": 0.0, "spread": 0.3, "teams": 1.0}
 FAR = {"n_annotators": 40, "spread": 0.3, "planted": 2.5}
+ONE_OF_24 = {"n_comparisons": sized(100, 4, 1.0, 24), "n_annotators": 24}  # 100 informative votes each
+ADVERSARY = {"reasons": "W405", "power": 0.85, **ONE_OF_24}
 SIZES = {
     "10 of 4": [4] * 10,
     "8 of 5": [5] * 8,
@@ -108,13 +110,11 @@ CELLS = {
     "6 of 40 at 2.5 more or less, sd 0.3": cell(**FAR, n_planted=6),
     "12 of 40 at 2.5 more or less, sd 0.3": cell(**FAR, n_planted=12),
     "leans of sd 0.9 toward what goes with it": cell("W416", mean=0.0, spread=0.0, hidden=0.9),
-    "one votes against the attribute": cell("W405", power=0.85, adversary=-1),
-    "one votes against it but for a tenth": cell("W405", power=0.85, adversary=-1, errors=0.1),
-    "one votes for the attribute": cell("W405", power=0.85, adversary=1),
-    "one votes for it but for a tenth": cell("W405", power=0.85, adversary=1, errors=0.1),
-    "one of 24 at 1.0 more or less, 100 informative votes": cell(
-        power=0.6, n_comparisons=sized(100, 4, 1.0, 24), n_annotators=24, n_planted=1
-    ),
+    "one of 24 votes against the attribute": cell(**ADVERSARY, adversary=-1),
+    "one of 24 votes against it but for a tenth": cell(**ADVERSARY, adversary=-1, errors=0.1),
+    "one of 24 votes for the attribute": cell(**ADVERSARY, adversary=1),
+    "one of 24 votes for it but for a tenth": cell(**ADVERSARY, adversary=1, errors=0.1),
+    "one of 24 at 1.0 more or less": cell(power=0.6, **ONE_OF_24, n_planted=1),
     "longer is better, specialists": cell(better=0.7, specialists=True),
     "two votes each": cell("W404", n_comparisons=1200, votes_each=2),
     **{
@@ -300,16 +300,16 @@ GOALS = {
 TOLD, NEEDLESS = 0.8, 0.05
 
 
-def misses(row: dict[str, Any]) -> list[str]:
-    """The figures of a cell's row that miss their goals."""
+def misses(row: dict[str, Any]) -> dict[str, bool]:
+    """The figures of a cell's row that miss their goals, and whether by more than their Monte Carlo error."""
     goals = GOALS | {"found": (CELLS[row["pool"]].power, 1.0)}
-    missed = []
-    for figure, (low, high) in goals.items():
-        if figure in row:
-            mean = row[figure]["mean"]
-            allowed = row[figure]["high"] - mean if "false" in figure else 0.0
-            if not low - 1e-9 <= mean <= high + allowed + 1e-9:
-                missed.append(figure)
+    missed = {}
+    for figure in goals.keys() & row.keys():
+        low, high = goals[figure]
+        mean = row[figure]["mean"]
+        error, beyond = row[figure]["high"] - mean, max(low - mean, mean - high)
+        if beyond > 1e-9 and ("false" not in figure or beyond > error):
+            missed[figure] = bool(beyond > error)
     return missed
 
 

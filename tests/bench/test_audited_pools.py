@@ -21,7 +21,7 @@ def figures(name: str) -> dict[str, float]:
         ("first side by 1.0, two of six log the order", {"W127": 1.0, "level": 1.0}),
         ("exported twice, ids: own", {"N132": 1.0, "same": 1.0}),
         ("continuous, times 100", {"same": 1.0}),
-        ("one votes against the attribute", {"W405": 1.0}),
+        ("one of 24 votes against the attribute", {"W405": 1.0}),
         ("leans of sd 0.9 toward what goes with it", {"W416": 1.0}),
     ],
 )
@@ -37,11 +37,11 @@ def row(pool: str, **shares: float) -> dict:
 
 
 def test_a_missed_goal_is_bold_with_the_code_that_tells_why():
-    control = row("control", coverage=0.95, false=0.115, W416=0.02)
+    control = row("control", coverage=0.925, false=0.115, W416=0.02)
     hidden = row("leans of sd 0.9 toward what goes with it", coverage=0.8, false=0.9, W416=0.9)
-    planted = row("one votes against the attribute", found=0.8, W405=0.5)
+    planted = row("one of 24 votes against the attribute", found=0.8, W405=0.5)
     shown = judged([control, hidden, planted])
-    assert shown[0] == {"pool": "control", "coverage": "95.0 ± 2.0", "false": "11.5 ± 2.0"} | {
+    assert shown[0] == {"pool": "control", "coverage": "*92.5 ± 2.0*", "false": "11.5 ± 2.0"} | {
         "told": "",
         "codes": "",
     }
