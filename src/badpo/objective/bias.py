@@ -67,19 +67,13 @@ class BiasTerm(torch.nn.Module):
     Attributes
     ----------
     parts : tuple of str
-        The parts that are there. A part that divides the annotators exactly as a coarser one does is left out, since
-        the two would take every step twice: with one annotator {mean, deviation} is {mean}. Annotators whom the mask
-        holds at zero do not count.
+        A part that divides the annotators exactly as a coarser one does is left out, since the two would take every
+        step twice: with one annotator {mean, deviation} is {mean}. Annotators whom the mask holds at zero do not count.
     mean, class_offset, deviation : Parameter or None
-        Of shapes (n_attributes,), (n_classes, n_attributes), (n_annotators, n_attributes); float32, zero at the
-        start. In training they move freely: deviations do not have to add up to zero.
+        A row for each class or annotator, float32, zero at the start. In training they move freely: deviations do not
+        have to add up to zero.
     extra : dict
         What `load` found beside the parameters.
-
-    Raises
-    ------
-    ConfigError
-        An unknown part, repeated names, "class_offset" without the class of every annotator, wrong shapes.
 
     References
     ----------
@@ -113,12 +107,11 @@ class BiasTerm(torch.nn.Module):
             raise ConfigError(
                 "a bias term needs at least one annotator; without identities name one, for everyone"
             )
-        for part in parts:
-            if part not in PARTS:
-                hint = did_you_mean(part, PARTS)
-                raise ConfigError(
-                    f'unknown part "{part}" of the bias.{hint} The parts are {", ".join(PARTS)}'
-                )
+        if unknown := next((part for part in parts if part not in PARTS), None):
+            hint = did_you_mean(unknown, PARTS)
+            raise ConfigError(
+                f'unknown part "{unknown}" of the bias.{hint} The parts are {", ".join(PARTS)}'
+            )
         self.annotator_class = tuple(annotator_class) if annotator_class is not None else None
         labels = self.annotator_class or ()
         if "class_offset" in parts:
@@ -146,13 +139,7 @@ class BiasTerm(torch.nn.Module):
 
     @property
     def gold_annotators(self) -> tuple[str, ...]:
-        """Pseudonyms of those whom the mask holds at zero, in the order of the annotator indices.
-
-        Examples
-        --------
-        >>> BiasTerm(["length"], ["ann_a", "ann_b"], ["mean"], mask=torch.tensor([1, 0])).gold_annotators
-        ('ann_b',)
-        """
+        """Pseudonyms of those whom the mask holds at zero, in the order of the annotator indices."""
         return tuple(compress(self.annotators, (self.mask == 0).tolist()))
 
     @property
@@ -169,19 +156,10 @@ class BiasTerm(torch.nn.Module):
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
-        """Bias logit of each judgment, a over b.
+        """Bias logit of each judgment, a over b, (n_judgments,), computed in float64, in the precision of ``delta``.
 
-        Parameters
-        ----------
-        annotator : Tensor of shape (n_judgments,), integers
-            Index of each judgment's annotator; -1 for an unknown one, who is given the pool mean of theta.
-        delta : Tensor of shape (n_judgments, n_attributes)
-            Attribute difference a minus b.
-
-        Returns
-        -------
-        Tensor of shape (n_judgments,)
-            Computed, and its gradients added up, in float64; returned in the precision of ``delta``.
+        ``annotator`` has the index of each judgment's annotator; -1 for an unknown one, who is given the pool mean of
+        theta.
         """
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
@@ -191,37 +169,16 @@ class BiasTerm(torch.nn.Module):
 
     @torch.no_grad()
     def warm_start(self, level: Tensor) -> None:
-        """Start at a common level: the mean if there is one, else every class offset or every deviation.
-
-        Parameters
-        ----------
-        level : Tensor of shape (n_attributes,)
-            Log-odds per unit of the attribute, such as the offline estimate of the training judgments.
-
-        Raises
-        ------
-        ConfigError
-            A level that is not finite (votes that all went one way), of another length, or nothing to start.
-        """
+        """Start at a common level (n_attributes,): the mean if there is one, else every class offset or deviation."""
         level = self._checked_start(level, self.fixed.shape[1:])
         getattr(self, self.parts[0]).copy_(level)
 
     @torch.no_grad()
     def start_at(self, theta: Tensor) -> None:
-        """Start at a theta of each annotator, divided over the parts from the coarsest to the finest.
+        """Start at a theta (n_annotators, n_attributes), divided over the parts from the coarsest to the finest.
 
         Each part takes the mean, over those of its annotators who are free, of what the coarser ones leave; what the
-        finest leaves, as the mean alone does, is not started at.
-
-        Parameters
-        ----------
-        theta : Tensor of shape (n_annotators, n_attributes)
-            In log-odds per unit. Rows of those whom the mask holds at zero are not read.
-
-        Raises
-        ------
-        ConfigError
-            A theta that is not finite, of another shape, or nothing to start.
+        finest leaves, as the mean alone does, is not started at. Rows of those held at zero are not read.
 
         Examples
         --------
@@ -265,14 +222,9 @@ class BiasTerm(torch.nn.Module):
     def summary(self) -> dict:
         """Raw parameters, composed theta and centred deviations, each under its own key and by name.
 
-        Returns
-        -------
-        dict
-            ``parameters`` as trained (their split between the parts depends on the path of training),
-            ``theta`` of every annotator, ``theta_mean`` over the pool (fixed by the anchor, not by the votes), and
-            ``centred_deviations`` from that mean: what the votes identify in a connected pool. The parameter
-            ``deviation`` is not it, for nothing holds its mean at zero. Estimates of single annotators are personal
-            data.
+        The split of ``parameters`` between the parts depends on the path of training, and ``theta_mean`` is fixed by
+        the anchor, not by the votes. ``centred_deviations`` from it are what the votes identify in a connected pool:
+        nothing holds the mean of the parameter ``deviation`` at zero. Estimates of single annotators are personal data.
 
         Examples
         --------
@@ -299,20 +251,10 @@ class BiasTerm(torch.nn.Module):
         return {name: self._named(row) for name, row in zip(rows, values, strict=True)}
 
     def save(self, folder: str | os.PathLike, extra: Json | None = None) -> None:
-        """Write ``bias.safetensors`` and ``bias.json``; the second, with the checksum of the first, is written last.
-
-        Parameters
-        ----------
-        folder : path
-            Made when it is not there.
-        extra : mapping or None
-            What the numbers belong to, as JSON: attribute configurations, data fingerprint, variant.
-        """
+        """Write ``bias.safetensors``, then ``bias.json``: its checksum and, as ``extra``, whose the numbers are."""
         folder = Path(folder)
-        tensors = {
-            name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()
-        }
-        content = tensors_to_bytes(tensors)
+        state = self.state_dict().items()
+        content = tensors_to_bytes({name: tensor.cpu().contiguous() for name, tensor in state})
         description = {
             "attributes": self.attributes,
             "parts": self.parts,
@@ -328,14 +270,7 @@ class BiasTerm(torch.nn.Module):
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> BiasTerm:
-        """Read what `save` wrote, to the bit; what was given as ``extra`` is in the attribute of that name.
-
-        Raises
-        ------
-        BiasFileError
-            A file is missing or cannot be read, the checksum is another, or a tensor has another shape than the
-            description says.
-        """
+        """Read what `save` wrote, to the bit; a `BiasFileError` where the files are not there or not whole."""
         folder = Path(folder)
         try:
             content = (folder / TENSORS_FILE).read_bytes()
@@ -348,9 +283,9 @@ class BiasTerm(torch.nn.Module):
             bias.to(tensors["fixed"].dtype).load_state_dict(tensors)
             bias.extra = description["extra"]
         except OSError as error:
-            where = error.filename or folder
-            told = f"{where} is not there; name the folder of a finished run or a checkpoint"
-            raise BiasFileError(told) from error
+            raise BiasFileError(
+                f"{error.filename or folder} is not there; name the folder of a finished run or a checkpoint"
+            ) from error
         except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise BiasFileError(
                 f"{folder / TENSORS_FILE} is not what {DESCRIPTION_FILE} describes ({error}). Restore both files from "
@@ -360,12 +295,11 @@ class BiasTerm(torch.nn.Module):
 
 
 def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
-    names = tuple(names)
     if repeated := [name for name, n in Counter(names).items() if n > 1]:
         raise ConfigError(
             f'the {what} "{repeated[0]}" is named twice; every {what} needs a name of its own'
         )
-    return names
+    return tuple(names)
 
 
 def require_classes(annotators: Sequence[str], labels: Sequence[Any]) -> None:

@@ -39,17 +39,6 @@ Tensors = Mapping[str, Tensor]
 class Step:
     """The judgments of one optimizer step, in the order of its micro-batches.
 
-    Attributes
-    ----------
-    sign : Tensor of shape (n_judgments,)
-        +1 where response a was chosen, -1 where b was.
-    annotator : Tensor of shape (n_judgments,), integers
-        Index of the annotator; -1 for one the bias term does not know.
-    delta : Tensor of shape (n_judgments, n_attributes)
-        Attribute difference a minus b.
-    vote_weight : Tensor of shape (n_judgments,)
-        The weight the votes table gives each judgment; 1 unless stated there.
-
     Examples
     --------
     >>> batch = {"sign": torch.tensor([1.0]), "annotator": torch.tensor([0]), "delta": torch.tensor([[1.0]]),
@@ -58,10 +47,10 @@ class Step:
     2
     """
 
-    sign: Tensor
-    annotator: Tensor
-    delta: Tensor
-    vote_weight: Tensor
+    sign: Tensor  # +1 where response a was chosen, -1 where b was
+    annotator: Tensor  # its index; -1 for one the bias term does not know
+    delta: Tensor  # attribute difference a minus b, (n_judgments, n_attributes)
+    vote_weight: Tensor  # as in the votes table
 
     @classmethod
     def of(cls, batches: Sequence[Tensors]) -> Step:
@@ -108,14 +97,8 @@ class VoteWeights:
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
         """What each token's log-ratio counts in the margin, of response a and of response b of each comparison.
 
-        Parameters
-        ----------
-        lengths : int array of shape (n_comparisons, 2)
-            Tokens of response a and of response b.
-        comparison : int array of shape (n_comparisons,)
-            Their places in the training data.
-        step : int
-            Optimizer steps before this one.
+        ``lengths`` (n_comparisons, 2) are their tokens, ``comparison`` their places in the training data, and ``step``
+        counts the optimizer steps before this one.
         """
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
@@ -124,10 +107,7 @@ class VoteWeights:
         return np.ones(n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """What each judgment costs, (n_judgments,): its negative log-likelihood, Eq. `barp_dpo_loss`.
-
-        Arguments are those of `badpo.theory.likelihood.judgment_loss`.
-        """
+        """What each judgment costs, (n_judgments,): `badpo.theory.likelihood.judgment_loss`."""
         return judgment_loss(margins, bias_logits, sign)
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
@@ -147,10 +127,8 @@ class VoteWeights:
 
     def load_state_dict(self, state: Tensors) -> None:
         """Take up the state of a checkpoint; a `ValueError` where it is that of another objective."""
-        held, own = (
-            {name: list(values.shape) for name, values in told.items()}
-            for told in (state, self.state_dict())
-        )
+        states = (state, self.state_dict())
+        held, own = ({name: list(values.shape) for name, values in told.items()} for told in states)
         if held != own:
             raise ValueError(
                 f"the checkpoint holds {held or 'no state of an objective'}, and this run needs {own or 'none'}; "
@@ -175,17 +153,10 @@ class GroupWeights(VoteWeights):
     group with the highest loss: Group-DRO. A negative one moves it away, which is the paper's adaptation of
     Crowd-PrefRL: votes that the policy does not explain are taken for unreliable.
 
-    Parameters
-    ----------
-    group : sequence of int, of shape (n_annotators,)
-        Group of each annotator, counted from 0.
-    eta : float
-        Step size; the paper's is 0.5, and -0.5 for reliability.
-    chunk : int
-        0 normalizes the weights over the whole step. Otherwise the judgments of the step are taken this many at a
-        time, in the order in which they are read, each such part is normalized on its own, and the step's loss is the
-        mean over the parts. With parts of 2 a judgment weighs at most twice its share however large its group's weight
-        is; it is here to reproduce published figures.
+    ``group`` numbers each annotator's group from 0, and ``eta`` is 0.5 in the paper, -0.5 for reliability. With a
+    ``chunk`` the judgments of the step are taken this many at a time, in the order in which they are read, each such
+    part is normalized on its own, and the step's loss is the mean over the parts. With parts of 2 a judgment weighs at
+    most twice its share however large its group's weight is; it is here to reproduce published figures.
 
     References
     ----------
@@ -254,10 +225,6 @@ class SampledTokens(VoteWeights):
     The draw is one for the policy and the reference, fresh at every step, and a function of the seed, the step and the
     comparison alone, so that micro-batches, processes and a resumed run see the same one.
 
-    Parameters
-    ----------
-    seed : int
-
     References
     ----------
     Lu et al. (2024), Eliminating biased length reliance of DPO via down-sampled KL divergence; BA-DPO, Appendix
@@ -286,17 +253,7 @@ class SampledTokens(VoteWeights):
 
 
 class DiscountedTail(VoteWeights):
-    """LD-DPO: tokens beyond the length of the shorter response count only ``alpha``.
-
-    Parameters
-    ----------
-    alpha : float
-        0 to 1; 1 is DPO. TRL's ``ld_alpha``.
-
-    Raises
-    ------
-    ValueError
-        An alpha outside of it.
+    """LD-DPO: tokens beyond the length of the shorter response count only ``alpha``, TRL's ``ld_alpha``; 1 is DPO.
 
     References
     ----------
@@ -325,14 +282,10 @@ class IdentityPreference(VoteWeights):
 
     .. math:: \ell = \left(\frac{s\,(u + b) - 1/2}{\beta}\right)^2
 
-    where u is beta times the difference of the two responses' mean log-ratios per token, and b is in the unit of u.
+    where u is beta times the difference of the two responses' mean log-ratios per token, b is in the unit of u, and
+    beta is the trainer's.
     Without a bias this is TRL's ``loss_type="ipo"``. Because u is no log-odds, theta is none: an estimate that was made
     from the votes must not start it.
-
-    Parameters
-    ----------
-    beta : float
-        The same as the trainer's.
 
     References
     ----------

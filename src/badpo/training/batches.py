@@ -162,17 +162,6 @@ class ComparisonCollator:
         }
 
 
-def loader(data: EncodedJudgments, batches, collator, args) -> torch.utils.data.DataLoader:
-    """What is collated of planned micro-batches; not passed through ``accelerator.prepare``."""
-    return torch.utils.data.DataLoader(
-        data,
-        batch_sampler=batches,
-        collate_fn=collator,
-        num_workers=args.dataloader_num_workers,
-        pin_memory=args.dataloader_pin_memory and torch.cuda.is_available(),
-    )
-
-
 def evaluation_batches(judgments: Judgments, args) -> list[np.ndarray]:
     """The share of one process of all judgments, those on a comparison together, in micro-batches.
 

@@ -183,42 +183,16 @@ def remove_unsealed(folder: Path) -> None:
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
-_ARGUMENTS = (
-    "attention",
-    "batching",
-    "beta",
-    "bias",
-    "bias_learning_rate",
-    "disable_dropout",
-    "encoding",
-    "max_length",
-    "max_prompt_length",
-    "router_aux_loss_coef",
-    "warm_start",
-    "learning_rate",
-    "lr_scheduler_type",
-    "lr_scheduler_kwargs",
-    "warmup_steps",
-    "optim",
-    "optim_args",
-    "weight_decay",
-    "adam_beta1",
-    "adam_beta2",
-    "adam_epsilon",
-    "max_grad_norm",
-    "max_steps",
-    "num_train_epochs",
-    "seed",
-    "data_seed",
-)
+_ARGUMENTS = """
+    attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
+    router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
+    weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed
+"""
 
 
 def run_facts(run) -> Json:
-    """What a resumed run must share with the run that it continues, by names that a person knows.
-
-    Content of a `BADPOTrainer` that is no setting is a number of things and the beginning of its checksum.
-    """
-    args, judgments, bias = run.args, run.judgments, run.bias
+    """What a resumed run must share with the run that it continues, by names that a person knows."""
+    args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
     computed_with = configuration(run.model)
     people = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
     votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
@@ -232,9 +206,7 @@ def run_facts(run) -> Json:
         "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
         KEY: key_name(),
         "attributes": ", ".join(attributes) or "none",
-        "attribute values": (
-            f"{judgments.delta.shape[1]} a judgment ({_of_people(judgments.delta.astype('<f8').tobytes())})"
-        ),
+        "attribute values": f"{delta.shape[1]} a judgment ({_of_people(delta.astype('<f8').tobytes())})",
         "parts of theta": ", ".join(bias.parts) or "none",
         "fixed part of theta": _digest(fixed.tobytes()) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
@@ -249,7 +221,7 @@ def run_facts(run) -> Json:
         "objective": _objective_name(run.objective),
         CODE_FACT: ", ".join([*code, f"scoring {scoring_code()}"]),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
-        **{name: getattr(args, name) for name in _ARGUMENTS},
+        **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
     return json.loads(json.dumps(facts, default=str))
 
@@ -257,21 +229,18 @@ def run_facts(run) -> Json:
 def tokenizer_key(tokenizer) -> str:
     """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    words = (
-        backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-    )
+    words = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
     return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]).encode())})"
 
 
 def _objective_name(objective) -> str:
     """The objective's class with its settings."""
-    settings = [
-        f"{name}={value}"
-        for name, value in sorted(vars(objective).items())
-        if isinstance(value, str | int | float) and not name.startswith("_")
-    ]
-    return " ".join([type(objective).__qualname__, *settings])
+    told = [type(objective).__qualname__]
+    for name, value in sorted(vars(objective).items()):
+        if isinstance(value, str | int | float) and not name.startswith("_"):
+            told.append(f"{name}={value}")
+    return " ".join(told)
 
 
 def _of_people(content: bytes) -> str:
@@ -448,12 +417,7 @@ def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, in
 
 
 class RunCallback(TrainerCallback):
-    """Steps the bias term of a `BADPOTrainer`, writes its log and seals each checkpoint.
-
-    Theta is stepped after the policy's optimizer, once per optimizer step on every process, and not when a
-    gradient scaler skipped the policy's step. Older checkpoints than the ``keep`` newest are deleted only after a newer
-    one is sealed.
-    """
+    """Steps the bias term of a `BADPOTrainer`, writes its log and seals each checkpoint; ``keep`` of them stay."""
 
     def __init__(self, trainer, keep: int):
         self._trainer = trainer
@@ -535,8 +499,7 @@ def _best(args, state) -> Path | None:
 def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
     """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
 
-    Of several processes each is ended by their launcher instead. The interrupt says ``go_on``, the command that takes
-    up the checkpoint.
+    Of several processes each is ended by their launcher. ``go_on`` is the command that takes up the checkpoint.
     """
     [run] = (own for own in trainer.callback_handler.callbacks if isinstance(own, RunCallback))
 

@@ -144,22 +144,11 @@ class ModelChoice(Block):
 
 
 class DataChoice(Block):
-    """Which table is read and how.
+    """Which table is read and how; what is not told here is as in `Judgments.read`.
 
-    Attributes
-    ----------
-    dataset_name : str
-        A file, or the name of a data set on the Hub.
-    dataset_config, dataset_train_split
-        Configuration and split of a data set on the Hub.
-    columns : mapping
-        Our column name -> the table's; None leaves a column unused.
-    held_out : float
-        Share of the prompts whose judgments are not trained on, 0 or more and below 1.
-    split_seed : int
-        Seed of that split; it is not the training seed, so that seeds share their held-out judgments.
-    annotators_missing, repeated, winners
-        As in `Judgments.read`.
+    ``columns`` gives our column name the table's; None leaves a column unused. ``held_out`` is the share of the prompts
+    whose judgments are not trained on, and ``split_seed`` decides which: not the training seed, so that seeds share
+    their held-out judgments.
     """
 
     dataset_name: str
@@ -173,11 +162,7 @@ class DataChoice(Block):
     winners: dict[Any, Any] = {}
 
     def source(self) -> Any:
-        """The table for `Judgments.read`: the file's path, or the loaded split of a data set on the Hub.
-
-        A name with one slash and no file suffix, such as ``allenai/multipref``, is looked for on the Hub when no
-        file is there.
-        """
+        """The table for `Judgments.read`: a path, or the split of one on the Hub, as in ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if path.exists() or path.suffix or len(path.parts) != 2:
             return path
@@ -246,36 +231,17 @@ _KNOWN_KEYS = sorted({*_Keys.model_fields, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run, checked.
+    """Everything that decides a training run, checked."""
 
-    Attributes
-    ----------
-    output_dir : str
-        The folder of the run's arms and seeds.
-    training : dict
-        Keyword arguments of `BADPOConfig`, apart from ``output_dir``.
-    model : ModelChoice
-    data : DataChoice
-    attributes : tuple of dict
-        Configurations for `badpo.data.attributes.attribute_from_config`.
-    reference : ReferenceBlock
-    objective : dict
-        Its ``name`` in `badpo.objective.objectives.OBJECTIVES` and its settings; empty for every vote's own weight.
-    keys : dict
-        The recipe in full, with the preset's values written out; reading it again gives this recipe.
-    notices : tuple of Problem
-        What was accepted without effect.
-    """
-
-    output_dir: str
-    training: Json
+    output_dir: str  # of the run's arms and seeds
+    training: Json  # arguments of `BADPOConfig`, apart from ``output_dir``
     model: ModelChoice
     data: DataChoice
-    attributes: tuple[Json, ...]
+    attributes: tuple[Json, ...]  # for `badpo.data.attributes.attribute_from_config`
     reference: ReferenceBlock
-    objective: Json
-    keys: Json
-    notices: tuple[Problem, ...]
+    objective: Json  # its name in `OBJECTIVES` with its settings; empty for every vote's own weight
+    keys: Json  # the recipe in full, with the preset's values written out; reading it again gives this recipe
+    notices: tuple[Problem, ...]  # what was accepted without effect
 
     def arguments(self, **changes):
         """The `BADPOConfig` of this recipe; ``changes`` replace single arguments, such as the seed."""
@@ -292,26 +258,10 @@ def read_recipe(
 ) -> Recipe:
     """The recipe in a YAML file, with single keys replaced.
 
-    Parameters
-    ----------
-    path : str, Path or None
-        A YAML file with TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``,
-        and possibly ``preset``. What the file says replaces the preset's values. In the ``config.yaml`` of a run folder
-        relative places are seen from there. None: only the overrides.
-    overrides : mapping, optional
-        Keys that replace those of the file, as from the command line. A dot reaches into a block:
-        ``{"bias.variant": "pooled"}``.
-    trust_remote_code : bool
-        Only the caller can allow it; a file cannot.
-
-    Returns
-    -------
-    Recipe
-
-    Raises
-    ------
-    ConfigError
-        Every unknown, refused, missing or ill-typed key at once, each with its line.
+    The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and possibly
+    ``preset``, whose values it replaces. In the ``config.yaml`` of a run folder relative places are seen from there.
+    ``overrides`` replace keys as from the command line; a dot reaches into a block. A `ConfigError` has every unknown,
+    refused, missing or ill-typed key at once, each with its line. A file cannot allow remote code, only the caller.
 
     Examples
     --------
@@ -321,13 +271,12 @@ def read_recipe(
     >>> recipe.training["learning_rate"], recipe.training["bias"], recipe.reference.learning_rate
     (5e-07, 'pooled', 1e-05)
     """
-    if path is None:
-        return _read(YamlFile("", {}, {}), overrides or {}, trust_remote_code)
-    file, folder = read_yaml(path), Path(path).parent
-    is_of_run = Path(path).name == RUN_RECIPE and (folder / RUN_ENVIRONMENT).exists()
-    return _read(
-        _from_run_folder(file, folder) if is_of_run else file, overrides or {}, trust_remote_code
-    )
+    file = YamlFile("", {}, {})
+    if path is not None:
+        file, folder = read_yaml(path), Path(path).parent
+        if Path(path).name == RUN_RECIPE and (folder / RUN_ENVIRONMENT).exists():
+            file = _from_run_folder(file, folder)
+    return _read(file, overrides or {}, trust_remote_code)
 
 
 def _read(file: YamlFile, overrides: Json, trust_remote_code: bool) -> Recipe:
@@ -450,13 +399,8 @@ def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> Json:
 
 # What names a file or a folder of this machine, where it is one; a run keeps them relative to its own folder.
 PATHS = (
-    "model_name_or_path",
-    "dataset_name",
-    "output_dir",
-    "reference_cache",
-    "deepspeed",
-    "fsdp_config",
-    "accelerator_config",
+    *("model_name_or_path", "dataset_name", "output_dir", "reference_cache"),
+    *("deepspeed", "fsdp_config", "accelerator_config"),
 )
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
 OF_OTHERS = [
@@ -470,19 +414,11 @@ _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 @dataclass(frozen=True)
 class RunSources:
-    """What the caller says of a run: the model that it started from, its table, and whether to trust the rest.
-
-    Attributes
-    ----------
-    model_name_or_path, dataset_name : str or None
-        In place of what the run's recipe names.
-    trusted : bool
-        Whether the recipe of a run that was not made with this machine's key may name them.
-    """
+    """What the caller says of a run: the model that it started from and its table, in place of the recipe's."""
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None
-    trusted: bool = False
+    trusted: bool = False  # the recipe of a run that was not made with this machine's key may name them
 
 
 NOTHING_SAID = RunSources()
@@ -501,9 +437,8 @@ def read_run_recipe(folder: Path, sources: RunSources = NOTHING_SAID) -> Recipe:
                 f"{RUN_RECIPE} may name any model, table and folder. Name them yourself with {' and '.join(lacking)}, "
                 "or take them from there with --trust-run if you know who made it"
             )
-        values = {name: values[name] for name in OF_OTHERS if name in values} | {
-            "output_dir": str(folder.parent)
-        }
+        values = {name: values[name] for name in OF_OTHERS if name in values}
+        values["output_dir"] = str(folder.parent)
     if "model_name_or_path" in named:
         values.pop("reference", None)  # it is the model that the run started from
     return _read(replace(file, values=values), named, False)
@@ -513,10 +448,9 @@ def kept_in_run(keys: Json, folder: Path) -> Json:
     """The keys of a recipe as a run folder keeps them: no secret, and places relative to the folder."""
     kept = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:
-        if isinstance(kept.get(name), str) and (
-            name in ("output_dir", "reference_cache") or Path(kept[name]).exists()
-        ):
-            kept[name] = relative_to(kept[name], folder)
+        value, is_place = kept.get(name), name in ("output_dir", "reference_cache")
+        if isinstance(value, str) and (is_place or Path(value).exists()):
+            kept[name] = relative_to(value, folder)
     return kept
 
 

@@ -28,19 +28,8 @@ from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Metrics, Objective, Step, VoteWeights
 from badpo.theory.likelihood import margin
-from badpo.training.batches import (
-    ComparisonCollator,
-    EncodedJudgments,
-    StepSampler,
-    evaluation_batches,
-    loader,
-)
-from badpo.training.checkpoints import (
-    RunCallback,
-    ready_to_train,
-    run_facts,
-    save_bias,
-)
+from badpo.training.batches import ComparisonCollator, EncodedJudgments, StepSampler, evaluation_batches
+from badpo.training.checkpoints import RunCallback, ready_to_train, run_facts, save_bias
 from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
@@ -74,25 +63,11 @@ logger = logging.getLogger(__name__)
 
 
 def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
-    """Add the weight of every scored token to a micro-batch, ``token_weight`` of shape (n_scored,).
-
-    Nothing changes where the objective weighs no tokens.
-    """
+    """Add ``token_weight`` (n_scored,) to a micro-batch, where the objective weighs tokens."""
     if objective.weighs_tokens:
         lengths = np.bincount(batch["scoring"]["response"]).reshape(-1, 2)
         weights = objective.token_weights(lengths, batch["comparisons"], step)
         batch["token_weight"] = torch.from_numpy(np.concatenate(list(chain(*weights))))
-
-
-def batch_margins(token_logps: torch.Tensor, inputs: Mapping[str, Any], beta: float) -> torch.Tensor:
-    """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64."""
-    # float64: rounding of the sums is the largest part of the gradient's error in fp32
-    values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
-    weighed = values * inputs.get("token_weight", 1.0)
-    sums = weighed.new_zeros(2, 2 * len(inputs["comparisons"]))
-    sums = sums.index_add(1, inputs["scoring"]["response"], weighed)
-    (a, b), (reference_a, reference_b) = sums.view(2, -1, 2).mT
-    return margin(a, b, reference_a, reference_b, beta)
 
 
 class _StepTrainer(transformers.Trainer):
@@ -126,7 +101,6 @@ class BADPOTrainer(_StepTrainer):
         The start policy; also the reference when ``ref_model`` is None. The adapter of a `PeftModel` is trained on.
     ref_model : PreTrainedModel or None
         Another reference. Then the first margin is not zero, and the run says so (W152).
-    args : BADPOConfig
     train_dataset : Judgments, or whatever `Judgments.read` takes
     eval_dataset : the same, or a mapping of names to several
         Of several sets the metrics are called ``eval_<name>_loss`` and so on.
@@ -136,25 +110,19 @@ class BADPOTrainer(_StepTrainer):
         Trains a new adapter; the reference is the model as the adapter leaves it before the first step.
     attributes : sequence of Attribute
         Declared attributes, when the data set is not a `Judgments` that carries them.
-    bias : BiasTerm or None
-        None builds the variant named by ``args.bias``.
-    objective : Objective or None
-        What a vote costs (`badpo.objective.objectives`); None weights every vote as the table does.
-    callbacks, optimizers
-        As in `transformers.Trainer`.
+    bias, objective
+        A `BiasTerm` in place of the variant named by ``args.bias``; what a vote costs (`badpo.objective.objectives`).
     data_collator, compute_metrics, quantization_config
         Stand here for the order of TRL's arguments; anything but None is refused with the reason.
 
     Attributes
     ----------
-    bias : BiasTerm
     judgments : Judgments
         What is trained on, after comparisons that do not fit ``max_length`` were left out.
     findings : list of Problem
-        What was noticed about the data and the start, each once: by the reader, by the length limit, by the first step.
+        What was noticed about the data and the start, each once.
     self_tests : list of SelfTest
         How far the scoring forward is from the model's own, in every precision of the run.
-    reference_cache : ReferenceCache
     first_margin : StartDifference or None
         How far the first step was from the reference; None before that step.
 
@@ -279,8 +247,7 @@ class BADPOTrainer(_StepTrainer):
 
     def get_train_dataloader(self) -> DataLoader:
         """Micro-batches of comparisons with their votes, planned by `StepSampler`; not sharded by accelerate."""
-        data = self.train_dataset
-        return loader(data, StepSampler(data, self.args), self._collator(data), self.args)
+        return self._loader(self.train_dataset, StepSampler(self.train_dataset, self.args))
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
@@ -293,8 +260,16 @@ class BADPOTrainer(_StepTrainer):
                 "there is no eval_dataset to evaluate on; give one here or to the trainer, or name one of its sets: "
                 + ", ".join(data or ["it has none"])
             )
-        batches = evaluation_batches(data.judgments, self.args)
-        return loader(data, batches, self._collator(data), self.args)
+        return self._loader(data, evaluation_batches(data.judgments, self.args))
+
+    def _loader(self, data: EncodedJudgments, batches) -> DataLoader:
+        return DataLoader(
+            data,
+            batch_sampler=batches,
+            collate_fn=self._collator(data),
+            num_workers=self.args.dataloader_num_workers,
+            pin_memory=self.args.dataloader_pin_memory and torch.cuda.is_available(),
+        )
 
     def _collator(self, data: EncodedJudgments) -> ComparisonCollator:
         layout = self._layout
@@ -421,6 +396,7 @@ class BADPOTrainer(_StepTrainer):
         return super()._prepare_input(data)
 
     def _margins(self, model, inputs) -> torch.Tensor:
+        """The margin u of every comparison of a micro-batch, (n_comparisons,), in float64."""
         # what DDP's wrapper does by itself; divided weights have no wrapper
         with self.accelerator.autocast():
             token_logps = model(scoring=inputs["scoring"])
@@ -430,7 +406,13 @@ class BADPOTrainer(_StepTrainer):
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
-        return batch_margins(token_logps, inputs, self.args.beta)
+        # float64: rounding of the sums is the largest part of the gradient's error in fp32
+        values = torch.stack([token_logps.double(), inputs["reference_logps"].double()])
+        weighed = values * inputs.get("token_weight", 1.0)
+        sums = weighed.new_zeros(2, 2 * len(inputs["comparisons"]))
+        sums = sums.index_add(1, inputs["scoring"]["response"], weighed)
+        (a, b), (reference_a, reference_b) = sums.view(2, -1, 2).mT
+        return margin(a, b, reference_a, reference_b, self.args.beta)
 
     def _judged(self, model, inputs, tally: Tally) -> tuple[torch.Tensor, ...]:
         """The margin, the bias logit and the loss of every judgment of a micro-batch, of which a tally is kept."""
@@ -537,18 +519,8 @@ class BADPOTrainer(_StepTrainer):
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
 
-        Parameters
-        ----------
-        resume_from_checkpoint : bool or str or None
-        allow_changed : sequence of str
-            What may differ from the checkpoint: ``"code"``, the versions of packages.
-
-        Raises
-        ------
-        ConfigError
-            Nothing to resume, or the checkpoint was made with other data or settings; each is listed. Without
-            resuming: there are whole checkpoints already, of a run that this one would mix with. Or another process
-            works on the run folder.
+        A checkpoint that was made with other data or settings is refused; ``allow_changed=["code"]`` lets the versions
+        of packages differ. So is a new run where whole checkpoints of another one are.
         """
         with locked_by_first(self.run_folder):
             self.compute_references()
@@ -561,10 +533,7 @@ class BADPOTrainer(_StepTrainer):
         self.push_in_progress = None
 
     def push_to_hub(self, commit_message: str = "Trained with badpo", **kwargs) -> str:
-        """Publish ``run_folder/model`` and nothing else; return the address of the commit.
-
-        The run folder beside it holds the annotators' estimates and the checkpoints, which are never uploaded.
-        """
+        """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit."""
         base = next(
             (c.base_model_name_or_path for c in getattr(self.model, "peft_config", {}).values()), None
         )
@@ -590,11 +559,7 @@ class BADPOTrainer(_StepTrainer):
         return str(commit.commit_url)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy to ``run_folder/model`` and the bias term beside it.
-
-        The policy is written with ``save_pretrained``: weights, configuration and tokenizer, no pickle and no
-        trace of any annotator.
-        """
+        """Write the policy to ``run_folder/model``, no pickle and no trace of any annotator, and theta beside it."""
         if _internal_call:
             super().save_model(output_dir, _internal_call=True)
             # nobody reads this pickle, and it holds a token and the places of this machine
@@ -668,8 +633,7 @@ def supervised_arguments(folder: Path, **options: Any) -> transformers.TrainingA
 class SupervisedTrainer(_StepTrainer):
     """Fine-tunes on responses through the same forward as the preference stage.
 
-    The loss of an optimizer step is the mean negative log-likelihood over all its response tokens, whatever the
-    micro-batches and processes. The output embedding is applied at response tokens only.
+    A step's loss is the mean over all its response tokens, whatever the micro-batches and processes.
     """
 
     def __init__(
