@@ -62,21 +62,13 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons.
-
-    An item is the position of a judgment; the collator does the rest, because a micro-batch shares its comparisons.
-
-    Attributes
-    ----------
-    judgments : Judgments
-    encoded : EncodedComparisons
-    reference : list of float32 arrays or None
-        The reference's log-probabilities of ``encoded.pairs``, once they are known.
-    """
+    """Judgments with the token ids of their comparisons; an item is the position of a judgment."""
 
     judgments: Judgments
     encoded: EncodedComparisons
-    reference: list[np.ndarray] | None = None
+    reference: list[np.ndarray] | None = (
+        None  # its log-probabilities of ``encoded.pairs``, once they are known
+    )
 
     def __len__(self) -> int:
         return self.judgments.n_votes
@@ -91,10 +83,9 @@ class EncodedJudgments(torch.utils.data.Dataset):
 
 
 class StepSampler(torch.utils.data.Sampler):
-    """Batch sampler that plans whole optimizer steps and hands each process its micro-batches.
+    """Batch sampler that plans whole optimizer steps and hands each process as many micro-batches; some may be empty.
 
-    It shards by itself and is not passed through ``accelerator.prepare``, whose sharding drops or repeats batches
-    of varying size. Every step has the same number of batches on every process; some may be empty.
+    Not passed through ``accelerator.prepare``, whose sharding drops or repeats batches of varying size.
     """
 
     def __init__(self, data: EncodedJudgments, args):
@@ -124,21 +115,16 @@ class StepSampler(torch.utils.data.Sampler):
 class ComparisonCollator:
     """Tensors of a micro-batch: every comparison once for the forward, the votes apart.
 
-    Notes
-    -----
     A micro-batch without judgments, which keeps the number of micro-batches equal over processes, carries the
     first comparison of the data and no vote: its loss is zero and touches every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
         self._comparison = data.comparison
-        self._columns = {
-            "sign": data.judgments.votes["sign"].to_numpy(dtype=np.float32),
-            "annotator": data.judgments.votes["annotator"].to_numpy(dtype=np.int64),
-            "weight": data.judgments.votes["weight"].to_numpy(dtype=np.float32),
-            "delta": data.judgments.delta.astype(np.float32),
-            "votes": np.arange(len(data)),
-        }
+        kinds = {"sign": np.float32, "annotator": np.int64, "weight": np.float32}
+        columns = {name: data.judgments.votes[name].to_numpy(kind) for name, kind in kinds.items()}
+        delta, places = data.judgments.delta.astype(np.float32), np.arange(len(data))
+        self._columns = {**columns, "delta": delta, "votes": places}
         self._pairs = data.encoded.pairs
         self._reference = reference
         self._layout = layout

@@ -15,12 +15,7 @@ from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import VARIANTS
-from badpo.training.trl_keys import (
-    DEFAULT_OUTPUT_DIR,
-    PAPER_MAX_PROMPT_LENGTH,
-    REFUSED,
-    refusal,
-)
+from badpo.training.trl_keys import DEFAULT_OUTPUT_DIR, PAPER_MAX_PROMPT_LENGTH, REFUSED, refusal
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
@@ -75,8 +70,7 @@ class BADPOConfig(TrainingArguments):
     Parameters
     ----------
     beta : float
-        Strength of the pull towards the reference; the margin is u = beta * (log-ratio of a minus that of
-        b). Positive.
+        Strength of the pull towards the reference; the margin is u = beta * (log-ratio of a minus that of b).
     max_length : int or None
         Longest prompt and response together, in tokens; the end of the response is cut. None cuts nothing.
     max_prompt_length : int or None
@@ -113,14 +107,8 @@ class BADPOConfig(TrainingArguments):
         Passed to ``AutoModelForCausalLM.from_pretrained`` when the model is given by name.
     trust_remote_code : bool
         Whether a model given by name may run its own code. Off, and never switched on by a preset or a file.
-    gradient_checkpointing, logging_steps, learning_rate, bf16
-        As in TRL: True, 10, 1e-6, and on wherever the device has bf16. Without bf16 the run is in float32;
-        the log says with each self-test which precision it is.
-
-    Raises
-    ------
-    ConfigError
-        A value outside its range, or an argument of the Trainer that cannot be followed; all at once.
+    bf16 : bool or None
+        As in TRL on wherever the device has bf16. Without it the run is in float32.
 
     References
     ----------
@@ -198,9 +186,7 @@ class BADPOConfig(TrainingArguments):
             self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
         if complaints := [*self._out_of_range(), *self._refused()]:
             raise ConfigError("\n".join(complaints))
-        self.gold_annotators = pseudonyms(
-            list(dict.fromkeys(str(name) for name in self.gold_annotators))
-        )
+        self.gold_annotators = pseudonyms(list(dict.fromkeys(map(str, self.gold_annotators))))
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
         for name in FIXED:
@@ -229,9 +215,8 @@ class BADPOConfig(TrainingArguments):
             if not 0 <= (rate := getattr(self, name)) <= LARGEST_RATE:
                 yield f"{name} is {rate}; it must lie between 0 and {LARGEST_RATE}"
         if not 0 < self.beta <= LARGEST_BETA:
-            yield (
-                f"beta is {self.beta}; it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
-            )
+            told = f"it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
+            yield f"beta is {self.beta}; {told}"
         if self.warmup_ratio is not None:
             yield "warmup_ratio and warmup_steps say the same; keep warmup_steps"
         yield from self._wrong_lengths()

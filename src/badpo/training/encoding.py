@@ -79,20 +79,15 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
 class EncodedComparisons:
     """Token ids of every comparison, and what the length limit did to them.
 
-    Attributes
-    ----------
-    pairs : list of (int64 array, int64 array)
-        The prompt with response a, the prompt with response b, of one comparison after the other. A response ends with
-        the end-of-text token unless it was cut.
-    fits : bool array of shape (n_comparisons,)
-        False where the prompt alone fills ``max_length``: no response token would be left to learn from.
-    cut : bool array of shape (n_comparisons, 2)
-        True where the end of response a or b was cut off.
+    ``pairs`` are the prompt with response a, the prompt with response b, of one comparison after the other. A response
+    ends with the end-of-text token unless it was cut.
     """
 
     pairs: list[Pair]
-    fits: np.ndarray
-    cut: np.ndarray
+    fits: (
+        np.ndarray
+    )  # not where the prompt alone fills ``max_length``, and no response token is left to learn from
+    cut: np.ndarray  # (n_comparisons, 2), where the end of response a or b was cut off
 
     def __len__(self) -> int:
         return len(self.fits)
@@ -141,11 +136,7 @@ def encode_responses(
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> list[Pair]:
-    """(prompt ids, response ids) of single responses, for the supervised stage.
-
-    The ids are those that `encode_comparisons` gives for a comparison of each response with itself. Responses
-    whose prompt fills ``max_length`` are left out.
-    """
+    """(prompt ids, response ids) of single responses, as in a comparison of each with itself; only those that fit."""
     answers = [
         text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, responses, strict=True)
@@ -173,10 +164,9 @@ def encode_comparisons(
     limit = sys.maxsize if max_length is None else max_length
     for start in range(0, len(comparisons), _ENCODED_AT_ONCE):
         frame = comparisons.iloc[start : start + _ENCODED_AT_ONCE]
+        is_paper = encoding == "paper"
         rows = (
-            _trl_ids(frame, tokenizer)
-            if encoding == "trl"
-            else _paper_ids(frame, tokenizer, max_prompt_length)
+            _paper_ids(frame, tokenizer, max_prompt_length) if is_paper else _trl_ids(frame, tokenizer)
         )
         for prompt, *responses in rows:
             room = max(limit - len(prompt), 0)
@@ -284,10 +274,10 @@ def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple
         texts.append((*(plain_text(comparison[column]) for column in ("prompt", _SIDES[side])), kept))
     for attribute in judgments.attributes:
         if attribute.scope == "response":
-            measure = attribute.measure
+            of = attribute.measure
             yield (
                 attribute.name,
-                sum(measure(prompt, whole) != measure(prompt, kept) for prompt, whole, kept in texts),
+                sum(of(prompt, whole) != of(prompt, kept) for prompt, whole, kept in texts),
             )
 
 
@@ -304,17 +294,12 @@ def require_matching_tokenizer(pairs: Sequence[Pair], tokenizer, n_embeddings: i
 
 
 def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
-    """Cut and dropped comparisons, attributes that the limit cuts away, token ids that the model does not have.
-
-    Of the model, a folder or a name on the Hub, the tokenizer and the configuration are read, and no weights.
-    """
+    """What the length limit costs, and token ids that the model lacks, of which no weights are read."""
     from transformers import AutoConfig, AutoTokenizer
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        n_embeddings = (
-            AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config().vocab_size
-        )
+        config = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     except OSError as error:
         raise ConfigError(
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
@@ -325,7 +310,7 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
     )
     problems = length_report(judgments, encoded, tokenizer, max_length)
     try:
-        require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
+        require_matching_tokenizer(encoded.pairs, tokenizer, config.vocab_size)
     except DataError as error:
         problems += error.problems
     return problems

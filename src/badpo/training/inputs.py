@@ -246,19 +246,15 @@ def leans_above_gold(judgments: Judgments, gold: Bools) -> Floats:
                 f"gold_annotators: on {name} no comparison ties them to the others, so warm_start: offline has no "
                 "level to start at. Use warm_start: zero, or let them judge the same comparisons"
             )
-        found[~gold, i] = shrink_normal(
-            leans.finite_deviation[~gold, i], leans.finite_se[~gold, i]
-        ).posterior.mean
+        shrunk = shrink_normal(leans.finite_deviation[~gold, i], leans.finite_se[~gold, i])
+        found[~gold, i] = shrunk.posterior.mean
     return found
 
 
 def training_judgments(
     data, attributes: Sequence, variant: str | None
 ) -> tuple[Judgments, str, list[Problem]]:
-    """``data`` as `Judgments`, the variant that is trained on them (`chosen_variant`), and what was noticed.
-
-    A bias needs attributes to lean toward, so without any a `ConfigError` says so.
-    """
+    """``data`` as `Judgments`, the variant that is trained on them (`chosen_variant`), and what was noticed."""
     judgments = as_judgments(data, attributes)
     require_texts_alone(judgments)
     variant, noticed = chosen_variant(variant, judgments)
@@ -293,10 +289,7 @@ def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[P
 def encode_judgments(
     judgments: Judgments, tokenizer, args: BADPOConfig
 ) -> tuple[Judgments, EncodedComparisons, list[Problem]]:
-    """The judgments whose comparison fits ``max_length``, their token ids, and what the limit cost.
-
-    Where no comparison fits a `DataError` says so (E140).
-    """
+    """The judgments whose comparison fits ``max_length``, their token ids, and what the limit cost; E140 where none."""
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, args.encoding, args.max_length, args.max_prompt_length
     )
@@ -322,10 +315,7 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
 
 
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` unless the rows and columns of theta are the annotators and attributes of ``judgments``.
-
-    So too where ``gold_named`` names other annotators than those whom the mask of the bias term holds at zero.
-    """
+    """Raise `ConfigError` unless a bias term's annotators, attributes and gold annotators are the given ones."""
     people = tuple(judgments.annotators["pseudonym"])
     if bias.annotators != people or bias.attributes != judgments.attribute_names:
         raise ConfigError(

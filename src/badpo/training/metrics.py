@@ -46,15 +46,7 @@ def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) 
 
 
 class Tally:
-    """Additive sums over some of the ``judgments``, as one tensor that processes can add up, and what broke them.
-
-    Attributes
-    ----------
-    sums : Tensor of shape (n_metrics, 2)
-        Of each metric the sum above and the sum below the line.
-    losses : list of Tensor
-        Of every micro-batch of this process, detached.
-    """
+    """Additive sums over some of the ``judgments``, as one tensor that processes can add up, and what broke them."""
 
     def __init__(self, judgments: Judgments, device: torch.device):
         self._judgments = judgments
@@ -65,6 +57,7 @@ class Tally:
         self._names += [
             f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross")
         ]
+        # of each metric the sum above and the sum below the line
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
@@ -120,8 +113,8 @@ class Tally:
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
         """Add the sums up over the processes, and ``more`` tensors, which are returned."""
-        parts = accelerator.reduce([self._n_broken, self.sums, *more], reduction="sum")
-        n_broken, self.sums, *added = parts
+        parts = [self._n_broken, self.sums, *more]
+        n_broken, self.sums, *added = accelerator.reduce(parts, reduction="sum")
         if n_broken <= 0:
             return added
         findings = gather_object(self._findings())
@@ -174,10 +167,8 @@ class Tally:
                 place = f"row {row + 1:,} of the table"
                 if kind == 1:
                     place += f", annotator {annotator}"
-                what = ("margin", "bias logit", "loss")[kind]
-                found.setdefault(
-                    name, f"the {what} of comparison {name} ({place}) is {values[kind, i]:g}"
-                )
+                what = f"{('margin', 'bias logit', 'loss')[kind]} of comparison {name} ({place})"
+                found.setdefault(name, f"the {what} is {values[kind, i]:g}")
         return list(found.values())
 
 

@@ -130,15 +130,7 @@ class ReferenceCache:
     of its content. Two processes that write at the same time therefore cannot harm each other: at worst a response
     stands twice. A shard whose checksum does not match is named and never read. What was missing is divided as it was
     the first time, so that the values come out the same to the bit, and the shard takes the damaged one's place.
-
-    Attributes
-    ----------
-    n_computed : int
-        Responses that this object had to run a model for.
-    key : str
-        From `weights_key`.
-    folder : Path
-        Of the key and of the code that computes.
+    ``n_computed`` counts the responses that this object had to run a model for.
     """
 
     def __init__(self, folder: Path, key: str):

@@ -36,23 +36,15 @@ Found = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far the scoring forward is from the model's own forward, in one precision.
+    """How far the scoring forward is from the model's own forward, of log-probabilities and of gradients.
 
-    Attributes
-    ----------
-    precision : str
-        Of the weights, or of autocast.
-    differences : (float, float)
-        Root mean square of the differences of single tokens' log-probabilities, relative to their spread; and norm of
-        the difference of the gradients with respect to the input embeddings, relative to the norm.
-    noise : (float, float)
-        The same of two of the model's own forwards, one of them padded and with some embeddings a rounding off: two
-        that only differ in padding may compute every bit alike, which no other attention does.
-    floor : (float, float)
-        What is allowed of ``differences`` however small the noise is.
+    A difference is the root mean square over single tokens, relative to their spread, or the norm of that of the
+    gradients with respect to the input embeddings, relative to the norm. ``noise`` is the same of two of the model's
+    own forwards, one of them padded and with some embeddings a rounding off: two that only differ in padding may
+    compute every bit alike, which no other attention does. ``floor`` is allowed however small the noise is.
     """
 
-    precision: str
+    precision: str  # of the weights, or "autocast"
     differences: tuple[float, float]
     noise: tuple[float, float]
     floor: tuple[float, float]
@@ -69,35 +61,24 @@ class SelfTest:
         return bool(np.less_equal(self.differences, self.most).all())
 
     def __str__(self) -> str:
+        told = "{} {:.1e} (noise {:.1e}, at most {:.1e})".format
         names = ("log-probabilities", "gradient")
-        parts = map(
-            "{} {:.1e} (noise {:.1e}, at most {:.1e})".format,
-            names,
-            self.differences,
-            self.noise,
-            self.most,
+        return (
+            f"{self.precision}: {', '.join(map(told, names, self.differences, self.noise, self.most))}"
         )
-        return f"{self.precision}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
 class StartDifference:
     """How far a run's first step is from the reference, before anything has moved.
 
-    Attributes
-    ----------
-    mean : float
-        The mean reward margin of the step's judgments; 0 where the policy starts at its reference.
-    difference : float
-        Root mean square over the step's tokens of the policy's log-probability minus the reference's, relative to that
-        of the reference's: unlike in a mean, differences cannot cancel.
-    tolerance : float
-        The largest difference that rounding explains, from the self-test.
+    ``difference`` is the root mean square over the step's tokens of the policy's log-probability minus the reference's,
+    relative to that of the reference's: unlike in a mean, differences cannot cancel.
     """
 
-    mean: float
+    mean: float  # reward margin of the step's judgments; 0 where the policy starts at its reference
     difference: float
-    tolerance: float
+    tolerance: float  # the largest difference that rounding explains, from the self-test
 
     @property
     def problem(self) -> Problem | None:
@@ -208,7 +189,7 @@ def _require_determinate(model, layout: Layout, pairs: list[Pair], floor: float)
 def _self_test(
     model, layout: Layout, trials: list[list[Pair]], precision: str, floor: tuple[float, float]
 ) -> SelfTest:
-    with _frozen(model), _without_tf32(), torch.enable_grad():
+    with _frozen(model), torch.enable_grad():
         tried = [_figures(_Trial(model, layout, pairs)) for pairs in trials]
     spread = float(torch.cat([own for *_, own in tried]).std(correction=0)) or 1.0
     # numpy's maximum, unlike Python's, keeps what is not a number
@@ -332,26 +313,17 @@ class _Trial:
 
 @contextmanager
 def _frozen(model) -> Iterator[None]:
-    """No weight asks for a gradient, so that none is kept beside the activations."""
+    """No weight asks for a gradient, and no GPU rounds the factors of float32 products to the 11 bits of TF32."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    matmul = torch.backends.cuda.matmul
+    usual, matmul.fp32_precision = matmul.fp32_precision, "ieee"
     model.requires_grad_(False)
     try:
         yield
     finally:
+        matmul.fp32_precision = usual
         for parameter in trained:
             parameter.requires_grad_()
-
-
-@contextmanager
-def _without_tf32() -> Iterator[None]:
-    """Matrix products of float32 in full, where a GPU would round their factors to 11 bits."""
-    matmul = torch.backends.cuda.matmul
-    usual = matmul.fp32_precision
-    matmul.fp32_precision = "ieee"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = usual
 
 
 def _rms(differences: Tensor) -> float:
