@@ -51,8 +51,6 @@ def split_step(
 
     Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
     """
-    if n_parts == 1:
-        return [votes]
     unique, position = np.unique(comparison[votes], return_inverse=True)
     part_of = np.empty(len(unique), dtype=np.int64)
     for number, members in enumerate(bin_pack(n_fed[unique], n_bins=n_parts)):

@@ -9,7 +9,6 @@ import logging
 import platform
 import shutil
 import signal
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -369,10 +368,10 @@ def adam_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
 
 def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
     """Put back what `adam_tensors` took out."""
-    state: dict[int, dict[str, torch.Tensor]] = defaultdict(dict)
+    state: dict[int, dict[str, torch.Tensor]] = {}
     for key, value in tensors.items():
         index, _, name = key.partition(".")
-        state[int(index)][name] = value
+        state.setdefault(int(index), {})[name] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 

@@ -46,7 +46,7 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import attach, in_mode, on_device, response_layout, scoring_attention
+from badpo.training.logprobs import attach, in_mode, on_device, plain, response_layout, scoring_attention
 from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
@@ -166,14 +166,13 @@ class BADPOTrainer(_StepTrainer):
         policy = start_policy(model, peft_config, args)
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = given_reference(ref_model, policy, args)
-        plain = policy.get_base_model() if hasattr(policy, "get_base_model") else policy
-        args.ddp_find_unused_parameters = bool(args.ddp_find_unused_parameters) or reads_more_than_text(
-            plain
-        )
+        base = plain(policy)
+        unused = bool(args.ddp_find_unused_parameters) or reads_more_than_text(base)
+        args.ddp_find_unused_parameters = unused
         self.findings: list[Problem] = []
         self.objective = objective or VoteWeights()
         self._take_in(train_dataset, attributes, bias, tokenizer, args)
-        n_embeddings = plain.get_input_embeddings().weight.shape[0]
+        n_embeddings = base.get_input_embeddings().weight.shape[0]
         require_matching_tokenizer(self.encoded.pairs, tokenizer, n_embeddings)
         super().__init__(
             model=policy,
@@ -185,9 +184,9 @@ class BADPOTrainer(_StepTrainer):
             optimizers=optimizers,
         )
         self.eval_dataset = self._encoded_sets(eval_dataset)
-        self._prepare_steps(plain)
+        self._prepare_steps(base)
         self.add_callback(RunCallback(self, keep))
-        self._choose_layout(plain)
+        self._choose_layout(base)
 
     def _take_in(self, train_dataset, attributes, bias, tokenizer, args: BADPOConfig) -> None:
         """The judgments that are trained on, their token ids, and the bias term, given or built from the judgments."""
@@ -207,17 +206,15 @@ class BADPOTrainer(_StepTrainer):
         require_matching_bias(bias, self.judgments, args.gold_annotators)
         self.bias = bias
 
-    def _prepare_steps(self, plain) -> None:
+    def _prepare_steps(self, base) -> None:
         """What the steps of a run need and add up."""
         args = self.args
         self.model.add_model_tags(["ba-dpo", "dpo"])
-        self.router_aux_loss_coef = router_coefficient(plain, args.router_aux_loss_coef)
+        self.router_aux_loss_coef = router_coefficient(base, args.router_aux_loss_coef)
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
-        parameters = list(self.bias.parameters())
-        self.bias_optimizer = (
-            torch.optim.Adam(parameters, lr=args.bias_learning_rate) if parameters else None
-        )
+        learned = list(self.bias.parameters())
+        self.bias_optimizer = torch.optim.Adam(learned, lr=args.bias_learning_rate) if learned else None
         # of the step under way, and of the steps since the last log
         self._tally, self._logged = (Tally(self.judgments, args.device) for _ in range(2))
         self._step: Step
@@ -226,7 +223,7 @@ class BADPOTrainer(_StepTrainer):
         # of the first step: squares of the policy's minus the reference's log-probabilities, and of the reference's
         self._from_reference = torch.zeros(2, dtype=torch.float64, device=args.device)
 
-    def _choose_layout(self, plain) -> None:
+    def _choose_layout(self, base) -> None:
         """Test the layout that is asked for, in the run's precision; tell where it becomes another."""
         args = self.args
         autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
@@ -234,8 +231,8 @@ class BADPOTrainer(_StepTrainer):
             self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
         attention = "padded" if self.router_aux_loss_coef else args.attention
-        with in_mode(plain, training=args.disable_dropout):
-            found = choose_layout(plain, attention, self.encoded, autocast)
+        with in_mode(base, training=args.disable_dropout):
+            found = choose_layout(base, attention, self.encoded, autocast)
         self._layout, reason, self.self_tests = found
         if self.router_aux_loss_coef:
             self._layout = partial(padded_rows, feed_last=True)
@@ -534,9 +531,8 @@ class BADPOTrainer(_StepTrainer):
 
     def push_to_hub(self, commit_message: str = "Trained with badpo", **kwargs) -> str:
         """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit."""
-        base = next(
-            (c.base_model_name_or_path for c in getattr(self.model, "peft_config", {}).values()), None
-        )
+        adapters = getattr(self.model, "peft_config", {}).values()
+        base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
             # nobody else could load the adapter, and its base's place would be published
             raise ConfigError(
@@ -586,9 +582,8 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
         f"{name} is refused: {remedies[name]}" for name, given in not_taken.items() if given is not None
     ]
     if not isinstance(args, BADPOConfig):
-        complaints.append(
-            f"args is a {type(args).__name__}; give a BADPOConfig, which takes the same arguments"
-        )
+        kind = type(args).__name__
+        complaints.append(f"args is a {kind}; give a BADPOConfig, which takes the same arguments")
     elif args.n_gpu > 1:
         complaints.append(
             f"one process sees {args.n_gpu} GPUs, over which the Trainer would copy the model (DataParallel), and the "
