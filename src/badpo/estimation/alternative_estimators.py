@@ -15,6 +15,8 @@ from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Floats
 
 MODE_STEPS = 60
+POINTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(15)
+LOG_WEIGHTS = np.log(_WEIGHTS) + POINTS**2 / 2 - np.log(2 * np.pi) / 2
 
 
 class RandomQuality(QualityModel):
@@ -26,13 +28,10 @@ class RandomQuality(QualityModel):
 
     start = np.zeros(1)
 
-    def __init__(self, blocks: ComparisonBlocks, sign: Floats, n_nodes: int) -> None:
+    def __init__(self, blocks: ComparisonBlocks, sign: Floats) -> None:
         self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
-        self._points, weights = np.polynomial.hermite_e.hermegauss(n_nodes)
-        self._log_weights = np.log(weights) + self._points**2 / 2 - np.log(2 * np.pi) / 2
-        self._runs = blocks.runs(np.zeros_like(blocks.starts), lambda size, _: size * n_nodes)
+        self._runs = blocks.runs(np.zeros_like(blocks.starts), lambda size, _: size * len(POINTS))
         self._mode = np.zeros(len(blocks.starts))
-        self._spread = np.ones(len(blocks.starts))
 
     def settle(self, logits: Floats, extra: Floats) -> None:
         """Put every comparison's nodes where its votes want the quality."""
@@ -47,43 +46,41 @@ class RandomQuality(QualityModel):
         self._mode, self._spread = mode, 1 / np.sqrt(curvature)
 
     def _at_nodes(
-        self, logits: Floats, log_sd: float
+        self, logits: Floats, extra: Floats
     ) -> Iterator[tuple[AlikeComparisons, Floats, Floats, Floats]]:
         """Runs of n comparisons, their nodes (n, H), the votes' logits there (n, T, H) and log terms (n, H)."""
         for run in self._runs:
             spread = self._spread[run.comparisons, None]
-            nodes = self._mode[run.comparisons, None] + spread * self._points
-            x = nodes[:, None, :] + logits[run.votes].reshape(-1, run.size, 1)
-            terms = np.log(spread) + self._log_weights - log_sd - nodes**2 / (2 * np.exp(2 * log_sd))
-            sign = self._sign[run.votes].reshape(-1, run.size, 1)
+            nodes = self._mode[run.comparisons, None] + spread * POINTS
+            given, sign = (each[run.votes].reshape(-1, run.size, 1) for each in (logits, self._sign))
+            x = nodes[:, None, :] + given
+            terms = np.log(spread) + LOG_WEIGHTS - extra - nodes**2 / (2 * np.exp(2 * extra))
             yield run, nodes, x, terms - np.logaddexp(0.0, -sign * x).sum(axis=1)
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
-        parts = [logsumexp(terms, axis=1) for *_, terms in self._at_nodes(logits, float(extra[0]))]
+        parts = [logsumexp(terms, axis=1) for *_, terms in self._at_nodes(logits, extra)]
         return np.concatenate([NOTHING, *parts])
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values, the nodes held where they are."""
-        score, cross = np.empty(len(logits)), np.empty((len(logits), 1))
-        entries = np.empty(self._blocks.n_pairs)
+        (score, cross), entries = np.empty((2, len(logits))), np.empty(self._blocks.n_pairs)
         extra_score = extra_information = 0.0
-        variance = np.exp(2 * extra[0])
-        for run, nodes, x, terms in self._at_nodes(logits, float(extra[0])):
+        for run, nodes, x, terms in self._at_nodes(logits, extra):
             mass, chance = softmax(terms, axis=1), expit(x)
             residual = self._won[run.votes].reshape(-1, run.size, 1) - chance
             mean = np.einsum("nth,nh->nt", residual, mass)
             centered = residual - mean[:, :, None]
-            pull = nodes**2 / variance - 1
+            pull = nodes**2 / np.exp(2 * extra) - 1
             mean_pull = (mass * pull).sum(axis=1, keepdims=True)
             score[run.votes] = mean.ravel()
-            cross[run.votes, 0] = -np.einsum("nth,nh->nt", centered, mass * pull).ravel()
-            extra_score += float(mean_pull.sum())
-            extra_information += float((mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum())
+            cross[run.votes] = -np.einsum("nth,nh->nt", centered, mass * pull).ravel()
+            extra_score += mean_pull.sum()
+            extra_information += (mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum()
             own = np.einsum("nth,nh->nt", chance * (1 - chance), mass)[:, :, None] * np.eye(run.size)
             among = own - (centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
             entries[self._blocks.pairs(run.votes)] = among.ravel()
-        extras = np.array([extra_score]), cross, np.array([[extra_information]])
+        extras = np.array([extra_score]), cross[:, None], np.array([[extra_information]])
         return Curvature(score, self._blocks.matrix(entries), *extras)
 
 
@@ -94,7 +91,6 @@ def fit_random(
     delta: ArrayLike,
     n_annotators: int,
     *,
-    n_nodes: int = 15,
     anchored: ArrayLike | None = None,
     min_informative: int = 10,
 ) -> Leans:
@@ -111,8 +107,6 @@ def fit_random(
     ----------
     comparison, sign, annotator, delta, n_annotators, anchored, min_informative
         As in `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative here.
-    n_nodes : int
-        Quadrature nodes per comparison, placed adaptively.
 
     Returns
     -------
@@ -123,7 +117,7 @@ def fit_random(
     """
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored, free_quality=False)
     return fit_leans(
-        "random", lambda votes: RandomQuality(votes.blocks, votes.sign, n_nodes), votes, min_informative
+        "random", lambda votes: RandomQuality(votes.blocks, votes.sign), votes, min_informative
     )
 
 

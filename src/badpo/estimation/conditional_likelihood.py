@@ -128,15 +128,10 @@ def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, 
 
 
 class Winners(NamedTuple):
-    """Moments of the winning set: probability of every vote to win, and how votes go together.
+    """Moments of the winning set.
 
-    Attributes
-    ----------
-    log_total : array of shape (n,)
-        Logarithm of the sum over all sets of winners.
-    chance : array of shape (n, T)
-    covariance : array of shape (n, T, T)
-        Of winning, between the votes.
+    The logarithm of the sum over all sets of winners, (n,); the chance of every vote to win, (n, T); the covariance of
+    winning between votes, (n, T, T).
     """
 
     log_total: Floats
@@ -255,8 +250,7 @@ def _by_frequencies(logits: Floats, n_wins: int | Ints) -> Winners:
     chance = (weight * won).real.sum(axis=2)
     # the real part of the products, as products of real and imaginary parts side by side
     halves = np.sqrt(weight) * (won - chance[:, :, None])
-    parts = (each.view(np.float64).transpose(1, 0, 2) for each in (halves.conj(), halves))
-    left, right = parts
+    left, right = (each.view(float).transpose(1, 0, 2) for each in (halves.conj(), halves))
     covariance = left @ right.transpose(0, 2, 1)
     diagonal = np.arange(len(chance))
     covariance[:, diagonal, diagonal] = (chance * (1 - chance)).T

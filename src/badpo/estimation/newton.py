@@ -116,11 +116,12 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     free : array of shape (n_leans, n_free)
         Orthonormal directions in which the likelihood is flat; the leans are returned without them.
     """
-    leans, extra = np.zeros(design.shape[1]), model.start
-    logits = design @ leans
-    model.settle(logits, extra)
-    value, before, patience, receding = float(model.values(logits, extra).sum()), np.nan, PATIENCE, None
+    leans, extra, logits = np.zeros(design.shape[1]), model.start, np.zeros(design.shape[0])
+    before, patience, receding = np.nan, PATIENCE, None
     for n in range(STEPS + 1):
+        if len(extra) or not n:
+            model.settle(logits, extra)
+            value = float(model.values(logits, extra).sum())
         information = Information(design, model.curvature(logits, extra))
         gradient = np.concatenate([design.T @ information.at.score, information.at.extra_score])
         size = float(np.abs(gradient).max(initial=0.0))
@@ -132,16 +133,13 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         if size < TOLERANCE:
             patience -= 1
             is_moving = np.abs(design @ step[: len(leans)]).max(initial=0.0) >= STILL_MOVING
+            receding = step[: len(leans)] if is_moving else None
             if not (is_moving and patience):
-                receding = step[: len(leans)] if is_moving else None
                 break
         climbed = _climb(model, design, (leans, extra, value), step) if n < STEPS else None
         if climbed is None:
             break
         leans, extra, logits, value = climbed
-        if len(extra):
-            model.settle(logits, extra)
-            value = float(model.values(logits, extra).sum())
     return Maximum(leans - free @ (free.T @ leans), extra, value, size, information, receding)
 
 
@@ -151,11 +149,10 @@ def _newton_step(information: Information, gradient: Floats, free: Floats, preci
     In the leans the likelihood is concave. In an extra number it need not be: far from the top its step goes uphill
     by at most 1, and the leans follow it.
     """
-    p = len(free)
-    across = information.across
+    p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])
     if p <= LARGEST_FACTORED:
-        solved = _solved(_filled(information.among, free), sides)
+        solved = _solved(information.among, free, sides)
     else:
         solved = np.column_stack([conjugate_gradients(information, side, precision) for side in sides.T])
     bend = information.at.extra_information - across.T @ solved[:, 1:]
@@ -171,20 +168,13 @@ def conjugate_gradients(information: Information, side: Floats, precision: float
     return cg(among, side, rtol=precision, maxiter=10 * len(side), M=scaling)[0]
 
 
-def _filled(information: Floats, free: Floats) -> Floats:
-    """The information with its flat directions given the typical curvature, so that it can be inverted."""
-    level = max(float(np.mean(np.diag(information))), 1e-12) if len(information) else 1.0
-    filled = information.copy()
-    p = len(free)
-    filled[:p, :p] += level * free @ free.T
-    return filled
-
-
-def _solved(matrix: Floats, sides: Floats) -> Floats:
-    if not len(matrix):  # scipy takes empty matrices from 1.14 on
+def _solved(information: Floats, free: Floats, sides: Floats) -> Floats:
+    """What the information takes to the sides, with the typical curvature along the flat directions."""
+    if not len(information):  # scipy takes empty matrices from 1.14 on
         return np.zeros(sides.shape)
-    level = max(float(np.abs(np.diag(matrix)).max()), 1e-12)
-    ridge = 0.0
+    matrix, p = information.copy(), len(free)
+    matrix[:p, :p] += max(np.diag(information).mean(), 1e-12) * free @ free.T
+    ridge, level = 0.0, max(np.abs(np.diag(matrix)).max(), 1e-12)
     while True:
         try:
             return cho_solve(cho_factor(matrix + ridge * np.eye(len(matrix))), sides)
@@ -214,6 +204,6 @@ def covariance_of_leans(maximum: Maximum, free: Floats) -> Floats:
     """Inverse information of the leans, the extra numbers estimated along with them, on the identified directions."""
     p, at = len(maximum.leans), maximum.information
     whole = np.block([[at.among, at.across], [at.across.T, at.at.extra_information]])
-    inverse = _solved(_filled(whole, free), np.eye(len(whole)))[:p, :p]
+    inverse = _solved(whole, free, np.eye(len(whole)))[:p, :p]
     projector = np.eye(p) - free @ free.T
     return projector @ inverse @ projector
