@@ -158,7 +158,14 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
     """
     size = logits.shape[1]
     if size > LARGEST_LISTED:
-        return _by_frequencies(logits, n_wins)
+        log_sum, share, won = _frequencies(logits, n_wins)
+        chance = (share * won).real.sum(axis=2).T
+        # the real part of the products, as products of real and imaginary parts side by side
+        halves = np.sqrt(share) * (won - chance.T[:, :, None])
+        left, right = (each.view(float).transpose(1, 0, 2) for each in (halves.conj(), halves))
+        covariance, each = left @ right.transpose(0, 2, 1), np.arange(size)
+        covariance[:, each, each] = chance * (1 - chance)
+        return Winners(log_sum, chance, covariance)
     members = _sets_of_winners(size, int(n_wins))
     weight, total, highest = _weights(members, logits)
     weight /= total
@@ -173,7 +180,7 @@ def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
     """The first of the `winners`, for comparisons with equally many votes."""
     size = logits.shape[1]
     if size > LARGEST_LISTED:
-        return _frequencies(logits, n_wins).log_total
+        return _frequencies(logits, n_wins)[0]
     _, total, highest = _weights(_sets_of_winners(size, int(n_wins)), logits)
     return highest + np.log(total)
 
@@ -198,7 +205,9 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
     return weight, weight.sum(axis=0), highest
 
 
-class _Frequencies(NamedTuple):
+def _frequencies(
+    logits: Floats, n_wins: int | Ints
+) -> tuple[Floats, NDArray[np.complex128], NDArray[np.complex128]]:
     r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
 
     Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners
@@ -213,21 +222,14 @@ class _Frequencies(NamedTuple):
     less than rounding, and the work for a vote does not grow with the votes beside it. Every root stands for its
     conjugate too; N is odd, so that none is -1, where a factor could vanish.
 
-    Attributes
-    ----------
+    Returns
+    -------
     log_total : array of shape (n,)
     weight : complex array of shape (n, roots)
         Share of each root in the sum.
     won : complex array of shape (T, n, roots)
         :math:`p_j w` over the factor of the vote.
     """
-
-    log_total: Floats
-    weight: NDArray[np.complex128]
-    won: NDArray[np.complex128]
-
-
-def _frequencies(logits: Floats, n_wins: int | Ints) -> _Frequencies:
     tilt = expected_wins_shift(logits, n_wins)  # near enough is enough
     shifted = logits.T + tilt
     chance, other = expit(shifted), expit(-shifted)
@@ -242,19 +244,7 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> _Frequencies:
     weight[2 * root > n_roots[:, None]] = 0
     total = weight.real.sum(axis=1)
     log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=0) - n_wins * tilt
-    return _Frequencies(log_total, weight / total[:, None], won / factors)
-
-
-def _by_frequencies(logits: Floats, n_wins: int | Ints) -> Winners:
-    log_sum, weight, won = _frequencies(logits, n_wins)
-    chance = (weight * won).real.sum(axis=2)
-    # the real part of the products, as products of real and imaginary parts side by side
-    halves = np.sqrt(weight) * (won - chance[:, :, None])
-    left, right = (each.view(float).transpose(1, 0, 2) for each in (halves.conj(), halves))
-    covariance = left @ right.transpose(0, 2, 1)
-    diagonal = np.arange(len(chance))
-    covariance[:, diagonal, diagonal] = (chance * (1 - chance)).T
-    return Winners(log_sum, chance.T, covariance)
+    return log_total, weight / total[:, None], won / factors
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:

@@ -79,7 +79,7 @@ class LogOdds:
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
-            if n_trials < (1 if naive else 2):
+            if n_trials < 2 - naive:
                 return None, None
             # the least log-odds that so many trials without an exception are compatible with: p^n is the error
             bound = float(logit((1 - level) ** (1 / n_trials)))
@@ -226,12 +226,11 @@ def joint_log_odds(
     found: list[Interval | None] = [None] * x.shape[1]
     if fit is not None:
         coefficients, errors = fit
-        half = errors.half_width(level)
+        numbers = np.column_stack([coefficients, errors.se, errors.half_width(level)]).tolist()
         determined = np.any(dependent_columns(x), axis=1)
-        for place, j in enumerate(used):
-            estimate, se = float(coefficients[place]), float(errors.se[place])
-            low, high = estimate - float(half[place]), estimate + float(half[place])
-            found[j] = None if determined[j] else Interval(estimate, se, low, high, errors.n_clusters)
+        for j, (mean, se, half) in zip(used, numbers, strict=True):
+            interval = Interval(mean, se, mean - half, mean + half, errors.n_clusters)
+            found[j] = None if determined[j] else interval
     return tuple(found)
 
 
@@ -240,25 +239,26 @@ def _logistic_regression(
 ) -> tuple[Floats, ClusterErrors] | None:
     """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
     codes = np.unique(clusters, return_inverse=True)[1]
-    scale = np.sqrt((x**2).mean(axis=0))
+    scale, n = np.sqrt((x**2).mean(axis=0)), codes.max() + 1
     x = x / scale
-    won = (sign > 0).astype(float)
 
-    def score(beta: NDArray) -> Floats:
-        return x.T @ (won - expit(x @ beta))
+    def scores(beta: NDArray) -> Floats:
+        return x * ((sign > 0) - expit(x @ beta))[:, None]
 
-    def slope(beta: NDArray) -> Floats:
+    def weighted(beta: NDArray) -> Floats:
         chance = expit(x @ beta)
-        return -x.T @ (x * (chance * (1 - chance))[:, None])
+        return x * (chance * (1 - chance))[:, None]
 
-    beta = root(score, np.zeros(x.shape[1]), jac=slope, tol=1e-12).x
-    if eigh(-slope(beta), x.T @ x / 4, eigvals_only=True)[0] < _NO_INFORMATION:
+    beta = root(
+        lambda beta: scores(beta).sum(axis=0),
+        np.zeros(x.shape[1]),
+        jac=lambda beta: -x.T @ weighted(beta),
+        tol=1e-12,
+    ).x
+    if eigh(x.T @ weighted(beta), x.T @ x / 4, eigvals_only=True)[0] < _NO_INFORMATION:
         return None
-    chance = expit(x @ beta)
-    n = codes.max() + 1
-    weighted = x * (chance * (1 - chance))[:, None]
-    scores = summed(codes, x * (won - chance)[:, None], n)
-    errors = cluster_errors(scores, summed_products(codes, weighted, x, n))
+    information = summed_products(codes, weighted(beta), x, n)
+    errors = cluster_errors(summed(codes, scores(beta), n), information)
     return beta / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters)
 
 
@@ -297,15 +297,12 @@ def swap_log_odds(
     carried = side != 0
     strata, codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)
     cell = 4 * codes + 2 * (side < 0)[carried] + (sign < 0)[carried]
-    votes = np.bincount(cell, minlength=4 * len(strata)).reshape(-1, 2, 2)
-    size = votes.sum(axis=(1, 2))
-    first = votes[:, 0, 0] * votes[:, 1, 1] / size
-    second = votes[:, 0, 1] * votes[:, 1, 0] / size
-    if not (first.sum() > 0 and second.sum() > 0):
+    a, b, c, d = np.bincount(cell, minlength=4 * len(strata)).reshape(-1, 4).T
+    first, second = a * d / (a + b + c + d), b * c / (a + b + c + d)
+    if not (first.any() and second.any()):
         return None
-    prompts = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1]
     prompt = np.zeros(len(strata), dtype=np.intp)
-    prompt[codes] = prompts
+    prompt[codes] = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1]
     won, lost = (np.bincount(prompt, weights=each) for each in (first, second))
     # the log-odds of a share, with each cluster's error as of so many votes
     errors = _share_errors(won, won + lost)
@@ -362,11 +359,11 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     """
     s, h = np.asarray(score, float), np.asarray(information, float)
     informed = np.trace(h, axis1=1, axis2=2) > 0
-    s, h = s[informed], h[informed]
-    q = s.shape[1]
-    if len(s) == 0:
+    s, h, q = s[informed], h[informed], s.shape[1]
+    if not len(s):
         return ClusterErrors(np.full(q, np.nan), np.full(q, np.nan), 0)
-    root = _inverse_root(h.sum(axis=0))
+    values, vectors = np.linalg.eigh(h.sum(axis=0))
+    root = (vectors / np.sqrt(values)) @ vectors.T
     leverage = root @ h @ root
     adjustment, alone = _inverse_root_of_rest(leverage)
     m = adjustment @ root
@@ -378,13 +375,9 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     trace = (p - u_squared).sum(axis=0)
     square = (p**2 - 2 * p * u_squared).sum(axis=0) + (gram**2).sum(axis=(1, 2))
     undetermined = (np.abs(alone @ root) > 1e-7 * np.abs(root).max()).any(axis=0)
-    df = np.where(undetermined, np.nan, trace**2 / np.where(square > 0, square, np.nan))
-    return ClusterErrors(np.where(np.isnan(df), np.nan, se), df, len(s))
-
-
-def _inverse_root(matrix: Floats) -> Floats:
-    values, vectors = np.linalg.eigh(matrix)
-    return (vectors / np.sqrt(values)) @ vectors.T
+    is_known = ~undetermined & (square > 0)
+    df = np.divide(trace**2, square, out=np.full(q, np.nan), where=is_known)
+    return ClusterErrors(np.where(is_known, se, np.nan), df, len(s))
 
 
 def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
@@ -393,7 +386,7 @@ def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
     adjustment = np.eye(q) + leverage / 2 + 0.375 * (leverage @ leverage)
     large = np.trace(leverage, axis1=1, axis2=2) > _SMALL_LEVERAGE
     values, vectors = np.linalg.eigh(leverage[large])
-    alone = np.swapaxes(vectors, 1, 2)[values > _WHOLE]
-    scale = 1 / np.sqrt(np.where(values > _WHOLE, 1.0, 1 - values))
-    adjustment[large] = (vectors * scale[:, None, :]) @ np.swapaxes(vectors, 1, 2)
-    return adjustment, alone.reshape(-1, q)
+    rows, is_whole = vectors.transpose(0, 2, 1), values > _WHOLE
+    scale = 1 / np.sqrt(np.where(is_whole, 1.0, 1 - values))
+    adjustment[large] = (vectors * scale[:, None, :]) @ rows
+    return adjustment, rows[is_whole]
