@@ -85,9 +85,13 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
 
 def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's care, most judgments first; None where nobody's is known."""
-    people = annotators[annotators["care"].notna()].drop_duplicates("annotator")
+    people = annotators.dropna(subset="care").drop_duplicates("annotator")
     order = people.sort_values(["n_judgments", "annotator"], ascending=[False, True])
-    rows = [_care(row) for row in order.head(MOST_ROWS).to_dict("records")]
+    rows = []
+    for row in order.head(MOST_ROWS).to_dict("records"):
+        style = _FLAGGED if row["flag_care"] else _ESTIMATED
+        mark = Mark(row["care"], row["annotator"], style, row["care_low"], row["care_high"])
+        rows.append(DotRow(row["annotator"], (mark,), f"{row['n_judgments']:,}"))
     caption = (
         "How closely each annotator follows quality where the sides do not differ in any attribute, with its 95 % "
         "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
@@ -103,12 +107,6 @@ def _leans(row: Json) -> DotRow:
     own = Mark(row["deviation"], f"{name}, own estimate", OWN, row["ci_low"], row["ci_high"])
     shrunken = Mark(row["shrunk"], f"{name}, shrunken", row["style"], row["post_low"], row["post_high"])
     return DotRow(name, (own, shrunken), f"{row['n_informative']:,}")
-
-
-def _care(row: Json) -> DotRow:
-    style = _FLAGGED if row["flag_care"] else _ESTIMATED
-    mark = Mark(row["care"], row["annotator"], style, row["care_low"], row["care_high"])
-    return DotRow(row["annotator"], (mark,), f"{row['n_judgments']:,}")
 
 
 def _limits(people: pd.DataFrame) -> Limits:

@@ -99,7 +99,11 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
         if pool["is_divided"]:
             text += " The votes do not compare groups with one another, or hardly."
         if pool["groups"]:
-            text += f" Tau by group: {'; '.join(map(_of_group, pool['groups']))}."
+            told = (
+                f"{count_text(group['n'])} annotators, {decimal(group['tau'])} ({interval_text(*group['tau_ci'])})"
+                for group in pool["groups"]
+            )
+            text += f" Tau by group: {'; '.join(told)}."
         if not low:
             text += " A spread of zero is not ruled out."
     where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
@@ -123,11 +127,6 @@ def care_sentence(summary: Json) -> str:
     text += f". Flagged for care below half the mean, more at random than others: {count_text(care['n_flagged'])}"
     beyond = "; whoever is flagged for a lean leans beyond what care explains" * care["is_used"]
     return f"{text}{beyond}."
-
-
-def _of_group(group: Json) -> str:
-    interval = interval_text(*group["tau_ci"])
-    return f"{count_text(group['n'])} annotators, {decimal(group['tau'])} ({interval})"
 
 
 def _verdict(summary: Json, row: Json, label: str) -> Verdict:

@@ -11,7 +11,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import yaml
 
 from badpo import __version__
@@ -60,7 +59,7 @@ def model_card(run_folder: Path) -> str:
         method=run.title,
         is_dpo=run.arm == DPO or not run.bias.parts,
         anchor=anchor_of_run(run),
-        gold=gold_sentence(run) if anchor_of_run(run) == "gold" else "",
+        gold=gold_sentence(run),
         rows=[_attribute_row(run, reference, name, config) for name, config in run.configs.items()],
         measured=(run_folder / "readouts.json").exists(),
         has_reference=reference is not None,
@@ -109,8 +108,8 @@ def _lean(run: Run, name: str) -> str:
     learned = run.learned_annotators
     if is_about_single_people(learned):
         return f"not shown (fewer than {FEWEST_ANNOTATORS} annotators)"
-    rows = [row for row, who in zip(theta, run.bias.annotators, strict=True) if who in learned]
-    return signed(np.mean(rows, axis=0)[run.bias.attributes.index(name)].item())
+    is_learned = [who in learned for who in run.bias.annotators]
+    return signed(theta[is_learned, run.bias.attributes.index(name)].mean().item())
 
 
 def _settings(run: Run) -> Json:

@@ -162,9 +162,8 @@ def figures(suite: MeasuredRuns) -> list[Figure]:
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
     """The chart style of an arm, the same in every figure."""
-    if arm in _ARM_STYLES:
-        return _ARM_STYLES[arm]
-    return class_style([name for name in suite.arms if name not in _ARM_STYLES].index(arm))
+    others = [name for name in suite.arms if name not in _ARM_STYLES]
+    return _ARM_STYLES[arm] if arm in _ARM_STYLES else class_style(others.index(arm))
 
 
 def thinned(points: Sequence[Any], most: int) -> list[Any]:
@@ -199,12 +198,12 @@ def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
 
 
 def _interval_note(suite: MeasuredRuns) -> str:
-    if len(suite.seeds) > 1:
-        return (
-            f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % interval (Student\u2019s t over seeds; the "
-            f"reference, a single run, over prompts); ticks: each seed ({', '.join(map(str, suite.seeds))})."
-        )
-    return "Line: 95 % interval over the prompts measured."
+    if len(suite.seeds) <= 1:
+        return "Line: 95 % interval over the prompts measured."
+    return (
+        f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % interval (Student\u2019s t over seeds; the "
+        f"reference, a single run, over prompts); ticks: each seed ({', '.join(map(str, suite.seeds))})."
+    )
 
 
 def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
@@ -250,7 +249,14 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     panels = []
     for attribute, title in suite.labels.items():
         names = dict.fromkeys(name for run in runs for name in run.readouts.votes.get(attribute, ()))
-        rows = [row for name in names if (row := _class_row(suite, arms, attribute, name)).marks]
+        rows = []
+        for name in names:
+            group = "all" if name == "all" else f"class {shown(name, 8)}"
+            ceilings = (suite.estimate(arm, "ceiling", attribute, name) for arm in arms)
+            known = [found.value for found in ceilings if found]
+            marks = [Mark(float(np.mean(known)), f"{group}, {CEILING}", 0)] if known else []
+            marks += _arm_marks(suite, arms, "votes", attribute, name, prefix=f"{group}, ")
+            rows += [DotRow(group, tuple(marks))] if marks else []
         if rows:
             label = f"votes predicted on {title} by annotator class"
             axis, coin = "share of votes predicted", Level(0.5, "coin")
@@ -265,15 +271,6 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         caption += "The planted ceiling puts the planted theta in the place of the learned one, as a mean over arms. "
     caption += _interval_note(suite)
     return dot_figure("Votes predicted", _on_one_axis(panels), caption, legend(entries))
-
-
-def _class_row(suite: MeasuredRuns, arms: Sequence[str], attribute: str, annotator_class: str) -> DotRow:
-    label = "all" if annotator_class == "all" else f"class {shown(annotator_class, 8)}"
-    ceilings = [suite.estimate(arm, "ceiling", attribute, annotator_class) for arm in arms]
-    known = [found.value for found in ceilings if found]
-    marks = [Mark(float(np.mean(known)), f"{label}, {CEILING}", 0)] if known else []
-    own = _arm_marks(suite, arms, "votes", attribute, annotator_class, prefix=f"{label}, ")
-    return DotRow(label, (*marks, *own))
 
 
 def _kl_figure(suite: MeasuredRuns) -> Figure | None:

@@ -10,7 +10,7 @@ from typing import Literal
 from scipy.special import logit
 
 from badpo.data.privacy import rounded_count
-from badpo.results.run_files import Estimate, MeasuredRuns, Run, is_continuous
+from badpo.results.run_files import MeasuredRuns, Run, is_continuous
 from badpo.results.words import (
     DASH,
     DPO,
@@ -214,26 +214,18 @@ def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
         unit = " in log-odds" if quantity.is_rate else ""
         distance = f"; distance to the reference{unit} {quantity.difference(found.distance.value)}"
     if found.share is None:
-        held_out = _gap_text(suite.estimate(arm, "heldout", quantity.attribute))
-        return f"{subject} ended at {end}{distance}{held_out}."
-    if found.share.value < 0:
+        if gap := suite.estimate(arm, "heldout", quantity.attribute):
+            number = partial(signed, places=3)
+            ends = interval_text(gap.interval.low, gap.interval.high, number)
+            distance += f"; held-out gap {number(gap.value)} ({ends})"
+        return f"{subject} ended at {end}{distance}."
+    share, over = found.share.value, found.share.interval
+    if share < 0:
         return f"{subject} moved further than DPO, to {end}{distance}."
-    share = f"{percent(found.share.value)} of that shift{_seeds_text(found.share)}"
-    if found.share.value > 1 and own and reference:
-        share += f", passing the reference by {quantity.number(abs(own.value - reference.value))}"
-    return f"{subject} removed {share}{distance}."
-
-
-def _seeds_text(share: Estimate) -> str:
-    """The interval of a share over seeds, in parentheses; nothing for one seed."""
-    if len(share.values) == 1:
-        return ""
-    ends = f"{decimal(100 * share.interval.low, 0)} to {percent(share.interval.high)}"
-    return f" (95\u00a0% interval {ends}, {len(share.values)} seeds)"
-
-
-def _gap_text(found: Estimate | None) -> str:
-    if found is None:
-        return ""
-    number = partial(signed, places=3)
-    return f"; held-out gap {number(found.value)} ({interval_text(found.interval.low, found.interval.high, number)})"
+    told = f"{percent(share)} of that shift"
+    if (n_seeds := len(found.share.values)) > 1:
+        ends = f"{decimal(100 * over.low, 0)} to {percent(over.high)}"
+        told += f" (95\u00a0% interval {ends}, {n_seeds} seeds)"
+    if share > 1 and own and reference:
+        told += f", passing the reference by {quantity.number(abs(own.value - reference.value))}"
+    return f"{subject} removed {told}{distance}."

@@ -55,7 +55,7 @@ def arm_label(arm: str) -> str:
 def arm_order(arm: str) -> tuple[int, str]:
     """The place of an arm in tables and charts: the reference, DPO, the biases of a recipe, then others by name."""
     known = list(_ARMS)
-    return (known.index(arm), arm) if arm in known else (len(known), arm)
+    return known.index(arm) if arm in known else len(known), arm
 
 
 def built_in_of(config: Json) -> BuiltIn:
