@@ -279,11 +279,10 @@ def next_votes(design: Design, leans: Leans) -> list[Json]:
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     rows = []
     for half_width in HALF_WIDTHS:
-        votes = votes_needed(leans.se, leans.n_informative, half_width)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            judged = np.ceil(votes / share)
-        columns = {"attribute": design.attributes, "informative_votes": votes, "judgments": judged}
-        rows += pd.DataFrame(columns).assign(half_width=half_width).to_dict("records")
+        votes = pd.Series(votes_needed(leans.se, leans.n_informative, half_width))
+        columns = {"informative_votes": votes, "judgments": np.ceil(votes / share)}
+        table = pd.DataFrame({"attribute": design.attributes, **columns, "half_width": half_width})
+        rows += table.to_dict("records")
     return rows
 
 

@@ -216,10 +216,9 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
 
     Raises `ConfigError` for a name that is not among the annotators; the message shows pseudonyms only.
     """
-    wanted = pseudonyms(list(dict.fromkeys(str(name) for name in named)))
+    wanted = pseudonyms(list(dict.fromkeys(map(str, named))))
     known = np.asarray(annotators, dtype=object)
-    missing = [name for name in wanted if name not in set(known)]
-    if missing:
+    if missing := [name for name in wanted if name not in set(known)]:
         raise ConfigError(
             f"{key}: {', '.join(missing)} cast no vote in this table (ids are shown as pseudonyms); write the id "
             "as the table has it, or the pseudonym that the report shows"
@@ -298,8 +297,7 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
             f"{', '.join(shared) or 'none'}"
         )
     a, b = (numbers[name].to_numpy(dtype=np.float64) for name in shared[column])
-    missing = np.count_nonzero(~np.isfinite(a - b))
-    if missing:
+    if missing := np.count_nonzero(~np.isfinite(a - b)):
         raise ConfigError(
             f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} comparisons have no number; fill "
             "them in or leave these comparisons out"
@@ -366,7 +364,6 @@ def annotator_table(
     )
     own = _own(leans, leans.deviation, leans.se)
     enough = leans.n_informative >= options.min_informative
-    chances = np.where(enough, prob_exceeds, np.nan).T
     with np.errstate(over="ignore"):
         odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
     agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
@@ -392,7 +389,9 @@ def annotator_table(
         "odds_ratio": odds_ratio,
         "q_value": np.stack([benjamini_hochberg(*own[:, :, j]) for j in range(q)], axis=1),
         "prob_exceeds": prob_exceeds,
-        "flag": np.stack([bayesian_fdr(chance, options.fdr) for chance in chances], axis=1),
+        "flag": np.apply_along_axis(
+            bayesian_fdr, 0, np.where(enough, prob_exceeds, np.nan), options.fdr
+        ),
         "status": leans.status,
         "care": followed.mean,
         "care_low": followed.quantile(0.025),
@@ -554,7 +553,7 @@ def _spread(
         "classes": classes,
         "class_test_p": class_p,
         "recommendation": advice.variant,
-        "recommendation_reason": f"{advice.reason}{WITHIN * bool(groups)}",
+        "recommendation_reason": advice.reason + WITHIN * bool(groups),
     }
 
 

@@ -316,7 +316,7 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
         columns = np.column_stack([declared, side])
         beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
         alone = log_odds_row(found[j], judgments.n_votes)
-        low, high = found[j].interval(level) if found[j].n_cross else (None, None)
+        low, high = found[j].interval(level)
         told = dependent_columns(columns)[-1].any()
         rows.append(
             {
