@@ -314,27 +314,19 @@ def finite_part(votes: LeanVotes, status: NDArray[np.object_]) -> LeanVotes:
         live = votes.told & (status == "ok")[votes.annotator]
         status[(status == "ok") & (votes.counted(live) == 0)] = "no_information"
         toward = votes.sign[:, None] * votes.delta * live
-        infinite = _infinite_leans(votes.annotator, toward, status)
-        aside = (infinite[votes.annotator] & (toward != 0)).any(axis=1)
+        m, q = status.shape
+        side = separated_annotators(votes.annotator, np.ones(len(toward)), toward, m)
+        high, low = side > 0, side < 0
+        if q > 1 and not side.any():
+            lowest, highest = separating_mixes(votes.annotator, toward, m)
+            high, low = ((status == "ok") & (way > 0) for way in (highest, -lowest))
+        # along what a mix can go both ways is undetermined: its annotator saw it move with others only
+        status[high], status[low] = "separated_high", "separated_low"
+        status[high & low] = "no_information"
+        aside = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
         if not aside.any():
             return votes
         votes = votes.only(~aside)
-
-
-def _infinite_leans(annotator: Ints, toward: Floats, status: NDArray[np.object_]) -> Bools:
-    """Leans that one attribute explains alone; where there are none, those that are in a mix of several.
-
-    An attribute that a mix can go both ways along is undetermined: its annotator saw it move with others only.
-    """
-    m, q = status.shape
-    side = separated_annotators(annotator, np.ones(len(annotator)), toward, m)
-    high, low = side > 0, side < 0
-    if q > 1 and not side.any():
-        lowest, highest = separating_mixes(annotator, toward, m)
-        high, low = highest > 0, lowest < 0
-        high[status != "ok"] = low[status != "ok"] = False
-    status[high], status[low], status[high & low] = "separated_high", "separated_low", "no_information"
-    return high | low
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
@@ -591,31 +583,22 @@ def fit_leans(
     while True:
         status = np.where(given.crossed, "ok", "no_cross").astype(object)
         status[given.anchored] = "anchored"
-        votes = finite_part(kept, status)
-        fit = _fit_finite(votes, status == "ok", make_model, cluster)
-        if fit.top.receding is None or not votes.free_quality:
+        votes, active = finite_part(kept, status), status == "ok"
+        design, by_rank = votes.design(active), active.sum() <= LARGEST_DENSE
+        known = identified_leans(votes, active, bool(by_rank))
+        top = maximize(make_model(votes), design, known.flat)
+        if top.receding is None or not votes.free_quality:
             break
-        certain = explained_by_receding(fit.design @ fit.top.receding, votes.sign > 0, votes.blocks)
+        certain = explained_by_receding(design @ top.receding, votes.sign > 0, votes.blocks)
         if not certain.any():
             break
         kept = kept.only(~np.isin(kept.row, votes.row[certain]))
-    return _leans(kind, given, fit, status, make_model(given), min_informative)
-
-
-def _fit_finite(
-    votes: LeanVotes,
-    active: Bools,
-    make_model: Callable[[LeanVotes], QualityModel],
-    cluster: Ints | None,
-) -> _Fit:
-    design, by_rank = votes.design(active), int(active.sum()) <= LARGEST_DENSE
-    known = identified_leans(votes, active, by_rank)
-    top = maximize(make_model(votes), design, known.flat)
     guessed = votes.free_quality and not by_rank and top.receding is None
     if guessed and not confirmed(known, top.information):
         nobody, alone = np.zeros(len(top.leans), dtype=bool), np.arange(len(top.leans))
         known = replace(known, group=alone, label=alone, absolute=nobody, compared=nobody)
-    return _Fit(votes, active, design, known, top, cluster)
+    fit = _Fit(votes, active, design, known, top, cluster)
+    return _leans(kind, given, fit, status, make_model(given), min_informative)
 
 
 def _leans(

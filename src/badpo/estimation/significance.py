@@ -526,11 +526,10 @@ def _between_annotators(
     """
     cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
     blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
-    n_others = blocks.sizes[blocks.comparison] - 1
-    vote, group = chose_it[cast].astype(float), stratum[cast]
-    lean = _leans(vote, people[cast], blocks, people.max() + 1)
+    n_others, group = blocks.sizes[blocks.comparison] - 1, stratum[cast]
+    lean = _leans(chose_it[cast].astype(float), people[cast], blocks, people.max() + 1)
     own = lean[people[cast]]
-    rest = vote - own
+    rest = chose_it[cast] - own
     rest -= (np.bincount(group, rest) / np.maximum(np.bincount(group), 1))[group]
 
     def rate(vote: Floats) -> Floats:
