@@ -21,7 +21,6 @@ from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_te
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
 from badpo.estimation.pool import summed
 from badpo.estimation.shrinkage import (
-    Mixture,
     Shrunk,
     averaged,
     bayesian_fdr,
@@ -367,7 +366,6 @@ def annotator_table(
     with np.errstate(over="ignore"):
         odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
     agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
-    followed = Mixture(care.means, care.sds, care.weights)
     columns = {
         "annotator": design.annotators,
         "class": design.classes,
@@ -393,12 +391,10 @@ def annotator_table(
             bayesian_fdr, 0, np.where(enough, prob_exceeds, np.nan), options.fdr
         ),
         "status": leans.status,
-        "care": followed.mean,
-        "care_low": followed.quantile(0.025),
-        "care_high": followed.quantile(0.975),
-        "flag_care": bayesian_fdr(
-            np.where(care.n_votes > 0, followed.cdf(CARELESS), np.nan), options.fdr
-        ),
+        "care": care.mean,
+        "care_low": care.quantile(0.025),
+        "care_high": care.quantile(0.975),
+        "flag_care": bayesian_fdr(np.where(care.n_votes > 0, care.cdf(CARELESS), np.nan), options.fdr),
         "agreement": agreement.agreement,
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,

@@ -87,7 +87,7 @@ class Mixture:
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
         """``n`` draws of every row by itself, of shape (n, m)."""
-        ends = np.cumsum(self.weights, axis=1) / self.weights.sum(axis=1, keepdims=True)
+        ends = np.cumsum(self.weights, axis=1)
         part = np.array([(ends < random.random((len(ends), 1))).sum(axis=1) for _ in range(n)])
         chosen = np.arange(len(ends)), np.minimum(part, ends.shape[1] - 1)
         return self.means[chosen] + self.sds[chosen] * random.standard_normal(part.shape)
@@ -211,7 +211,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
 
     .. math:: \hat d_k \sim N(d_k, s_k^2), \qquad d_k \sim N(\mu, \tau^2)
 
-    and, as likely, priors under which a few lean far (`_with_far_leans`); tau is read off the normal one.
+    and, as likely, priors under which a few lean far (`_believed`); tau is read off the normal one.
 
     The estimate of tau maximises the restricted likelihood (mu integrated out under a flat prior), and its interval
     is where that likelihood falls by less than 1.92 from the top. The posterior of d_k does not plug that estimate
@@ -417,14 +417,17 @@ class _Pool:
         at = self.model.curvature(self.design @ leans)
         np.divide(at.score, self.dispersion, out=at.score)
         np.divide(at.information.data, self.dispersion, out=at.information.data)
-        value = self.value(leans) if value is None else value
-        return _Point(leans, value, at, self.turned @ (at.information @ self.design))
+        return _Point(
+            leans,
+            self.value(leans) if value is None else value,
+            at,
+            self.turned @ (at.information @ self.design),
+        )
 
     def temper(self, dispersion: float) -> None:
         """Take another dispersion from here on."""
-        if dispersion != self.dispersion:
-            self.dispersion = dispersion
-            self.point = self.expanded(self.point.leans)
+        self.dispersion = dispersion
+        self.point = self.expanded(self.point.leans)
 
 
 class _Point(NamedTuple):
@@ -482,7 +485,7 @@ def shrink_votes(
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
     spread, dispersion = pool.scale.copy(), np.ones(len(pool.scale))
     known = np.flatnonzero(pool.informed.sum(axis=0) > 1).tolist()
-    rounds = (1 if len(known) < 2 else 2) if clusters is None else ROUNDS_OF_CLUSTERS
+    rounds = min(len(known), 2) if clusters is None else ROUNDS_OF_CLUSTERS
     for _ in range(rounds):
         before = dispersion.copy()
         for j in known:
@@ -529,10 +532,8 @@ def _dispersion(pool: _Pool, sd: Floats, clusters: NDArray) -> Floats:
     score = pool.dispersion * (into @ at.score)
     information = pool.dispersion * (into @ (at.information @ apart))
     squares = score**2 + information.power(2) @ sd[lean] ** 2
-    found, expected = (
-        np.bincount(pool.attribute[lean], each, len(pool.scale))
-        for each in (squares, information.diagonal())
-    )
+    of, q = pool.attribute[lean], len(pool.scale)
+    found, expected = np.bincount(of, squares, q), np.bincount(of, information.diagonal(), q)
     return np.maximum(found / np.where(expected > 0, expected, np.inf), 1.0)
 
 
@@ -560,12 +561,12 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
     fine = np.linspace(shares[0], shares[-1], 2001)
     curve = PchipInterpolator(shares, log_marginal)(fine)
     inside = fine[curve >= curve.max() - DROP]
-    tau, low, high = _tau_at(np.array([fine[curve.argmax()], inside[0], inside[-1]]), scale).tolist()
-    low = low if inside[0] > NARROWEST + 1e-6 else 0.0
-    high = high if inside[-1] < WIDEST - 1e-6 else np.inf
+    low = _tau_at(inside[0], scale) if inside[0] > NARROWEST + 1e-6 else 0.0
+    high = _tau_at(inside[-1], scale) if inside[-1] < WIDEST - 1e-6 else np.inf
     normal = Mixture(means, sds, np.tile(masses, (len(known), 1)))
     of = Spread(observed, 1 / np.sqrt(precision))
-    return _believed("votes", known, normal, of, taus, log_prior, (tau, low, high))
+    of_tau = _tau_at(fine[curve.argmax()], scale), low, high
+    return _believed("votes", known, normal, of, taus, log_prior, of_tau)
 
 
 # -- given the spreads ---------------------------------------------------------------------------------------
@@ -661,11 +662,7 @@ def _one_by_one(
 
     # a row for each point
     lean = mode + np.sqrt(variance) * _POINTS
-    mass = (
-        np.exp(log_posterior(lean) - log_posterior(mode) + _POINTS**2 / 2)
-        * _WEIGHTS
-        / np.sqrt(2 * np.pi)
-    )
+    mass = np.exp(log_posterior(lean) - log_posterior(mode) + _POINTS**2 / 2) * _WEIGHTS
     total = mass.sum(axis=0)
     found = Mixture(lean.T, np.zeros_like(lean.T), (mass / total).T)
     return found.mean, found.sd, float(np.log(total).sum())
