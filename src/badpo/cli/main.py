@@ -187,7 +187,7 @@ def check(
     n_errors = sum(problem.severity == "error" for problem in problems)
     shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
-    found = counts | {"errors": n_errors, "problems": [vars(problem) for problem in problems]}
+    found = counts | {"errors": n_errors, "problems": list(map(vars, problems))}
     tell(as_json, found, "\n".join([shown, *map(str, problems), verdict]))
     if n_errors:
         raise typer.Exit(EXIT_DATA)

@@ -191,7 +191,7 @@ def import_votes(
     lines += [str(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
     if write_mapping:
         lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")
-    tell(as_json, told | {"problems": [vars(problem) for problem in problems]}, "\n".join(lines))
+    tell(as_json, told | {"problems": list(map(vars, problems))}, "\n".join(lines))
 
 
 @reporting_errors
@@ -237,7 +237,5 @@ def forget(
         for t in traces
     ]
     tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
-    if not traces:
-        raise typer.Exit(EXIT_DATA)
-    if not all(trace.goes for trace in traces):
-        raise typer.Exit(EXIT_NOT_MET)
+    if not all(trace.goes for trace in traces) or not traces:
+        raise typer.Exit(EXIT_NOT_MET if traces else EXIT_DATA)

@@ -39,7 +39,7 @@ class Figure:
     title: str
     panels: Sequence[tuple[str, Markup]]
     caption: str
-    table: TextTable | None = None
+    table: TextTable
     legend: str = ""
 
 
@@ -165,7 +165,7 @@ def line_chart(
     across = axis_of([x for line in series for x, _ in line.points], None, left, right)
     values = [y for line in series for _, y in line.points] + ([level.value] if level else [])
     up = axis_of([0.0, *values], None, bottom, top)
-    places = [up.at(tick) for tick in up.ticks]
+    places = list(map(up.at, up.ticks))
     parts = [*_upright(across, top, bottom, axis_x), _text(0, 14, axis_y, "start", "axis")]
     parts.append(_path("grid", "".join(f"M{left} {y}H{right}" for y in places)))
     numbers = zip(places, up.labels(), strict=True)
@@ -238,7 +238,7 @@ def _upright(
     across: Axis, top: float, bottom: float, name: str, level: Level | None = None
 ) -> list[Markup]:
     """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch."""
-    places, labels = [across.at(tick) for tick in across.ticks], across.labels()
+    places, labels = list(map(across.at, across.ticks)), across.labels()
     each = math.ceil(6.2 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
     drawn = [_path("grid", "".join(f"M{x} {top}V{bottom}" for x in places))]
     numbers = zip(places[::each], labels[::each], strict=True)
