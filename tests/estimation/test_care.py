@@ -57,6 +57,16 @@ def test_of_equal_care_looks_past_leans(care, unequal):
     assert (np.median(p) < 0.05) == unequal
 
 
+def test_of_equal_care_keeps_its_level_where_comparisons_have_two_to_four_votes():
+    p = []
+    for seed in range(20):
+        *votes, m = drawn(np.ones(M), NOBODY, n=200, seed=seed)
+        kept = np.random.default_rng(seed).random(len(votes[0])) < 0.8
+        p.append(equal_care_test(*(each[kept] for each in votes), m))
+    assert 0.3 < np.mean(p) < 0.7
+    assert np.mean(np.array(p) < 0.2) < 0.4
+
+
 def test_exchanging_the_sides_changes_nothing():
     comparison, sign, annotator, delta, m = votes = drawn(CARELESS, np.linspace(-1, 1, M), n=200)
     other = comparison, -sign, annotator, -delta, m
