@@ -33,7 +33,7 @@ from badpo.training.batches import planned_steps
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from bench import timing
-from bench.workloads import SIZES, build_model, signed, word_tokenizer
+from bench.workloads import CASES, SIZES, build_model, word_tokenizer
 
 SEED = 0
 # For both trainers: nothing written or reported.
@@ -59,6 +59,7 @@ MOVED = 0.05
 class Row:
     """One line of the table: ``micro_batch`` are the judgments of TRL's, and of ours unless ``ours_takes`` more."""
 
+    case: str
     batching: str
     micro_batch: int
     size: str = "0.5B-like"
@@ -68,14 +69,17 @@ class Row:
 
 
 ROWS = (
-    Row("random", 8),
-    Row("random", 2),
-    Row("grouped", 8, batch_size=32, n_steps=6),
-    Row("grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
-    Row("random", 8, "8B-like"),
-    Row("grouped", 8, "8B-like", batch_size=32, ours_takes=16),
-    Row("random", 2, "head-dominated", batch_size=2),
-    Row("grouped", 4, "head-dominated", batch_size=4),
+    Row("signed", "random", 8),
+    Row("signed", "random", 2),
+    Row("multipref", "random", 8),
+    Row("signed", "grouped", 8, batch_size=32, n_steps=6),
+    Row("signed", "grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
+    Row("multipref", "grouped", 8, batch_size=32, n_steps=6),
+    Row("multipref", "grouped", 8, batch_size=32, n_steps=6, ours_takes=16),
+    Row("signed", "random", 8, "8B-like"),
+    Row("signed", "grouped", 8, "8B-like", batch_size=32, ours_takes=16),
+    Row("signed", "random", 2, "head-dominated", batch_size=2),
+    Row("signed", "grouped", 4, "head-dominated", batch_size=4),
 )
 
 NOTES = (
@@ -88,13 +92,13 @@ NOTES = (
 
 
 def main() -> None:
-    options = timing.options_parser(__doc__.splitlines()[0], list(SIZES)).parse_args()
+    options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
     os.environ["TQDM_DISABLE"] = "1"
     warnings.filterwarnings("ignore")
     transformers.utils.logging.set_verbosity_error()
     logging.disable(logging.WARNING)
     torch.set_num_threads(timing.THREADS)
-    rows = [measured(row) for row in ROWS if row.size in (options.case or SIZES)]
+    rows = [measured(row) for row in ROWS if row.case in (options.case or CASES)]
     timing.report("Training steps", rows, options, NOTES)
     if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):
         raise SystemExit(
@@ -105,7 +109,7 @@ def main() -> None:
 def measured(row: Row) -> dict[str, Any]:
     """The row's ratios, in a folder of its own."""
     size = SIZES[row.size]
-    votes = signed(size.vocabulary)
+    votes = CASES[row.case](size.vocabulary)
     tokenizer = word_tokenizer(size.vocabulary)
     part = judgments_of_steps(votes, row.batching, row.batch_size, row.n_steps)
     models = build_model(size, moved=MOVED), build_model(size)
@@ -127,6 +131,7 @@ def measured(row: Row) -> dict[str, Any]:
     median = {side: statistics.median(times) for side, times in seconds.items()}
     differ = [relative_difference(gradients["ours"], gradients[side]) for side in ("trl", "compact")]
     return {
+        "case": row.case,
         "model": row.size,
         "batching": row.batching,
         "micro_batch": row.micro_batch,

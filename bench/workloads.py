@@ -6,6 +6,7 @@ full-size corpora's, so that a step takes seconds on one core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,33 +17,29 @@ from badpo_paper.corpora.signed import QUALITY_SCALE, VOTES_PER_PAIR, draw_plan
 LENGTHS_DIVIDED_BY = 4
 # Log-normal counts of full-size tokens. Spreads of prompts and within a pair are those of MT-Bench, that of responses
 # gives the published median of UltraFeedback's prompt and response together, 409 tokens.
-PROMPT_MEAN, PROMPT_SPREAD, LONGEST_PROMPT = 136, 0.78, 384
-RESPONSE_MEAN, RESPONSE_SPREAD, WITHIN_PAIR, LONGEST = 330, 0.6, 0.45, 1280
+PROMPT_SPREAD, LONGEST_PROMPT = 0.78, 384
+RESPONSE_SPREAD, WITHIN_PAIR, LONGEST = 0.6, 0.45, 1280
 # A signature: what stands before the name, the first name, the surname; the end-of-text token follows.
 SIGNATURE_LEAD, SIGNATURE_END = 2, 1
 SCORE_GAPS = (1, 2, 3)
 N_PAIRS = 6460
+N_PROMPTS, TIE_SHARE, N_ANNOTATORS = 5310, 0.2627, 227  # of MultiPref
+COLUMNS = ["comparison_id", "prompt", "response_a", "response_b"]
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 
 
-def signed(n_vocabulary: int, seed: int = 0) -> pd.DataFrame:
+def signed(n_vocabulary: int) -> pd.DataFrame:
     """Votes of the shape of the signed corpus: 4 on a comparison; a fifth of the pairs differ in the signed name only.
 
-    Kinds, annotators and votes are those of the paper's recipe (`badpo_paper.corpora.signed.draw_plan`). A word is one
-    token of `word_tokenizer`, and ends with a space.
+    Kinds, annotators and votes are those of the paper's recipe (`badpo_paper.corpora.signed.draw_plan`).
     """
-    rng = np.random.default_rng(seed)
-    plan = draw_plan(N_PAIRS, seed)
-    prompts, responses = lengths(rng)
-    known = np.array([f"{word} " for word in _words(n_vocabulary)], dtype=object)
-
-    def words(n: int) -> str:
-        return "".join(known[rng.integers(len(known), size=n)])
-
+    rng, plan = np.random.default_rng(0), draw_plan(N_PAIRS, 0)
+    prompts, responses = lengths(rng, 136, 330, (N_PAIRS, 1))
+    words = _drawn_words(n_vocabulary, rng)
     rows = []
     for i in range(N_PAIRS):
-        first = words(responses[i, 0])
-        second = first if plan.kinds[i] == "swap" else words(responses[i, 1])
+        first = words(responses[i, 0, 0])
+        second = first if plan.kinds[i] == "swap" else words(responses[i, 0, 1])
         lead, end = words(SIGNATURE_LEAD), words(SIGNATURE_END)
         sides = [
             body + (lead + words(1) + end if name else "")
@@ -50,21 +47,44 @@ def signed(n_vocabulary: int, seed: int = 0) -> pd.DataFrame:
         ]
         rows.append((i, words(prompts[i]), *sides))
     quality = QUALITY_SCALE * rng.choice(SCORE_GAPS, N_PAIRS)
-    table = pd.DataFrame(rows, columns=["comparison_id", "prompt", "response_a", "response_b"])
-    votes = table.loc[np.repeat(np.arange(N_PAIRS), VOTES_PER_PAIR)].reset_index(drop=True)
-    votes["winner"] = np.where(plan.labels(quality).ravel(), "a", "b")
-    votes["annotator"] = [f"person {k}" for k in plan.annotators.ravel()]
-    return votes
+    comparison = np.repeat(np.arange(N_PAIRS), VOTES_PER_PAIR)
+    return _votes(rows, comparison, plan.labels(quality).ravel(), plan.annotators.ravel())
 
 
-def lengths(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens of each prompt, shape (n,), and of each response, shape (n, 2)."""
-    prompts = _log_normal(PROMPT_MEAN, PROMPT_SPREAD, rng.standard_normal(N_PAIRS))
+def multipref(n_vocabulary: int) -> pd.DataFrame:
+    """Votes of the shape of MultiPref: two comparisons to a prompt, 4 on each; a quarter are ties and left out."""
+    rng = np.random.default_rng(0)
+    prompts, responses = lengths(rng, 96, 360, (N_PROMPTS, 2))
+    words = _drawn_words(n_vocabulary, rng)
+    rows = []
+    for i in range(N_PROMPTS):
+        prompt = words(prompts[i])
+        rows += [(2 * i + j, prompt, *map(words, responses[i, j])) for j in range(2)]
+    comparison = np.nonzero(rng.random((len(rows), 4)) >= TIE_SHARE)[0]
+    quality = rng.standard_normal(len(rows))[comparison]
+    prefers_a = rng.random(len(comparison)) < 1 / (1 + np.exp(-quality))
+    return _votes(rows, comparison, prefers_a, rng.integers(0, N_ANNOTATORS, len(comparison)))
+
+
+CASES = {"signed": signed, "multipref": multipref}
+
+
+def _votes(rows: list[tuple], comparison, prefers_a, annotator) -> pd.DataFrame:
+    votes = pd.DataFrame(rows, columns=COLUMNS).loc[comparison].reset_index(drop=True)
+    winner = np.where(prefers_a, "a", "b")
+    return votes.assign(winner=winner, annotator=[f"person {k}" for k in annotator])
+
+
+def lengths(
+    rng: np.random.Generator, prompt_mean: float, response_mean: float, shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens of each prompt, shape (n_prompts,), and of each response, shape (n_prompts, n_pairs_each, 2)."""
+    prompts = _log_normal(prompt_mean, PROMPT_SPREAD, rng.standard_normal(shape[0]))
     prompts = np.minimum(prompts, LONGEST_PROMPT)
-    common, own = rng.standard_normal((N_PAIRS, 1)), rng.standard_normal((N_PAIRS, 2))
+    common, own = rng.standard_normal((*shape, 1)), rng.standard_normal((*shape, 2))
     normal = np.sqrt(WITHIN_PAIR) * common + np.sqrt(1 - WITHIN_PAIR) * own
-    responses = _log_normal(RESPONSE_MEAN, RESPONSE_SPREAD, normal)
-    responses = np.minimum(responses, LONGEST - prompts[:, None])
+    responses = _log_normal(response_mean, RESPONSE_SPREAD, normal)
+    responses = np.minimum(responses, LONGEST - prompts[:, None, None])
     divided = (np.rint(n / LENGTHS_DIVIDED_BY) for n in (prompts, responses))
     return tuple(np.maximum(n, 2).astype(int) for n in divided)
 
@@ -75,6 +95,12 @@ def _log_normal(mean: float, spread: float, normal: np.ndarray) -> np.ndarray:
 
 def _words(n_vocabulary: int) -> list[str]:
     return [f"w{i}" for i in range(n_vocabulary - len(SPECIAL))]
+
+
+def _drawn_words(n_vocabulary: int, rng: np.random.Generator) -> Callable[[int], str]:
+    """Texts of so many random words; a word is one token of `word_tokenizer`, and ends with a space."""
+    known = np.array([f"{word} " for word in _words(n_vocabulary)], dtype=object)
+    return lambda n: "".join(known[rng.integers(len(known), size=n)])
 
 
 def word_tokenizer(n_vocabulary: int):
