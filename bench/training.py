@@ -176,6 +176,7 @@ class Watched(transformers.TrainerCallback):
 
 def watched(trainer) -> Watched:
     """A whole training: collating, forward, backward, clipping, the optimizer."""
+    trainer.remove_callback(transformers.PrinterCallback)  # standard output is the table's
     trainer.add_callback(callback := Watched())
     trainer.train()
     trainer.remove_callback(callback)

@@ -41,8 +41,9 @@ CLICKERS = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
 # Log-likelihood that common care has to gain (at 5 %, one-sided); above the other, in units of the quality's spread,
 # votes are unanimous; annotators need so many votes on average.
 FOLLOWED, MOST_CARE, FEWEST = 1.35, 6.0, 5
-# A line in care is this steep at most, roughly.
-STEEPEST, LINE_ROUNDS = 1.75, 12
+# A line in care has this chance beforehand, since whoever leans is found less often beside one, and is so steep at
+# most, roughly.
+ANY_LINE, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
 LOOSE = 1e-3
 
@@ -391,10 +392,11 @@ def beside_care(leans: Leans, care: Care) -> BesideCare:
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
 
     The line is fitted to shrunken care, which does not attenuate it as unshrunken care would (Berkson, 1950), with
-    weights that fit what is left (Paule and Mandel, 1982). Its slope is zero with an even chance and has otherwise a
-    normal prior, which keeps it from running through noise where care hardly differs; the chance of a line is that of
-    Savage and Dickey's ratio. Where the level of a lean is known, so is its shift by care, and there is no line. The
-    p-value is of the squares of what is left over its variances, with m - 2 degrees of freedom; NaN without a line.
+    weights that fit what is left (Paule and Mandel, 1982). Its slope is zero beforehand with a chance of three in four
+    and has otherwise a normal prior, which keeps it from running through noise where care hardly differs; the chance
+    of a line is that of Savage and Dickey's ratio. Where the level of a lean is known, so is its shift by care, and
+    there is no line. The p-value is of the squares of what is left over its variances, with m - 2 degrees of freedom;
+    NaN without a line.
     """
     leans, lines = deepcopy(leans), {}
     own, finite = (leans.deviation, leans.se), (leans.finite_deviation, leans.finite_se)
@@ -438,6 +440,7 @@ def _line(lean: Floats, se: Floats, care: Care, group: Ints, told: Bools) -> Lin
         slope = float(weight @ (x * y) * open_slope)
         rest = weight * (y - slope * x) ** 2
         between = max(between + float((rest.sum() - (len(x) - 2)) / (weight @ rest)), 0.0)
-    against = STEEPEST * open_slope**-0.5 * math.exp(-(slope**2) / open_slope / 2)
+    against = (1 - ANY_LINE) / ANY_LINE * STEEPEST / math.sqrt(open_slope)
+    against *= math.exp(-(slope**2) / open_slope / 2)
     offset = Mixture(care.means - level[:, None], care.sds, care.weights)
     return Line(1 / (1 + against), slope, open_slope, between, offset)
