@@ -26,6 +26,7 @@ def judgments(sign, comparison, annotator, delta, prompts=None, classes=("A", "B
         annotators=pd.DataFrame(people),
         attributes=tuple(Attribute(name, "response", None, threshold=threshold) for name in names),
         delta=delta,
+        missing=np.zeros(delta.shape, dtype=bool),
         dropped=pd.DataFrame(),
         findings=(),
         has_identities=True,
