@@ -191,9 +191,10 @@ def fit_care(
     r"""Care by the marginal likelihood of the comparisons whose sides differ by less than a quarter of a unit.
 
     With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus what is known of it, and
-    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a spread :math:`\kappa` in units of it, over
-    which everything is averaged by its marginal likelihood (Laplace) under a flat prior. A slope may fall below zero:
-    a logarithm would put who clicks at random at minus infinity.
+    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a spread :math:`\kappa` in units of it, or 0
+    for a share of annotators who click at random. Everything is averaged over spread and share by the marginal
+    likelihood (Laplace), under a half-normal prior of the spread with the scale ``USUAL`` and a flat one of the shares
+    in ``CLICKERS``. Who chooses one side of an attribute nearly always is not taken for somebody who clicks at random.
 
     Parameters
     ----------
