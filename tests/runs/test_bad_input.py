@@ -59,11 +59,12 @@ def votes() -> pd.DataFrame:
         ({"dataset_name": "gone.csv"}, DATA, ("there is no such file", "gone.csv")),
         ({"beta": 0}, USAGE, ("beta is 0",)),
         ({"model_name_or_path": "./modle"}, USAGE, ("give a local folder",)),
+        ({"bias": {"gold_annotators": ["nobody"]}}, USAGE, ("cast no vote in this table",)),
     ],
-    ids=["votes", "table", "value", "model"],
+    ids=["votes", "table", "value", "model", "gold"],
 )
-def test_what_cannot_be_trained_is_refused(tmp_path, changes, code, parts):
-    refused(train(tmp_path, **changes), code, tmp_path, *parts)
+def test_what_cannot_be_trained_is_refused_before_a_reference_is_trained(tmp_path, changes, code, parts):
+    refused(train(tmp_path, reference={"sft": True}, **changes), code, tmp_path, *parts)
 
 
 def test_a_recipe_that_is_not_there(tmp_path):

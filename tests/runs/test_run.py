@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-import yaml
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -26,9 +25,8 @@ from badpo.runs.start import load_model
 from badpo.training.recipe import Recipe, read_recipe
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
 from tests import tiny
-from tests.runs.recipes import as_chat, as_trl, log_lines, recipe, written
+from tests.runs.recipes import log_lines, recipe, written
 
-GOLD = ["person 0", "person 4"]
 RUN_FILES = {"run.json", "config.yaml", "environment.json", "log.jsonl", "bias.json", "bias.safetensors"}
 
 
@@ -105,20 +103,26 @@ def test_a_run_folder_has_everything(trained):
     assert "badpo train --config" in run.environment.command
 
 
-def test_the_files_of_a_run_hold_no_token_or_place_of_this_machine_and_give_the_same_run_again(tmp_path):
+def test_the_files_of_a_run_hold_no_token_place_or_person_and_give_the_same_run_again(tmp_path):
     """Not even a checkpoint's; an adapter's would name its base, which it cannot be loaded without."""
     tracked = {"report_to": "tensorboard"} if find_spec("tensorboard") else {}
-    bias = {"variant": "pooled", "learning_rate": 0.02}
-    folder = train_run(recipe(tmp_path, bias=bias, seed=7, hub_token="hf_secret", **tracked))
+    gold = ["person 0", "person 4"]
+    asked = {"bias": {"gold_annotators": gold, "learning_rate": 0.02}, "hub_token": "hf_secret"}
+    folder = train_run(recipe(tmp_path, seed=7, **asked, **tracked))
     files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     assert any("checkpoint-4" in path.parts for path in files)
     assert not tracked or any("tfevents" in path.name for path in files)
-    private = (b"hf_secret", str(tmp_path).encode())
+    private = (b"hf_secret", str(tmp_path).encode(), b"person 0")
     assert [path for path, content in files.items() if any(text in content for text in private)] == []
     other = train_run(read_recipe(folder / "config.yaml", {"output_dir": str(tmp_path / "again")}))
-    assert other.name == folder.name == "pooled-s7"
+    assert other.name == folder.name == "shared_mean_gold-s7"
     assert same_weights(folder, other)
     assert (folder / "log.jsonl").read_text() == (other / "log.jsonl").read_text()
+    bias = BiasTerm.load(other)
+    theta = dict(zip(bias.annotators, bias.theta().flatten().tolist(), strict=True))
+    at_zero = {name for name, value in theta.items() if value == 0}
+    assert at_zero == set(bias.gold_annotators) == set(pseudonyms(gold))
+    assert read_run(folder).bias.extra.gold_votes["length"] > 0
 
 
 def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
@@ -132,43 +136,6 @@ def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     }
     folders = [run_folder(recipe(tmp_path, **asked)) for asked in changes.values()]
     assert folders == [tmp_path / "runs" / name for name in changes]
-
-
-@pytest.mark.parametrize("layout", [as_trl, as_chat])
-def test_other_layouts_are_the_same_votes(tmp_path, layout):
-    """TRL's table is the run of the a/b table; chat messages are other tokens and the same votes."""
-    votes = tiny.votes(40, 6).drop(columns=["comparison_id", "prompt_id", "annotator_class"])
-    run = train_run(recipe(tmp_path / "plain", votes))
-    other = train_run(recipe(tmp_path / "other", layout(votes)))
-    assert [line["n_judgments"] for line in log_lines(other)] == [8, 8, 8, 8]
-    assert log_lines(other)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-    plain, found = BiasTerm.load(run), BiasTerm.load(other)
-    assert found.annotators == plain.annotators
-    if layout is as_chat:
-        assert not same_weights(run, other)  # the template puts other tokens around the texts
-    else:
-        torch.testing.assert_close(plain.theta(), found.theta(), rtol=1e-5, atol=1e-6)
-
-
-def test_a_run_with_gold_annotators_keeps_pseudonyms_only(tmp_path):
-    folder = train_run(recipe(tmp_path, bias={"variant": "shared_mean", "gold_annotators": GOLD}))
-    bias = BiasTerm.load(folder)
-    assert set(bias.gold_annotators) == set(pseudonyms(GOLD))
-    theta = dict(zip(bias.annotators, bias.theta().flatten().tolist(), strict=True))
-    assert {name for name, value in theta.items() if value == 0} == set(pseudonyms(GOLD))
-    kept = yaml.safe_load((folder / "config.yaml").read_text())
-    assert kept["bias"]["gold_annotators"] == pseudonyms(GOLD)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            assert b"person 0" not in path.read_bytes(), path
-    assert read_run(folder).bias.extra.gold_votes["length"] > 0
-
-
-def test_gold_annotators_that_cannot_be_are_refused_before_a_reference_is_trained(tmp_path):
-    bias = {"gold_annotators": ["person 99"]}
-    with pytest.raises(ConfigError, match="cast no vote in this table"):
-        train_run(recipe(tmp_path, bias=bias, reference={"sft": True}))
-    assert not (tmp_path / "runs" / "reference" / "model").exists()
 
 
 # -- the supervised reference --------------------------------------------------------------------------------
@@ -314,16 +281,6 @@ def test_a_finished_run_is_refused_before_anything_is_done(run, monkeypatch, res
     with pytest.raises(ConfigError, match=refusal):
         train_run(asked, resume=resume)
     assert changed_at(run) == before
-
-
-def test_push_to_hub_publishes_the_finished_model_with_its_card(tmp_path, monkeypatch):
-    pushed = []
-    monkeypatch.setattr(
-        BADPOTrainer, "push_to_hub", lambda self: pushed.append(written(self.run_folder / "model"))
-    )
-    train_run(recipe(tmp_path, push_to_hub=True, hub_model_id="somebody/policy"))
-    (files,) = pushed
-    assert {"README.md", "model.safetensors"} <= files and not any("bias" in name for name in files)
 
 
 def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
