@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,14 +28,14 @@ from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.significance import equal_leans_test
 from badpo.theory.summaries import t_interval
 from bench.audit_streams import STREAMS, flags_on_the_way
-from bench.audited_pools import ALPHA, CELLS, GOALS, audited, from_line, misses, share_with, told
+from bench.audited_pools import ALPHA, CELLS, GOALS, audited, from_line, misses, told
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
 Measured = dict[str, float]
+Row = dict[str, Any]
 Measure = Callable[[Pool, np.random.Generator], Measured]
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
-SELDOM = 0.05
 CODE = re.compile(r"[WN]\d{3}")
 
 
@@ -47,13 +48,13 @@ class Case(NamedTuple):
     measure: Measure
 
 
-def measured(case: Case, replicates: int) -> dict[str, Any]:
+def measured(case: Case, replicates: int) -> Row:
     """Mean of every figure over the replicates, with its 95 % interval; replicates without a figure are left out."""
     draws = (np.random.default_rng([case.seed, r]) for r in range(replicates))
     figures = pd.DataFrame([case.measure(case.pool, draw) for draw in draws])
     # a code that does not stand on a page was not told there
     figures = figures.fillna(dict.fromkeys(filter(CODE.fullmatch, figures), 0.0))
-    row: dict[str, Any] = {**case.label, "replicates": replicates}
+    row: Row = {**case.label, "replicates": replicates}
     for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
         if values.notna().any():
             interval = t_interval(values.dropna().to_numpy())
@@ -91,7 +92,6 @@ ESTIMATORS: dict[str, Estimator] = {
     "conditional": without_care,
     "random": quality_at_random,
     "fixed, quality known": lambda votes: (fit_fixed(*votes.arrays, votes.quality), np.nan),
-    "fixed, no quality": lambda votes: (fit_fixed(*votes.arrays, np.zeros_like(votes.quality)), np.nan),
     "conditional, from a line in care": about_a_line,
 }
 CARE_POOL = Pool(400, 30, better=0.7)
@@ -144,23 +144,6 @@ def pool_cases() -> Iterator[Case]:
         yield Case({"pool": label}, 5000 + number, cell.pool, partial(audited, change=cell.change))
 
 
-def judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The cells with marks on figures that miss their goals, the code that tells why, and all codes."""
-    shown, control = [], next((row for row in rows if row["pool"] == "control"), None)
-    for row in rows:
-        missed = misses(row)
-        cells = _cells(row)
-        if power := CELLS[row["pool"]].power:
-            cells["found"] += f" ({100 * power:g} asked)"
-        marks = {key: "**" if surely else "*" for key, surely in missed.items()}
-        cells |= {key: f"{mark}{cells[key]}{mark}" for key, mark in marks.items()}
-        codes = {key: share_with(row, key) for key in filter(CODE.fullmatch, row)}
-        often = [f"{key} {share:.0%}" for key, share in codes.items() if share >= SELDOM]
-        why = told(row, control) if any(missed.values()) else ""
-        shown.append(cells | {"told": why, "codes": ", ".join(sorted(often))})
-    return shown
-
-
 # -- the page ------------------------------------------------------------------------------------------------
 
 # what a table is called, how it is read, and its rows
@@ -169,63 +152,60 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "Lean beside care",
         "30 annotators, 400 comparisons, the side with the attribute better by 0.7; clickers neither lean nor follow "
         "quality; specialists cast nine tenths of the votes in their domain, and in the other one the side is worse. "
-        "Deviations count from the line of the true leans in the true care. That leans are equal is tested at 5 % in "
-        "pools in which nobody leans. The audit takes the last, which alone tells careless people from leaners and "
-        "holds everywhere here. Tried before, and left out: lean and care in one likelihood with random quality, "
-        "which is more precise but rejects equal leans among specialists as often as `random`; the same with a "
-        "quality of any shape, no better in twice the time; the probability of the votes given the wins under random "
-        "quality, which takes care for known and rejects equal leans among clickers; the logarithm of care, in which "
-        "clickers are infinitely far away, so that fewer intervals of care hold.",
+        "A cell has the share of 95 % intervals of deviations from the line in care that hold the truth, the root mean "
+        "squared error, and how often equal leans are rejected at 5 % where nobody leans. The audit takes the last "
+        "column, which alone holds everywhere here. Tried before, and left out: lean and care in one likelihood with "
+        "random quality, more precise but rejecting equal leans among specialists as often as `random`; the same with "
+        "a quality of any shape, no better in twice the time; the probability of the votes given the wins, which takes "
+        "care for known and rejects equal leans among clickers; the logarithm of care, infinite for clickers.",
         care_cases,
     ),
     "sequential": (
         "While labels still arrive",
-        "4,000 comparisons arrive one after the other, and `badpo watch` looks two hundred times, at 5 %; what it ever "
-        "said is counted. A flag is wrong when it is about somebody like all others; none is counted where these "
-        "differ too. Whoever is half as careful leans half as much, so that only their care differs. In the last pool "
-        "four people judge 1,000 comparisons.",
+        "`badpo watch` looks two hundred times, at 5 %, while 4,000 comparisons arrive, or three times as many; what "
+        "it ever said is counted. A flag is wrong when it is about somebody like all others; none is where these "
+        "differ too. Whoever is half as careful leans half as much. In the last pool four people judge 1,000 "
+        "comparisons.",
         stream_cases,
     ),
     "pools": (
         "The whole audit, also where it assumes what does not hold",
         "30 annotators cast four votes on each of 600 comparisons, unless the name says otherwise. Goals stand in the "
         "heads. A figure that misses its goal is bold, and beside it stands the code on the audit's page that tells "
-        "why, bold too where fewer than 80 % of the row's pools have it or more than 5 % of the control's; one that "
-        "misses by no more than its Monte Carlo error is in italics. One of 24 has 100 informative votes. Deviations "
-        "count from the line in care where care is unequal, from the group's mean where there are several groups. A "
-        "flag is wrong when the true deviation is at most 0.5. Found are the planted, of which a row may ask for a "
-        "share, or else all large deviations. The class test is done in ten more pools for each that is audited.",
+        "why, with its share of the row's and the control's pools, bold too below 80 % or above 5 %; one that misses "
+        "by no more than its Monte Carlo error is in italics. One of 24 has 100 informative votes. Deviations count "
+        "from the line in care where care is unequal, from group means where there are groups. A flag is wrong when "
+        "the true deviation is at most 0.5; two Monte Carlo errors are allowed to their share. Found are the planted, "
+        "of whom a row may ask for a share, or else all large deviations. The class test is done in ten pools for each "
+        "that is audited.",
         pool_cases,
     ),
 }
-# figure -> its head, and the factor and digits with which it is shown; counts stand without an interval
+# figure -> the head of its column
 HEADS = {
-    "slope": ("slope of estimate on truth", (1, 3)),
-    "coverage": ("95 % intervals hold the truth, %", (100, 1)),
-    "rmse": ("root mean squared error", (1, 2)),
-    "posterior_coverage": ("posterior intervals hold the truth, %", (100, 1)),
-    "tau": ("tau", (1, 3)),
-    "tau_coverage": ("tau's interval holds it, %", (100, 1)),
-    "wrong_flag": ("pools with a wrong flag, %", (100, 1)),
-    "wrong_lean": ("a wrong lean, %", (100, 1)),
-    "flagged": ("the one is flagged, %", (100, 1)),
-    "as_lean": ("as leaning, %", (100, 1)),
-    "as_careless": ("called careless, %", (100, 1)),
-    "votes_to_flag": ("informative votes until then", None),
-    "equal": ("equal leans rejected, %", (100, 0)),
-    "flags": ("flags", (1, 1)),
-    "false": ("wrong, % of flags", (100, 1)),
-    "found": ("found, %", (100, 1)),
-    "care_coverage": ("intervals of care, %", (100, 1)),
-    "care_false": ("flags of care, wrong, %", (100, 1)),
-    "care_found": ("found, % of those with less than half", (100, 0)),
-    "class_rejects": ("class test rejects, %", (100, 1)),
-    "class_power": ("and a class that leans 1.0 more, %", (100, 0)),
-    "level": ("level holds the truth or is unknown, %", (100, 0)),
-    "same": ("same flags as without, %", (100, 0)),
-    "told": ("told by", None),
-    "codes": ("codes, % of pools", None),
+    "pool": "pool",
+    "wrong_flag": "pools with a wrong flag",
+    "wrong_lean": "a wrong lean",
+    "flagged": "the one is flagged",
+    "as_lean": "as leaning",
+    "as_careless": "called careless",
+    "coverage": "own intervals hold",
+    "posterior_coverage": "posterior intervals hold",
+    "tau_coverage": "tau's interval holds",
+    "equal": "equal leans rejected",
+    "false": "wrong among flags",
+    "found": "found",
+    "care_coverage": "intervals of care hold",
+    "care_false": "wrong among flags of care",
+    "care_found": "found of those with less than half",
+    "class_rejects": "class test rejects",
+    "class_power": "and a class that leans 1.0 more",
+    "level": "level holds or is unknown",
+    "same": "same flags as without",
+    "told": "told by",
 }
+# figures that stand with their half-width, and the digits of both
+WITH_ERROR = {"false": 0, "care_false": 0, "class_rejects": 1}
 INTRODUCTION = """\
 # What the audit's figures are worth
 
@@ -233,42 +213,85 @@ Votes are drawn from pools whose leans are known, and what the audit finds is co
 
     OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
 
-in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). A figure stands with the half-width of its
-95 % Monte Carlo interval. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote
-on a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative
-when the sides differ and the votes on the comparison are not unanimous.
+in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). Figures are percentages; the last row has
+the largest half-width of their 95 % Monte Carlo intervals. Unless a table says otherwise leans have mean 0.8 and sd
+0.5 log-odds, four annotators vote on a comparison, its quality has sd 1, and its sides differ in the attribute every
+other time. A vote is informative when the sides differ and the votes on the comparison are not unanimous.
 """
 
 
-def statistics_page(tables: Mapping[str, list[dict[str, Any]]], replicates: int, **run: float) -> str:
+def statistics_page(tables: Mapping[str, list[Row]], replicates: int, **run: float) -> str:
     """Markdown with one section per table."""
     asked = "" if replicates == 100 else f" --replicates {replicates}"
     parts = [INTRODUCTION.format(asked=asked, replicates=replicates, **run)]
     for name, rows in tables.items():
         title, reading, _ = TABLES[name]
-        goals = {key: f" ({100 * low:g} to {100 * high:g})" for key, (low, high) in GOALS.items()}
-        cells, goals = (judged(rows), goals) if name == "pools" else ([*map(_cells, rows)], {})
-        columns = [key for key in (*rows[0], *HEADS) if any(key in row for row in cells)]
-        table = pd.DataFrame(cells, columns=[*dict.fromkeys(columns)]).drop(columns="replicates")
-        shown = table.rename(
-            columns={key: head + goals.get(key, "") for key, (head, _) in HEADS.items()}
+        heads = dict(HEADS)
+        if name == "care":
+            cells = beside_each_other(rows)
+        else:
+            cells = judged(rows) if name == "pools" else [*map(percentages, rows)]
+            cells.append(percentages(widest(rows)))
+        if name == "pools":
+            heads |= {
+                key: f"{HEADS[key]} ({100 * low:g} to {100 * high:g})"
+                for key, (low, high) in GOALS.items()
+            }
+        columns = [key for key in dict.fromkeys([*HEADS, *cells[0]]) if any(key in row for row in cells)]
+        table = pd.DataFrame(cells, columns=columns).rename(columns=heads).fillna("")
+        parts.append(
+            f"## {title}\n\n{reading}\n\n{table.to_markdown(index=False, disable_numparse=True)}\n"
         )
-        parts.append(f"## {title}\n\n{reading}\n\n{shown.fillna('').to_markdown(index=False)}\n")
     return "\n".join(parts)
 
 
-def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    return {key: _cell(key, value) for key, value in row.items() if not CODE.fullmatch(key)}
+def percentages(row: Row) -> dict[str, str]:
+    """The cells of a row without their errors."""
+    figures = {key: row[key]["mean"] for key in HEADS if isinstance(row.get(key), dict)}
+    return {"pool": row["pool"]} | {key: f"{100 * mean:.0f}" for key, mean in figures.items()}
 
 
-def _cell(name: str, value: Any) -> str:
-    if not isinstance(value, dict):
-        return str(value)
-    if (form := HEADS[name][1]) is None:
-        return f"{value['mean']:.0f}"
-    scale, digits = form
-    half = (value["high"] - value["low"]) / 2
-    return f"{scale * value['mean']:.{digits}f} ± {scale * half:.{digits}f}"
+def widest(rows: list[Row]) -> Row:
+    """The largest half-width of each figure, rounded up, of those that stand without."""
+    halves: dict[str, float] = {}
+    for row in rows:
+        for key in [key for key, value in row.items() if isinstance(value, dict)]:
+            half = math.ceil(100 * (row[key]["high"] - row[key]["mean"]) - 1e-9) / 100
+            halves[key] = max(halves.get(key, 0.0), half)
+    return {"pool": "± at most"} | {
+        key: {"mean": half} for key, half in halves.items() if key not in WITH_ERROR
+    }
+
+
+def beside_each_other(rows: list[Row]) -> list[dict[str, str]]:
+    """A column for each estimator, in the cells its figures."""
+    of = {name: [row for row in rows if row["estimator"] == name] for name in ESTIMATORS}
+    rows = rows + [{"estimator": name, **widest(own)} for name, own in of.items() if own]
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        shown = percentages(row)
+        error = f"{row['rmse']['mean']:.2f}".removeprefix("0")
+        figures = [shown["coverage"], error, *([shown["equal"]] if "equal" in shown else [])]
+        cells.setdefault(row["pool"], {"pool": row["pool"]})[row["estimator"]] = ", ".join(figures)
+    return [*cells.values()]
+
+
+def judged(rows: list[Row]) -> list[dict[str, str]]:
+    """The cells with marks on figures that miss their goals, and the code that tells why."""
+    shown, control = [], next((row for row in rows if row["pool"] == "control"), None)
+    for row in rows:
+        missed, cells = misses(row), percentages(row)
+        for key in [key for key in cells if key in missed or key in WITH_ERROR]:
+            digits = 1 if key in missed else WITH_ERROR[key]
+            mean, high = 100 * row[key]["mean"], 100 * row[key]["high"]
+            cells[key] = f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
+        if power := CELLS[row["pool"]].power:
+            cells["found"] += f" ({100 * power:g} asked)"
+        for key, surely in missed.items():
+            mark = "**" if surely else "*"
+            cells[key] = f"{mark}{cells[key]}{mark}"
+        shown.append(cells | ({"told": told(row, control)} if any(missed.values()) else {}))
+    return shown
 
 
 def main() -> None:

@@ -60,7 +60,7 @@ def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray, ND
 
 def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float]:
     """Who is flagged, ever, and what is then said of them."""
-    *evidence, informative = evidence_over_time(draw_votes(pool, random))
+    *evidence, _ = evidence_over_time(draw_votes(pool, random))
     flag, lean, careless = (np.array([e_bh(now, ALPHA) for now in each]) for each in evidence)
     planted = np.arange(pool.n_annotators) < pool.n_planted
     planted |= np.arange(pool.n_annotators) >= pool.n_annotators - pool.n_clickers
@@ -70,11 +70,5 @@ def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float
         found["wrong_lean"] = lean[:, ~planted].any()
     if planted.any():
         flagged, read, called = (each[:, planted][:, 0] for each in (flag, lean, careless))
-        at = informative[flagged.argmax(), planted][0] if flagged.any() else np.nan
-        found |= {
-            "flagged": flagged.any(),
-            "as_lean": read.any(),
-            "as_careless": called.any(),
-            "votes_to_flag": at,
-        }
+        found |= {"flagged": flagged.any(), "as_lean": read.any(), "as_careless": called.any()}
     return {name: float(value) for name, value in found.items()}

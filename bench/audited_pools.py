@@ -225,35 +225,28 @@ def true_spread(pool: Pool, truth: NDArray) -> float:
 def beside_truth(pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: NDArray) -> Measured:
     """Coverage of intervals, what is wrong among flags, and what is found of whom flags should find."""
 
-    def covers(low: str, high: str, among: NDArray) -> float:
+    def covers(low: str, high: str, among: pd.Series) -> float:
         inside = (rows[low] <= truth) & (truth <= rows[high])
-        return float(inside[among].mean()) if among.any() else np.nan
+        return float(inside[among].mean())
 
-    finite = np.isfinite(truth)
-    sure = finite & (rows["n_informative"] >= ENOUGH) & np.isfinite(rows["deviation"])
+    finite, deviation = np.isfinite(truth), rows["deviation"].to_numpy()
+    sure = finite & (rows["n_informative"] >= ENOUGH) & np.isfinite(deviation)
     large = np.abs(truth) > RHO
     flag = rows["flag"].to_numpy(dtype=bool)
-    wanted = np.arange(len(truth)) < pool.n_planted + abs(pool.adversary)
-    wanted = wanted if wanted.any() else large
+    n_planted = pool.n_planted + abs(pool.adversary)
+    wanted = np.arange(len(truth)) < n_planted if n_planted else large
     low, high = whole["tau_ci"]
     spread = true_spread(pool, truth)
-    is_known = low is not None and np.isfinite(spread)
-    told = finite & np.isfinite(rows["deviation"].to_numpy())
-    along = truth[told] @ truth[told]
+    holds = low is not None and low <= spread <= (np.inf if high is None else high)
+    known = finite & np.isfinite(deviation)
+    along = truth[known] @ truth[known]
+    equal = whole["equal_leans_p"]
     return {
-        "slope": float(rows["deviation"].to_numpy()[told] @ truth[told] / along)
-        if along > 1e-9
-        else np.nan,
-        "coverage": covers("ci_low", "ci_high", sure.to_numpy()),
-        "posterior_coverage": covers(
-            "post_low", "post_high", finite & rows["post_low"].notna().to_numpy()
-        ),
-        "tau": np.nan if whole["tau"] is None else whole["tau"],
-        "tau_coverage": float(low <= spread <= (np.inf if high is None else high))
-        if is_known
-        else np.nan,
-        "equal": float(whole["equal_leans_p"] < ALPHA) if whole["equal_leans_p"] is not None else np.nan,
-        "flags": float(flag.sum()),
+        "slope": float(deviation[known] @ truth[known] / along) if along > 1e-9 else np.nan,
+        "coverage": covers("ci_low", "ci_high", sure),
+        "posterior_coverage": covers("post_low", "post_high", finite & rows["post_low"].notna()),
+        "tau_coverage": np.nan if low is None or np.isnan(spread) else float(holds),
+        "equal": np.nan if equal is None else float(equal < ALPHA),
         "false": float((flag & ~large).sum() / max(flag.sum(), 1)),
         "found": float(flag[wanted].mean()) if wanted.any() else np.nan,
     }
@@ -265,7 +258,7 @@ def beside_care(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
     inside = ((rows["care_low"] <= care) & (care <= rows["care_high"]))[rows["care_low"].notna()]
     little = care < 0.5
     return {
-        "care_coverage": float(inside.mean()) if len(inside) else np.nan,
+        "care_coverage": float(inside.mean()),
         "care_false": float((flag & ~little).sum() / max(flag.sum(), 1)),
         "care_found": float(flag[little].mean()) if little.any() else np.nan,
     }

@@ -85,7 +85,7 @@ def test_the_command_prints_its_figures(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", arguments)
     audit_statistics.main()
     page = capsys.readouterr().out
-    assert "--replicates 2" in page and "| all alike " in page
+    assert "--replicates 2" in page and "| all alike " in page and "| ± at most " in page
     monkeypatch.setattr(sys, "argv", [*arguments, "--json"])
     audit_statistics.main()
     found = json.loads(capsys.readouterr().out)
