@@ -1,9 +1,15 @@
 """Care beside lean: who clicks at random is careless and does not lean."""
 
+from dataclasses import replace
+from itertools import product
+
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.special import expit
 
-from badpo.estimation.care import beside_care, equal_care_test, fit_care
+from badpo.estimation import care as of_care
+from badpo.estimation.care import LOG_MASS, NODES, Care, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.significance import equal_leans_test
 
@@ -57,14 +63,47 @@ def test_of_equal_care_looks_past_leans(care, unequal):
     assert (np.median(p) < 0.05) == unequal
 
 
-def test_of_equal_care_keeps_its_level_where_comparisons_have_two_to_four_votes():
-    p = []
-    for seed in range(20):
-        *votes, m = drawn(np.ones(M), NOBODY, n=200, seed=seed)
-        kept = np.random.default_rng(seed).random(len(votes[0])) < 0.8
-        p.append(equal_care_test(*(each[kept] for each in votes), m))
-    assert 0.3 < np.mean(p) < 0.7
-    assert np.mean(np.array(p) < 0.2) < 0.4
+def test_of_equal_care_uses_the_covariance_of_all_outcomes(monkeypatch):
+    monkeypatch.setattr(of_care._SameVotes, "common_care", lambda votes: (1.3, 0.0))
+    random, mass, chance = np.random.default_rng(0), np.exp(LOG_MASS), expit(1.3 * NODES)
+    comparison = np.repeat(np.arange(40), random.integers(1, 5, 40))
+    who = np.concatenate([random.permutation(6)[: sum(comparison == c)] for c in range(40)])
+    won, total, covariance = random.integers(2, size=len(who)), np.zeros(6), np.zeros((6, 6))
+
+    def scored(won):
+        joint = mass * chance ** sum(won) * (1 - chance) ** (len(won) - sum(won))
+        quality, expected = joint @ NODES, joint @ (NODES * chance)
+        return joint.sum(), (np.array(won) * quality - expected) / joint.sum()
+
+    for mine in (comparison == c for c in range(40) if sum(comparison == c) > 1):
+        total[who[mine]] += scored(won[mine])[1]
+        for other in product([0, 1], repeat=sum(mine)):
+            p, score = scored(other)
+            covariance[np.ix_(who[mine], who[mine])] += p * np.outer(score, score)
+    without = np.eye(6) - np.outer(covariance.sum(axis=1), np.ones(6)) / covariance.sum()
+    left = without @ covariance @ without.T
+    mean, spread, squares = np.trace(left), (left**2).sum(), ((without @ total) ** 2).sum()
+    expected = stats.chi2.sf(squares * mean / spread, mean**2 / spread)
+    found = equal_care_test(comparison, 2 * won - 1, who, np.zeros((len(who), 1)), 6)
+    assert found == pytest.approx(expected)
+
+
+def test_a_deviation_moves_to_the_line_by_its_chance_and_groups_cost_degrees_of_freedom():
+    """Annotators of four groups, in whose means neither lean nor care differs."""
+    leans, group = fit_conditional(*drawn(CARELESS, NOBODY)), np.repeat(np.arange(4), 4)
+    x = np.tile([-0.6, -0.2, 0.2, 0.6], 4)
+    lean = 0.9 * x + 0.3 * np.tile([1.0, -1.0, -1.0, 1.0], 4)
+    own = {"deviation": lean[:, None], "se": np.full((M, 1), 0.2), "component": group[:, None]}
+    leans = replace(leans, finite_deviation=lean[:, None] + 0, finite_se=own["se"] + 0, **own)
+    care = Care(1 + x[:, None], np.full((M, 1), 0.5), np.ones((M, 1)), 0.5, "", np.full(M, 99))
+    found, lines, p_value = beside_care(leans, care)
+    line, left = lines[0], lean - lines[0].slope * x
+    variance = 0.2**2 + (line.slope**2 - line.open_slope) * 0.5**2 + line.open_slope * x**2
+    assert 0.05 < line.chance < 0.95 < line.slope / line.open_slope**0.5
+    np.testing.assert_allclose(found.deviation[:, 0], lean + line.chance * (left - lean))
+    either = (1 - line.chance) * (0.2**2 + line.chance * (left - lean) ** 2) + line.chance * variance
+    np.testing.assert_allclose(found.se[:, 0] ** 2, either)
+    assert p_value[0] == pytest.approx(stats.chi2.sf((left**2 / variance).sum(), M - 1 - 4))
 
 
 def test_exchanging_the_sides_changes_nothing():
@@ -112,9 +151,6 @@ def test_the_line_counts_by_its_chance():
         )
     )
     assert alike.lines[0].chance < 0.5 < 0.9 < unlike.lines[0].chance
-    lean = np.linspace(-1, 1, M)
-    left, variance = unlike.lines[0].averaged(lean, np.full(M, 0.1))
-    assert (left[:4] > lean[:4]).all() and (variance > 0.01).all()
 
 
 @pytest.mark.parametrize("larger", [False, True])

@@ -72,6 +72,11 @@ class Care(Mixture):
 # -- comparisons on which no lean acts -------------------------------------------------------------------------
 
 
+def _of(annotator: Ints, n_annotators: int) -> sparse.csr_array:
+    """Who cast which vote, of shape (n_votes, n_annotators)."""
+    return lean_design(annotator, np.ones((len(annotator), 1)), n_annotators)
+
+
 class _SameVotes:
     """Votes on comparisons whose sides do not differ and that have several, in the order of their ``blocks``.
 
@@ -89,23 +94,26 @@ class _SameVotes:
     ) -> None:
         c, y = np.asarray(comparison), np.asarray(sign, float)
         differs = (np.abs(delta) >= SAME).any(axis=1)
-        kept = np.flatnonzero((np.bincount(c, differs)[c] == 0) & (np.bincount(c)[c] > 1))
+        is_same = np.bincount(c, differs) == 0
+        kept = np.flatnonzero((is_same & (np.bincount(c) > 1))[c])
         order, self.blocks = sorted_blocks(c[kept], y[kept] > 0)
         kept = kept[order]
-        self.sign, self.annotator = y[kept], np.asarray(annotator)[kept]
+        self.sign = y[kept]
+        self.annotator = np.asarray(annotator)[kept]
         self.shift = np.broadcast_to(shift, c.shape)[kept]
-        self.of = lean_design(self.annotator, np.ones((len(kept), 1)), n_annotators)
+        self.of = _of(self.annotator, n_annotators)
         sizes, number = np.unique(self.blocks.sizes, return_inverse=True)
-        first = np.cumsum(sizes + 1) - sizes - 1
         self.size = np.repeat(sizes, sizes + 1)
-        self.n_wins = np.arange(len(self.size)) - np.repeat(first, sizes + 1)
-        self.kind = first[number] + self.blocks.sums(np.maximum(self.sign, 0.0)).astype(np.intp)
+        self.n_wins = np.concatenate([NOTHING, *map(np.arange, sizes + 1)])
+        wins = self.blocks.sums(np.maximum(self.sign, 0)).astype(np.intp)
+        self.kind = (np.cumsum(sizes + 1) - sizes - 1)[number] + wins
 
     def log_wins(self, scale: float) -> Floats:
         """Log-probability of every kind at each node, given its size; of shape (n_kinds, n_nodes)."""
         size, wins = self.size[:, None], self.n_wins[:, None]
         ways = -betaln(wins + 1, size - wins + 1) - np.log(size + 1)
-        return ways + scale * wins * NODES - size * np.logaddexp(0, scale * NODES) + LOG_MASS
+        x = scale * NODES
+        return ways + wins * x - size * np.logaddexp(0, x) + LOG_MASS
 
     def common_care(self) -> tuple[float, float]:
         """The most likely common care in units of the quality's spread, from the numbers of wins, and what it gains."""
@@ -144,9 +152,12 @@ def equal_care_test(
     if not len(votes.sign):
         return np.nan
     scale, _ = votes.common_care()
-    log_joint, size, wins = votes.log_wins(scale), votes.size, votes.n_wins
-    mass, chance = softmax(log_joint, axis=1), np.exp(logsumexp(log_joint, axis=1))
-    quality, expected = mass @ NODES, mass @ (NODES * expit(scale * NODES))
+    log_joint, of = votes.log_wins(scale), votes.of
+    mass = softmax(log_joint, axis=1)
+    chance = np.exp(logsumexp(log_joint, axis=1))
+    size, wins = votes.size, votes.n_wins
+    quality = mass @ NODES
+    expected = mass @ (NODES * expit(scale * NODES))
     squares = wins * (quality - expected) ** 2 + (size - wins) * expected**2
     pairs = (wins * quality - size * expected) ** 2 - squares
     # variance of a vote's score and covariance with another's, by their number
@@ -156,24 +167,26 @@ def equal_care_test(
     )
     vote = votes.blocks.comparison
     kind = votes.kind[vote]
-    score = votes.of.T @ ((votes.sign > 0) * quality[kind] - expected[kind])
-    layout = np.ones(len(vote)), votes.annotator, np.append(votes.blocks.starts, len(vote))
-    cast = sparse.csr_array(layout, shape=(len(own), n_annotators))
-    alone = sparse.diags_array(votes.of.T @ (own - between)[vote])
-    return _sum_of_squares(score, (cast.T @ sparse.diags_array(between) @ cast + alone).tocsr())
+    score = of.T @ ((votes.sign > 0) * quality[kind] - expected[kind])
+    cast = _of(vote, len(own)).T @ of
+    shared = cast.T @ sparse.diags_array(between) @ cast
+    alone = sparse.diags_array(of.T @ (own - between)[vote])
+    return _sum_of_squares(score, (shared + alone).tocsr())
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
     """P-value of scores without their common part, from the first two moments of their squares' sum."""
     common = variance.sum(axis=1)
-    total, square = common.sum(), common @ common
+    total = common.sum()
+    part = common / total
     # moments of V - v v' / sum(v), which need no dense matrix
-    mean = variance.trace() - square / total
+    removed = common @ part
+    mean = variance.trace() - removed
     if not mean > 1e-9 * total:
         return np.nan
-    crossed = common @ (variance @ common)
-    spread = (variance.data**2).sum() - 2 * crossed / total + (square / total) ** 2
-    squares = ((score - common * (score.sum() / total)) ** 2).sum()
+    crossed = common @ (variance @ part)
+    spread = (variance.data**2).sum() - 2 * crossed + removed**2
+    squares = ((score - part * score.sum()) ** 2).sum()
     return float(chdtrc(mean**2 / spread, squares * mean / spread))
 
 
@@ -222,32 +235,34 @@ def fit_care(
     n_votes = np.bincount(votes.annotator, minlength=n_annotators)
     n_people = np.count_nonzero(n_votes)
     scale, gained = votes.common_care()
-    reasons = {
-        "few": n_people < 3 or n_votes.sum() < FEWEST * n_people,
-        "careless": gained < FOLLOWED,
-        "unanimous": scale > MOST_CARE,
-    }
-    unknown = next((why for why, holds in reasons.items() if holds), "")
+    unknown = "unanimous" if scale > MOST_CARE else ""
+    unknown = "careless" if gained < FOLLOWED else unknown
+    if n_people < 3 or n_votes.sum() < FEWEST * n_people:
+        unknown = "few"
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Care(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
     # by how many standard errors choices are off even, by the attribute where that is most
     toward = np.sign(delta) * np.asarray(sign)[:, None]
-    of = lean_design(np.asarray(annotator), np.ones((len(toward), 1)), n_annotators).T
-    partial = np.abs(of @ toward) / np.sqrt(np.maximum(of @ toward**2, 1))
-    veto = np.maximum(partial.max(axis=1, initial=0.0) ** 2 - 4, 0.0)
+    of = _of(np.asarray(annotator), n_annotators).T
+    square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
+    veto = np.maximum(square.max(axis=1, initial=0.0) - 4, 0.0)
     at, found = _likelihood(votes, np.full(n_annotators, scale)), []
     for spread in SPREADS:
         sd = spread * scale
         at, step, variance, log_marginal = _climbed(votes, at, sd)
         level = at.slopes.mean()
         gain = np.log1p(np.maximum(at.information.diagonal, 0.0) * sd**2)
-        odds = at.clicking + (((at.slopes - level) / sd) ** 2 - veto + gain) / 2
+        far = ((at.slopes - level) / sd) ** 2
+        odds = at.clicking + (far - veto + gain) / 2
         log_marginal -= (n_annotators - 1) * np.log(spread)
-        found.append(((at.slopes + step) / level, np.sqrt(variance) / level, odds, log_marginal))
-    means, sds, odds, log_marginals = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
+        mean, error = (at.slopes + step) / level, np.sqrt(variance) / level
+        found.append((mean, error, odds, log_marginal))
+    stacked = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
+    means, sds, odds, log_marginals = stacked
     weight, weights = _some_click(odds, log_marginals)
-    means, sds = np.pad(means, ((0, 0), (0, 1))), np.pad(sds, ((0, 0), (0, 1)), constant_values=LOOSE)
+    clicks = np.zeros((n_annotators, 1))
+    means, sds = np.hstack([means, clicks]), np.hstack([sds, clicks + LOOSE])
     level = (means * weights).sum(axis=1).mean()
     typical = float(np.sqrt(weight @ SPREADS**2))
     return Care(means / level, sds / level, weights, typical, "", n_votes)
@@ -265,7 +280,8 @@ def _some_click(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
     log_prior = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
     weight = softmax(log_marginal + either.sum(axis=1) + log_prior)
     chance = np.einsum("pk,pmk->mk", weight, np.exp(clicks - either))
-    return weight.sum(axis=0), np.column_stack([weight.sum(axis=0) - chance, chance.sum(axis=1)])
+    of_spread = weight.sum(axis=0)
+    return of_spread, np.column_stack([of_spread - chance, chance.sum(axis=1)])
 
 
 class _At(NamedTuple):
@@ -284,10 +300,10 @@ class _At(NamedTuple):
 def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
     value, slope, blocks = 0.0, slopes[votes.annotator], votes.blocks
     (score, clicking), entries = np.empty((2, len(votes.sign))), np.empty(blocks.n_pairs)
-    for run in blocks.runs(np.zeros_like(blocks.starts), lambda size, _: size * max(size, len(NODES))):
-        s, x, sign = (
-            each[run.votes].reshape(-1, run.size, 1) for each in (slope, votes.shift, votes.sign)
-        )
+    alike = np.zeros_like(blocks.starts)
+    for run in blocks.runs(alike, lambda size, _: size * max(size, len(NODES))):
+        of_votes = slope, votes.shift, votes.sign
+        s, x, sign = (each[run.votes].reshape(-1, run.size, 1) for each in of_votes)
         chance = np.maximum(expit(sign * (s * NODES + x)), 1e-300)
         mass = np.log(chance).sum(axis=1, keepdims=True) + LOG_MASS
         value += float(logsumexp(mass, axis=2).sum())
@@ -299,10 +315,12 @@ def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
         each = np.arange(run.size)
         among[:, each, each] += (mass * chance * (1 - chance)) @ NODES**2
         score[run.votes] = mean.ravel()
-        clicking[run.votes] = np.log((mass * (expit(sign * x) / chance)).sum(axis=2)).ravel()
+        ratio = mass * (expit(sign * x) / chance)
+        clicking[run.votes] = np.log(ratio.sum(axis=2)).ravel()
         entries[blocks.pairs(run.votes)] = among.ravel()
     at = Curvature(score, blocks.matrix(entries), NOTHING, NOTHING, NOTHING)
-    return _At(slopes, value, votes.of.T @ score, Information(votes.of, at), votes.of.T @ clicking)
+    of = votes.of.T
+    return _At(slopes, value, of @ score, Information(votes.of, at), of @ clicking)
 
 
 def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Floats, float]:
@@ -324,11 +342,12 @@ def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Fl
             inverse, log_det = _inverse(at.information.among + pulled(np.eye(m)))
             step, variance = inverse @ uphill, np.diag(inverse)
         else:
-            times = LinearOperator(
-                (m, m), lambda x, at=at: at.information.times(x) + pulled(x), dtype=np.float64
+            own = np.maximum(at.information.diagonal, 0.0)
+            variance = 1 / (own + 1 / spread**2 + LOOSE)
+            bend = LinearOperator(
+                (m, m), lambda x, at=at: at.information.times(x) + pulled(x), dtype=float
             )
-            variance = 1 / (np.maximum(at.information.diagonal, 0.0) + 1 / spread**2 + LOOSE)
-            step = cg(times, uphill, rtol=1e-3, M=sparse.diags_array(variance))[0]
+            step = cg(bend, uphill, rtol=1e-3, M=sparse.diags_array(variance))[0]
             log_det = -float(np.log(variance).sum())
         longest = float(np.abs(step).max())
         if longest < NEAR:
@@ -337,6 +356,8 @@ def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Fl
         ways = (_likelihood(votes, at.slopes + 0.5**halved * step) for halved in range(12))
         least = height(at) - 1e-9
         higher = next((tried for tried in ways if height(tried) >= least), None)
+        # a step that was taken, or that leads nowhere, is none that is left
+        step = np.zeros(m)
         if higher is None:
             break
         at = higher
@@ -369,11 +390,15 @@ class Line(NamedTuple):
 
     def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of what is left of leans, parts of care weighed by how well they explain the lean."""
-        care, steep = self.offset, max(self.slope**2 - self.open_slope, 0.0)
+        care = self.offset
         left = lean[:, None] - self.slope * care.means
-        variance = se[:, None] ** 2 + steep * care.sds**2 + self.open_slope * care.means**2
+        # the square of the slope, without what its error adds
+        steep = max(self.slope**2 - self.open_slope, 0.0)
+        variance = se[:, None] ** 2 + steep * care.sds**2
+        variance += self.open_slope * care.means**2
         whole = variance + self.between
-        log_weight = np.log(np.maximum(care.weights, 1e-300)) - (left**2 / whole + np.log(whole)) / 2
+        fit = -(left**2 / whole + np.log(whole)) / 2
+        log_weight = np.log(np.maximum(care.weights, 1e-300)) + fit
         found = Mixture(left, np.sqrt(variance), softmax(log_weight, axis=1))
         return found.mean, found.sd**2
 
@@ -396,32 +421,41 @@ def beside_care(leans: Leans, care: Care) -> BesideCare:
     weights that fit what is left (Paule and Mandel, 1982). Its slope is zero beforehand with a chance of three in four
     and has otherwise a normal prior, which keeps it from running through noise where care hardly differs; the chance
     of a line is that of Savage and Dickey's ratio. Where the level of a lean is known, so is its shift by care, and
-    there is no line. The p-value is of the squares of what is left over its variances, with m - 2 degrees of freedom;
-    NaN without a line.
+    there is no line. The p-value is of the squares of what is left over its variances, with a degree of freedom less
+    than annotators for the slope and for each group; NaN without a line.
     """
     leans, lines = deepcopy(leans), {}
-    own, finite = (leans.deviation, leans.se), (leans.finite_deviation, leans.finite_se)
+    own = leans.deviation, leans.se
+    finite = leans.finite_deviation, leans.finite_se
     p_values = np.full(len(leans.absolute), np.nan)
     for j in np.flatnonzero(~leans.absolute & (care.unknown == "")).tolist():
         told, group = leans.se[:, j] > 0, leans.component[:, j]
-        if told.sum() < 3:
+        if _df(group[told]) < 1:
             continue
-        lines[j] = line = _line(leans.deviation[:, j], leans.se[:, j], care, group, told)
+        lean, se = leans.deviation[:, j], leans.se[:, j]
+        lines[j] = line = _line(lean, se, care, group, told)
         for deviation, error in (own, finite):
             lean, se = deviation[:, j], error[:, j]
             mean, variance = line.averaged(lean, se)
             mean -= _means(mean, group, told)
             squares = mean**2 / variance
-            moved, further = np.isfinite(lean) & (se > 0), line.chance * (mean - lean)
+            moved = np.isfinite(lean) & (se > 0)
             # one or the other holds
-            variance = (1 - line.chance) * (se**2 + further * (mean - lean)) + line.chance * variance
+            further = line.chance * (mean - lean)
+            apart = se**2 + further * (mean - lean)
+            variance = (1 - line.chance) * apart + line.chance * variance
             lean[moved] += further[moved]
             se[moved] = np.sqrt(variance[moved])
-        p_values[j] = chdtrc(np.isfinite(squares).sum() - 2, np.nansum(squares))
+        p_values[j] = chdtrc(_df(group[np.isfinite(squares)]), np.nansum(squares))
         if leans.covariance is not None:
             at = np.arange(j, leans.se.size, len(leans.absolute))
             leans.covariance[at, at] = np.where(told, leans.se[:, j] ** 2, np.nan)
     return BesideCare(leans, lines, p_values)
+
+
+def _df(group: Ints) -> int:
+    """Degrees of freedom about a line, with a mean for each group."""
+    return len(group) - 1 - len(np.unique(group))
 
 
 def _means(values: Floats, group: Ints, told: Bools) -> Floats:
@@ -433,14 +467,16 @@ def _means(values: Floats, group: Ints, told: Bools) -> Floats:
 def _line(lean: Floats, se: Floats, care: Care, group: Ints, told: Bools) -> Line:
     """A line through the origin, its slope and the variance about it in turn."""
     level = _means(care.mean, group, told)
-    x, y, variance, open_care = (each[told] for each in (care.mean - level, lean, se**2, care.sd**2))
-    slope, between = 0.0, 0.0
+    x, y = (care.mean - level)[told], lean[told]
+    variance, open_care = se[told] ** 2, care.sd[told] ** 2
+    slope, between, df = 0.0, 0.0, _df(group[told])
     for _ in range(LINE_ROUNDS):
         weight = 1 / (between + variance + slope**2 * open_care)
         open_slope = float(1 / (weight @ x**2 + STEEPEST**-2))
         slope = float(weight @ (x * y) * open_slope)
         rest = weight * (y - slope * x) ** 2
-        between = max(between + float((rest.sum() - (len(x) - 2)) / (weight @ rest)), 0.0)
+        excess = float((rest.sum() - df) / (weight @ rest))
+        between = max(between + excess, 0.0)
     against = (1 - ANY_LINE) / ANY_LINE * STEEPEST / math.sqrt(open_slope)
     against *= math.exp(-(slope**2) / open_slope / 2)
     offset = Mixture(care.means - level[:, None], care.sds, care.weights)
