@@ -294,6 +294,13 @@ ODD = {
 }
 
 
+def test_a_model_has_its_name_but_nobody_the_name_that_looks_like_a_persons():
+    table = votes(100, 6)[0].replace({"annotator": {"w0": "gpt4", "w1": "ann@example.org"}})
+    result = audit(table, [Length()], models=["gpt4", "ann@example.org", "gpt4"])
+    named = [row["model"] for row in result.summary["models"]]
+    assert sorted(named) == sorted(["gpt4", *pseudonyms(["ann@example.org"])])
+
+
 @pytest.mark.parametrize("code", ODD)
 def test_what_is_odd_is_a_sentence_that_says_what_to_do(code, table, result, tmp_path):
     what, change = ODD[code]
@@ -424,6 +431,8 @@ def test_a_few_absurd_differences_move_the_leans_little():
     assert np.corrcoef(*leans)[0, 1] > 0.95
     assert (wrong.annotators["n_informative"] < clean.annotators["n_informative"]).any()
     assert wrong.pool["size"]["tau"] > 0.8 * clean.pool["size"]["tau"]
+    # sides that differ vastly are not alike, so that they tell nothing of care
+    assert "W410" in codes(clean) & codes(audit(sized(n_outliers=60, outlier=5000.0), [SIZE]))
 
 
 def with_smiles(of_length: float, of_smiles: float) -> pd.DataFrame:
@@ -470,6 +479,7 @@ def test_leans_that_may_be_about_an_undeclared_feature_are_told():
         ({"anchors": ("worker 7",), "anchor_class": "gold"}, "not both"),
         ({"anchors": ["someone@example.org"]}, "cast no vote in this table"),
         ({"anchor_class": "stuff"}, 'Did you mean "staff"?'),
+        ({"models": "gpt4"}, "models is a list of annotators; write [id]"),
         ({"min_informative": 0}, "1 or more"),
     ],
 )

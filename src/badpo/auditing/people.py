@@ -14,7 +14,7 @@ from scipy.special import ndtri, stdtrit
 
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import FEWEST_ANNOTATORS, pseudonyms
+from badpo.data.privacy import FEWEST_ANNOTATORS, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.data.tables import side_pairs
 from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
@@ -119,8 +119,6 @@ class AuditOptions:
             raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
         if not 0 < self.fdr < 1:
             raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
-        if isinstance(self.anchors, str):
-            raise ConfigError("anchors is a list of annotators; write [id] for a single one")
         if self.anchors and self.anchor_class is not None:
             raise ConfigError("name anchors one by one or by their class, not both")
         if self.min_informative < 1:
@@ -170,7 +168,8 @@ class Design:
         delta = judgments.delta / self.unit
         self.n_cut = (np.abs(delta) > most).sum(axis=0)
         is_vast = np.abs(delta) > most * OUTLYING / MOST_UNITS
-        self.delta = np.where(is_vast, 0.0, np.clip(delta, -most, most))
+        cut = np.clip(delta, -most, most)
+        self.delta = np.where(is_vast, 0.0, cut)
         prompt = judgments.prompt_of_votes()
         is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * (prompt.max(initial=-1) + 1)
         self.prompt = prompt if is_repeated else None
@@ -180,8 +179,9 @@ class Design:
             labels = np.column_stack([self.stratum, teams[self.annotator] * (self.delta != 0)])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
-        # what every estimator takes first
+        # what every estimator of leans takes first, and of care, for which vast differences are none that are alike
         self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(people))
+        self.care_votes = (*self.votes[:3], cut[:, ~self.is_shown], len(people))
 
     def per_annotator(self, chosen: Bools) -> NDArray[np.int64]:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
@@ -215,6 +215,8 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
 
     Raises `ConfigError` for a name that is not among the annotators; the message shows pseudonyms only.
     """
+    if isinstance(named, str):
+        raise ConfigError(f"{key} is a list of annotators; write [id] for a single one")
     wanted = pseudonyms(list(dict.fromkeys(map(str, named))))
     known = np.asarray(annotators, dtype=object)
     if missing := [name for name in wanted if name not in set(known)]:
@@ -229,8 +231,10 @@ def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
     """The judgments, with these annotators named beside those of the class "model"."""
     annotators = judgments.annotators.copy()
     named_annotators(annotators["pseudonym"], models, "models")
-    for pseudonym, name in zip(pseudonyms(models), models, strict=True):
-        annotators.loc[annotators["pseudonym"] == pseudonym, "model"] = name
+    ids = list(dict.fromkeys(map(str, models)))
+    names = dict(zip(pseudonyms(ids), model_names(ids), strict=True))
+    known = zip(annotators["pseudonym"], annotators["model"], strict=True)
+    annotators["model"] = [names.get(pseudonym, model) for pseudonym, model in known]
     return replace(judgments, annotators=annotators)
 
 
@@ -306,12 +310,11 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
 
 def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
     """How closely each annotator follows quality; leans toward attributes of the judgment are no part of it."""
-    comparison, sign, annotator, delta, m = design.votes
-    own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(comparison))
+    own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
         believed = shrink_normal(*own[:, :, j]).posterior.mean
-        shift += np.nan_to_num(believed)[annotator] * delta[:, j]
-    return fit_care(comparison, sign, annotator, delta[:, ~design.is_shown], m, shift)
+        shift += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
+    return fit_care(*design.care_votes, shift)
 
 
 def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Shrunk]:
@@ -489,9 +492,8 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
 
 def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
     """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
-    comparison, sign, annotator, delta, m = design.votes
     return {
-        "p_value": equal_care_test(comparison, sign, annotator, delta[:, ~design.is_shown], m),
+        "p_value": equal_care_test(*design.care_votes),
         "spread": care.spread,
         "n_told": 0 if care.unknown else (care.n_votes >= FEWEST).sum(),
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
