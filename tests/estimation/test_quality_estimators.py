@@ -16,7 +16,7 @@ from badpo.estimation.alternative_estimators import (
     fit_random,
 )
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import REACHED, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from bench.simulated_pools import Pool, draw_votes
 
@@ -183,19 +183,17 @@ def test_two_attributes_that_only_move_together_are_not_told_apart():
     assert (leans.status[1:] == "ok").all()
 
 
-def test_an_infinite_lean_beside_a_vast_quality_has_no_negative_information():
-    """Mostly single votes: the spread of the quality runs away, and quadrature with it."""
+def test_where_the_spread_of_the_quality_runs_away_nothing_is_sure():
+    """Mostly single votes by leans that are far apart."""
     rng = np.random.default_rng(19)
-    m, n = rng.integers(4, 9), int(rng.integers(40, 120))
+    m, n = 8, 60
     comparison = np.repeat(np.arange(n), rng.choice([1, 1, 1, 2], n))
     annotator = rng.integers(m, size=len(comparison))
     delta = rng.choice([-1.0, 1.0], n)[comparison]
     sign = np.where(rng.random(len(delta)) < expit(3 * delta * (annotator - m / 2)), 1, -1)
-    sign = np.where(annotator == 0, delta, sign)
     leans = fit_random(comparison, sign, annotator, delta[:, None], m)
-    known = np.isfinite(leans.finite_deviation)
-    assert np.isinf(leans.deviation).sum() > 2
-    assert (leans.finite_se[known] > 0).all()
+    assert leans.gradient_norm > REACHED and np.isinf(leans.deviation).any()
+    assert np.isnan([leans.se, leans.finite_deviation, leans.finite_se]).all()
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ from badpo.theory.identifiability import (
 # Changes of logits along a direction of recession that differ by less are the same.
 SAME = 1e-4
 CONFIRMED = 1e-5
+# Where the gradient is larger no top was reached: the spread of a random quality has none in degenerate pools.
+REACHED = 1e-6
 # A cluster with more than this share of a lean's information leaves nothing to measure its error with.
 WHOLE = 1 - 1e-9
 # Teams are weakly joined where the error of their difference has more than so many times the variance that errors of
@@ -65,7 +67,8 @@ class Leans:
         :math:`\theta_k` itself where everybody's level is known (``absolute``), 0 then of those who are anchored. NaN
         without information, infinite where all votes point one way.
     se : array of shape (m, q)
-        Standard error of the deviation, the mean's part included; NaN where there is no finite estimate.
+        Standard error of the deviation, the mean's part included; NaN where there is no finite estimate, and for all
+        where the likelihood has no top.
     df : array of shape (m, q)
         Degrees of freedom of Student's t for the interval; infinite where errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
@@ -90,7 +93,7 @@ class Leans:
     covariance : array of shape (m * q, m * q) or None
         Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
     gradient_norm : float
-        Largest gradient entry at the estimate.
+        Largest gradient entry at the estimate; above ``REACHED`` it is at no top.
     """
 
     quality: str
@@ -184,11 +187,13 @@ def fit_conditional(
     >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
     1.0
     """
-    votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
-    of = None if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    return fit_leans(
-        "conditional", lambda votes: KnownWins(votes.blocks, votes.sign), votes, min_informative, of
-    )
+    given = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
+    of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
+
+    def model(votes: LeanVotes) -> KnownWins:
+        return KnownWins(votes.blocks, votes.sign)
+
+    return fit_leans("conditional", model, given, min_informative, of)
 
 
 # -- votes ---------------------------------------------------------------------------------------------------
@@ -235,8 +240,8 @@ class LeanVotes:
         Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
         ones, and those on which no attribute differs.
         """
-        told, kept, (*_, free_quality) = delta != 0, np.arange(len(row)), pool
-        if free_quality:
+        told, kept = delta != 0, np.arange(len(row))
+        if pool[-1]:
             told = informative_judgments(comparison, annotator, sign, delta)
             kept = np.flatnonzero(np.bincount(comparison, told.any(axis=1))[comparison])
         # comparisons with as many wins stand together, as their likelihood is computed
@@ -246,9 +251,10 @@ class LeanVotes:
 
     def only(self, chosen: Bools) -> LeanVotes:
         """Some of the votes, as if no others had been cast."""
-        parts: Any = (self.row, self.comparison, self.sign, self.annotator, self.delta)
+        of_votes = self.row, self.comparison, self.sign, self.annotator, self.delta
+        parts: Any = (each[chosen] for each in of_votes)
         pool = self.crossed, self.anchored, self.free_quality
-        return LeanVotes.arranged(*(part[chosen] for part in parts), *pool)
+        return LeanVotes.arranged(*parts, *pool)
 
     @property
     def comparison(self) -> Ints:
@@ -260,8 +266,8 @@ class LeanVotes:
         """Votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
         if not len(self.row):
             return np.zeros_like(self.told)
-        ends = (end.reduceat(self.delta, self.blocks.starts) for end in (np.minimum, np.maximum))
-        return np.not_equal(*ends)[self.comparison]
+        low, high = (end.reduceat(self.delta, self.blocks.starts) for end in (np.minimum, np.maximum))
+        return (low < high)[self.comparison]
 
     def counted(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, a column for each attribute."""
@@ -289,11 +295,13 @@ def lean_votes(
     s = np.asarray(sign, float)
     wrong = np.flatnonzero(np.abs(s) != 1)
     if len(s) != len(c) or len(wrong):
-        told = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}" if len(wrong) else f"{len(s)} signs"
+        told = f"{len(s)} signs"
+        if len(wrong):
+            told = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}"
         raise ValueError(
             f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
         )
-    held = np.zeros(m, dtype=bool) if anchored is None else np.asarray(anchored, dtype=bool)
+    held = np.asarray([False] * m if anchored is None else anchored, bool)
     pool = summed(k, d != 0, m) > 0, held, free_quality
     return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, *pool)
 
@@ -312,14 +320,16 @@ def finite_part(votes: LeanVotes, status: NDArray[np.object_]) -> LeanVotes:
     """
     while True:
         live = votes.told & (status == "ok")[votes.annotator]
-        status[(status == "ok") & (votes.counted(live) == 0)] = "no_information"
+        finite = status == "ok"
+        status[finite & (votes.counted(live) == 0)] = "no_information"
         toward = votes.sign[:, None] * votes.delta * live
         m, q = status.shape
         side = separated_annotators(votes.annotator, np.ones(len(toward)), toward, m)
         high, low = side > 0, side < 0
         if q > 1 and not side.any():
             lowest, highest = separating_mixes(votes.annotator, toward, m)
-            high, low = ((status == "ok") & (way > 0) for way in (highest, -lowest))
+            finite = status == "ok"
+            high, low = finite & (highest > 0), finite & (lowest < 0)
         # along what a mix can go both ways is undetermined: its annotator saw it move with others only
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
@@ -339,14 +349,12 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
     ``change`` is that of each vote's logit along the direction. All are False where the direction is none of
     recession, or changes no likelihood.
     """
-    change = change / np.abs(change).max()
-    least_winner = np.minimum.reduceat(np.where(won, change, np.inf), blocks.starts)
-    most_loser = np.maximum.reduceat(np.where(won, -np.inf, change), blocks.starts)
-    if (least_winner < most_loser - SAME).any():
-        return np.zeros(len(change), dtype=bool)
-    apart = least_winner > most_loser + SAME
-    away = np.abs(change - least_winner[blocks.comparison]) > SAME
-    return np.asarray(away | apart[blocks.comparison], dtype=np.bool_)
+    change, of = change / np.abs(change).max(), blocks.comparison
+    winner = np.minimum.reduceat(np.where(won, change, np.inf), blocks.starts)
+    loser = np.maximum.reduceat(np.where(won, -np.inf, change), blocks.starts)
+    recedes = bool((winner >= loser - SAME).all())
+    away = np.abs(change - winner[of]) > SAME
+    return recedes & (away | (winner > loser + SAME)[of])
 
 
 # -- what the design identifies ------------------------------------------------------------------------------
@@ -380,8 +388,9 @@ class Identified:
     @cached_property
     def member(self) -> sparse.csr_array:
         """Which lean is in which group, of shape (p, n_groups); one whose level is known is in none."""
-        entries = (~self.absolute).astype(float), (np.arange(len(self.label)), self.label)
-        return sparse.csr_array(entries, shape=(len(self.label), self.label.max(initial=-1) + 1))
+        n, relative = len(self.label), (~self.absolute).astype(float)
+        entries = relative, (np.arange(n), self.label)
+        return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
 
     @cached_property
     def size(self) -> Floats:
@@ -408,9 +417,10 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
     tells whether it does.
     """
     annotator, attribute = np.nonzero(active)
-    flat = np.zeros((len(annotator), 0))
+    flat, absolute = np.zeros((len(annotator), 0)), np.zeros(active.shape, bool)
+    group = np.zeros(active.shape, np.intp)
     if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
-        group, absolute = np.zeros(active.shape, dtype=np.intp), np.zeros(active.shape, dtype=bool)
+        pass
     elif by_rank:
         delta = votes.delta * active[votes.annotator]
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
@@ -433,15 +443,16 @@ def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
 
     It is in a group with someone whose lean is held at zero, or with comparisons within which the attribute varies.
     """
-    group, held = np.zeros(active.shape, dtype=np.intp), len(active)
-    absolute = np.zeros(active.shape, dtype=bool)
-    for j, told in enumerate(votes.told.T):
+    held, groups, absolute = len(active), [], []
+    for told, varies, mine in zip(votes.told.T, votes.varying.T, active.T, strict=True):
         # one node for all who are held
-        people = np.where(active[:, j], np.arange(held), held)[votes.annotator]
-        found = annotator_components(votes.comparison, people, told.astype(float), held + 1)[:, 0]
-        varied = found[people[votes.varying[:, j] & told]]
-        group[:, j], absolute[:, j] = found[:-1], np.isin(found[:-1], [*np.unique(varied), found[-1]])
-    return group, absolute
+        people = np.where(mine, np.arange(held), held)[votes.annotator]
+        cast = votes.comparison, people, told.astype(float)
+        *found, anchors = annotator_components(*cast, held + 1)[:, 0]
+        groups.append(found)
+        varied = np.take([*found, anchors], people[varies & told])
+        absolute.append(np.isin(found, [*np.unique(varied), anchors]))
+    return np.column_stack(groups), np.column_stack(absolute)
 
 
 def confirmed(expected: Identified, information: Information) -> bool:
@@ -478,29 +489,30 @@ class _Fit:
     @cached_property
     def _information(self) -> Floats:
         """Of each vote beside those of its annotator on the same comparison, times the sides that they saw."""
-        pairs, annotator = self.top.information.at.information.tocoo(), self.votes.annotator
-        own = pairs.data * (annotator[pairs.row] == annotator[pairs.col])
-        return sparse.csr_array((own, (pairs.row, pairs.col)), pairs.shape) @ self.votes.delta
+        pairs = self.top.information.at.information.tocoo()
+        one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
+        pairs.data = pairs.data * (one == other)
+        return pairs @ self.votes.delta
 
     @cached_property
     def clustered(self) -> tuple[Floats, Floats]:
         """`clustered_errors` of every lean."""
-        votes, n, number = self.votes, len(self.top.leans), np.cumsum(self.active) - 1
+        saw, n = self.design.tocoo(), len(self.top.leans)
         if self.cluster is None:
             return np.ones(n), np.full(n, np.inf)
-        vote, attribute = place = np.nonzero(self.active[votes.annotator] & (votes.delta != 0))
-        lean = number[votes.annotator[vote] * self.active.shape[1] + attribute]
-        score = self.top.information.at.score[vote] * votes.delta[place]
-        information = (votes.delta * self._information)[place]
-        return clustered_errors(lean, self.cluster[votes.row[vote]], score, information, n)
+        lean = saw.col.astype(np.intp)
+        cluster = self.cluster[self.votes.row[saw.row]]
+        score = saw.data * self.top.information.at.score[saw.row]
+        information = saw.data * self._information[saw.row, self.known.attribute[lean]]
+        return clustered_errors(lean, cluster, score, information, n)
 
     @cached_property
     def covariance(self) -> Floats | None:
         if len(self.top.leans) > LARGEST_DENSE:
             return None
         centered, size = self.known.centered, np.sqrt(self.clustered[0])
-        covariance = centered(centered(covariance_of_leans(self.top, self.known.flat)).T)
-        return covariance * size * size[:, None]
+        covariance = covariance_of_leans(self.top, self.known.flat)
+        return centered(centered(covariance).T) * size * size[:, None]
 
     @cached_property
     def variance(self) -> Floats:
@@ -508,9 +520,10 @@ class _Fit:
             return np.diag(self.covariance)
         # of each annotator's leans, as if the others' were known; ones for those not estimated
         votes, active = self.votes, self.active
-        own = summed_products(votes.annotator, votes.delta, self._information, len(active))
+        m, q = active.shape
+        own = summed_products(votes.annotator, votes.delta, self._information, m)
         own *= active[:, :, None] & active[:, None, :]
-        own += np.eye(own.shape[1]) * ~active[:, :, None]
+        own += np.eye(q) * ~active[:, :, None]
         inverse = np.linalg.pinv(own, rcond=1e-10, hermitian=True)
         variance = np.diagonal(inverse, axis1=1, axis2=2)[active]
         return self.known.centered_variance(variance * self.clustered[0])
@@ -549,20 +562,20 @@ def clustered_errors(
     >>> [each.round(3).tolist() for each in clustered_errors(*pieces, 1)]
     [[1.333], [3.0]]
     """
-    n_clusters = int(cluster.max(initial=0)) + 1
-    cells, cell = np.unique(lean * n_clusters + cluster, return_inverse=True)
-    of = cells // n_clusters
+    n = int(cluster.max(initial=0)) + 1
+    cells, cell = np.unique(lean * n + cluster, return_inverse=True)
+    of = cells // n
 
     def total(values: NDArray) -> NDArray:
         return np.bincount(of, values, n_leans)
 
-    slope, bend = (np.bincount(cell, each, len(cells)) for each in (score, information))
+    slope, bend = (np.bincount(cell, x, len(cells)) for x in (score, information))
     whole = np.maximum(total(bend), 1e-300)
     share = bend / whole[of]
     by = 1 / np.maximum(1 - share, 1 - WHOLE)
     square = total((by * share) ** 2 * (1 - 2 * share)) + total(by * share**2) ** 2
     is_known = (total(share > WHOLE) == 0) & (square > 0)
-    df = np.divide(1, square, out=np.full(n_leans, np.nan), where=is_known)
+    df = 1 / np.where(is_known, square, np.nan)
     return total(by * slope**2) / whole, df
 
 
@@ -584,8 +597,9 @@ def fit_leans(
         status = np.where(given.crossed, "ok", "no_cross").astype(object)
         status[given.anchored] = "anchored"
         votes, active = finite_part(kept, status), status == "ok"
-        design, by_rank = votes.design(active), active.sum() <= LARGEST_DENSE
-        known = identified_leans(votes, active, bool(by_rank))
+        design = votes.design(active)
+        by_rank = design.shape[1] <= LARGEST_DENSE
+        known = identified_leans(votes, active, by_rank)
         top = maximize(make_model(votes), design, known.flat)
         if top.receding is None or not votes.free_quality:
             break
@@ -595,7 +609,8 @@ def fit_leans(
         kept = kept.only(~np.isin(kept.row, votes.row[certain]))
     guessed = votes.free_quality and not by_rank and top.receding is None
     if guessed and not confirmed(known, top.information):
-        nobody, alone = np.zeros(len(top.leans), dtype=bool), np.arange(len(top.leans))
+        alone = np.arange(len(top.leans))
+        nobody = alone < 0
         known = replace(known, group=alone, label=alone, absolute=nobody, compared=nobody)
     fit = _Fit(votes, active, design, known, top, cluster)
     return _leans(kind, given, fit, status, make_model(given), min_informative)
@@ -617,39 +632,50 @@ def _leans(
         full[place] = values[known.compared]
         return full
 
-    deviation, df = placed(known.centered(top.leans)), placed(fit.clustered[1])
+    is_top = top.gradient_norm < REACHED
+    deviation = placed(known.centered(top.leans))
+    df = placed(np.where(is_top, fit.clustered[1], np.nan))
     se = placed(np.sqrt(np.maximum(fit.variance, 0.0)))
     se[np.isnan(df)] = np.nan
     n_informative = given.counted(given.told)
-    status[(status == "ok") & np.isnan(deviation)] = "no_information"
-    status[(status == "ok") & (n_informative < min_informative)] = "insufficient"
+    estimated = status == "ok"
+    status[estimated & (n_informative < min_informative)] = "insufficient"
+    status[estimated & np.isnan(deviation)] = "no_information"
     component = _components(given, fit, status, n_informative > 0)
     origin = np.nan_to_num(placed(top.leans) - deviation)
-    deviation[status == "separated_high"], deviation[status == "separated_low"] = np.inf, -np.inf
+    deviation[status == "separated_high"] = np.inf
+    deviation[status == "separated_low"] = -np.inf
     absolute = np.isin(np.arange(status.shape[1]), known.attribute[known.absolute])
     deviation[given.anchored] = np.where(absolute, 0.0, np.nan)
-    infinite = np.isinf(deviation)
-    step, step_se = _one_step(given, fit, model, absolute) if infinite.any() else (deviation, se)
+    infinite = np.isinf(deviation) & is_top
+    finite, finite_se = np.where(np.isnan(se), np.nan, deviation), se.copy()
+    if infinite.any():
+        step, step_se = _one_step(given, fit, model, absolute)
+        finite = np.where(infinite, step, finite)
+        finite_se = np.where(infinite, step_se, se)
     levels = np.full((3, len(absolute)), np.nan)
     for j in np.flatnonzero(absolute):
-        levels[:, j] = _level(fit, np.flatnonzero(known.absolute & (known.attribute == j)))
+        mine = known.absolute & (known.attribute == j)
+        levels[:, j] = _level(fit, np.flatnonzero(mine))
+    level, level_se, level_se_beyond = levels
+    covariance = _in_place(fit, status.size)
     return Leans(
-        quality=kind,
-        deviation=deviation,
-        se=se,
-        df=df,
-        finite_deviation=np.where(infinite, step, np.where(np.isnan(se), np.nan, deviation)),
-        finite_se=np.where(infinite, step_se, se),
-        status=status,
-        component=component,
-        n_informative=n_informative,
-        origin=origin,
-        level=levels[0],
-        level_se=levels[1],
-        level_se_beyond=levels[2],
-        absolute=absolute,
-        covariance=_in_place(fit, status.size),
-        gradient_norm=top.gradient_norm,
+        kind,
+        deviation,
+        se,
+        df,
+        finite,
+        finite_se,
+        status,
+        component,
+        n_informative,
+        origin,
+        level,
+        level_se,
+        level_se_beyond,
+        absolute,
+        covariance,
+        top.gradient_norm,
     )
 
 
@@ -657,13 +683,13 @@ def _one_step(
     given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
     """Deviations after one Newton step of every lean alone, from the mean of those estimated, and their errors."""
-    leans = np.zeros(fit.active.shape)
+    leans, extra = np.zeros(fit.active.shape), fit.top.extra
     leans[fit.active] = fit.top.leans
     mean = leans.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
     leans = np.where(fit.active | given.anchored[:, None], leans, mean)
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
-    model.settle(logits, fit.top.extra)
-    at = model.curvature(logits, fit.top.extra)
+    model.settle(logits, extra)
+    at = model.curvature(logits, extra)
     # where the spread of a random quality is vast, quadrature can leave one below zero
     information = np.maximum(at.information.diagonal(), 0.0)
     # where a vote surprises, by more than rounding, the step would overshoot: on the way it meets even odds
