@@ -191,15 +191,20 @@ def plant(folder: Path, mutants: list[dict[str, str]]) -> list[dict[str, Any]]:
 def page(found: list[dict], mutants: list[dict], lost: list[dict], commit: str) -> str:
     """How many are noticed, which are not, and whose code went."""
     survived = [one for one in found if one["outcome"] == "survived"]
+    # what is not noticed may be no mistake: ``equal`` says why the code does the same
+    told = [f"- `{m['function']}`: `{m['old']}` to `{m['new']}`. {m.get('equal', '')}" for m in survived]
+    missing = [f"- `{m['function']}`: `{m['old']}`" for m in lost]
+    why: dict[str, set[str]] = {}
+    for mutant in (mutant for mutant in mutants if "gone" in mutant):
+        why.setdefault(mutant["gone"].partition(":")[0], set()).add(f"`{mutant['function']}`")
+    gone = [f"- {reason}: {', '.join(sorted(names))}" for reason, names in why.items()]
     parts = [
         "# Planted mistakes",
         f"Of {len(found)} in `bench/mutants.json`, planted one at a time, the tests that run the line notice "
         f"{len(found) - len(survived)}, at commit {commit}. Written by `make mutants`.",
     ]
-    gone = [mutant for mutant in mutants if "gone" in mutant]
-    for title, ones in (("Not noticed", survived), ("Code that went", gone), ("Not found", lost)):
-        told = [f"- `{m['function']}`: " + m.get("gone", f"`{m['old']}` to `{m['new']}`") for m in ones]
-        parts += [f"## {title}", "\n".join(told) or "None."]
+    for title, lines in (("Not noticed", told), ("Code that went", gone), ("Not found", missing)):
+        parts += [f"## {title}", "\n".join(map(str.rstrip, lines)) or "None."]
     return "\n\n".join(parts) + "\n"
 
 
