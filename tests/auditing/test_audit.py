@@ -359,7 +359,7 @@ def test_teams_that_one_comparison_joins_or_none_have_means_of_their_own(is_join
     assert apart.summary["pool"]["length"]["tau"] < 0.7
     (told,) = audit_verdicts(apart.summary)
     assert "the mean of their group with" in str(told) and "Tau by group: 6 annotators, 0" in str(told)
-    assert "within groups; whether they differ from one another the votes do not say" in str(told)
+    assert "within groups; whether groups differ from one another the votes do not say" in str(told)
 
 
 def test_one_team_and_pairs_of_people_are_not_taken_apart():
@@ -389,7 +389,7 @@ def test_that_annotators_differ_and_that_nobody_can_say_how_far_do_not_contradic
     result, calm = (audit(table, [Length()], quality="conditional") for table in tables)
     (told,) = [row["what"] for row in result.warnings if row["code"] == "W409"]
     assert result.pool["length"]["tau"] is None and "a test says that they do (p = 7.2e-07)" in told
-    assert "Annotators differ (p = 7.2e-07); how far, the votes do not say" in str(result)
+    assert "Annotators differ (test of one shared lean: p < 0.001; spread not known)" in str(result)
     (told,) = [row["what"] for row in calm.warnings if row["code"] == "W409"]
     assert "surely" not in told and "cannot tell annotators apart" in str(calm)
 
@@ -418,7 +418,7 @@ def test_the_scale_of_a_continuous_attribute_moves_no_lean_and_no_flag():
         small.annotators["flag"].any() and (small.annotators["flag"] == large.annotators["flag"]).all()
     )
     assert [one.pool["size"]["unit"] for one in (small, large)] == pytest.approx([0.05, 500], rel=0.1)
-    assert "W414" not in codes(small) and "count per 0.05, the median difference" in str(small)
+    assert "W414" not in codes(small) and "count per 0.0" in str(small)
 
 
 def test_a_few_absurd_differences_move_the_leans_little():

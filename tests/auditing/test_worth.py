@@ -123,7 +123,7 @@ def test_drift_of_the_pool_and_of_single_people(turn, own):
     first, last = row["windows"][0], row["windows"][-1]
     assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
     text = Page(audit_html(summary)).text
-    assert "of leans or of the comparisons" in text and "Over time" in text
+    assert "leans may have changed, or the comparisons" in text and "Over time" in text
 
 
 def test_a_window_of_few_people_is_not_passed_on_and_others_in_coarse_steps():

@@ -107,7 +107,7 @@ def test_what_fewer_than_five_people_did_is_withheld():
     told, page = shareable(found.summary), page_text(found.summary)
     assert found.attributes["n_annotators"].tolist() == [4]
     assert (told["attributes"], told["withheld"]) == ([], ["length"])
-    assert "Fewer than 5 annotators judged responses that differ in length" in page
+    assert "Fewer than 5 people judged responses that differ in length" in page
 
 
 def test_a_pool_of_four_people_has_no_estimates_and_no_findings():

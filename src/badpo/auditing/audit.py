@@ -337,7 +337,7 @@ FINDINGS = {
     ),
     "W405": (
         "the votes give {} no bounded estimate: all that compare them with some others went one way",
-        "their estimate is infinite; read the shrunken value",
+        "their own estimate is infinite: read the shrunken one, where there is one",
     ),
     "W406": (
         "annotators form groups that the informative votes do not compare, or hardly ({}); each has a mean of its own",

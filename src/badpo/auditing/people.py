@@ -85,7 +85,7 @@ ABOUT_CARE = {
     "unanimous": "care is not known: where sides do not differ in any attribute, annotators hardly ever disagree",
 }
 LEVELS_KNOWN = "care is not needed: the levels of all leans are known"
-WITHIN = " That is within groups; whether they differ from one another the votes do not say."
+WITHIN = " That is within groups; whether groups differ from one another the votes do not say."
 UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
 

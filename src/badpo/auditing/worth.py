@@ -13,7 +13,7 @@ from badpo.auditing.people import Design
 from badpo.auditing.pool import interval_row, log_odds_row, voters
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, Problem, listed
+from badpo.data.problems import ConfigError, Problem, counted, listed
 from badpo.data.tables import numbered_texts
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.pool import joint_log_odds, offline_log_odds
@@ -110,7 +110,12 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     }
     where = f'column "{name}", rows '
     found = [
-        Problem(code, f"{what}: {of.sum():,}", where + listed(sorted(row[of] + 1)), WRITE_TIMES)
+        Problem(
+            code,
+            f"in {counted(int(of.sum()), 'row')} {what}",
+            where + listed(sorted(row[of] + 1)),
+            WRITE_TIMES,
+        )
         for code, (of, what) in kinds.items()
         if of.any()
     ]

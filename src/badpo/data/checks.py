@@ -154,7 +154,7 @@ def _of_annotators(
     one_way = separated_annotators(annotator, judgments.votes["sign"], delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
-        remedy = "a free estimate is unbounded; use shared_mean, and read the shrunken value"
+        remedy = "train without per_annotator, whose estimate of them has no bound"
         yield Problem("W124", what, f"{where}: {listed(names[one_way])}", remedy, n)
     comparison = judgments.votes["comparison"].to_numpy()
     groups = annotator_components(comparison, annotator, delta != 0, k).ravel()

@@ -244,28 +244,27 @@ def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None =
     >>> from badpo.estimation.shrinkage import shrink_normal
     >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
     >>> print(advice.variant, "-", advice.reason)
-    shared_mean - Annotators differ (test of one shared lean: p < 0.001; spread tau 0.62, 95 % interval 0.32 to 1.85).
+    shared_mean - Annotators differ (test of one shared lean: p < 0.001).
     """
-    spread, is_known = "spread not known", not np.isnan(shrunk.tau)
-    if is_known:
-        ends = f"{shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
-        spread = f"spread tau {shrunk.tau:.2f}, 95 % interval {ends}"
+    is_known = not np.isnan(shrunk.tau)
+    unknown = "" if is_known else "; spread not known"
     if class_test_p is not None and class_test_p < LEVEL:
-        told = f"test of no class difference: {_p(class_test_p)}; {spread}"
+        told = f"test of no class difference: {_p(class_test_p)}{unknown}"
         return Recommendation("class", f"Classes of annotators differ ({told}).")
     is_spread = differ = shrunk.tau_low > 0
+    told = f"tau {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
     if not np.isnan(equal_leans_p):
         differ = equal_leans_p < LEVEL
-        spread = f"test of one shared lean: {_p(equal_leans_p)}; {spread}"
+        told = f"test of one shared lean: {_p(equal_leans_p)}"
     if differ:
-        return Recommendation("shared_mean", f"Annotators differ ({spread}).")
+        return Recommendation("shared_mean", f"Annotators differ ({told}{unknown}).")
     if not is_known:
         why = "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
     elif is_spread:
-        why = f"Whether annotators differ is not settled: the test does not show it, the spread does ({spread})."
+        why = f"Whether annotators differ is not settled: the test does not show it, the spread does ({told})."
     else:
         possible = f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
-        why = f"The votes do not show that annotators differ ({spread}). {possible}"
+        why = f"The votes do not show that annotators differ ({told}). {possible}"
     return Recommendation("pooled", why)
 
 

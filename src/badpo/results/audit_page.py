@@ -51,6 +51,7 @@ _NAMES = {
 }
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
+_TOLD = ("estimated", "insufficient", "separated")
 _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 _NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
@@ -91,26 +92,23 @@ def shareable(summary: Json) -> Json:
     data, pools = summary["data"], summary["pool"]
     few = set()  # attributes, and None for all of them, which tells of each
     for name, pool in pools.items():
-        n_told = pool["n_estimated"] + pool["n_insufficient"] + pool["n_separated"]
+        n_told = sum(pool[f"n_{kind}"] for kind in _TOLD)
         if is_about_few(n_told, pool["n_people_told"]):
             few |= {name, None}
     largest = 0.0
     if data["has_annotators"]:
         largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
-    withheld = [row["name"] for row in summary["attributes"] if _is_withheld(row, data)]
+    attributes = [row for row in summary["attributes"] if not _is_withheld(row, data)]
+    names = {row["name"] for row in attributes}
     warnings = [] if _is_withheld(data, data) else summary["warnings"]
     if data["n_people"] or not data["has_annotators"]:
         warnings = filter(None, map(_telling_problem, warnings))
     telling = {
-        "attributes": [
-            _telling_attribute(row, summary)
-            for row in summary["attributes"]
-            if row["name"] not in withheld
-        ],
-        "withheld": withheld,
+        "attributes": [_telling_attribute(row, summary) for row in attributes],
+        "withheld": [row["name"] for row in summary["attributes"] if row["name"] not in names],
         "pool": {name: _telling_pool(pool, name in few, summary) for name, pool in pools.items()},
         "models": [row for name in pools for row in _telling_models(summary, name, name in few)],
-        "checks": _telling_checks(summary["checks"]),
+        "checks": _telling_checks(summary["checks"], data),
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
@@ -219,7 +217,7 @@ def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
     return told
 
 
-def _telling_checks(checks: Json) -> Json:
+def _telling_checks(checks: Json, data: Json) -> Json:
     care, anchors, assignment = (checks[name] for name in ("care", "anchors", "assignment"))
     # one group, or more: how many more is known from the warning
     groups = {}
@@ -227,8 +225,11 @@ def _telling_checks(checks: Json) -> Json:
         several = ("none", "one", "several")[min(graph["n"], 2)]
         sizes = [size for size in graph["sizes"] if rounded_count(size)]
         groups[name] = {"n": several, "sizes": sizes, "outside": graph["outside"]}
-    if care and not rounded_count(care["n_told"]):
-        care = {**care, "spread": None}
+    if care and not care["is_unknown"]:
+        # of those whose care is told at least as many are people
+        n_people = care["n_told"] - (data["n_annotators"] - data["n_people"])
+        if is_about_few(care["n_told"], data["n_people"] and max(n_people, 1)):
+            care = {**care, "spread": None}
     return {
         "assignment": assignment and {"p_value": assignment["p_value"]},
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
@@ -243,6 +244,7 @@ def _telling_problem(row: Json) -> Json | None:
     numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
     few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
     named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
+    named = named or row["where"].startswith("class ")
     told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
     return None if few or named else told | {"where": _attribute_of(row)}
 
@@ -265,8 +267,8 @@ def _rounded(value: Any, key: str, step: float) -> Any:
         return value if key in _NAMES else _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
-    if key in _PROBABILITIES:
-        return float(f"{value:.1g}")
+    if key in _PROBABILITIES or key == "unit":  # the unit is of the texts, not of the votes
+        return float(f"{value:.1g}" if key != "unit" else f"{value:.2g}")
     step = 0.01 if key.endswith("share") else step  # how many votes a share is of is rounded by itself
     return round(round(value / step) * step, 2)
 
@@ -308,7 +310,7 @@ def class_figure(summary: Json) -> Figure | None:
             panels.append(_panel(label, rows, f"classes of annotators on {label}", axis, "pool mean"))
     caption = (
         "Difference of each class from the pool mean and its 95 % interval, from the conditional likelihood; a class "
-        f"of fewer than {FEWEST_ANNOTATORS} people is left out, and so is one that would let it be computed."
+        f"of one to {FEWEST_ANNOTATORS - 1} people is left out, and so is one that would let it be computed."
     )
     return dot_figure("Classes", panels, caption)
 
@@ -356,22 +358,28 @@ def worth_sentences(summary: Json) -> list[str]:
     """Which labels and pairs would be otherwise without the leans, and how leans change over time."""
     labels, told, n_judgments = audit_labels(summary), [], count_text(summary["data"]["n_judgments"])
     for row in summary["flips"]:
-        label = labels.get(row["attribute"], "all of these")
+        name = row["attribute"]
         if row["labels"] is None:
-            told.append(f"What leans on {label} are worth is not known: how far people differ is not.")
+            unknown = "are worth is not known: how far people differ is not"
+            told.append(f"What leans on {labels[name]} {unknown}.")
             continue
-        told.append(
-            f"Without the deviations on {label} {_turned(row['labels'])} of {count_text(row['n_contested'])} contested "
-            f"majorities would turn, and with them {_turned(row['pairs'])} of the {n_judgments} pairs that train."
-        )
+        leans = "all of these together"
+        if name:
+            kind = "leans" if summary["pool"][name]["absolute"] else "deviations"
+            leans = f"the {kind} on {labels[name]}"
+        turned = f"{_turned(row['labels'])} of {count_text(row['n_contested'])} contested majorities"
+        pairs = f"{_turned(row['pairs'])} of the {n_judgments} pairs that train"
+        told.append(f"Without {leans}, {turned} would turn, and with them {pairs}.")
     for row in summary["drift"] or []:
         label, change = labels[row["attribute"]], "is not known"
         if row["change"]["log_odds"] is not None:
-            change = f"is {lean_text(row['change'])}, of leans or of the comparisons"
+            change = f"is {lean_text(row['change'])}; leans may have changed, or the comparisons"
         own = ""
         if row["own_tau"] is not None:
             spread = f"{decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})"
-            own = f" The own leans of annotators change by a standard deviation of {spread} beside."
+            own = (
+                f" Beside that, leans of single annotators change with a standard deviation of {spread}."
+            )
         told.append(
             f"The change of log-odds on {label} from the first window to the last {change}.{own}"
         )
@@ -411,7 +419,7 @@ def audit_table(summary: Json) -> str:
         parts.append(_part(verdict.title, [verdict.finding, *told]))
     if care := care_sentence(summary):
         parts.append(_part("care", [care]))
-    if models := [_model(row) for row in summary["models"]]:
+    if models := [_model(row, pools[row["attribute"]]) for row in summary["models"]]:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
             parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
@@ -436,17 +444,17 @@ def _cells(row: Json, pool: Json | None) -> list[str]:
     told.append(interval_text(row["ci_low"], row["ci_high"]))
     if pool is None:
         return [*told, *[DASH] * 3]
-    kinds = ("estimated", "insufficient", "separated", "no_information")
-    counts = [pool[f"n_{kind}"] for kind in kinds]
+    counts = [pool[f"n_{kind}"] for kind in (*_TOLD, "no_information")]
     people = f"{counts[0]:,} of {sum(counts):,}"
     return [*told, decimal(pool["tau"]), interval_text(*pool["tau_ci"]), people]
 
 
-def _model(row: Json) -> str:
+def _model(row: Json, pool: Json) -> str:
     told = "lean not known"
     if row["shrunk"] is not None:
         lean = f"{decimal(row['shrunk'])} ({interval_text(row['post_low'], row['post_high'])})"
-        told = f"lean {lean}, chose it in {percent(row['raw_rate'])} of {row['n_cross']:,}"
+        origin = "lean" if pool["absolute"] else "lean from the pool mean"
+        told = f"{origin} {lean}, chose it in {percent(row['raw_rate'])} of {row['n_cross']:,}"
     if row["both_orders"]:
         told += (
             f", the same answer in either order {percent(row['same_share'])} of {row['both_orders']:,}"
@@ -460,5 +468,5 @@ def _urgency(row: Json) -> tuple[int, bool]:
 
 
 def _problem(row: Json) -> str:
-    where = _attribute_of(row)
+    where = row["where"] if row["where"].startswith("class ") else _attribute_of(row)
     return f"{row['code']} {where}{': ' if where else ''}{row['what']}: {row['remedy']}"

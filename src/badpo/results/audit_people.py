@@ -23,7 +23,7 @@ from badpo.results.words import cleaned, page_templates, shown
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
-_LEGEND = legend((name, style) for style, name in enumerate(_KINDS))
+_MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _SMALLEST_REACH, _LARGEST_REACH = 1.0, 4.0
 
 
@@ -80,7 +80,7 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         "pseudonyms. Not drawn: "
         f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
     )
-    return dot_figure("Single annotators", panels, caption, _LEGEND)
+    return dot_figure("Single annotators", panels, caption, legend(_MARKS))
 
 
 def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
@@ -99,7 +99,7 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     )
     label, middle = f"care of {len(rows):,} annotators with intervals", Level(1.0, "mean")
     panel = DotPanel("", rows, label, "care", middle, (-1.0, 3.0), notes="judgments")
-    return dot_figure("Care", [panel] if rows else [], caption, _LEGEND)
+    return dot_figure("Care", [panel] if rows else [], caption, legend(_MARKS[1:]))
 
 
 def _leans(row: Json) -> DotRow:

@@ -21,7 +21,6 @@ from badpo.results.words import (
 LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
-CHANCE = 0.05
 _REASONS = 400
 
 
@@ -30,9 +29,10 @@ def audit_verdicts(summary: Json) -> list[Verdict]:
     labels = audit_labels(summary)
     found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for name in summary.get("withheld", ()):
-        few = f"Fewer than {FEWEST_ANNOTATORS} annotators judged responses that differ in {labels[name]}"
+        label = labels[name]
+        few = f"Fewer than {FEWEST_ANNOTATORS} people judged responses that differ in {label}"
         told = f"{few}: what they lean toward stands in audit.json alone."
-        found.append(Verdict(labels[name], told, ()))
+        found.append(Verdict(label, told, ()))
     return found
 
 
@@ -44,7 +44,7 @@ def audit_labels(summary: Json) -> dict[str, str]:
 
 def has_usable_spread(pool: Json) -> bool:
     """Whether the votes say how far annotators differ: a size that people can have, with an upper end."""
-    tau = pool.get("tau")
+    tau = pool["tau"]
     return tau is not None and tau <= LARGEST_TAU and pool["tau_ci"][1] is not None
 
 
@@ -78,37 +78,37 @@ def _is_carried(row: Json) -> bool:
 
 def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
-    if pool.get("tau") is None:
-        equal_p = pool.get("equal_leans_p")
-        if equal_p is None or equal_p >= CHANCE:
-            return "The votes cannot tell annotators apart."
-        return f"Annotators differ (p = {equal_p:.2g}); how far, the votes do not say."
-    tau, (low, high) = pool["tau"], pool["tau_ci"]
+    if pool["tau"] is None:
+        return _reason(pool) or "How far they differ rests on few people: it stands in audit.json alone."
+    tau, (low, _) = f"tau {_spread(pool)}", pool["tau_ci"]
     middle = "their group" if pool["is_divided"] else "the pool"
-    given = ", without what goes with their care," if pool["is_beside_care"] else ""
+    given = ", without what goes with their care," * pool["is_beside_care"]
     if not has_usable_spread(pool):
         text = (
-            f"How far annotators differ cannot be read from these votes: tau {decimal(tau)} (95 % interval "
-            f"{interval_text(low, high)}) is no size that people have. Take nothing from single estimates."
+            f"How far annotators differ cannot be read from these votes: {tau} is no size that people have. "
+            "Take nothing from single estimates."
         )
     else:
-        text = (
-            f"Leans of single annotators{given} spread around the mean of {middle} with standard deviation tau "
-            f"{decimal(tau)} (95 % interval {interval_text(low, high)})."
-        )
-        if pool["is_divided"]:
-            text += " The votes do not compare groups with one another, or hardly."
+        around = f"around the mean of {middle} with standard deviation {tau}"
+        text = f"Leans of single annotators{given} spread {around}."
         if pool["groups"]:
-            told = (
-                f"{count_text(group['n'])} annotators, {decimal(group['tau'])} ({interval_text(*group['tau_ci'])})"
-                for group in pool["groups"]
-            )
+            groups = pool["groups"]
+            told = (f"{count_text(group['n'])} annotators, {_spread(group)}" for group in groups)
             text += f" Tau by group: {'; '.join(told)}."
         if not low:
             text += " A spread of zero is not ruled out."
     where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
-    beyond = f"{where} beyond \u00b1{decimal(rho)} at a false discovery rate of {percent(fdr)}"
-    return f"{text} Flagged for {beyond}: {count_text(pool.get('n_flagged', 0))}."
+    rate = f"at a false discovery rate of {percent(fdr)}"
+    n_flagged = count_text(pool["n_flagged"])
+    return f"{text} Flagged for {where} beyond \u00b1{decimal(rho)} {rate}: {n_flagged}."
+
+
+def _spread(found: Json) -> str:
+    return f"{decimal(found['tau'])} (95 % interval {interval_text(*found['tau_ci'])})"
+
+
+def _reason(pool: Json) -> str:
+    return shown(pool["recommendation_reason"], _REASONS)
 
 
 def care_sentence(summary: Json) -> str:
@@ -120,11 +120,15 @@ def care_sentence(summary: Json) -> str:
         return f"{care['why'].capitalize()}. A flag for a lean may then be about care."
     text = (
         "Care is how closely somebody follows quality, 1 on average, told by comparisons whose sides do not differ in "
-        f"any attribute; who answers at random has none. It spreads with standard deviation {decimal(care['spread'])}"
+        "any attribute; who answers at random has none. "
     )
+    if care["spread"] is None:
+        return f"{text}How it spreads stands in audit.json alone: that rests on few people."
+    text += f"It spreads with standard deviation {decimal(care['spread'])}"
     if care["p_value"] is not None:
         text += f" (test that all are equally careful: {p_value(care['p_value'])})"
-    text += f". Flagged for care below half the mean, more at random than others: {count_text(care['n_flagged'])}"
+    flagged = " of ".join(count_text(care[name]) for name in ("n_flagged", "n_told"))
+    text += f". Flagged for care below half the mean, more at random than others: {flagged}"
     beyond = "; whoever is flagged for a lean leans beyond what care explains" * care["is_used"]
     return f"{text}{beyond}."
 
@@ -145,7 +149,7 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
         sentences += [("Annotators", told), _level(pool)]
         if pool["most_units"]:
             unit = (
-                f"Leans of annotators, tau and rho count per {decimal(pool['unit'])}, the median difference of the "
+                f"Leans of annotators, tau and rho count per {pool['unit']:.3g}, the median difference of the "
                 f"sides, and differences beyond {decimal(pool['most_units'], 0)} times that as so many times it; the "
                 "pool's log-odds count which side has more, however much."
             )
@@ -221,8 +225,7 @@ def _level(pool: Json) -> tuple[str, str]:
 
 
 def _advice(row: Json, pool: Json, label: str) -> str:
-    chosen = row.get("action") or action(row, pool)
-    variant = pool.get("recommendation", "pooled")
+    chosen, variant = row.get("action") or action(row, pool), pool.get("recommendation", "pooled")
     if chosen == "declare" and variant is None:
         return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
     told = {
@@ -240,4 +243,5 @@ def _advice(row: Json, pool: Json, label: str) -> str:
             f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where the "
             "bias must not move from one to the other, and measure both after training."
         )
-    return f"{told} {shown(pool.get('recommendation_reason', ''), _REASONS)}".strip()
+    # where there is no tau, the reason stands with the annotators
+    return f"{told} {_reason(pool)}".strip() if pool.get("tau") is not None else told

@@ -158,6 +158,7 @@ def lean_text(found: Json | None) -> str:
     low, high = found["ci_low"], found["ci_high"]
     absurd = None not in (low, high) and low < -_WIDEST and high > _WIDEST
     ends = f"wider than \u00b1{_WIDEST:.0f}" if absurd else interval_text(low, high)
+    ends = "interval not known" if ends == DASH else ends
     return f"{decimal(found['log_odds'])} ({ends})"
 
 
