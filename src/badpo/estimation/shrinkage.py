@@ -32,7 +32,7 @@ from scipy.special import chdtri, logit, ndtr, ndtri, softmax
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
 from badpo.estimation.newton import Curvature
-from badpo.theory import Bools, Floats
+from badpo.theory import Bools, Floats, Ints
 
 # A likelihood ends its 95 % interval, or all that matters of it, where it is so much below its top.
 DROP = float(chdtri(1, 0.05)) / 2
@@ -87,10 +87,12 @@ class Mixture:
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
         """``n`` draws of every row by itself, of shape (n, m)."""
+        m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
-        part = np.array([(ends < random.random((len(ends), 1))).sum(axis=1) for _ in range(n)])
-        chosen = np.arange(len(ends)), np.minimum(part, ends.shape[1] - 1)
-        return self.means[chosen] + self.sds[chosen] * random.standard_normal(part.shape)
+        part = np.array([(ends < random.random((m, 1))).sum(axis=1) for _ in range(n)])
+        chosen = np.arange(m), np.minimum(part, last)
+        noise = random.standard_normal(part.shape)
+        return self.means[chosen] + self.sds[chosen] * noise
 
     def quantile(self, probability: float) -> Floats:
         """The value below which every row has the given probability, to a billionth of the spread of its parts."""
@@ -99,7 +101,8 @@ class Mixture:
         for _ in range(BISECTIONS):
             middle = (low + high) / 2
             below = self.cdf(middle) < probability
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
+            low = np.where(below, middle, low)
+            high = np.where(below, high, middle)
         return high
 
 
@@ -132,8 +135,9 @@ class Shrunk:
 def _nothing_known(m: int) -> Shrunk:
     """Too little for any posterior."""
     nothing = np.full((m, 1), np.nan)
-    basis = np.full(m, "prior", dtype=object)
-    return Shrunk(Mixture(nothing, nothing, np.ones((m, 1))), basis, np.nan, 0.0, np.inf, np.nan)
+    posterior = Mixture(nothing, nothing, np.ones((m, 1)))
+    basis = np.full(m, "prior", object)
+    return Shrunk(posterior, basis, np.nan, 0.0, np.inf, np.nan)
 
 
 # -- from estimates ------------------------------------------------------------------------------------------
@@ -156,11 +160,13 @@ class Spread:
 
     def log_likelihood(self, tau: ArrayLike) -> Floats:
         """Of each of some taus, up to a constant."""
-        weight = 1 / (np.asarray(tau, float)[..., None] ** 2 + self.se**2)
+        between = np.asarray(tau, float)[..., None] ** 2
+        weight = 1 / (between + self.se**2)
         total = weight.sum(axis=-1)
         center = (weight * self.value).sum(axis=-1) / total
-        squares = (weight * (self.value - center[..., None]) ** 2).sum(axis=-1)
-        return (np.log(weight).sum(axis=-1) - np.log(total) - squares) / 2
+        squares = weight * (self.value - center[..., None]) ** 2
+        log_weight = np.log(weight).sum(axis=-1) - np.log(total)
+        return (log_weight - squares.sum(axis=-1)) / 2
 
     def at(self, share: float | Floats) -> Floats:
         """The log-likelihood of some shares."""
@@ -185,10 +191,12 @@ class Spread:
         def above(share: float) -> float:
             return float(self.at(share) - self.at(self.share)) + drop
 
-        ends = (0.0, 1 - 1e-12)
-        return np.array(
-            [brentq(above, *sorted((end, self.share))) if above(end) < 0 else end for end in ends]
-        )
+        def end(farthest: float) -> float:
+            if above(farthest) >= 0:
+                return farthest
+            return brentq(above, *sorted((farthest, self.share)))
+
+        return np.array([end(0.0), end(1 - 1e-12)])
 
 
 def _tau_at(share: Any, scale: float) -> Any:
@@ -251,16 +259,20 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     (low, high), of_tau = (0.0, 1.0), (np.nan, 0.0, np.inf)
     if known.sum() > 1:
         low, high = spread.ends(NEGLIGIBLE)
-        tau, lowest, highest = _tau_at(np.array([spread.share, *spread.ends(DROP)]), spread.scale)
+        shares = np.append(spread.share, spread.ends(DROP))
+        tau, lowest, highest = _tau_at(shares, spread.scale)
         of_tau = tau, lowest, highest
-    shares = low + (high - low) * (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
+    middles = (np.arange(SPREAD_NODES) + 0.5) / SPREAD_NODES
+    shares = low + (high - low) * middles
     taus, log_prior = _tau_at(shares, spread.scale), _flat(shares)
     weight = 1 / (taus**2 + spread.se[:, None] ** 2)
     total = weight.sum(axis=0)
+    center = spread.value @ weight / total
     everyone = (each[:, None] for each in _all(spread, known))
-    means, variances = _drawn_to(spread.value @ weight / total, total, taus, *everyone)
-    masses = np.tile(softmax(spread.log_likelihood(taus) + log_prior), (len(known), 1))
-    normal = Mixture(means, np.sqrt(variances), masses)
+    means, variances = _drawn_to(center, total, taus, *everyone)
+    masses = softmax(spread.log_likelihood(taus) + log_prior)
+    weights = np.tile(masses, (len(known), 1))
+    normal = Mixture(means, np.sqrt(variances), weights)
     return _believed("estimate", known, normal, spread, taus, log_prior, of_tau)
 
 
@@ -274,7 +286,8 @@ def _drawn_to(
 
 def _all(spread: Spread, known: Bools) -> tuple[Floats, Floats]:
     """Estimates and errors of all annotators; who has none has one that says nothing."""
-    value, se = np.zeros(len(known)), np.full(len(known), 1e6 * spread.se.max())
+    value = np.zeros(len(known))
+    se = value + 1e6 * spread.se.max()
     value[known], se[known] = spread.value, spread.se
     return value, se
 
@@ -284,21 +297,25 @@ def _priors(taus: Floats) -> Floats:
 
     The normal prior, then those under which a few lean far: all around the others, or on either side of them.
     """
-    found = [((1.0, 0.0, 0.0), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))]
+    found: list[Any] = [[(1, 0, 0), (0, 0, 0), (1, 1, 1)]]
     for far, ratio in product(FAR_SHARES, FAR_RATIOS):
-        found.append(((1 - far, far, 0.0), (0.0, 0.0, 0.0), (1.0, ratio, 1.0)))
-        found.append(((1 - far, far / 2, far / 2), (0.0, -ratio, ratio), (1.0, 1.0, 1.0)))
-    share, offset, sd = np.array(found).transpose(1, 2, 0)[..., None]
-    narrow = taus / np.sqrt((share * (sd**2 + offset**2)).sum(axis=0))
-    return np.stack([share * np.ones_like(taus), offset * narrow, sd * narrow])[..., None]
+        near, half = 1 - far, far / 2
+        found.append([(near, far, 0), (0, 0, 0), (1, ratio, 1)])
+        found.append([(near, half, half), (0, -ratio, ratio), (1, 1, 1)])
+    share, offset, sd = np.array(found, float).transpose(1, 2, 0)[..., None]
+    square = (share * (sd**2 + offset**2)).sum(axis=0)
+    narrow = taus / np.sqrt(square)
+    share = share * np.ones_like(taus)
+    return np.stack([share, offset * narrow, sd * narrow])[..., None]
 
 
 def _seen(prior: Floats, value: Floats, se: Floats, center: Floats) -> tuple[Floats, Floats, Floats]:
     """Precision of each estimate under each part, its log-likelihood, and the chance of each part given it."""
     share, offset, sd = prior
     weight = 1 / (sd**2 + se**2)
+    apart = value - offset - center[..., None]
     with np.errstate(divide="ignore"):
-        part = np.log(share) + (np.log(weight) - weight * (value - offset - center[..., None]) ** 2) / 2
+        part = np.log(share) + (np.log(weight) - weight * apart**2) / 2
     log_likelihood = np.logaddexp.reduce(part, axis=0)
     return weight, log_likelihood, np.exp(part - log_likelihood)
 
@@ -325,7 +342,8 @@ def _believed(
     center mu is the most likely one, by the EM iteration, with the error of a mean.
     """
     of = np.where(known, basis, "prior").astype(object)
-    reliability = float(np.mean(of_tau[0] ** 2 / (of_tau[0] ** 2 + spread.se**2)))
+    between = of_tau[0] ** 2
+    reliability = float(np.mean(between / (between + spread.se**2)))
     if len(spread.value) == 1:
         return Shrunk(normal, of, *of_tau, reliability)
     # more annotators than this would not change the weights, only take longer
@@ -337,19 +355,22 @@ def _believed(
         weight = weight * chance
         total = weight.sum(axis=(0, 3))
         center = (weight * (value - prior[1])).sum(axis=(0, 3)) / total
-    masses = softmax(log_likelihood.sum(axis=-1) - np.log(total) / 2 + log_prior)
-    parts = [Mixture(normal.means, normal.sds, masses[0].sum() * normal.weights)]
+    log_marginal = log_likelihood.sum(axis=-1) - np.log(total) / 2
+    masses = softmax(log_marginal + log_prior)
+    of_prior = masses.sum(axis=1)
+    parts = [replace(normal, weights=of_prior[0] * normal.weights)]
     value, se = _all(spread, known)
-    for i in 1 + np.flatnonzero(masses[1:].sum(axis=1) > UNLIKELY):
+    for i in 1 + np.flatnonzero(of_prior[1:] > UNLIKELY):
         _, offset, sd = one = prior[:, :, i]
         chance = _seen(one, value, se, center[i])[2] * masses[i][:, None]
-        mean, variance = _drawn_to(center[i][:, None] + offset, step * total[i][:, None], sd, value, se)
+        around, precision = center[i][:, None], step * total[i][:, None]
+        mean, variance = _drawn_to(around + offset, precision, sd, value, se)
         mass = chance.sum(axis=1)
         safe = np.maximum(mass, 1e-300)
         square = (chance * (mean**2 + variance)).sum(axis=1) / safe
         mean = (chance * mean).sum(axis=1) / safe
-        sd = np.sqrt(np.maximum(square - mean**2, 1e-12 * taus.max() ** 2))
-        parts.append(Mixture(mean.T, sd.T, mass.T))
+        variance = np.maximum(square - mean**2, 1e-12 * taus.max() ** 2)
+        parts.append(Mixture(mean.T, np.sqrt(variance).T, mass.T))
     return Shrunk(_joined(parts), of, *of_tau, reliability)
 
 
@@ -367,14 +388,12 @@ def averaged(one: Shrunk, other: Shrunk, chance: float) -> Shrunk:
     """
     both = (one, 1 - chance), (other, chance)
     held = [belief for belief, share in both if share > 0.1]
+    parts = [
+        replace(belief.posterior, weights=share * belief.posterior.weights) for belief, share in both
+    ]
     return replace(
         other if chance > 0.5 else one,
-        posterior=_joined(
-            [
-                replace(belief.posterior, weights=share * belief.posterior.weights)
-                for belief, share in both
-            ]
-        ),
+        posterior=_joined(parts),
         basis=one.basis,
         tau_low=min(belief.tau_low for belief in held),
         tau_high=max(belief.tau_high for belief in held),
@@ -406,7 +425,8 @@ class _Pool:
         self.point = self.expanded(np.zeros(self.design.shape[1]))
         diagonal = self.point.information.diagonal()
         total = np.bincount(self.attribute, diagonal, informed.shape[1])
-        self.scale = np.sqrt(np.maximum(informed.sum(axis=0), 1) / np.where(total > 0, total, 1.0))
+        n_leans = np.maximum(informed.sum(axis=0), 1)
+        self.scale = np.sqrt(n_leans / np.where(total > 0, total, 1.0))
 
     def value(self, leans: Floats) -> float:
         """The log-likelihood."""
@@ -415,14 +435,10 @@ class _Pool:
     def expanded(self, leans: Floats, value: float | None = None) -> _Point:
         """The likelihood around some leans, where its value may be known."""
         at = self.model.curvature(self.design @ leans)
-        np.divide(at.score, self.dispersion, out=at.score)
-        np.divide(at.information.data, self.dispersion, out=at.information.data)
-        return _Point(
-            leans,
-            self.value(leans) if value is None else value,
-            at,
-            self.turned @ (at.information @ self.design),
-        )
+        for derivative in (at.score, at.information.data):
+            derivative /= self.dispersion
+        value = self.value(leans) if value is None else value
+        return _Point(leans, value, at, self.turned @ (at.information @ self.design))
 
     def temper(self, dispersion: float) -> None:
         """Take another dispersion from here on."""
@@ -485,8 +501,8 @@ def shrink_votes(
     pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
     spread, dispersion = pool.scale.copy(), np.ones(len(pool.scale))
     known = np.flatnonzero(pool.informed.sum(axis=0) > 1).tolist()
-    rounds = min(len(known), 2) if clusters is None else ROUNDS_OF_CLUSTERS
-    for _ in range(rounds):
+    of = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    for _ in range(min(len(known), 2) if of is None else ROUNDS_OF_CLUSTERS):
         before = dispersion.copy()
         for j in known:
             pool.temper(dispersion[j])
@@ -497,10 +513,10 @@ def shrink_votes(
                 method="bounded",
                 options={"xatol": 1e-2},
             )
-            if clusters is not None:
-                dispersion[j] = _dispersion(pool, at(best.x)[1], np.asarray(clusters))[j]
+            if of is not None:
+                dispersion[j] = _dispersion(pool, at(best.x)[1], of)[j]
             spread[j] = _tau_at(best.x, pool.scale[j])
-        if clusters is not None and np.abs(dispersion - before).max() < SETTLED:
+        if of is not None and np.abs(dispersion - before).max() < SETTLED:
             break
     found = [_nothing_known(n_annotators)] * len(spread)
     for j in known:
@@ -511,11 +527,16 @@ def shrink_votes(
 
 def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], tuple[Floats, Floats, float]]:
     """What is known given the spreads, as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
-    mine = np.arange(len(spread)) == j
-    return lambda share: _given_spreads(pool, np.where(mine, _tau_at(share, pool.scale), spread))
+
+    def at(share: float) -> tuple[Floats, Floats, float]:
+        spreads = spread.copy()
+        spreads[j] = _tau_at(share, pool.scale[j])
+        return _given_spreads(pool, spreads)
+
+    return at
 
 
-def _dispersion(pool: _Pool, sd: Floats, clusters: NDArray) -> Floats:
+def _dispersion(pool: _Pool, sd: Floats, cluster: Ints) -> Floats:
     r"""How much more than the model says the scores of clusters vary, for each attribute; at least 1.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
@@ -523,17 +544,17 @@ def _dispersion(pool: _Pool, sd: Floats, clusters: NDArray) -> Floats:
     with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at
     the mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
     """
-    entries = pool.design.tocoo()
-    cluster = np.unique(clusters, return_inverse=True)[1][pool.row]
-    pairs = entries.col + pool.design.shape[1] * cluster[entries.row]
+    saw, n_leans = pool.design.tocoo(), pool.design.shape[1]
+    pairs = saw.col + n_leans * cluster[pool.row][saw.row]
     cells, cell = np.unique(pairs, return_inverse=True)
-    lean, apart = cells % pool.design.shape[1], sparse.csr_array((entries.data, (entries.row, cell)))
+    lean, apart = cells % n_leans, sparse.csr_array((saw.data, (saw.row, cell)))
     at, into = pool.point.at, sparse.csr_array(apart.T)
     score = pool.dispersion * (into @ at.score)
     information = pool.dispersion * (into @ (at.information @ apart))
     squares = score**2 + information.power(2) @ sd[lean] ** 2
     of, q = pool.attribute[lean], len(pool.scale)
-    found, expected = np.bincount(of, squares, q), np.bincount(of, information.diagonal(), q)
+    found = np.bincount(of, squares, q)
+    expected = np.bincount(of, information.diagonal(), q)
     return np.maximum(found / np.where(expected > 0, expected, np.inf), 1.0)
 
 
@@ -550,22 +571,24 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
     shares = np.unique(np.append(np.linspace(min(ends), max(ends), NODES), top))
     found = zip(*map(at, shares), strict=True)
     mean, sd, log_marginal = (np.stack(each, axis=-1) for each in found)
+    mean, sd = mean[mine], sd[mine]
     taus, log_prior = _tau_at(shares, scale), _flat(shares)
     masses = softmax(log_marginal + log_prior)
-    means, sds = np.zeros((len(known), len(shares))), np.tile(taus, (len(known), 1))
-    means[known], sds[known] = mean[mine], sd[mine]
+    sds, weights = (np.tile(each, (len(known), 1)) for each in (taus, masses))
+    means = np.zeros(sds.shape)
+    means[known], sds[known] = mean, sd
     # as normal observations that move N(0, tau^2) to posteriors with these moments
     best = np.abs(taus - np.sqrt(masses @ taus**2)).argmin()
-    precision = np.maximum(sds[known, best] ** -2 - taus[best] ** -2, 1e-6 * taus[best] ** -2)
-    observed = means[known, best] / sds[known, best] ** 2 / precision
+    wide, own = taus[best] ** -2, sd[:, best] ** -2
+    precision = np.maximum(own - wide, 1e-6 * wide)
+    of = Spread(mean[:, best] * own / precision, 1 / np.sqrt(precision))
     fine = np.linspace(shares[0], shares[-1], 2001)
     curve = PchipInterpolator(shares, log_marginal)(fine)
-    inside = fine[curve >= curve.max() - DROP]
-    low = _tau_at(inside[0], scale) if inside[0] > NARROWEST + 1e-6 else 0.0
-    high = _tau_at(inside[-1], scale) if inside[-1] < WIDEST - 1e-6 else np.inf
-    normal = Mixture(means, sds, np.tile(masses, (len(known), 1)))
-    of = Spread(observed, 1 / np.sqrt(precision))
+    first, last = fine[curve >= curve.max() - DROP][[0, -1]]
+    low = _tau_at(first, scale) if first > NARROWEST + 1e-6 else 0.0
+    high = _tau_at(last, scale) if last < WIDEST - 1e-6 else np.inf
     of_tau = _tau_at(fine[curve.argmax()], scale), low, high
+    normal = Mixture(means, sds, weights)
     return _believed("votes", known, normal, of, taus, log_prior, of_tau)
 
 
@@ -598,9 +621,10 @@ def _given_spreads(pool: _Pool, spread: Floats) -> tuple[Floats, Floats, float]:
         here = pool.expanded(leans, reached)
     pool.point, mode = here, here.leans + step
     variance, log_determinant = _deviation_variances(pool, curvature, precision)
-    mean, sd, gained = _one_by_one(pool, mode, np.maximum(variance, 1e-12), precision, here.at)
-    log_marginal = value + gained + (gradient @ step + np.log(precision).sum() - log_determinant) / 2
-    return mean, sd, float(log_marginal)
+    variance = np.maximum(variance, 1e-12)
+    mean, sd, gained = _one_by_one(pool, mode, variance, precision, here.at)
+    laplace = gradient @ step + np.log(precision).sum() - log_determinant
+    return mean, sd, float(value + gained + laplace / 2)
 
 
 def _deviation_variances(
@@ -646,12 +670,16 @@ def _one_by_one(
     :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
     :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
-    skew, spread = 1 - 2 * (pool.won - pool.dispersion * at.score), pool.squares @ variance
-    once, twice = at.information @ (skew * spread), at.information.power(2) @ spread
+    skew = 1 - 2 * (pool.won - pool.dispersion * at.score)
+    spread = pool.squares @ variance
+    once = at.information @ (skew * spread)
+    twice = pool.dispersion * (at.information.power(2) @ spread)
     information = np.maximum(1 / variance - precision, 1e-9)
-    third = -(pool.turned @ once) / (variance * information)
-    fourth = pool.squares.T @ (2 * pool.dispersion * twice - skew * once) / (variance * information)
-    unit = np.sqrt(np.maximum(2 * np.maximum(fourth, 0.0) + 3 * third**2, 1e-6))
+    share = variance * information
+    third = -(pool.turned @ once) / share
+    fourth = pool.squares.T @ (2 * twice - skew * once) / share
+    unit = 2 * np.maximum(fourth, 0.0) + 3 * third**2
+    unit = np.sqrt(np.maximum(unit, 1e-6))
     chance = (1 + third / unit) / 2
     n_votes = information / (unit**2 * chance * (1 - chance))
     wins = n_votes * chance + precision * mode / unit
@@ -662,7 +690,8 @@ def _one_by_one(
 
     # a row for each point
     lean = mode + np.sqrt(variance) * _POINTS
-    mass = np.exp(log_posterior(lean) - log_posterior(mode) + _POINTS**2 / 2) * _WEIGHTS
+    beside = log_posterior(lean) - log_posterior(mode) + _POINTS**2 / 2
+    mass = np.exp(beside) * _WEIGHTS
     total = mass.sum(axis=0)
     found = Mixture(lean.T, np.zeros_like(lean.T), (mass / total).T)
     return found.mean, found.sd, float(np.log(total).sum())
@@ -741,7 +770,8 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
 
 def q_values(p_values: Floats) -> Floats:
     """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
-    n, found = np.count_nonzero(~np.isnan(p_values)), np.full(len(p_values), np.nan)
-    falling = np.argsort(-p_values)[:n]
-    found[falling] = np.minimum.accumulate(p_values[falling] * (n / np.arange(n, 0, -1)))
+    n = np.count_nonzero(~np.isnan(p_values))
+    falling, found = np.argsort(-p_values)[:n], np.full(len(p_values), np.nan)
+    scaled = p_values[falling] * (n / np.arange(n, 0, -1))
+    found[falling] = np.minimum.accumulate(scaled)
     return found
