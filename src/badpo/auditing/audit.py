@@ -69,46 +69,35 @@ def audit(
 
     Parameters
     ----------
-    data : Judgments, or anything that `Judgments.read` takes
+    data : Judgments, or anything that `Judgments.read` takes, with its options as ``reading``
     attributes : sequence of Attribute
-        Needed for data that are still to be read; Judgments may bring their own.
+        Needed unless Judgments bring their own.
     quality : None, "conditional", "random" or "fixed:COLUMN"
-        How the unknown quality of a comparison is dealt with. Conditional: it drops out, given how many votes each
-        side got. Random: drawn from a normal distribution, which is wrong where annotators judge different kinds of
-        comparisons. Fixed: the difference of two columns, times a fitted scale. None: conditional, unless it would
-        say nothing about most annotators; ``checks.estimator.why`` has the reason.
+        A comparison's quality drops out, given how many votes each side got; or is normal, which is wrong where
+        annotators judge different kinds of comparisons; or is the difference of two columns, times a fitted scale.
+        None: conditional, unless that says nothing about most annotators (``checks.estimator.why``).
     anchors, anchor_class : sequence of str; str or None
-        Annotators known to lean nowhere, by id or by class. They fix the common level.
+        Annotators known to lean nowhere, by id or by class. They fix the common level (BA-DPO, Section `theory`).
     rho, fdr : float
-        Annotators are flagged whose deviation exceeds ``rho`` log-odds, given everyone's votes, more likely than not;
-        ``fdr`` is the share of the flagged that may deviate by less (false discovery rate). Log-odds are of the
-        attribute present against absent, of a continuous one per median difference.
+        Flagged is whose deviation exceeds ``rho`` log-odds more likely than not; a share ``fdr`` of the flagged may
+        deviate by less. Log-odds are of the attribute present against absent, or per median difference.
     min_informative : int
         Informative votes below which an annotator's estimate is called insufficient.
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
-    time : str or None
-        The column that says when a vote was cast; None: "time", "timestamp" or "created_at" where that was kept.
-    source : str or None
-        What the page calls the data; None: the file's name.
+    time, source : str or None
+        The column of times of votes (None: "time", "timestamp" or "created_at" where that was kept), and what the
+        page calls the data (None: the file's name).
     progress : callable
         Takes what is being done and the share of it that is done.
-    **reading
-        Options of `Judgments.read`.
 
     Raises
     ------
     DataError, ConfigError
-        The table is wrong, or an attribute cannot be estimated from it at all; an option is.
-
-    References
-    ----------
-    BA-DPO, Section `theory`: who votes which way on cross-group comparisons identifies differences between
-    annotators, and leaves one common level open.
+        The table or an attribute is of no use; an option.
 
     Examples
     --------
-    >>> from badpo.attributes import Length
     >>> texts = {"response_a": "It just is so, always.", "response_b": "So."}
     >>> rows = [{"prompt": str(p), "annotator": who, "winner": "a" if (p + len(who)) % 3 else "b", **texts}
     ...     for p in range(30) for who in ("1", "22", "333")]
@@ -117,27 +106,21 @@ def audit(
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
-    if time and not isinstance(data, Judgments):
-        reading["keep"] = [*reading.get("keep", ()), time]
-    judgments = with_models(_judgments(data, attributes, reading), models)
-    times, of_times = times_of(judgments, time)
-    problems = check(judgments) + of_times
-    if errors := [problem for problem in problems if problem.severity == "error"]:
-        raise DataError(errors)
+    judgments = with_models(_judgments(data, attributes, time, reading), models)
+    times, problems = _checked(judgments, time)
     progress("annotators", 0.2)
     design = Design(judgments)
-    people = people_of(judgments, design, options)
-    both = both_orders(judgments)
-    health = data_health(judgments, design, both, source or _named(data))
+    people, both = people_of(judgments, design, options), both_orders(judgments)
+    table, health = people.table, data_health(judgments, design, both)
     progress("undeclared features", 0.6)
     features = undeclared_features(judgments)
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
     progress("pool", 0.8)
     parts = {
-        "data": health,
+        "data": {"source": source or _named(data), **health},
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
-        "models": models_of(people.table, design, both),
+        "models": models_of(table, design, both),
         "checks": people.checks,
         "flips": flips_without_leans(design, people.leans, people.spreads),
         "drift": None if times is None else drift(judgments, design, times, min_informative),
@@ -145,16 +128,13 @@ def audit(
         "warnings": _as_rows(problems, data),
         "scan": scan_features(judgments, features),
     }
-    voted = (people.table["n_judgments"] > 0) & judgments.has_identities
-    annotators = people.table[voted].reset_index(drop=True)
-    annotators.attrs["about_single_people"] = True
-    reread = to_reread(judgments, design, people.table)
-    return AuditResult(_summary(judgments, options, parts), annotators, reread)
+    return _result(judgments, options, table, parts, to_reread(judgments, design, table))
 
 
-def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Judgments:
+def _judgments(data: Any, attributes: Sequence[Attribute], time: str | None, reading: Json) -> Judgments:
     if not isinstance(data, Judgments):
-        data = Judgments.read(data, attributes=attributes, **reading)
+        kept = {"keep": [*reading.get("keep", ()), time]} if time else {}
+        data = Judgments.read(data, attributes=attributes, **reading | kept)
     elif reading:
         raise ConfigError(
             f"these judgments are read already; give {', '.join(reading)} to Judgments.read"
@@ -166,6 +146,15 @@ def _judgments(data: Any, attributes: Sequence[Attribute], reading: Json) -> Jud
             "name an attribute to audit, as in --attribute length:ratio=1.5 or [Length(ratio=1.5)]"
         )
     return data
+
+
+def _checked(judgments: Judgments, time: str | None) -> tuple[pd.Series | None, list[Problem]]:
+    """Times of the votes, if any, and all that is odd; a `DataError` where something is wrong."""
+    times, problems = times_of(judgments, time)
+    problems = check(judgments) + problems
+    if errors := [one for one in problems if one.severity == "error"]:
+        raise DataError(errors)
+    return times, problems
 
 
 def _named(data: Any) -> str:
@@ -182,8 +171,14 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     return rows
 
 
-def _summary(judgments: Judgments, options: AuditOptions, parts: Json) -> Json:
-    """The parts of audit.json with what was asked for and a verdict on each attribute."""
+def _result(
+    judgments: Judgments,
+    options: AuditOptions,
+    table: pd.DataFrame,
+    parts: Json,
+    reread: pd.DataFrame,
+) -> AuditResult:
+    """The tables, and the parts of audit.json with what was asked for and a verdict on each attribute."""
     declared = [{**found.config, "name": found.name} for found in judgments.attributes]
     asked = {name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")}
     summary = plain(
@@ -198,13 +193,16 @@ def _summary(judgments: Judgments, options: AuditOptions, parts: Json) -> Json:
     )
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
-    return summary
+    is_told = (table["n_judgments"] > 0) & judgments.has_identities
+    annotators = table[is_told].reset_index(drop=True)
+    annotators.attrs["about_single_people"] = True
+    return AuditResult(summary, annotators, reread)
 
 
 # -- the data ----------------------------------------------------------------------------------------------------
 
 
-def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source: str) -> Json:
+def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Json:
     """The part ``data`` of audit.json."""
     n_votes = design.n_votes[design.n_votes > 0]
     of_people = design.n_votes[design.is_person]
@@ -218,7 +216,6 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame, source
     contradicted = repeats["annotator"][repeats["contradicted"]]
     in_both = both["annotator"].unique()
     return {
-        "source": source,
         "fingerprint": judgments.fingerprint(),
         "n_judgments": judgments.n_votes,
         "n_comparisons": judgments.n_comparisons,
@@ -279,10 +276,10 @@ def next_votes(design: Design, leans: Leans) -> list[Json]:
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     rows = []
     for half_width in HALF_WIDTHS:
-        votes = pd.Series(votes_needed(leans.se, leans.n_informative, half_width))
-        columns = {"informative_votes": votes, "judgments": np.ceil(votes / share)}
-        table = pd.DataFrame({"attribute": design.attributes, **columns, "half_width": half_width})
-        rows += table.to_dict("records")
+        votes = votes_needed(leans.se, leans.n_informative, half_width)
+        for name, n, n_judgments in zip(design.attributes, votes, votes / share, strict=True):
+            needed = {"informative_votes": n, "judgments": np.ceil(n_judgments)}
+            rows.append({"attribute": name, **needed, "half_width": half_width})
     return rows
 
 
@@ -419,22 +416,16 @@ def audit_findings(
     weighted = int((judgments.votes["weight"] != 1).sum())
     quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
     p_value = assignment["p_value"] if assignment else np.nan
-    n_prompts = (
-        design.prompt.max(initial=-1) + 1 if design.has_identities and design.prompt is not None else 0
-    )
+    repeated = design.prompt if design.has_identities else None
+    n_prompts = 0 if repeated is None else repeated.max(initial=-1) + 1
     is_conditional, n_compared = quality == "conditional", design.comparison.max(initial=-1) + 1
+    are_few = is_conditional and 0 < n_prompts < FEW_PROMPTS
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
     unlike_chance = "N403" if is_conditional else "W403"
     rows: list[Found] = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
         ("column prompt_id", "W413", n_prompts and not is_conditional, quality),
-        (
-            "column prompt_id",
-            "N433",
-            is_conditional and 0 < n_prompts < FEW_PROMPTS,
-            n_compared,
-            n_prompts,
-        ),
+        ("column prompt_id", "N433", are_few, n_compared, n_prompts),
         ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
         ("data.agreement", "W430", agreement["percent"] == 1),
         ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),
@@ -446,26 +437,14 @@ def audit_findings(
         largest, unit = np.abs(judgments.delta[:, j]).max(initial=0.0), design.unit[j]
         is_vast, of_cut = largest > OUTLYING * unit, counted(int(design.n_cut[j]), "judgment")
         found = _of_people(j, design, options, people) if design.has_identities else []
-        found += [
-            (
-                "W414",
-                design.n_cut[j] * is_vast,
-                of_cut,
-                MOST_UNITS,
-                unit,
-                largest,
-                MOST_UNITS,
-                OUTLYING,
-            )
-        ]
+        measured = of_cut, MOST_UNITS, unit, largest, MOST_UNITS, OUTLYING
+        found.append(("W414", design.n_cut[j] * is_vast, *measured))
         rows += [(f'attribute "{name}"', *row) for row in found]
     if design.has_identities:
         shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
         leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
-        beside = features_beside_leans(judgments, features, leans)
-        rows += [
-            (f'attribute "{name}"', "W416", True, other, name, *told) for name, other, *told in beside
-        ]
+        for name, other, *told in features_beside_leans(judgments, features, leans):
+            rows.append((f'attribute "{name}"', "W416", True, other, name, *told))
     return [
         Problem(code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1], int(is_found))
         for where, code, is_found, *told in rows
@@ -482,6 +461,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
     n_informative, equal_p = int(design.informative[:, j].sum()), pool["equal_leans_p"]
+    is_unknown = np.isnan(pool["tau"]) and n_informative
     is_open = checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
     though = f", though a test says that they do (p = {equal_p:.2g})" * bool(equal_p < NOT_RANDOM)
     return [
@@ -492,10 +472,5 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
         ("W406", are_groups and graph["n"], " + ".join(sizes)),
         ("W410", is_open, checks["care"]["why"]),
         ("N415", n_voted < FEW_ANNOTATORS),
-        (
-            "W409",
-            np.isnan(pool["tau"]) and n_informative,
-            counted(n_informative, "informative vote"),
-            though,
-        ),
+        ("W409", is_unknown, counted(n_informative, "informative vote"), though),
     ]

@@ -72,7 +72,7 @@ NOT_IDENTIFIED = (
 OUT_OF_REACH = (
     "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
 )
-ANCHORED = "known because {n} are declared to lean nowhere (anchors); it stands and falls with that"
+ANCHORED = "known from {n} declared to lean nowhere (anchors), and only as far as that is true"
 VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 NO_INFORMATION = "not known: no vote tells annotators apart"
 # Who follows quality less than half as closely as the others is careless.
@@ -106,16 +106,18 @@ class AuditOptions:
     def __post_init__(self):
         kind, colon, column = (self.quality or "conditional").partition(":")
         if kind not in QUALITIES:
+            known = tuple(QUALITIES)
             raise ConfigError(
-                f"quality must be one of {', '.join(QUALITIES)}; got {self.quality!r}."
-                f"{did_you_mean(kind, tuple(QUALITIES))}"
+                f"quality must be one of {', '.join(known)}; got {self.quality!r}."
+                f"{did_you_mean(kind, known)}"
             )
-        if (kind == "fixed") != bool(column) or (colon and kind != "fixed"):
+        is_fixed = kind == "fixed"
+        if is_fixed != bool(column) or (colon and not is_fixed):
             raise ConfigError(
-                f'quality="{self.quality}": name the column that holds the quality, as in fixed:score, and none for '
-                "the other kinds"
+                f'quality="{self.quality}": name the column that holds the quality, as in '
+                "fixed:score, and none for the other kinds"
             )
-        if not (self.rho >= 0 and math.isfinite(self.rho)):
+        if not 0 <= self.rho < math.inf:
             raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
         if not 0 < self.fdr < 1:
             raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
@@ -149,39 +151,45 @@ class Design:
     """
 
     def __init__(self, judgments: Judgments):
-        votes, people, declared = judgments.votes, judgments.annotators, judgments.attributes
+        self.attributes, declared = judgments.attribute_names, judgments.attributes
+        self.has_identities, people = judgments.has_identities, judgments.annotators
         self.comparison, self.annotator, self.sign = (
-            votes[name].to_numpy(dtype=np.int64) for name in ("comparison", "annotator", "sign")
+            judgments.votes[name].to_numpy(dtype=np.int64)
+            for name in ("comparison", "annotator", "sign")
         )
         self.annotators, self.classes, self.models = (
             people[name].to_numpy() for name in ("pseudonym", "annotator_class", "model")
         )
-        self.is_person, self.labels = pd.isna(self.models), sorted(set(self.classes) - {None})
-        self.n_votes = np.bincount(self.annotator, minlength=len(people))
-        self.attributes, self.has_identities = judgments.attribute_names, judgments.has_identities
+        self.is_person = pd.isna(self.models)
+        self.labels = sorted(set(self.classes) - {None})
+        m = len(people)
+        self.n_votes = np.bincount(self.annotator, minlength=m)
         self.cross = judgments.cross_group()
         self.is_shown = np.array([one.scope == "judgment" for one in declared], dtype=bool)
         is_continuous = np.array([one.continuous for one in declared], dtype=bool)
-        sizes = pd.DataFrame(np.abs(judgments.delta)).where(self.cross & is_continuous)
-        self.unit = sizes.median().fillna(1.0).to_numpy()
+        sizes = pd.DataFrame(np.abs(judgments.delta))
+        self.unit = sizes.where(self.cross & is_continuous).median().fillna(1.0).to_numpy()
         self.most_units = most = np.where(is_continuous, MOST_UNITS, np.inf)
         delta = judgments.delta / self.unit
-        self.n_cut = (np.abs(delta) > most).sum(axis=0)
-        is_vast = np.abs(delta) > most * OUTLYING / MOST_UNITS
-        cut = np.clip(delta, -most, most)
-        self.delta = np.where(is_vast, 0.0, cut)
+        size, cut = np.abs(delta), np.clip(delta, -most, most)
+        self.n_cut = (size > most).sum(axis=0)
+        self.delta = np.where(size > most * OUTLYING / MOST_UNITS, 0.0, cut)
         prompt = judgments.prompt_of_votes()
-        is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * (prompt.max(initial=-1) + 1)
+        n_prompts = prompt.max(initial=-1) + 1
+        is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * n_prompts
         self.prompt = prompt if is_repeated else None
+        votes = self.sign, self.annotator, self.delta
         self.stratum = judgments.comparable_votes()
-        teams = weakly_joined_teams(self.stratum, self.sign, self.annotator, self.delta, len(people))
+        teams = weakly_joined_teams(self.stratum, *votes, m)
         if teams.any():
-            labels = np.column_stack([self.stratum, teams[self.annotator] * (self.delta != 0)])
+            apart = teams[self.annotator] * (self.delta != 0)
+            labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
+        # what every estimator of leans takes first, and of care: vast differences are none
+        # that are alike
+        self.votes = (self.stratum, *votes, m)
+        self.care_votes = (*self.votes[:3], cut[:, ~self.is_shown], m)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
-        # what every estimator of leans takes first, and of care, for which vast differences are none that are alike
-        self.votes = (self.stratum, self.sign, self.annotator, self.delta, len(people))
-        self.care_votes = (*self.votes[:3], cut[:, ~self.is_shown], len(people))
 
     def per_annotator(self, chosen: Bools) -> NDArray[np.int64]:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
@@ -279,14 +287,14 @@ def fit(
     """The annotators' leans by the estimator that was chosen."""
     from badpo.estimation.alternative_estimators import fit_fixed, fit_random
 
-    votes, least = design.votes, options.min_informative
+    given: Json = {"anchored": anchored, "min_informative": options.min_informative}
     if quality == "random":
-        return fit_random(*votes, anchored=anchored, min_informative=least)
+        return fit_random(*design.votes, **given)
     if quality == "fixed":
         first = np.unique(design.stratum, return_index=True)[1]
-        margins = quality_of(judgments, options.quality_column)[design.comparison[first]]
-        return fit_fixed(*votes, margins, anchored=anchored, min_informative=least)
-    return fit_conditional(*votes, anchored=anchored, min_informative=least, clusters=design.prompt)
+        margins = quality_of(judgments, options.quality_column)
+        return fit_fixed(*design.votes, margins[design.comparison[first]], **given)
+    return fit_conditional(*design.votes, **given, clusters=design.prompt)
 
 
 def quality_of(judgments: Judgments, column: str) -> Floats:
@@ -308,7 +316,7 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
     return a - b
 
 
-def care_of(design: Design, judgments: Judgments, leans: Leans) -> Care:
+def care_of(design: Design, leans: Leans) -> Care:
     """How closely each annotator follows quality; leans toward attributes of the judgment are no part of it."""
     own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
@@ -324,13 +332,12 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
     the estimates are taken as normal. Where hardly anybody has more than a vote or two on contested comparisons the
     likelihood of the spread rises without end: tau is then NaN, and nothing can be shrunk to it.
     """
-    is_normal = leans.absolute | design.is_shown
-    from_votes = leans.quality == "conditional" and not (leans.status == "anchored").any()
-    from_votes = from_votes and not is_normal.all()
-    integrated = shrink_votes(*design.votes, design.prompt) if from_votes else []
+    is_normal = leans.absolute | design.is_shown | (leans.status == "anchored").any()
+    is_normal |= leans.quality != "conditional"
+    integrated = [] if is_normal.all() else shrink_votes(*design.votes, design.prompt)
     own, found = _own(leans, leans.finite_deviation, leans.finite_se), []
     for j, normal in enumerate(is_normal):
-        spread = integrated[j] if integrated and not normal else shrink_normal(*own[:, :, j])
+        spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
         if j in lines and np.isfinite(spread.tau):
             left, variance = lines[j].averaged(*own[:, :, j])
             spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
@@ -356,16 +363,21 @@ def annotator_table(
     m, q = leans.deviation.shape
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
     is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
+    posteriors = [one.posterior for one in spreads]
     believed = [
-        (of.mean, of.sd, of.quantile(0.025), of.quantile(0.975), probability_exceeds(one, options.rho))
-        for one in spreads
-        for of in [one.posterior]
+        [of.mean for of in posteriors],
+        [of.sd for of in posteriors],
+        [of.quantile(0.025) for of in posteriors],
+        [of.quantile(0.975) for of in posteriors],
+        [probability_exceeds(one, options.rho) for one in spreads],
     ]
     shrunk, post_sd, post_low, post_high, prob_exceeds = np.where(
-        is_shrunk, np.transpose(believed, (1, 2, 0)), np.nan
+        is_shrunk, np.swapaxes(believed, 1, 2), np.nan
     )
     own = _own(leans, leans.deviation, leans.se)
-    enough = leans.n_informative >= options.min_informative
+    is_told = leans.n_informative >= options.min_informative
+    of_flags = np.where(is_told, prob_exceeds, np.nan)
+    of_care = np.where(care.n_votes > 0, care.cdf(CARELESS), np.nan)
     with np.errstate(over="ignore"):
         odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
     agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
@@ -390,14 +402,12 @@ def annotator_table(
         "odds_ratio": odds_ratio,
         "q_value": np.stack([benjamini_hochberg(*own[:, :, j]) for j in range(q)], axis=1),
         "prob_exceeds": prob_exceeds,
-        "flag": np.apply_along_axis(
-            bayesian_fdr, 0, np.where(enough, prob_exceeds, np.nan), options.fdr
-        ),
+        "flag": np.apply_along_axis(bayesian_fdr, 0, of_flags, options.fdr),
         "status": leans.status,
         "care": care.mean,
         "care_low": care.quantile(0.025),
         "care_high": care.quantile(0.975),
-        "flag_care": bayesian_fdr(np.where(care.n_votes > 0, care.cdf(CARELESS), np.nan), options.fdr),
+        "flag_care": bayesian_fdr(of_care, options.fdr),
         "agreement": agreement.agreement,
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
@@ -453,10 +463,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     Classes are compared by the conditional likelihood without anchors, whatever the annotators' own leans come from.
     """
     anchored = anchored_annotators(design, options)
-    assignment_p = assignment_test(*design.votes[:4]).p_value if design.has_identities else None
+    told = design.has_identities
+    assignment_p = assignment_test(*design.votes[:4]).p_value if told else None
     quality, why = choose_quality(design, options, assignment_p)
     leans = fit(quality, design, judgments, anchored, options)
-    care = care_of(design, judgments, leans)
+    care = care_of(design, leans)
     equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
     beside = beside_care(leans, care)
     spreads = shrunken(design, leans, beside.lines)
@@ -466,10 +477,12 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     table = annotator_table(design, leans, spreads, care, options)
     classes, pool, graph = _classes(design, leans), {}, {}
     for j, name in enumerate(design.attributes):
-        group = pd.Series(leans.component[:, j])
+        group, spread = pd.Series(leans.component[:, j]), spreads[j]
         sizes = group[group >= 0].value_counts()
         outside = (group[design.n_votes > 0] < 0).sum()
         graph[name] = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
+        groups, (offsets, class_p) = _groups(design, leans, j, sizes), classes[j]
+        advice = recommend(spread, equal_p[j], class_p)
         pool[name] = {
             "components": len(sizes),
             **_counts(design, leans, j),
@@ -477,17 +490,31 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             "is_beside_care": j in beside.lines,
             "unit": design.unit[j],
             "most_units": design.most_units[j],
-            **_spread(spreads[j], float(equal_p[j]), _groups(design, leans, j, sizes), *classes[j]),
+            **_tau(spread),
+            "reliability": spread.reliability,
+            "equal_leans_p": equal_p[j],
+            "is_divided": len(groups) > 0,
+            "groups": groups,
+            "classes": offsets,
+            "class_test_p": class_p,
+            "recommendation": advice.variant,
+            "recommendation_reason": advice.reason + WITHIN * bool(groups),
             **_level(design, leans, j, int(anchored.sum())),
         }
     checks = {
-        "assignment": {"p_value": assignment_p} if design.has_identities else None,
+        "assignment": {"p_value": assignment_p} if told else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graph},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
-        "care": _care(design, care, bool(beside.lines), table) if design.has_identities else None,
+        "care": _care(design, care, bool(beside.lines), table) if told else None,
     }
     return AuditedPeople(leans, spreads, table, pool, checks)
+
+
+def _tau(found: Shrunk) -> Json:
+    """The spread with its interval, which holds nothing where the spread is not known."""
+    is_known = not np.isnan(found.tau)
+    return {"tau": found.tau, "tau_ci": [found.tau_low, found.tau_high] if is_known else [None] * 2}
 
 
 def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
@@ -510,63 +537,47 @@ def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | Non
     if leans.quality != "conditional" or (leans.status == "anchored").any():
         leans = fit_conditional(*design.votes, clusters=design.prompt)
     found = class_offsets(leans, pd.Categorical(design.classes, design.labels).codes)
-    told = (design.per_annotator(design.informative) > 0) & design.is_person[:, None]
-    shown = {
-        "n_people": np.stack([told[design.classes == label].sum(axis=0) for label in design.labels]),
-        **{name: getattr(found, name) for name in ("n", "offset", "ci_low", "ci_high")},
-    }
-    rows = [
-        [
-            {"class": label} | {name: of[i, j] for name, of in shown.items()}
-            for i, label in enumerate(design.labels)
-        ]
-        for j in range(len(design.attributes))
+    told = (leans.n_informative > 0) & design.is_person[:, None]
+    people = [told[design.classes == label].sum(axis=0) for label in design.labels]
+    figures = np.array([people, found.n, found.offset, found.ci_low, found.ci_high], dtype=object)
+    names = "n_people", "n", "offset", "ci_low", "ci_high"
+    return [
+        (
+            [
+                {"class": label, **dict(zip(names, of, strict=True))}
+                for label, of in zip(design.labels, figures[:, :, j].T, strict=True)
+            ],
+            p_value,
+        )
+        for j, p_value in enumerate(found.p_value)
     ]
-    return list(zip(rows, found.p_value, strict=True))
 
 
 def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json]:
     """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
     large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
+    own = _own(leans, leans.finite_deviation, leans.finite_se)[:, :, j]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
         mine = leans.component[:, j] == group
-        found = shrink_normal(*_own(leans, leans.finite_deviation, leans.finite_se)[:, mine, j])
-        row = {"n": mine.sum(), "n_people": (mine & design.is_person).sum(), "tau": found.tau}
-        rows.append(row | {"tau_ci": [found.tau_low, found.tau_high]})
+        n_people = (mine & design.is_person).sum()
+        tau = _tau(shrink_normal(*own[:, mine]))
+        rows.append({"n": mine.sum(), "n_people": n_people, **tau})
     return rows
-
-
-def _spread(
-    spread: Shrunk, equal_p: float, groups: list[Json], classes: list[Json], class_p: float | None
-) -> Json:
-    """How far annotators, groups and classes differ, and the variant of training that follows."""
-    advice = recommend(spread, equal_p, class_p)
-    return {
-        "tau": spread.tau,
-        "tau_ci": [None, None] if np.isnan(spread.tau) else [spread.tau_low, spread.tau_high],
-        "reliability": spread.reliability,
-        "equal_leans_p": equal_p,
-        "is_divided": len(groups) > 0,
-        "groups": groups,
-        "classes": classes,
-        "class_test_p": class_p,
-        "recommendation": advice.variant,
-        "recommendation_reason": advice.reason + WITHIN * bool(groups),
-    }
 
 
 def _counts(design: Design, leans: Leans, j: int) -> Json:
     """How many annotators have which status, and how many of those with a lean are people."""
-    told = np.isin(leans.status[:, j].astype(str), TOLD)
-    status = pd.Series(leans.status[design.n_votes > 0, j], dtype=object)
-    n_cross = design.cross[:, j].sum()
+    status = pd.Series(leans.status[:, j], dtype=object)
+    of_people = status[design.is_person]
+    n, n_cross = status[design.n_votes > 0].value_counts(), design.cross[:, j].sum()
+    n = n.reindex([*TOLD, "no_cross", "no_information"], fill_value=0)
     return {
         "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
-        "n_estimated": (status == "ok").sum(),
-        "n_insufficient": (status == "insufficient").sum(),
-        "n_no_information": status.isin(["no_cross", "no_information"]).sum(),
-        "n_separated": status.str.startswith("separated").sum(),
-        "n_people_told": (told & design.is_person).sum(),
+        "n_estimated": n["ok"],
+        "n_insufficient": n["insufficient"],
+        "n_no_information": n["no_cross"] + n["no_information"],
+        "n_separated": n["separated_high"] + n["separated_low"],
+        "n_people_told": of_people.isin(TOLD).sum(),
     }
 
 
@@ -574,12 +585,13 @@ def _level(design: Design, leans: Leans, j: int, n_anchors: int) -> Json:
     """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     behind = (leans.se[:, j] > 0) & is_known
-    n = int(behind.sum())
-    reaches = ndtri(0.975) * leans.level_se[j], stdtrit(n - 1, 0.975) * leans.level_se_beyond[j]
-    ends = [[level - reach, level + reach] if np.isfinite(reach) else None for reach in reaches]
-    if is_known:
-        is_anchored = (leans.status[:, j] == "anchored").any()
-        why = ANCHORED.format(n=counted(n_anchors, "annotator")) if is_anchored else VARIES
+    n, within, beyond = behind.sum(), leans.level_se[j], leans.level_se_beyond[j]
+    reaches = ndtri(0.975) * within, stdtrit(n - 1, 0.975) * beyond
+    ends = [[level - one, level + one] if np.isfinite(one) else None for one in reaches]
+    if is_known and (leans.status[:, j] == "anchored").any():
+        why = ANCHORED.format(n=counted(n_anchors, "annotator"))
+    elif is_known:
+        why = VARIES
     elif (leans.component[:, j] >= 0).any():
         why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
     else:
