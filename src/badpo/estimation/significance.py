@@ -90,23 +90,25 @@ def equal_leans_test(
     >>> bool(equal_leans_test(*votes, fit_conditional(*votes, 2))[0] < 1e-6)
     True
     """
-    theta = np.where(np.isfinite(leans.deviation), leans.deviation, 0.0) + leans.origin
-    votes = lean_votes(comparison, sign, annotator, delta, len(theta))
-    model, p_value = KnownWins(votes.blocks, votes.sign), np.full(theta.shape[1], np.nan)
-    shared = np.where(leans.absolute, leans.level, leans.origin)
-    for j in range(theta.shape[1]):
-        lean = np.where(np.arange(theta.shape[1]) == j, shared, theta)
-        at = model.curvature((lean[votes.annotator] * votes.delta).sum(axis=1))
-        mine = lean_design(votes.annotator, votes.delta[:, [j]], len(theta))
-        variance = sparse.csr_array(mine.T @ (at.information @ mine))
+    finite = np.isfinite(leans.deviation)
+    theta = np.where(finite, leans.deviation, 0.0) + leans.origin
+    (m, q), shared = theta.shape, np.where(leans.absolute, leans.level, leans.origin)
+    votes = lean_votes(comparison, sign, annotator, delta, m)
+    model, p_value = KnownWins(votes.blocks, votes.sign), np.full(q, np.nan)
+    for j in range(q):
+        lean = np.where(np.arange(q) == j, shared, theta)
+        logits = (lean[votes.annotator] * votes.delta).sum(axis=1)
+        score, information, *_ = model.curvature(logits)
+        mine = lean_design(votes.annotator, votes.delta[:, [j]], m)
+        variance = sparse.csr_array(mine.T @ (information @ mine))
         if clusters is not None:
             of = np.unique(np.asarray(clusters)[votes.row], return_inverse=True)[1]
-            member = lean_design(of, at.score[:, None], int(of.max(initial=-1)) + 1)
+            member = lean_design(of, score[:, None], len(of))
             each = sparse.csr_array(mine.T @ member)
             variance = sparse.csr_array(each @ each.T)
-        mean, spread = float(variance.diagonal().sum()), float((variance.data**2).sum())
+        mean, spread = variance.trace(), (variance.data**2).sum()
         if mean > 0:
-            squares = float(((mine.T @ at.score) ** 2).sum())
+            squares = ((mine.T @ score) ** 2).sum()
             p_value[j] = chdtrc(mean**2 / spread, squares * mean / spread)
     return p_value
 
@@ -147,20 +149,23 @@ def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
     >>> class_offsets(leans, [0, 0, 1, 1]).offset.ravel().round(3)
     array([ 0.347, -0.347])
     """
-    of = np.asarray(annotator_class, dtype=np.intp)
+    of = np.asarray(annotator_class, np.intp)
     n_classes, q = int(of.max(initial=-1)) + 1, leans.deviation.shape[1]
-    n = np.zeros((n_classes, q), dtype=np.intp)
+    informed = (leans.n_informative > 0) & (leans.status != "anchored")
+    informed &= (of >= 0)[:, None]
+    n = np.zeros((n_classes, q), np.intp)
     offset, reach, p_value = *np.full((2, n_classes, q), np.nan), np.full(q, np.nan)
-    for j in range(q):
-        informed = (leans.n_informative[:, j] > 0) & (of >= 0) & (leans.status[:, j] != "anchored")
-        n[:, j] = np.bincount(of[informed], minlength=n_classes)
-        rows = np.flatnonzero(informed & (leans.finite_se[:, j] > 0))
+    for j, mine in enumerate(informed.T):
+        n[:, j] = np.bincount(of[mine], minlength=n_classes)
+        rows = np.flatnonzero(mine & (leans.finite_se[:, j] > 0))
         rows = rows[_largest_groups(leans.component[rows, j])]
         if len(rows):
             group = leans.component[rows, j]
             present, sizes = np.unique(of[rows], return_counts=True)
-            design = np.equal.outer(of[rows], present), np.equal.outer(group, np.unique(group))
-            found = _between_classes(*_uncorrelated(leans, rows, j, np.hstack(design) * 1.0), sizes)
+            classes = np.equal.outer(of[rows], present)
+            groups = np.equal.outer(group, np.unique(group))
+            design = np.hstack([classes, groups]) * 1.0
+            found = _between_classes(*_uncorrelated(leans, rows, j, design), sizes)
             offset[present, j], reach[present, j], p_value[j] = found
     return ClassOffsets(offset, offset - reach, offset + reach, n, p_value)
 
@@ -177,16 +182,17 @@ def _uncorrelated(leans: Leans, rows: Ints, j: int, design: Floats) -> tuple[Flo
 
     They count as that where they are not known.
     """
-    value, variance = leans.finite_deviation[rows, j], leans.finite_se[rows, j] ** 2
+    value, group = leans.finite_deviation[rows, j], leans.component[rows, j]
+    variance = leans.finite_se[rows, j] ** 2
     if leans.covariance is None:
         return value, design, variance
     place = rows * leans.deviation.shape[1] + j
     errors = leans.covariance[np.ix_(place, place)]
     errors = np.where(np.isnan(errors), np.diag(variance), errors)
     # the level of a group is in the design: added to the errors, which leave it open, it changes no contrast
-    together = np.equal.outer(leans.component[rows, j], leans.component[rows, j])
-    variance, turn = np.linalg.eigh(errors + variance.mean() * together)
-    return turn.T @ value, turn.T @ design, np.maximum(variance, 1e-9 * variance.max())
+    errors = errors + variance.mean() * np.equal.outer(group, group)
+    size, turn = np.linalg.eigh(errors)
+    return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())
 
 
 def _between_classes(
@@ -206,14 +212,17 @@ def _between_classes(
         # with the sum of all squares for a variance less than one is left
         variance = variance + brentq(excess, 0.0, (value**2).sum(), rtol=1e-6)
     least, coefficients, spread = _weighted_squares(value, design, variance)
-    estimable = np.abs(contrast - contrast @ np.linalg.pinv(design) @ design).max(axis=1) < _NO_SPREAD
-    offset = np.where(estimable, contrast @ coefficients, np.nan)
+    beyond = contrast - contrast @ np.linalg.pinv(design) @ design
+    is_known = np.abs(beyond).max(axis=1) < _NO_SPREAD
+    offset = np.where(is_known, contrast @ coefficients, np.nan)
     if residual < 1 or df < 1 or least <= 0:
         return offset, np.full(n_classes, np.nan), np.nan
     scale = least / residual
-    reach = stdtrit(residual, 0.975) * np.sqrt(scale * np.diag(contrast @ spread @ contrast.T))
-    gained = max(_weighted_squares(value, groups, variance)[0] - least, 0.0)
-    return offset, reach, float(fdtrc(df, residual, gained / df / scale))
+    errors = np.sqrt(scale * np.diag(contrast @ spread @ contrast.T))
+    without = _weighted_squares(value, groups, variance)[0]
+    gained = max(without - least, 0.0) / df
+    p_value = float(fdtrc(df, residual, gained / scale))
+    return offset, stdtrit(residual, 0.975) * errors, p_value
 
 
 def _weighted_squares(value: Floats, design: Floats, variance: Floats) -> tuple[float, Floats, Floats]:
@@ -222,7 +231,8 @@ def _weighted_squares(value: Floats, design: Floats, variance: Floats) -> tuple[
     x, y = design / size[:, None], value / size
     inverse = np.linalg.pinv(x, rcond=1e-10)
     coefficients = inverse @ y
-    return float(((y - x @ coefficients) ** 2).sum()), coefficients, inverse @ inverse.T
+    left = float(((y - x @ coefficients) ** 2).sum())
+    return left, coefficients, inverse @ inverse.T
 
 
 class Recommendation(NamedTuple):
@@ -350,19 +360,16 @@ def pool_agreement(
     votes, share = _shares(comparison, sign, annotator)
     if not len(votes):
         return PoolAgreement(0, 0, *[np.nan] * 5)
-    interval = cluster_mean(share, np.asarray(comparison if clusters is None else clusters)[votes])
-    percent, low, high = interval.estimate, max(interval.low, 0.0), min(interval.high, 1.0)
+    c, n = np.asarray(comparison)[votes], len(votes)
+    of = c if clusters is None else np.asarray(clusters)[votes]
+    interval = cluster_mean(share, of)
+    percent = interval.estimate
+    low, high = max(interval.low, 0.0), min(interval.high, 1.0)
     if interval.se < _NO_SPREAD:
-        low, high = (float(end) for end in wilson_ends(np.array(percent), np.array(interval.n)))
-    return PoolAgreement(
-        n_comparisons=len(np.unique(np.asarray(comparison)[votes])),
-        n_votes=len(votes),
-        percent=percent,
-        low=low,
-        high=high,
-        kappa=2 * percent - 1,
-        alpha=1 - (1 - percent) * (2 - 1 / len(votes)),
-    )
+        ends = wilson_ends(np.array(percent), np.array(interval.n))
+        low, high = map(float, ends)
+    alpha = 1 - (1 - percent) * (2 - 1 / n)
+    return PoolAgreement(len(np.unique(c)), n, percent, low, high, 2 * percent - 1, alpha)
 
 
 def annotator_agreement(
@@ -380,20 +387,18 @@ def annotator_agreement(
     """
     votes, share = _shares(comparison, sign, annotator)
     people = np.asarray(annotator)[votes]
-    n = np.bincount(people, minlength=n_annotators).astype(np.int64)
-    total = np.bincount(people, weights=share, minlength=n_annotators)
+    n, total = (np.bincount(people, each, n_annotators) for each in (None, share))
     with np.errstate(invalid="ignore"):
         return AnnotatorAgreement(total / n, *wilson_ends(total / n, n))
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
     """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
-    votes = pd.DataFrame({"comparison": comparison, "for_a": np.asarray(sign) > 0})
-    votes = votes[first_votes(comparison, annotator)]
-    size = votes.groupby("comparison")["for_a"].transform("size")
-    same = votes.groupby(["comparison", "for_a"])["for_a"].transform("size")
+    side = 2 * np.asarray(comparison) + (np.asarray(sign) > 0)
+    votes = np.flatnonzero(first_votes(comparison, annotator))
+    size, same = (np.bincount(each)[each] for each in (side[votes] // 2, side[votes]))
     shared = size > 1
-    return votes.index[shared].to_numpy(), ((same - 1) / (size - 1))[shared].to_numpy(dtype=float)
+    return votes[shared], (same[shared] - 1) / (size[shared] - 1)
 
 
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
@@ -484,8 +489,9 @@ def assignment_test(
     votes = np.flatnonzero(first_votes(comparison, annotator))
     order, blocks = sorted_blocks(comparison[votes])
     votes = votes[order]
+    toward = sign[votes, None] * delta[votes]
     people = np.unique(annotator[votes], return_inverse=True)[1]
-    cross = delta[votes] != 0
+    cross = toward != 0
     # comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes
     kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.intp))])
     judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
@@ -497,25 +503,21 @@ def assignment_test(
     stratum = np.zeros(len(votes), dtype=np.intp)
     for label, stack in enumerate(stacks):
         stratum[stack] = label
-    chose_it = (sign[votes] * delta[votes].T) > 0
-    between = [
-        _between_annotators(chose, differs, people, blocks.comparison, stratum)
-        for chose, differs in zip(chose_it, cross.T, strict=True)
-    ]
-    exchanged, random = np.empty(n_permutations), np.random.default_rng(0)
-    for i in range(n_permutations):
+    between = [_between_annotators(each, people, blocks.comparison, stratum) for each in toward.T]
+    observed = sum(variance(people) for variance in between)
+    as_large, random = 1, np.random.default_rng(0)
+    for _ in range(n_permutations):
         others = people.copy()
         for stack in stacks:
             others[stack] = people[random.permutation(stack)]
-        exchanged[i] = sum(variance(others) for variance in between)
-    observed = sum(variance(people) for variance in between)
-    # equal values may differ by rounding
-    as_large = int((exchanged >= observed * (1 - 1e-9)).sum())
-    return AssignmentTest((1 + as_large) / (1 + n_permutations), observed)
+        exchanged = sum(variance(others) for variance in between)
+        # equal values may differ by rounding
+        as_large += exchanged >= observed * (1 - 1e-9)
+    return AssignmentTest(as_large / (1 + n_permutations), observed)
 
 
 def _between_annotators(
-    chose_it: Bools, cross: Bools, people: Ints, comparison: Ints, stratum: Ints
+    toward: Floats, people: Ints, comparison: Ints, stratum: Ints
 ) -> Callable[[Ints], float]:
     """Variance between annotators of the rate at which the other voters on their comparisons choose an attribute.
 
@@ -523,12 +525,15 @@ def _between_annotators(
     without its voter's lean and the mean of the comparisons that its own can be exchanged with, plus the lean of who
     is taken for its voter. The unit is the variance of the other voters' rate.
     """
+    cross = toward != 0
     cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
-    blocks = ComparisonBlocks(np.flatnonzero(np.diff(comparison[cast], prepend=-1)), len(cast))
+    starts = np.flatnonzero(np.diff(comparison[cast], prepend=-1))
+    blocks = ComparisonBlocks(starts, len(cast))
     n_others, group = blocks.sizes[blocks.comparison] - 1, stratum[cast]
-    lean = _leans(chose_it[cast].astype(float), people[cast], blocks, people.max() + 1)
+    chose_it = (toward[cast] > 0).astype(float)
+    lean = _leans(chose_it, people[cast], blocks, people.max() + 1)
     own = lean[people[cast]]
-    rest = chose_it[cast] - own
+    rest = chose_it - own
     rest -= (np.bincount(group, rest) / np.maximum(np.bincount(group), 1))[group]
 
     def rate(vote: Floats) -> Floats:
@@ -538,8 +543,9 @@ def _between_annotators(
 
     def variance(people: Ints) -> float:
         rates = rate(rest + lean[people[cast]])
-        n, total = np.bincount(people[cast]), np.bincount(people[cast], rates)
-        between = np.sum(total**2 / np.maximum(n, 1)) - rates.sum() ** 2 / max(len(rates), 1)
+        n, total = (np.bincount(people[cast], each) for each in (None, rates))
+        squares = np.sum(total**2 / np.maximum(n, 1))
+        between = squares - rates.sum() ** 2 / max(len(rates), 1)
         return float(between) / (unit or 1.0)
 
     return variance
@@ -568,8 +574,8 @@ def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: i
         return np.zeros(n_annotators)
     between = excess / (trace_of_square - trace)
     ridge = max(total - between, 0.01 * total) / between
-    shape, laplacian = (n_annotators,) * 2, lambda x: summed(x[people]) + ridge * x
-    system = LinearOperator(shape, matvec=laplacian, dtype=np.float64)
+    shape = n_annotators, n_annotators
+    system = LinearOperator(shape, lambda x: summed(x[people]) + ridge * x, dtype=float)
     return cg(system, score, rtol=1e-4, maxiter=100)[0]
 
 
@@ -594,12 +600,12 @@ def shared_lean_p(comparison: ArrayLike, sign: ArrayLike, side: ArrayLike, lean:
     >>> bool(shared_lean_p(comparison, lean, np.ones(40), lean) < 0.001)
     True
     """
-    _, c = np.unique(np.asarray(comparison), return_inverse=True)
-    won, d, x = np.asarray(sign, float) > 0, np.asarray(side, float), np.asarray(lean, float)
-    n = np.bincount(c)
-    wins, apart = np.bincount(c, won), x - (np.bincount(c, x) / n)[c]
+    c = np.unique(comparison, return_inverse=True)[1]
+    x, won, n = np.asarray(lean, float), np.asarray(sign) > 0, np.bincount(c)
+    apart = np.asarray(side, float) * (x - (np.bincount(c, x) / n)[c])
+    wins = np.bincount(c, won)
     chance = wins * (n - wins) / np.maximum(n * (n - 1), 1)
-    variance = (d**2 * chance[c] * apart**2).sum()
+    variance = (chance[c] * apart**2).sum()
     if not variance > 0:
         return np.nan
-    return float(2 * ndtr(-abs((d * apart * won).sum()) / np.sqrt(variance)))
+    return float(2 * ndtr(-abs(apart @ won) / np.sqrt(variance)))
