@@ -86,8 +86,7 @@ def audit(
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
     time, source : str or None
-        The column of times of votes (None: "time", "timestamp" or "created_at" where that was kept), and what the
-        page calls the data (None: the file's name).
+        The column of times (None: "time", "timestamp" or "created_at" if kept); what the page calls the data.
     progress : callable
         Takes what is being done and the share of it that is done.
 
@@ -98,6 +97,7 @@ def audit(
 
     Examples
     --------
+    >>> from badpo.attributes import Length
     >>> texts = {"response_a": "It just is so, always.", "response_b": "So."}
     >>> rows = [{"prompt": str(p), "annotator": who, "winner": "a" if (p + len(who)) % 3 else "b", **texts}
     ...     for p in range(30) for who in ("1", "22", "333")]
@@ -111,7 +111,7 @@ def audit(
     progress("annotators", 0.2)
     design = Design(judgments)
     people, both = people_of(judgments, design, options), both_orders(judgments)
-    table, health = people.table, data_health(judgments, design, both)
+    health = data_health(judgments, design, both)
     progress("undeclared features", 0.6)
     features = undeclared_features(judgments)
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
@@ -120,7 +120,7 @@ def audit(
         "data": {"source": source or _named(data), **health},
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
-        "models": models_of(table, design, both),
+        "models": models_of(people.table, design, both),
         "checks": people.checks,
         "flips": flips_without_leans(design, people.leans, people.spreads),
         "drift": None if times is None else drift(judgments, design, times, min_informative),
@@ -128,7 +128,8 @@ def audit(
         "warnings": _as_rows(problems, data),
         "scan": scan_features(judgments, features),
     }
-    return _result(judgments, options, table, parts, to_reread(judgments, design, table))
+    reread = to_reread(judgments, design, people.table)
+    return _result(judgments, options, people.table, parts, reread)
 
 
 def _judgments(data: Any, attributes: Sequence[Attribute], time: str | None, reading: Json) -> Judgments:
