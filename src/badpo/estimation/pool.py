@@ -7,7 +7,7 @@ Votes are arrays of equal length: ``sign`` is +1 where a was chosen and -1 for b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -83,8 +83,10 @@ class LogOdds:
                 return None, None
             # the least log-odds that so many trials without an exception are compatible with: p^n is the error
             bound = float(logit((1 - level) ** (1 / n_trials)))
-            return (bound, None) if self.carrier_wins == 1.0 else (None, -bound)
-        se, df = (self.se_naive, math.inf) if naive else (self.se_clustered, self.df)
+            return (bound, None) if self.carrier_wins else (None, -bound)
+        se, df = self.se_clustered, self.df
+        if naive:
+            se, df = self.se_naive, math.inf
         if se is None:
             return None, None
         half = se * float(stdtrit(df, 0.5 + level / 2))
@@ -127,28 +129,27 @@ def offline_log_odds(
     >>> found.n_cross, found.carrier_wins, round(found.log_odds, 3), round(found.odds, 3)
     (4, 0.75, 1.099, 3.0)
     """
-    sign, delta = np.asarray(sign, float), np.asarray(delta, float)
-    cross = np.asarray(cross, dtype=bool)
-    clusters = np.arange(len(sign)) if clusters is None else np.asarray(clusters)
-    return tuple(
-        _of_wins(sign[rows] * difference[rows] > 0, clusters[rows])
-        for difference, rows in zip(delta.T, cross.T, strict=True)
-    )
+    wins = np.asarray(sign, float)[:, None] * np.asarray(delta, float) > 0
+    of = np.arange(len(wins)) if clusters is None else np.asarray(clusters)
+    told = zip(wins.T, np.asarray(cross, bool).T, strict=True)
+    return tuple(_of_wins(won[rows], of[rows]) for won, rows in told)
 
 
 def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
-    if not len(wins):
+    n = len(wins)
+    if not n:
         return LogOdds(0, None, None)
     codes = np.unique(clusters, return_inverse=True)[1]
-    size, won = np.bincount(codes), np.bincount(codes, weights=wins)
+    size, won = np.bincount(codes), np.bincount(codes, wins)
     share = float(wins.mean())
     if share in (0.0, 1.0):
-        return LogOdds(len(wins), share, None, len(size))
-    naive = 1 / math.sqrt(len(wins) * share * (1 - share))
+        return LogOdds(n, share, None, len(size))
+    naive = 1 / math.sqrt(n * share * (1 - share))
+    log_odds = math.log(share / (1 - share))
     errors = _share_errors(won, size)
     se, df = float(errors.se[0]), float(errors.df[0])
     clustered = (se, df) if se > _NO_SPREAD * naive else (None, None)
-    return LogOdds(len(wins), share, math.log(share / (1 - share)), len(size), naive, *clustered)
+    return LogOdds(n, share, log_odds, len(size), naive, *clustered)
 
 
 def _share_errors(won: NDArray, size: NDArray) -> ClusterErrors:
@@ -168,10 +169,10 @@ def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
 
 def co_occurrence(side: ArrayLike) -> Floats:
     """Share of attribute i's cross-group judgments in which the same side has more of attribute j, NaN without any."""
-    side = np.asarray(side, float)
-    a, b = (side > 0).astype(float), (side < 0).astype(float)
-    together, alone = a.T @ a + b.T @ b, np.abs(side).sum(axis=0)[:, None]
-    return np.divide(together, alone, out=np.full(together.shape, np.nan), where=alone > 0)
+    a, b = ((way * np.asarray(side) > 0).astype(float) for way in (1, -1))
+    together = a.T @ a + b.T @ b
+    alone = np.diag(together)[:, None]
+    return together / np.where(alone > 0, alone, np.nan)
 
 
 def dependent_columns(columns: ArrayLike) -> Bools:
@@ -184,12 +185,11 @@ def dependent_columns(columns: ArrayLike) -> Bools:
     """
     x = np.asarray(columns, float)
     size = np.sqrt((x**2).sum(axis=0))
-    there = size > 0
-    unit = x[:, there] / size[there]
-    values, vectors = np.linalg.eigh(unit.T @ unit)
+    unit = x / np.where(size > 0, size, 1.0)
+    # nothing depends on a column of zeros
+    values, vectors = np.linalg.eigh(unit.T @ unit + np.diag(size == 0))
     null = vectors[:, values < _SAME]
-    dependent = np.zeros((len(size), len(size)), dtype=bool)
-    dependent[np.ix_(there, there)] = np.abs(null @ null.T) > 1e-8
+    dependent = np.abs(null @ null.T) > 1e-8
     np.fill_diagonal(dependent, False)
     return dependent
 
@@ -222,24 +222,25 @@ def joint_log_odds(
     for j in np.flatnonzero((toward > 0).any(axis=0) & (toward < 0).any(axis=0)).tolist():
         if not dependent_columns(x[:, [*used, j]]).any():
             used.append(j)
-    fit = _logistic_regression(x[:, used], s, np.asarray(clusters)) if used else None
     found: list[Interval | None] = [None] * x.shape[1]
+    fit = _logistic_regression(x[:, used], s, clusters) if used else None
     if fit is not None:
         coefficients, errors = fit
-        numbers = np.column_stack([coefficients, errors.se, errors.half_width(level)]).tolist()
-        determined = np.any(dependent_columns(x), axis=1)
-        for j, (mean, se, half) in zip(used, numbers, strict=True):
-            interval = Interval(mean, se, mean - half, mean + half, errors.n_clusters)
-            found[j] = None if determined[j] else interval
+        numbers = coefficients, errors.se, errors.half_width(level)
+        determined = dependent_columns(x).sum(axis=1)
+        for j, *each in zip(used, *numbers, strict=True):
+            mean, se, half = map(float, each)
+            if not determined[j]:
+                found[j] = Interval(mean, se, mean - half, mean + half, errors.n_clusters)
     return tuple(found)
 
 
 def _logistic_regression(
-    x: Floats, sign: Floats, clusters: NDArray
+    x: Floats, sign: Floats, clusters: ArrayLike
 ) -> tuple[Floats, ClusterErrors] | None:
     """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
-    codes = np.unique(clusters, return_inverse=True)[1]
-    scale, n = np.sqrt((x**2).mean(axis=0)), codes.max() + 1
+    labels, codes = np.unique(clusters, return_inverse=True)
+    scale, n = np.sqrt((x**2).mean(axis=0)), len(labels)
     x = x / scale
 
     def scores(beta: NDArray) -> Floats:
@@ -255,11 +256,13 @@ def _logistic_regression(
         jac=lambda beta: -x.T @ weighted(beta),
         tol=1e-12,
     ).x
-    if eigh(x.T @ weighted(beta), x.T @ x / 4, eigvals_only=True)[0] < _NO_INFORMATION:
+    bend = weighted(beta)
+    least, *_ = eigh(x.T @ bend, x.T @ x / 4, eigvals_only=True)
+    if least < _NO_INFORMATION:
         return None
-    information = summed_products(codes, weighted(beta), x, n)
+    information = summed_products(codes, bend, x, n)
     errors = cluster_errors(summed(codes, scores(beta), n), information)
-    return beta / scale, ClusterErrors(errors.se / scale, errors.df, errors.n_clusters)
+    return beta / scale, replace(errors, se=errors.se / scale)
 
 
 def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
@@ -293,17 +296,17 @@ def swap_log_odds(
         95 %, clustered; ends are NaN with a single cluster. None without a stratum that is seen both ways, and where
         its votes all go one way.
     """
-    side, sign = np.asarray(side), np.asarray(sign)
-    carried = side != 0
-    strata, codes = np.unique(np.asarray(stratum)[carried], return_inverse=True)
-    cell = 4 * codes + 2 * (side < 0)[carried] + (sign < 0)[carried]
-    a, b, c, d = np.bincount(cell, minlength=4 * len(strata)).reshape(-1, 4).T
-    first, second = a * d / (a + b + c + d), b * c / (a + b + c + d)
-    if not (first.any() and second.any()):
+    carried = np.asarray(side) != 0
+    toward, chosen, of, prompt = (np.asarray(each)[carried] for each in (side, sign, stratum, clusters))
+    _, first, of = np.unique(of, return_index=True, return_inverse=True)
+    cell = 4 * of + 2 * (toward < 0) + (chosen < 0)
+    votes = np.bincount(cell, minlength=4 * len(first)).reshape(-1, 4)
+    (a, b, c, d), n = votes.T, votes.sum(axis=1)
+    told = a * d / n, b * c / n
+    if not (told[0].any() and told[1].any()):
         return None
-    prompt = np.zeros(len(strata), dtype=np.intp)
-    prompt[codes] = np.unique(np.asarray(clusters)[carried], return_inverse=True)[1]
-    won, lost = (np.bincount(prompt, weights=each) for each in (first, second))
+    prompt = np.unique(prompt[first], return_inverse=True)[1]
+    won, lost = (np.bincount(prompt, each) for each in told)
     # the log-odds of a share, with each cluster's error as of so many votes
     errors = _share_errors(won, won + lost)
     estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
@@ -368,16 +371,15 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     adjustment, alone = _inverse_root_of_rest(leverage)
     m = adjustment @ root
     u = leverage @ m
-    se = np.sqrt((np.einsum("gic,gi->gc", m, s @ root) ** 2).sum(axis=0))
-    p = np.einsum("gic,gic->gc", m, u)
-    u_squared = np.einsum("gic,gic->gc", u, u)
+    moved = np.einsum("gic,gi->gc", m, s @ root)
+    p, u_squared = (m * u).sum(axis=1), (u * u).sum(axis=1)
     gram = np.einsum("gic,gjc->cij", u, u)
     trace = (p - u_squared).sum(axis=0)
     square = (p**2 - 2 * p * u_squared).sum(axis=0) + (gram**2).sum(axis=(1, 2))
-    undetermined = (np.abs(alone @ root) > 1e-7 * np.abs(root).max()).any(axis=0)
-    is_known = ~undetermined & (square > 0)
-    df = np.divide(trace**2, square, out=np.full(q, np.nan), where=is_known)
-    return ClusterErrors(np.where(is_known, se, np.nan), df, len(s))
+    far = np.abs(alone @ root) > 1e-7 * np.abs(root).max()
+    known = np.where(far.any(axis=0) | (square <= 0), np.nan, 1.0)
+    se = known * np.sqrt((moved**2).sum(axis=0))
+    return ClusterErrors(se, trace**2 / np.where(known > 0, square, np.nan), len(s))
 
 
 def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
