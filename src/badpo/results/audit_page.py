@@ -33,7 +33,7 @@ from badpo.results.words import (
     decimal,
     interval_text,
     lean_text,
-    page_templates,
+    page,
     percent,
     shown,
 )
@@ -55,26 +55,23 @@ _TOLD = ("estimated", "insufficient", "separated")
 _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 _NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
-_ATTRIBUTE = re.compile(r'attribute "[^"]*"')
+_OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
 def audit_html(summary: Json) -> str:
     """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
     found = shareable(summary)
-    return (
-        page_templates()
-        .get_template("audit.html.jinja")
-        .render(
-            **found,
-            name=shown(found["data"]["source"]),
-            fewest=FEWEST_ANNOTATORS,
-            labels=audit_labels(found),
-            verdicts=audit_verdicts(found),
-            figures=[figure for draw in (class_figure, model_figure) if (figure := draw(found))],
-            care=care_sentence(found),
-            worth=worth_sentences(found),
-            drift_chart=drift_figure(found),
-        )
+    return page(
+        "audit",
+        **found,
+        name=shown(found["data"]["source"]),
+        fewest=FEWEST_ANNOTATORS,
+        labels=audit_labels(found),
+        verdicts=audit_verdicts(found),
+        figures=[*filter(None, (class_figure(found), model_figure(found)))],
+        care=care_sentence(found),
+        worth=worth_sentences(found),
+        drift_chart=drift_figure(found),
     )
 
 
@@ -142,53 +139,62 @@ def _is_withheld(row: Json | None, data: Json) -> bool:
 
 
 def _telling_data(data: Json) -> Json:
-    told = {name: value for name, value in data.items() if name != "fingerprint"}
-    told["judgments_per_annotator"] = {"median": data["judgments_per_annotator"]["median"]}
     sizes = data["votes_per_comparison"].items()
-    told["votes_per_comparison"] = {size: n for size, n in sizes if rounded_count(n) is not None}
-    told["dropped"] = [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS]
+    told = data | {
+        "fingerprint": None,
+        "judgments_per_annotator": {"median": data["judgments_per_annotator"]["median"]},
+        "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
+        "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
+    }
     if _is_withheld(data, data):
         told |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
-    hidden = [name for name in ("both_orders", "position") if _is_withheld(data[name], data)]
-    return told | dict.fromkeys(hidden)
-
-
-def _telling_attribute(row: Json, summary: Json) -> Json:
-    # what is sure, and what to do, is said as the exact figures have it
-    told = {
-        **row,
-        "verdict": None,
-        "co_occurrence": {},
-        "is_sure": is_sure(row),
-        "joint": {**row["joint"], "is_sure": is_sure(row["joint"])},
-        "action": action(row, summary["pool"].get(row["name"], {})),
-    }
-    if _is_withheld(row["quality_adjusted"], summary["data"]):
-        told["quality_adjusted"] = None
-    if row["interval"] != "naive only":
-        # its width says how many votes there are
-        told |= {"naive_ci_low": None, "naive_ci_high": None}
+    for name in ("both_orders", "position"):
+        if _is_withheld(data[name], data):
+            told[name] = None
     return told
 
 
-def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
-    withheld = withheld_classes(
-        {row["class"]: row["n_people"] for row in pool["classes"] if row["n_people"]}
+def _telling_attribute(row: Json, summary: Json) -> Json:
+    joint = row["joint"]
+    hidden = ["verdict"]
+    if _is_withheld(row["quality_adjusted"], summary["data"]):
+        hidden.append("quality_adjusted")
+    if row["interval"] != "naive only":
+        # its width says how many votes there are
+        hidden += ["naive_ci_low", "naive_ci_high"]
+    # what is sure, and what to do, is said as the exact figures have it
+    return (
+        row
+        | dict.fromkeys(hidden)
+        | {
+            "co_occurrence": {},
+            "is_sure": is_sure(row),
+            "joint": joint | {"is_sure": is_sure(joint)},
+            "action": action(row, summary["pool"].get(row["name"], {})),
+        }
     )
-    classes = [row for row in pool["classes"] if row["class"] not in withheld]
-    sizes = {str(i): row["n_people"] for i, row in enumerate(pool["groups"])}
-    hidden = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
-    groups = [row for i, row in enumerate(pool["groups"]) if str(i) not in hidden]
-    told = {**pool, "classes": classes, "groups": groups}
+
+
+def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
+    classes, groups = pool["classes"], pool["groups"]
+    sizes = {row["class"]: row["n_people"] for row in classes if row["n_people"]}
+    withheld = withheld_classes(sizes)
+    classes = [row for row in classes if row["class"] not in withheld]
+    sizes = {str(i): row["n_people"] for i, row in enumerate(groups)}
+    withheld = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
+    groups = [row for i, row in enumerate(groups) if str(i) not in withheld]
+    told = pool | {"classes": classes, "groups": groups}
     no_advice = {"recommendation": None, "recommendation_reason": ""}
     if len(classes) < 2 and pool["classes"]:
-        told |= {"class_test_p": None, **(no_advice if pool["recommendation"] == "class" else {})}
+        told["class_test_p"] = None
+        if pool["recommendation"] == "class":
+            told |= no_advice
     if is_few:
-        told |= dict.fromkeys(("tau", "reliability", "equal_leans_p"))
-        told |= {"tau_ci": [None, None], "classes": [], **no_advice}
+        told |= dict.fromkeys(("tau", "reliability", "equal_leans_p")) | no_advice
+        told |= {"tau_ci": [None, None], "classes": []}
     anchors = summary["checks"]["anchors"]
     few_behind = is_about_few(pool["n_level"], pool["n_people_level"])
-    few_behind |= anchors is not None and is_about_few(anchors["n"], anchors["n_people"])
+    few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
     if pool["level"] is not None and few_behind:
         told |= dict.fromkeys(("level", "level_ci", "level_ci_beyond"))
         told["absolute_why"] = "not on this page: it rests on few people"
@@ -200,12 +206,14 @@ def _telling_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     absolute = summary["pool"][attribute]["absolute"]
     models = [row for row in summary["models"] if row["attribute"] == attribute]
     finite = [row["shrunk"] for row in models if row["shrunk"] is not None]
-    is_apart = is_few and not absolute
-    middle = sum(finite) / len(finite) if finite and is_apart else 0.0
-    said = {"is_apart": is_apart, "absolute": absolute}
-    return [
-        row | {key: row[key] - middle for key in _LEANS if row[key] is not None} | said for row in models
-    ]
+    middle, origin = 0.0, "no lean" if absolute else "pool mean"
+    if is_few and not absolute:
+        middle, origin = sum(finite) / max(len(finite), 1), "mean of the models"
+    told = []
+    for row in models:
+        leans = {key: row[key] - middle for key in _LEANS if row[key] is not None}
+        told.append(row | leans | {"origin": origin})
+    return told
 
 
 def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
@@ -243,14 +251,15 @@ def _telling_problem(row: Json) -> Json | None:
     """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
     numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
     few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
-    named = _PSEUDONYM.fullmatch(row["where"]) or _PSEUDONYM.search(row["what"] + row["remedy"])
-    named = named or row["where"].startswith("class ")
+    said, where = row["what"] + row["remedy"], row["where"]
+    one = few or _PSEUDONYM.fullmatch(where) or _PSEUDONYM.search(said) or where.startswith("class")
     told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
-    return None if few or named else told | {"where": _attribute_of(row)}
+    return None if one else told | {"where": _named(row)}
 
 
-def _attribute_of(problem: Json) -> str:
-    found = _ATTRIBUTE.match(problem["where"])
+def _named(problem: Json) -> str:
+    """The attribute or the class that a finding is about; nothing where the finding is about neither."""
+    found = _OF_WHAT.match(problem["where"])
     return found[0] if found else ""
 
 
@@ -286,11 +295,8 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
 # -- figures -----------------------------------------------------------------------------------------------------
 
 
-def _panel(
-    title: str, rows: list[DotRow], label: str, axis: str, middle: str, notes: str = ""
-) -> DotPanel:
-    """A panel around zero, as wide as its marks."""
-    panel = DotPanel(title, rows, label, axis, Level(0.0, middle), notes=notes)
+def _around_zero(panel: DotPanel) -> DotPanel:
+    """The panel as wide as its marks."""
     reach = min(max(map(abs, (_SMALLEST_REACH, *panel.extent()))), _WIDEST_CHART)
     return replace(panel, limits=(-reach, reach))
 
@@ -304,10 +310,11 @@ def class_figure(summary: Json) -> Figure | None:
             if found["offset"] is not None:
                 name = f"{shown(found['class'], 14)} (n = {count_text(found['n'])})"
                 ends = found["ci_low"], found["ci_high"]
-                rows.append(DotRow(name, (Mark(found["offset"], name, class_style(i), *ends),)))
-        if rows:
-            axis = "difference from the pool, log-odds"
-            panels.append(_panel(label, rows, f"classes of annotators on {label}", axis, "pool mean"))
+                mark = Mark(found["offset"], name, class_style(i), *ends)
+                rows.append(DotRow(name, (mark,)))
+        what = f"classes of annotators on {label}", "difference from the pool, log-odds"
+        panel = DotPanel(label, rows, *what, Level(0.0, "pool mean"))
+        panels.append(_around_zero(panel))
     caption = (
         "Difference of each class from the pool mean and its 95 % interval, from the conditional likelihood; a class "
         f"of one to {FEWEST_ANNOTATORS - 1} people is left out, and so is one that would let it be computed."
@@ -322,14 +329,13 @@ def model_figure(summary: Json) -> Figure | None:
         rows, middle = [], ""
         for row in summary["models"]:
             if row["attribute"] == attribute and row["shrunk"] is not None:
-                middle = "no lean" if row["absolute"] else "pool mean"
-                middle = "mean of the models" if row["is_apart"] else middle
+                name, middle = row["model"], row["origin"]
                 ends = row["post_low"], row["post_high"]
-                mark = Mark(row["shrunk"], row["model"], class_style(0), *ends)
-                rows.append(DotRow(shown(row["model"], 24), (mark,), percent(row["raw_rate"])))
-        if rows:
-            told = f"models and how they lean on {label}", "shrunken lean, log-odds"
-            panels.append(_panel(label, rows, *told, middle, "chose it"))
+                mark = Mark(row["shrunk"], name, class_style(0), *ends)
+                rows.append(DotRow(shown(name, 24), (mark,), percent(row["raw_rate"])))
+        what = f"models and how they lean on {label}", "shrunken lean, log-odds"
+        panel = DotPanel(label, rows, *what, Level(0.0, middle), notes="chose it")
+        panels.append(_around_zero(panel))
     caption = (
         "Models among the annotators, by name: shrunken lean with its 95 % interval, and how often the model chose the "
         "side that has more of it where the sides differ. People are never named."
@@ -341,12 +347,13 @@ def drift_figure(summary: Json) -> Figure | None:
     """The pool's log-odds in each window of time; None without a column of times, or with one window."""
     panels, labels = [], audit_labels(summary)
     for row in summary["drift"] or []:
-        drawn = [of for of in row["windows"] if of["log_odds"] is not None]
-        marks = [Mark(of["log_odds"], of["name"], 0, of["ci_low"], of["ci_high"]) for of in drawn]
-        if marks:
-            label, rows = labels[row["attribute"]], [DotRow(mark.name, (mark,)) for mark in marks]
-            how = (f"log-odds of the pool on {label} over time", "log-odds", Level(0.0, "no lean"))
-            panels.append(DotPanel(label, rows, *how))
+        label, rows = labels[row["attribute"]], []
+        for of in row["windows"]:
+            if of["log_odds"] is not None:
+                mark = Mark(of["log_odds"], of["name"], 0, of["ci_low"], of["ci_high"])
+                rows.append(DotRow(mark.name, (mark,)))
+        what = f"log-odds of the pool on {label} over time", "log-odds"
+        panels.append(DotPanel(label, rows, *what, Level(0.0, "no lean")))
     caption = (
         "Log-odds of the pool in windows of about as many judgments each, by the time of the first, with 95 % "
         "intervals clustered by prompt."
@@ -468,5 +475,5 @@ def _urgency(row: Json) -> tuple[int, bool]:
 
 
 def _problem(row: Json) -> str:
-    where = row["where"] if row["where"].startswith("class ") else _attribute_of(row)
-    return f"{row['code']} {where}{': ' if where else ''}{row['what']}: {row['remedy']}"
+    where = _named(row)
+    return f"{row['code']} {where}{': ' * bool(where)}{row['what']}: {row['remedy']}"

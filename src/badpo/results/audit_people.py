@@ -18,7 +18,7 @@ from badpo.results.charts import (
     dot_figure,
     legend,
 )
-from badpo.results.words import cleaned, page_templates, shown
+from badpo.results.words import cleaned, page, shown
 
 MOST_ROWS, FEWEST_DRAWN = 60, 2
 _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
@@ -35,15 +35,8 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
     figures = (draw(summary, annotators) for draw in (caterpillar_figure, care_figure))
-    return (
-        page_templates()
-        .get_template("people.html.jinja")
-        .render(
-            name=shown(summary["data"]["source"]),
-            figures=[*filter(None, figures)],
-            version=summary["version"],
-        )
-    )
+    source, version = shown(summary["data"]["source"]), summary["version"]
+    return page("people", name=source, figures=[*filter(None, figures)], version=version)
 
 
 def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
@@ -99,7 +92,7 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     )
     label, middle = f"care of {len(rows):,} annotators with intervals", Level(1.0, "mean")
     panel = DotPanel("", rows, label, "care", middle, (-1.0, 3.0), notes="judgments")
-    return dot_figure("Care", [panel] if rows else [], caption, legend(_MARKS[1:]))
+    return dot_figure("Care", [panel], caption, legend(_MARKS[1:]))
 
 
 def _leans(row: Json) -> DotRow:

@@ -144,13 +144,15 @@ def dot_plot(panel: DotPanel) -> Markup:
 
 
 def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
-    """Dot plots side by side, and every mark as a row of the figure's table; None without a panel."""
-    rows = [("Shown", "Value", "95 % interval", "Each seed")]
+    """Dot plots side by side, and every mark as a row of the figure's table; None where no panel has rows."""
+    panels = [panel for panel in panels if panel.rows]
+    rows: list[tuple[str, ...]] = [("Shown", "Value", "95 % interval", "Each seed")]
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
-            ends, repeats = interval_text(mark.low, mark.high, number), map(number, mark.repeats)
-            rows.append((f"{panel.title}, {mark.name}", number(mark.value), ends, ", ".join(repeats)))
+            name, repeats = f"{panel.title}, {mark.name}", ", ".join(map(number, mark.repeats))
+            ends = interval_text(mark.low, mark.high, number)
+            rows.append((name, number(mark.value), ends, repeats))
     n_columns = 4 if any(row[3] for row in rows[1:]) else 3
     header, *cells = (row[:n_columns] for row in rows)
     charts = [(panel.title, dot_plot(panel)) for panel in panels]

@@ -33,7 +33,7 @@ from badpo.results.words import (
     REFERENCE,
     arm_label,
     decimal,
-    page_templates,
+    page,
     percent,
     shown,
     signed,
@@ -59,24 +59,21 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
 def report_html(suite: MeasuredRuns) -> str:
     """The page about a suite as HTML text."""
     first = (suite.of(arm)[0] for arm in suite.arms)
-    return (
-        page_templates()
-        .get_template("page.html.jinja")
-        .render(
-            name=shown(suite.name),
-            arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
-            seeds=suite.seeds,
-            labels=list(suite.labels.values()),
-            verdicts=verdicts(suite),
-            anchors=anchor_sentences(suite),
-            summary=summary_table(suite),
-            figures=figures(suite),
-            gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
-            is_planted=suite.is_planted,
-            unmeasured=[shown(name) for name in suite.unmeasured],
-            provenance=provenance(suite),
-            version=__version__,
-        )
+    return page(
+        "page",
+        name=shown(suite.name),
+        arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
+        seeds=suite.seeds,
+        labels=[*suite.labels.values()],
+        verdicts=verdicts(suite),
+        anchors=anchor_sentences(suite),
+        summary=summary_table(suite),
+        figures=figures(suite),
+        gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
+        is_planted=suite.is_planted,
+        unmeasured=[*map(shown, suite.unmeasured)],
+        provenance=provenance(suite),
+        version=__version__,
     )
 
 

@@ -156,9 +156,11 @@ def lean_text(found: Json | None) -> str:
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
-    absurd = None not in (low, high) and low < -_WIDEST and high > _WIDEST
-    ends = f"wider than \u00b1{_WIDEST:.0f}" if absurd else interval_text(low, high)
-    ends = "interval not known" if ends == DASH else ends
+    ends = interval_text(low, high)
+    if ends == DASH:
+        ends = "interval not known"
+    elif None not in (low, high) and low < -_WIDEST and high > _WIDEST:
+        ends = f"wider than \u00b1{_WIDEST:.0f}"
     return f"{decimal(found['log_odds'])} ({ends})"
 
 
@@ -178,6 +180,11 @@ def page_templates(autoescape: bool = True) -> jinja2.Environment:
     environment.globals |= named
     environment.filters |= named
     return environment
+
+
+def page(template: str, /, **values: Any) -> str:
+    """A page as HTML text, from its template and what the template is told."""
+    return page_templates().get_template(f"{template}.html.jinja").render(**values)
 
 
 def kept_together(text: str) -> str:
