@@ -41,36 +41,33 @@ def people_html(summary: Json, annotators: pd.DataFrame) -> str:
 
 def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's own and shrunken estimate, most informative votes first; None where nobody has any."""
-    panels, left_out, least = [], [], summary["settings"]["min_informative"]
+    panels, left_out = [], []
+    least = summary["settings"]["min_informative"]
     for name, label in audit_labels(summary).items():
         people = annotators[annotators["attribute"] == name]
         if people.empty:
             continue
-        pool, n_votes = summary["pool"][name], people["n_informative"]
-        style = np.select([people["flag"].astype(bool), n_votes < least], [_FLAGGED, _FEW], _ESTIMATED)
-        told = n_votes >= FEWEST_DRAWN
+        pool, told = summary["pool"][name], people["n_informative"] >= FEWEST_DRAWN
         if not has_usable_spread(pool):
             # nobody's estimate is shrunk: only those with enough votes have one
             told &= people["status"] == "ok"
-        order = people.assign(style=style)[told].sort_values(
-            ["n_informative", "annotator"], ascending=[False, True]
-        )
+        order = _ordered(people[told], "n_informative")
         drawn = order.head(MOST_ROWS)
-        n_more, n_rest = len(order) - len(drawn), len(people) - len(order)
+        rows = [_leans(row, least) for row in drawn.to_dict("records")]
+        n_more, n_rest = len(order) - len(rows), len(people) - len(order)
         left_out.append(f"{label}: {n_more:,} with fewer votes than those, {n_rest:,} with hardly any")
-        if len(drawn):
-            rows = [_leans(row) for row in drawn.to_dict("records")]
-            told_as = f"leans of {len(rows):,} annotators on {label} with intervals"
-            middle = Level(0.0, "no lean" if pool["absolute"] else "pool mean")
-            how = "deviation, log-odds", middle, _limits(drawn)
-            panels.append(DotPanel(label, rows, told_as, *how, notes="votes"))
+        what = f"leans of {len(rows):,} annotators on {label} with intervals"
+        origin = "group mean" if pool["is_divided"] else "pool mean"
+        middle = Level(0.0, "no lean" if pool["absolute"] else origin)
+        how = "deviation, log-odds", middle, _limits(drawn)
+        panels.append(DotPanel(label, rows, what, *how, notes="votes"))
     caption = (
         "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: "
-        "the shrunken one. An arrow: the interval goes on beyond the axis. Where the line in the middle is the "
-        "pool mean, own estimates count from the mean of the finite ones and shrunken ones from that of the whole "
-        "pool, both without what goes with care; where it is no lean, both count from there, and so do flags. The "
-        "order is the number of informative votes, which says nothing about the lean; names of annotators are "
-        "pseudonyms. Not drawn: "
+        "the shrunken one. An arrow: the interval goes on beyond the axis. Where the line in the middle is a "
+        "mean, own estimates count from that of the finite ones and shrunken ones from that of the whole pool or "
+        "group, both without what goes with care; where it is no lean, both count from there, and so do flags. The "
+        "order is the number of informative votes, which says nothing about the lean; people have pseudonyms. Not "
+        "drawn: "
         f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
     )
     return dot_figure("Single annotators", panels, caption, legend(_MARKS))
@@ -79,12 +76,13 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
 def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     """Each annotator's care, most judgments first; None where nobody's is known."""
     people = annotators.dropna(subset="care").drop_duplicates("annotator")
-    order = people.sort_values(["n_judgments", "annotator"], ascending=[False, True])
+    order = _ordered(people, "n_judgments")
     rows = []
     for row in order.head(MOST_ROWS).to_dict("records"):
+        name, ends = row["annotator"], (row["care_low"], row["care_high"])
         style = _FLAGGED if row["flag_care"] else _ESTIMATED
-        mark = Mark(row["care"], row["annotator"], style, row["care_low"], row["care_high"])
-        rows.append(DotRow(row["annotator"], (mark,), f"{row['n_judgments']:,}"))
+        mark = Mark(row["care"], name, style, *ends)
+        rows.append(DotRow(name, (mark,), f"{row['n_judgments']:,}"))
     caption = (
         "How closely each annotator follows quality where the sides do not differ in any attribute, with its 95 % "
         "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
@@ -95,11 +93,18 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
     return dot_figure("Care", [panel], caption, legend(_MARKS[1:]))
 
 
-def _leans(row: Json) -> DotRow:
-    name = row["annotator"]
-    own = Mark(row["deviation"], f"{name}, own estimate", OWN, row["ci_low"], row["ci_high"])
-    shrunken = Mark(row["shrunk"], f"{name}, shrunken", row["style"], row["post_low"], row["post_high"])
-    return DotRow(name, (own, shrunken), f"{row['n_informative']:,}")
+def _ordered(people: pd.DataFrame, votes: str) -> pd.DataFrame:
+    return people.sort_values([votes, "annotator"], ascending=[False, True])
+
+
+def _leans(row: Json, least: int) -> DotRow:
+    name, n_votes = row["annotator"], row["n_informative"]
+    style = _FEW if n_votes < least else _ESTIMATED
+    style = _FLAGGED if row["flag"] else style
+    ends, post = (row["ci_low"], row["ci_high"]), (row["post_low"], row["post_high"])
+    own = Mark(row["deviation"], f"{name}, own estimate", OWN, *ends)
+    shrunken = Mark(row["shrunk"], f"{name}, shrunken", style, *post)
+    return DotRow(name, (own, shrunken), f"{n_votes:,}")
 
 
 def _limits(people: pd.DataFrame) -> Limits:
