@@ -30,16 +30,18 @@ class RandomQuality(QualityModel):
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats) -> None:
         self._blocks, self._sign, self._won = blocks, sign, (sign > 0).astype(float)
-        self._runs = blocks.runs(np.zeros_like(blocks.starts), lambda size, _: size * len(POINTS))
+        self._runs = blocks.runs(lambda size: size * len(POINTS))
         self._mode = np.zeros(len(blocks.starts))
 
     def settle(self, logits: Floats, extra: Floats) -> None:
         """Put every comparison's nodes where its votes want the quality."""
         precision, mode = np.exp(-2 * extra[0]), self._mode.copy()
+        blocks = self._blocks
         for _ in range(MODE_STEPS):
-            chance = expit(mode[self._blocks.comparison] + logits)
-            curvature = self._blocks.sums(chance * (1 - chance)) + precision
-            step = (self._blocks.sums(self._won - chance) - precision * mode) / curvature
+            chance = expit(mode[blocks.comparison] + logits)
+            curvature = blocks.sums(chance * (1 - chance)) + precision
+            slope = blocks.sums(self._won - chance) - precision * mode
+            step = slope / curvature
             mode += np.clip(step, -2.0, 2.0)
             if np.abs(step).max(initial=0.0) < 1e-10:
                 break
@@ -52,10 +54,10 @@ class RandomQuality(QualityModel):
         for run in self._runs:
             spread = self._spread[run.comparisons, None]
             nodes = self._mode[run.comparisons, None] + spread * POINTS
-            given, sign = (each[run.votes].reshape(-1, run.size, 1) for each in (logits, self._sign))
-            x = nodes[:, None, :] + given
-            terms = np.log(spread) + LOG_WEIGHTS - extra - nodes**2 / (2 * np.exp(2 * extra))
-            yield run, nodes, x, terms - np.logaddexp(0.0, -sign * x).sum(axis=1)
+            x = nodes[:, None, :] + run.rows(logits)[..., None]
+            cost = np.logaddexp(0.0, -run.rows(self._sign)[..., None] * x)
+            drawn = np.log(spread) - extra - (nodes / np.exp(extra)) ** 2 / 2
+            yield run, nodes, x, drawn + LOG_WEIGHTS - cost.sum(axis=1)
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
@@ -64,24 +66,28 @@ class RandomQuality(QualityModel):
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values, the nodes held where they are."""
-        (score, cross), entries = np.empty((2, len(logits))), np.empty(self._blocks.n_pairs)
+        score, cross = np.empty((2, len(logits)))
+        entries = np.empty(self._blocks.n_pairs)
         extra_score = extra_information = 0.0
         for run, nodes, x, terms in self._at_nodes(logits, extra):
-            mass, chance = softmax(terms, axis=1), expit(x)
-            residual = self._won[run.votes].reshape(-1, run.size, 1) - chance
-            mean = np.einsum("nth,nh->nt", residual, mass)
-            centered = residual - mean[:, :, None]
-            pull = nodes**2 / np.exp(2 * extra) - 1
-            mean_pull = (mass * pull).sum(axis=1, keepdims=True)
+            mass, chance = softmax(terms, axis=1)[:, None, :], expit(x)
+            residual = run.rows(self._won)[..., None] - chance
+            mean = (mass * residual).sum(axis=2, keepdims=True)
+            weighed = mass * (residual - mean)
+            pull = (nodes / np.exp(extra))[:, None, :] ** 2 - 1
+            mean_pull = (mass * pull).sum(axis=2, keepdims=True)
             score[run.votes] = mean.ravel()
-            cross[run.votes] = -np.einsum("nth,nh->nt", centered, mass * pull).ravel()
+            cross[run.votes] = -(weighed * pull).sum(axis=2).ravel()
             extra_score += mean_pull.sum()
-            extra_information += (mass * (2 * (pull + 1) - (pull - mean_pull) ** 2)).sum()
-            own = np.einsum("nth,nh->nt", chance * (1 - chance), mass)[:, :, None] * np.eye(run.size)
-            among = own - (centered * mass[:, None, :]) @ centered.transpose(0, 2, 1)
+            bend = 2 * (pull + 1) - (pull - mean_pull) ** 2
+            extra_information += (mass * bend).sum()
+            among = -weighed @ residual.transpose(0, 2, 1)
+            each = np.arange(run.size)
+            among[:, each, each] += (mass * chance * (1 - chance)).sum(axis=2)
             entries[self._blocks.pairs(run.votes)] = among.ravel()
+        information = self._blocks.matrix(entries)
         extras = np.array([extra_score]), cross[:, None], np.array([[extra_information]])
-        return Curvature(score, self._blocks.matrix(entries), *extras)
+        return Curvature(score, information, *extras)
 
 
 def fit_random(
@@ -115,10 +121,12 @@ def fit_random(
         estimated along. The common level is not reported unless anchors or the design identify it: here it rests on
         the mean quality not depending on the attribute.
     """
+
+    def model(votes: LeanVotes) -> RandomQuality:
+        return RandomQuality(votes.blocks, votes.sign)
+
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored, free_quality=False)
-    return fit_leans(
-        "random", lambda votes: RandomQuality(votes.blocks, votes.sign), votes, min_informative
-    )
+    return fit_leans("random", model, votes, min_informative)
 
 
 class GivenQuality(QualityModel):
@@ -131,19 +139,17 @@ class GivenQuality(QualityModel):
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
-        return self._blocks.sums(-np.logaddexp(0.0, -self._sign * (extra[0] * self._quality + logits)))
+        x = extra[0] * self._quality + logits
+        return self._blocks.sums(-np.logaddexp(0.0, -self._sign * x))
 
     def curvature(self, logits: Floats, extra: Floats) -> Curvature:
         """Derivatives of the sum of the values."""
+        quality = self._quality[:, None]
         chance = expit(extra[0] * self._quality + logits)
         residual, weight = (self._sign > 0) - chance, chance * (1 - chance)
-        return Curvature(
-            residual,
-            sparse.csr_array(sparse.diags_array(weight)),
-            np.array([residual @ self._quality]),
-            (weight * self._quality)[:, None],
-            np.array([[weight @ self._quality**2]]),
-        )
+        information = sparse.csr_array(sparse.diags_array(weight))
+        cross = weight[:, None] * quality
+        return Curvature(residual, information, residual @ quality, cross, quality.T @ cross)
 
 
 def fit_fixed(

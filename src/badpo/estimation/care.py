@@ -300,10 +300,9 @@ class _At(NamedTuple):
 def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
     value, slope, blocks = 0.0, slopes[votes.annotator], votes.blocks
     (score, clicking), entries = np.empty((2, len(votes.sign))), np.empty(blocks.n_pairs)
-    alike = np.zeros_like(blocks.starts)
-    for run in blocks.runs(alike, lambda size, _: size * max(size, len(NODES))):
+    for run in blocks.runs(lambda size: size * max(size, len(NODES))):
         of_votes = slope, votes.shift, votes.sign
-        s, x, sign = (each[run.votes].reshape(-1, run.size, 1) for each in of_votes)
+        s, x, sign = (run.rows(each)[..., None] for each in of_votes)
         chance = np.maximum(expit(sign * (s * NODES + x)), 1e-300)
         mass = np.log(chance).sum(axis=1, keepdims=True) + LOG_MASS
         value += float(logsumexp(mass, axis=2).sum())
@@ -318,7 +317,7 @@ def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
         ratio = mass * (expit(sign * x) / chance)
         clicking[run.votes] = np.log(ratio.sum(axis=2)).ravel()
         entries[blocks.pairs(run.votes)] = among.ravel()
-    at = Curvature(score, blocks.matrix(entries), NOTHING, NOTHING, NOTHING)
+    at = Curvature(score, blocks.matrix(entries))
     of = votes.of.T
     return _At(slopes, value, of @ score, Information(votes.of, at), of @ clicking)
 

@@ -41,6 +41,10 @@ class AlikeComparisons(NamedTuple):
     size: int
     kind: int
 
+    def rows(self, values: NDArray) -> NDArray:
+        """What their votes have, a row for each comparison."""
+        return values[self.votes].reshape(-1, self.size)
+
 
 @dataclass(frozen=True)
 class ComparisonBlocks:
@@ -72,13 +76,14 @@ class ComparisonBlocks:
             return np.zeros((0, *values.shape[1:]))
         return np.add.reduceat(values, self.starts, axis=0)
 
-    def runs(self, kind: Ints, width: Callable[[int, int], int]) -> list[AlikeComparisons]:
+    def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
         """The comparisons in runs of one size and kind, short enough for numbers of so many entries a comparison."""
         found, n = [], len(self.starts)
+        kind = np.zeros_like(self.starts) if kind is None else kind
         changes = np.flatnonzero(np.diff(self.sizes) | np.diff(kind)) + 1
         for first, last in pairwise([0, *changes.tolist(), n] if n else ()):
             size, of = int(self.sizes[first]), int(kind[first])
-            step = max(1, AT_ONCE // width(size, of))
+            step = max(1, AT_ONCE // width(size))
             for start in range(first, last, step):
                 end, vote = min(start + step, last), int(self.starts[start])
                 votes = slice(vote, vote + (end - start) * size)
@@ -92,7 +97,8 @@ class ComparisonBlocks:
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
-        return sparse.csr_array((entries, *self._layout), shape=(self.n_votes, self.n_votes))
+        shape = self.n_votes, self.n_votes
+        return sparse.csr_array((entries, *self._layout), shape)
 
     @cached_property
     def n_pairs(self) -> int:
@@ -105,7 +111,8 @@ class ComparisonBlocks:
         length = self.sizes[self.comparison]
         ends = np.append(0, np.cumsum(length))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
-        columns = np.arange(ends[-1]) - np.repeat(ends[:-1] - self.starts[self.comparison], length)
+        ahead = ends[:-1] - self.starts[self.comparison]
+        columns = np.arange(ends[-1]) - np.repeat(ahead, length)
         return columns.astype(kind), ends.astype(kind)
 
 
@@ -162,8 +169,9 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
         chance = (share * won).real.sum(axis=2).T
         # the real part of the products, as products of real and imaginary parts side by side
         halves = np.sqrt(share) * (won - chance.T[:, :, None])
-        left, right = (each.view(float).transpose(1, 0, 2) for each in (halves.conj(), halves))
-        covariance, each = left @ right.transpose(0, 2, 1), np.arange(size)
+        left, right = (x.view(float).transpose(1, 0, 2) for x in (halves.conj(), halves))
+        covariance = left @ right.transpose(0, 2, 1)
+        each = np.arange(size)
         covariance[:, each, each] = chance * (1 - chance)
         return Winners(log_sum, chance, covariance)
     members = _sets_of_winners(size, int(n_wins))
@@ -239,11 +247,13 @@ def _frequencies(
     angle = 2 * np.pi / n_roots[:, None] * root
     won = chance[:, :, None] * np.exp(1j * angle)
     factors = other[:, :, None] + won
-    weight = np.prod(factors, axis=0) * np.exp(-1j * np.reshape(n_wins, (-1, 1)) * angle)
+    turned = np.exp(-1j * np.reshape(n_wins, (-1, 1)) * angle)
+    weight = np.prod(factors, axis=0) * turned
     weight[:, 1:] *= 2
     weight[2 * root > n_roots[:, None]] = 0
     total = weight.real.sum(axis=1)
-    log_total = np.log(total / n_roots) + np.logaddexp(0, shifted).sum(axis=0) - n_wins * tilt
+    log_total = np.log(total / n_roots) - n_wins * tilt
+    log_total += np.logaddexp(0, shifted).sum(axis=0)
     return log_total, weight / total[:, None], won / factors
 
 
@@ -256,7 +266,8 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
         excess = expit(logits + middle[:, None]).sum(axis=1) - n_wins
         if np.abs(excess).max() < NEAR_ENOUGH:
             break
-        low, high = np.where(excess > 0, low, middle), np.where(excess > 0, middle, high)
+        low = np.where(excess > 0, low, middle)
+        high = np.where(excess > 0, middle, high)
     return middle
 
 
@@ -272,15 +283,15 @@ class KnownWins(QualityModel):
         # 0 of those that say nothing; listed sets are of one number of wins
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
-        runs = blocks.runs(kind, lambda size, _: size**2 if size > LARGEST_LISTED else 2**size)
+        runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
         """Runs of n comparisons, their votes' logits (n, T), which of them won, and how many."""
         for run in self._runs:
-            x, won = (each[run.votes].reshape(-1, run.size) for each in (logits, self._won))
             is_listed = run.size <= LARGEST_LISTED
-            yield run, x, won, run.kind if is_listed else self._n_wins[run.comparisons]
+            n_wins = run.kind if is_listed else self._n_wins[run.comparisons]
+            yield run, run.rows(logits), run.rows(self._won), n_wins
 
     def values(self, logits: Floats, extra: Floats = NOTHING) -> Floats:
         """Log-likelihood of each comparison."""
@@ -296,5 +307,4 @@ class KnownWins(QualityModel):
             found = winners(x, n_wins)
             score[run.votes] = (won - found.chance).ravel()
             entries[self._blocks.pairs(run.votes)] = found.covariance.ravel()
-        extras = NOTHING, np.zeros((len(logits), 0)), np.zeros((0, 0))
-        return Curvature(score, self._blocks.matrix(entries), *extras)
+        return Curvature(score, self._blocks.matrix(entries))

@@ -38,9 +38,9 @@ class Curvature(NamedTuple):
 
     score: Floats
     information: sparse.csr_array
-    extra_score: Floats
-    extra_cross: Floats
-    extra_information: Floats
+    extra_score: Floats = NOTHING
+    extra_cross: Floats | None = None
+    extra_information: Floats = np.zeros((0, 0))
 
 
 class QualityModel:
@@ -87,7 +87,10 @@ class Information:
     @cached_property
     def across(self) -> Floats:
         """The part between leans and extra numbers."""
-        return self.design.T @ self.at.extra_cross
+        cross = self.at.extra_cross
+        if cross is None:
+            return np.zeros((self.design.shape[1], 0))
+        return self.design.T @ cross
 
 
 class Maximum(NamedTuple):
@@ -116,31 +119,36 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     free : array of shape (n_leans, n_free)
         Orthonormal directions in which the likelihood is flat; the leans are returned without them.
     """
-    leans, extra, logits = np.zeros(design.shape[1]), model.start, np.zeros(design.shape[0])
+    logits, leans = map(np.zeros, design.shape)
+    extra, n_leans = model.start, len(leans)
     before, patience, receding = np.nan, PATIENCE, None
     for n in range(STEPS + 1):
         if len(extra) or not n:
             model.settle(logits, extra)
             value = float(model.values(logits, extra).sum())
         information = Information(design, model.curvature(logits, extra))
-        gradient = np.concatenate([design.T @ information.at.score, information.at.extra_score])
+        at = information.at
+        gradient = np.append(design.T @ at.score, at.extra_score)
         size = float(np.abs(gradient).max(initial=0.0))
         # about as precise as Newton's model is, by what the last step left (Eisenstat and Walker)
         least = 0.1 * TOLERANCE / max(size, TOLERANCE)
-        precision = np.clip(np.nan_to_num(size / before, nan=1.0) ** 2, least, LOOSEST)
-        step = _newton_step(information, gradient, free, float(precision))
+        left = np.nan_to_num(size / before, nan=1.0) ** 2
+        precision = float(np.clip(left, least, LOOSEST))
+        step = _newton_step(information, gradient, free, precision)
         before = size
         if size < TOLERANCE:
             patience -= 1
-            is_moving = np.abs(design @ step[: len(leans)]).max(initial=0.0) >= STILL_MOVING
-            receding = step[: len(leans)] if is_moving else None
+            change = design @ step[:n_leans]
+            is_moving = np.abs(change).max(initial=0.0) >= STILL_MOVING
+            receding = step[:n_leans] if is_moving else None
             if not (is_moving and patience):
                 break
         climbed = _climb(model, design, (leans, extra, value), step) if n < STEPS else None
         if climbed is None:
             break
         leans, extra, logits, value = climbed
-    return Maximum(leans - free @ (free.T @ leans), extra, value, size, information, receding)
+    leans = leans - free @ (free.T @ leans)
+    return Maximum(leans, extra, value, size, information, receding)
 
 
 def _newton_step(information: Information, gradient: Floats, free: Floats, precision: float) -> Floats:
@@ -154,7 +162,8 @@ def _newton_step(information: Information, gradient: Floats, free: Floats, preci
     if p <= LARGEST_FACTORED:
         solved = _solved(information.among, free, sides)
     else:
-        solved = np.column_stack([conjugate_gradients(information, side, precision) for side in sides.T])
+        each = [conjugate_gradients(information, side, precision) for side in sides.T]
+        solved = np.column_stack(each)
     bend = information.at.extra_information - across.T @ solved[:, 1:]
     rest = gradient[p:] - across.T @ solved[:, 0]
     extra = np.clip(rest / np.maximum(np.abs(np.diag(bend)), 1e-300), -1.0, 1.0)
@@ -163,9 +172,10 @@ def _newton_step(information: Information, gradient: Floats, free: Floats, preci
 
 def conjugate_gradients(information: Information, side: Floats, precision: float) -> Floats:
     """The leans that the information takes to a vector in its range, up to a relative precision."""
-    among = LinearOperator((len(side), len(side)), matvec=information.times, dtype=np.float64)
+    n = len(side)
+    among = LinearOperator((n, n), information.times, dtype=float)
     scaling = sparse.diags_array(1 / np.maximum(information.diagonal, 1e-300))
-    return cg(among, side, rtol=precision, maxiter=10 * len(side), M=scaling)[0]
+    return cg(among, side, rtol=precision, maxiter=10 * n, M=scaling)[0]
 
 
 def _solved(information: Floats, free: Floats, sides: Floats) -> Floats:

@@ -73,7 +73,8 @@ def log_tilt_ratios(
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
     step = np.asarray(delta, float)[..., None] * grid
-    chose_a, p = np.asarray(chose_a, dtype=bool)[..., None], np.asarray(share, float)[..., None]
+    chose_a = np.asarray(chose_a, bool)[..., None]
+    p = np.asarray(share, float)[..., None]
     # either way of writing it is exact; this one cannot overflow
     with np.errstate(divide="ignore"):
         up = np.logaddexp(np.log1p(-p) - step, np.log(p))
@@ -114,11 +115,11 @@ def log_chance_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
     >>> ratio.mean(axis=0).round(12)
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
-    chose_a = np.asarray(chose_a, dtype=bool)
-    others = np.asarray(wins) - chose_a
-    follows = np.log((1 + others) / (np.asarray(size) - others)) / 2
-    logit = follows[..., None] + np.asarray(delta, float)[..., None] * GRID
-    return np.log(2) - np.logaddexp(0, np.where(chose_a[..., None], -logit, logit))
+    chose_a = np.asarray(chose_a, bool)[..., None]
+    others = np.asarray(wins)[..., None] - chose_a
+    follows = np.log((1 + others) / (np.asarray(size)[..., None] - others)) / 2
+    logit = follows + np.asarray(delta, float)[..., None] * GRID
+    return np.log(2) - np.logaddexp(0, np.where(chose_a, -logit, logit))
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
@@ -161,6 +162,7 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     array([ True,  True, False])
     """
     values = np.asarray(log_e, float)
-    descending = np.sort(values, axis=None)[::-1]
-    needed = np.log(values.size / (alpha * np.arange(1, values.size + 1)))
-    return values >= descending[descending >= needed - 1e-12].min(initial=np.inf)
+    n, descending = values.size, np.sort(values, axis=None)[::-1]
+    needed = np.log(n / (alpha * np.arange(1, n + 1)))
+    enough = descending[descending >= needed - 1e-12]
+    return values >= enough.min(initial=np.inf)
