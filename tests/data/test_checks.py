@@ -16,10 +16,8 @@ def table(n: int = 400, n_annotators: int = 8, share: float = 0.5, seed: int = 0
     rng = np.random.default_rng(seed)
     rows = []
     for c in range(n):
-        texts = {
-            "response_a": "- point" if rng.random() < share else "point",
-            "response_b": "other point",
-        }
+        a = "- point" if rng.random() < share else "point"
+        texts = {"response_a": a, "response_b": "other point"}
         pair = texts | {"prompt": f"p{c}", "comparison_id": f"c{c}"}
         for k in rng.choice(n_annotators, 2, replace=False):
             rows.append(pair | {"winner": rng.choice(["a", "b"]), "annotator": f"person {k}"})

@@ -120,19 +120,6 @@ def test_json_tables(tmp_path, suffix):
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_parquet_is_written_without_dictionaries_and_metadata_of_the_old(tmp_path):
-    frame = pd.DataFrame({"n": range(16), "annotator": pd.Categorical([*PEOPLE, *PEOPLE])})
-    table = pa.Table.from_pandas(frame).replace_schema_metadata({b"note": b"made by Worker-3"})
-    path = tmp_path / "votes.parquet"
-    pq.write_table(table, path)
-    (trace,) = forget(TOM, data=[path])
-    assert trace.what == "2 judgments"
-    left = pq.ParquetFile(path).read()
-    assert left["n"].to_pylist() == [n for n in range(16) if n % 8 != 3]
-    assert (left.schema.metadata, left.schema.field("annotator").type) == (None, pa.string())
-    assert TOM.encode() not in path.read_bytes()
-
-
 def test_without_the_key_the_mapping_or_a_pseudonym_finds_people(judgments, monkeypatch, tmp_path):
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -202,7 +189,9 @@ def made(key, tmp_path_factory) -> Path:
     data.mkdir(parents=True)
     raw.to_csv(data / "votes.csv", index=False)
     raw.to_json(data / "votes.json", orient="records")
-    raw.astype({"annotator": "category"}).to_parquet(data / "votes.parquet")
+    parted = pa.Table.from_pandas(raw.astype({"annotator": "category"}))
+    noted = parted.replace_schema_metadata({b"note": f"checked by {TOM}".encode()})
+    pq.write_table(noted, data / "votes.parquet")
     import_file(data / "votes.csv", table, mapping=root / "who.json")
     read = Judgments.read(table, attributes=[Length()])
     audit(read).write(root / "audit")
@@ -280,6 +269,7 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
     }
     for path in everywhere(project)["data"]:
         assert Judgments.read(path).n_votes == 56
+    assert pq.read_schema(project / "data" / "votes.parquet").field("annotator").type == pa.string()
     assert stat.S_IMODE((project / "forgotten.jsonl").stat().st_mode) == 0o600
     again = forget(TOM, **everywhere(project))
     assert {trace.path.name for trace in again} == {"model"} and len(again) == 4

@@ -92,6 +92,7 @@ def _read_prompts(path: Path) -> None:
         assert prompt.strip() == prompt != "" and is_unicode(prompt)
 
 
+BIAS = {"variant": "class", "learning_rate": 0.01, "warm_start": "offline", "gold_annotators": ["x"]}
 RECIPE = yaml.safe_load(EXAMPLE) | {
     "preset": "paper-0.5b",
     "attributes": [*({"type": kind, **row.example} for kind, row in BUILT_IN.items()), "position"],
@@ -100,12 +101,7 @@ RECIPE = yaml.safe_load(EXAMPLE) | {
     "gradient_checkpointing": "true",
     "lora_target_modules": ["q_proj"],
     "held_out": 0.1,
-    "bias": {
-        "variant": "class",
-        "learning_rate": 0.01,
-        "warm_start": "offline",
-        "gold_annotators": ["x"],
-    },
+    "bias": BIAS,
     "reference": {"sft": True, "num_train_epochs": 1, "balance": ["woman"]},
     "privacy": {"pseudonymise": True},
 }

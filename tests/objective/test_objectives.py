@@ -65,10 +65,7 @@ MADE = [
         {"name": "group_weights", "groups": "annotator", "eta": 0.5, "chunk": 2},
         {"eta": 0.5, "chunk": 2, "n_groups": 5},
     ),
-    (
-        {"name": "group_weights", "groups": "class", "eta": 1.0},
-        {"eta": 1.0, "chunk": 0, "n_groups": 2},
-    ),
+    ({"name": "group_weights", "groups": "class", "eta": 1.0}, {"eta": 1.0, "chunk": 0, "n_groups": 2}),
 ]
 
 

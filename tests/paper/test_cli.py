@@ -26,12 +26,8 @@ def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path,
     out = tmp_path / "new" / "folder"
     result = run("corpus", kind, "--out", out, "--n", 60, "--seed", 3, "--json")
     assert result.exit_code == 0, result.output
-    corpora = [
-        signed.build(bundled.scored_pairs(60), seed)
-        if kind == "signed"
-        else bundled.style_votes(60, seed)
-        for seed in (3, 4)
-    ]
+    pairs, is_signed = bundled.scored_pairs(60), kind == "signed"
+    corpora = [signed.build(pairs, n) if is_signed else bundled.style_votes(60, n) for n in (3, 4)]
     corpus, names = corpora[0], list(corpora[0].judgments.attribute_names)
     read = Judgments.read(out / "judgments.parquet", attributes=corpus.judgments.attributes)
     assert [one.judgments.fingerprint() == read.fingerprint() for one in corpora] == [True, False]

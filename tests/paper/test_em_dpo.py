@@ -9,25 +9,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from scipy.sparse import csr_array
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.objective.objectives import Step
 from badpo_paper import em_dpo
 from badpo_paper.arms import ARMS
-from badpo_paper.em_dpo import (
-    AnnotatorWeights,
-    agreement_types,
-    fit_types,
-    minmax_weights,
-    mixed,
-    mixture_logits,
-    train_types,
-    type_probabilities,
-    vote_halves,
-)
+from tests.objective.test_objectives import step
 
 THIS, THAT = "red cat", "blue dog"  # words that the small tokenizer knows
 SETTINGS = {"n_types": 2, "n_rounds": 3, "round_share": 0.25}
@@ -81,7 +69,7 @@ def kinds(judgments: Judgments) -> np.ndarray:
 
 def fitted(folder: Path, trainer: Trainer, judgments: Judgments | None = None):
     data = judgments or two_kinds()
-    return fit_types(data, SETTINGS, 1, folder, trainer.train, trainer.margins)
+    return em_dpo.fit_types(data, SETTINGS, 1, folder, trainer.train, trainer.margins)
 
 
 # -- the rounds ------------------------------------------------------------------------------------------------
@@ -133,7 +121,7 @@ def test_a_folder_is_of_one_run_from_its_start(tmp_path, monkeypatch):
     def trained(seed: int) -> None:
         monkeypatch.setattr(em_dpo, "run_facts", lambda recipe, prepared: {"seed": seed})
         recipe, stage = SimpleNamespace(training={"seed": seed}), SimpleNamespace(train=two_kinds(3))
-        train_types(ARMS["em_dpo"], {}, recipe, stage, tmp_path, None)
+        em_dpo.train_types(ARMS["em_dpo"], {}, recipe, stage, tmp_path, None)
 
     def interrupted(*given):
         raise InterruptedError
@@ -154,11 +142,11 @@ def test_types_need_identities(tmp_path):
 
 def test_halves_are_halves_of_everyone():
     annotator = np.random.default_rng(0).integers(7, size=500)
-    half = vote_halves(annotator, seed=3)
+    half = em_dpo.vote_halves(annotator, seed=3)
     counts = [np.bincount(half[annotator == k], minlength=2) for k in range(7)]
     assert all(0 <= zeros - ones <= 1 for zeros, ones in counts)
-    np.testing.assert_array_equal(half, vote_halves(annotator, seed=3))
-    assert not np.array_equal(half, vote_halves(annotator, seed=4))
+    np.testing.assert_array_equal(half, em_dpo.vote_halves(annotator, seed=3))
+    assert not np.array_equal(half, em_dpo.vote_halves(annotator, seed=4))
 
 
 # -- the start -------------------------------------------------------------------------------------------------
@@ -178,15 +166,15 @@ def test_a_start_that_meets_no_type_does_not_decide():
     """Six types of four: several k-means starts out of ten put two centers into one type."""
     kind, table = of_kinds(2000, 6, 4, 6)
     for seed in range(8):
-        assert agreement_types(table, 6, seed=seed).tolist() == kind.tolist()
+        assert em_dpo.agreement_types(table, 6, seed=seed).tolist() == kind.tolist()
 
 
 def test_few_annotators_and_few_common_comparisons():
     pair = csr_array([[1.0, 1.0]])
-    assert agreement_types(pair, 1, seed=0).tolist() == [0, 0]
-    assert set(agreement_types(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
+    assert em_dpo.agreement_types(pair, 1, seed=0).tolist() == [0, 0]
+    assert set(em_dpo.agreement_types(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
     with pytest.raises(ConfigError, match="3 types"):
-        agreement_types(pair, 3, seed=0)
+        em_dpo.agreement_types(pair, 3, seed=0)
 
 
 # -- the E-step and the weights of a type ----------------------------------------------------------------------
@@ -199,28 +187,23 @@ def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
     for _, vote in judgments.votes.iterrows():
         likelihood[vote["annotator"]] /= 1 + np.exp(-vote["sign"] * margins[vote["comparison"]])
     expected = share * likelihood / (share * likelihood).sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(type_probabilities(margins, judgments, share), expected)
+    np.testing.assert_allclose(em_dpo.type_probabilities(margins, judgments, share), expected)
     # no type is lost for good
-    gamma = type_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
+    gamma = em_dpo.type_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
     np.testing.assert_allclose(gamma.sum(axis=1), 1.0)
     assert gamma.min() == pytest.approx(1e-6, rel=1e-3)
 
 
-def step(*annotator, weight=1.0) -> Step:
-    ones, people = torch.ones(len(annotator)), torch.tensor(annotator, dtype=torch.long)
-    return Step(ones, annotator=people, delta=0 * ones[:, None], vote_weight=ones * torch.tensor(weight))
-
-
 def test_annotator_weights_are_a_weighted_dpo():
-    objective = AnnotatorWeights([0.75, 0.5, 0.25], [0, 1, 2, 1])
-    weights, normaliser = objective(step(0, 1, 2, 1, weight=[1.0, 1.0, 1.0, 2.0]))
+    objective = em_dpo.AnnotatorWeights([0.75, 0.5, 0.25], [0, 1, 2, 1])
+    weights, normaliser = objective(step([0, 1, 2, 1], [1.0, 1.0, 1.0, 2.0]))
     assert weights.tolist() == [1.5, 1.0, 0.5, 2.0] and normaliser == 5
     # a step without anyone of the type moves nothing
-    weights, normaliser = AnnotatorWeights([1.0, 0.0], [0, 1])(step(1, 1, 1))
+    weights, normaliser = em_dpo.AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
     assert (weights / normaliser == 0).all()
-    assert AnnotatorWeights([1.0, 1.0], [0, 1])(step())[1] == 0
+    assert em_dpo.AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
     with pytest.raises(ValueError, match="no vote has a weight"):
-        AnnotatorWeights([1.0, 0.0], [1, 1])
+        em_dpo.AnnotatorWeights([1.0, 0.0], [1, 1])
 
 
 # -- the mixture -----------------------------------------------------------------------------------------------
@@ -246,7 +229,7 @@ def test_games_solved_by_hand(regrets, expected):
     own = np.arange(len(expected))[:, None]
     for scale in (1.0, 1e-6, 1e6):
         np.testing.assert_allclose(
-            minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6
+            em_dpo.minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6
         )
 
 
@@ -257,10 +240,10 @@ def test_a_vote_is_predicted_by_the_annotators_own_types():
     certain = np.stack([~second, second], axis=1) * (1 - 2e-6) + 1e-6
     own = np.where(second, -1, 1)[votes["annotator"]] * u[votes["comparison"]]
     np.testing.assert_allclose(
-        mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4
+        em_dpo.mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4
     )
     even = np.full((10, 2), 0.5)
-    np.testing.assert_allclose(mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
+    np.testing.assert_allclose(em_dpo.mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
 
 
 def test_means_of_readouts():
@@ -268,4 +251,4 @@ def test_means_of_readouts():
     other = one | {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0}
     rates = {"rate": pytest.approx(0.3), "se": None}
     expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
-    assert mixed([one, other], np.array([0.75, 0.25])) == expected
+    assert em_dpo.mixed([one, other], np.array([0.75, 0.25])) == expected

@@ -10,16 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForSequenceClassification,
-)
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from badpo.anchoring import anchor
 from badpo.anchoring import source as anchor_source
@@ -50,25 +41,16 @@ from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small, suite
 from tests.paper.test_schedule import FRESH, SigningBench
 
-SHAPE = {
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-}
-MODELS = {
-    "small": (Qwen2Config, Qwen2ForCausalLM),
-    "large": (LlamaConfig, LlamaForCausalLM),
-    "other": (MistralConfig, MistralForCausalLM),
-}
+SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 2048}
+MODELS = {"small": "Qwen2", "large": "Llama", "other": "Mistral"}
 
 
-def saved(config, architecture, tokenizer, folder: Path, **more) -> Path:
+def saved(kind: str, makes, tokenizer, folder: Path, **more) -> Path:
     torch.manual_seed(0)
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "eos_token_id", "bos_token_id")}
-    architecture(config(vocab_size=len(tokenizer), **SHAPE, **ids, **more)).save_pretrained(folder)
+    config = getattr(transformers, f"{kind}Config")(vocab_size=len(tokenizer), **SHAPE, **ids, **more)
+    makes.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -87,13 +69,13 @@ SHORT = {"max_steps": 4, "gradient_accumulation_steps": 2}
 def stand_ins(tmp_path):
     """The paper's scale on local folders: three models, a judge, and bundled votes for the public ones."""
     keys = {}
-    for model, (config, architecture) in MODELS.items():
-        folder = saved(config, architecture, tokenizer_of(model), tmp_path / model)
+    for model, kind in MODELS.items():
+        folder = saved(kind, AutoModelForCausalLM, tokenizer_of(model), tmp_path / model)
         reference = PAPER[model]["reference"] | {"max_steps": 2}
         named = {"model_name_or_path": str(folder), "reference": reference}
         keys[model] = {**PAPER[model], **SHORT, **named}
     tokenizer, more = tokenizer_of("small"), {"head_dim": 8, "num_labels": 1}
-    judge = saved(Qwen3Config, Qwen3ForSequenceClassification, tokenizer, tmp_path / "judge", **more)
+    judge = saved("Qwen3", AutoModelForSequenceClassification, tokenizer, tmp_path / "judge", **more)
     return replace(ON_BUNDLED, keys=keys, decoding=Decoding(max_new_tokens=8), judge=str(judge))
 
 
@@ -110,12 +92,8 @@ def test_a_run_has_the_settings_of_its_preset_and_of_the_suites(model, tmp_path,
         recipe = run_recipe(Condition("pooled"), ARMS["pooled"], 42, stage)
         args = recipe.arguments()
         assert supervised_arguments(tmp_path).bf16 is args.bf16 is has_bf16
-        assert (args.max_steps, args.beta, args.batching, args.encoding) == (
-            1000,
-            0.1,
-            "random",
-            "paper",
-        )
+        settings = (args.max_steps, args.beta, args.batching, args.encoding)
+        assert settings == (1000, 0.1, "random", "paper")
 
 
 @pytest.mark.parametrize("family", list(MODELS))

@@ -15,10 +15,7 @@ from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.training.inputs import build_bias
 from badpo_paper.reward_model import BiasedRewardTrainer, reward_rows
 from tests import tiny
-
-
-def judgments(**options) -> Judgments:
-    return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
+from tests.training.tiny_runs import PLAIN, judgments
 
 
 def model() -> Qwen2ForSequenceClassification:
@@ -28,11 +25,7 @@ def model() -> Qwen2ForSequenceClassification:
     return Qwen2ForSequenceClassification(config)
 
 
-SETTINGS = {
-    **{"per_device_train_batch_size": 8, "max_steps": 6, "learning_rate": 1e-3, "seed": 7},
-    **{"use_cpu": True, "bf16": False, "gradient_checkpointing": False},
-    **{"report_to": "none", "save_strategy": "no", "disable_tqdm": True},
-}
+SETTINGS = PLAIN | {"max_steps": 6, "learning_rate": 1e-3, "seed": 7, "save_strategy": "no"}
 
 
 def trainer(folder, data: Judgments, bias: BiasTerm, rate=1e-2, **options) -> BiasedRewardTrainer:

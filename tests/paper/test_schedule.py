@@ -30,16 +30,7 @@ from badpo_paper.reproduce import run_suites
 from badpo_paper.schedule import execute, silent
 from badpo_paper.suites import LORA, Condition, Offset, Panel, Row, Suite
 from tests.paper.conftest import count_training
-from tests.paper.suite_scale import (
-    DECODING,
-    HELD_OUT,
-    KEYS,
-    SIGNED,
-    STYLE,
-    dataset,
-    small,
-    suite,
-)
+from tests.paper.suite_scale import DECODING, HELD_OUT, KEYS, SIGNED, STYLE, dataset, small, suite
 from tests.runs.recipes import log_lines
 
 DPO, POOLED, LENGTH = Condition("dpo"), Condition("pooled"), Condition("pooled", "length")
@@ -82,9 +73,8 @@ def test_a_run_of_other_settings_under_one_name_is_refused_with_a_list(finished,
     assert set(schedule.plan(same)["states"].values()) == {"done"}
     trained = count_training(monkeypatch)
     other = Condition("dpo", overrides=(("beta", 0.5), ("bias.learning_rate", 0.3)))
-    with pytest.raises(
-        ConfigError, match="dpo-s42 holds a run with other data or settings: beta was 0.1, is now"
-    ):
+    told = "dpo-s42 holds a run with other data or settings: beta was 0.1, is now"
+    with pytest.raises(ConfigError, match=told):
         run_suites(small(finished, suite(other)), silent)
     monkeypatch.setattr(Condition, "name", "pooled-length")
     for arm, overrides, told in (

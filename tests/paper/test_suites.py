@@ -48,13 +48,10 @@ def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
     panels = {(panel.label, panel.title): panel for panel in every}
     for label, by_title in paper_numbers().items():
         for title, rows in by_title.items():
-            panel = panels[label, title]
+            panel, place = panels[label, title], (label, title)
             labels = {REFERENCE, panel.truth, *(row.label for row in panel.rows)}
-            assert set(rows) <= OTHER_ROWS.get(panel.of, labels), (label, title)
-            assert {column for row in rows.values() for column in row} <= set(panel.columns), (
-                label,
-                title,
-            )
+            assert set(rows) <= OTHER_ROWS.get(panel.of, labels), place
+            assert {column for row in rows.values() for column in row} <= set(panel.columns), place
     spreads = {label: panel.spread for (label, _), panel in panels.items()}
     expected = dict.fromkeys(("names_v3", "multipref", "formatting", "mistral"), "t95")
     expected |= {"abl_names_v3": "sd", "abl_multipref": "sd"}

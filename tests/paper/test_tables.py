@@ -282,11 +282,8 @@ def test_every_format_says_the_same(signed):
 
 def test_every_format_has_the_footnotes_of_its_rows(style):
     whole = SUITES["multipref-ablation"].panels[0]
-    facts = {
-        "rdpo": {"fixed": 0.01},
-        "rdpo_words": {"fixed": 0.01},
-        "length_pooled": {"length_unit": 12.72},
-    }
+    fixed = {"fixed": 0.01}
+    facts = {"rdpo": fixed, "rdpo_words": fixed, "length_pooled": {"length_unit": 12.72}}
     shown = tuple(row for row in whole.rows if row.condition.arm in facts)
     for row in shown:
         write(style, row.condition.name, tokens(20.0))

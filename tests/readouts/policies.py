@@ -6,16 +6,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import (
-    GPT2Config,
-    GPT2LMHeadModel,
-    MistralConfig,
-    MistralForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from badpo.training.encoding import encode_prompts
 
@@ -33,20 +26,14 @@ def tokenizer() -> PreTrainedTokenizerFast:
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=330,
-        special_tokens=["<pad>", "<end>", "<user>", "<assistant>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    marks, letters = ["<pad>", "<end>", "<user>", "<assistant>"], pre_tokenizers.ByteLevel.alphabet()
+    known = dict(special_tokens=marks, initial_alphabet=letters)
+    trainer = trainers.BpeTrainer(vocab_size=330, show_progress=False, **known)
     signatures = "\n\n\u2014 Emily Clark\n\n\u2014 Malik Moore\n\n\u2014 Malika Moore"
     core.train_from_iterator([*ANSWERS, signatures] * 3, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        pad_token="<pad>",
-        eos_token="<end>",
-        chat_template="{% for m in messages %}<user>{{ m['content'] }}{% endfor %}<assistant>",
-    )
+    template = "{% for m in messages %}<user>{{ m['content'] }}{% endfor %}<assistant>"
+    ends = {"pad_token": "<pad>", "eos_token": "<end>"}
+    return PreTrainedTokenizerFast(tokenizer_object=core, chat_template=template, **ends)
 
 
 SHAPE = {"vocab_size": 330, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -54,25 +41,27 @@ SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "initializer_range
 SHAPE["eos_token_id"] = 1
 
 
-def qwen2(**changes) -> Qwen2ForCausalLM:
+def made(config):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config).eval()
+
+
+def qwen2(**changes):
     """Grouped-query attention and rotary positions."""
-    torch.manual_seed(0)
     settings = SHAPE | {"max_position_embeddings": 256, "pad_token_id": 0} | changes
-    return Qwen2ForCausalLM(Qwen2Config(**settings)).eval()
+    return made(transformers.Qwen2Config(**settings))
 
 
-def gpt2() -> GPT2LMHeadModel:
+def gpt2():
     """Learned absolute positions."""
-    torch.manual_seed(0)
     shape = {"vocab_size": 330, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256}
-    config = GPT2Config(**shape, initializer_range=0.3, eos_token_id=1, bos_token_id=1)
-    return GPT2LMHeadModel(config).eval()
+    ends = {"initializer_range": 0.3, "eos_token_id": 1, "bos_token_id": 1}
+    return made(transformers.GPT2Config(**shape, **ends))
 
 
-def mistral_with_window() -> MistralForCausalLM:
+def mistral_with_window():
     """Attention that sees the last eight tokens only."""
-    torch.manual_seed(0)
-    return MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=8)).eval()
+    return made(transformers.MistralConfig(**SHAPE, sliding_window=8))
 
 
 def answers(tok, n: int = 6) -> list[SimpleNamespace]:

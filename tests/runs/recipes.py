@@ -19,17 +19,7 @@ def save_model(folder: Path, n_tokens: int = 64, chat_template: str | None = tin
     import torch
 
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=n_tokens,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        pad_token_id=0,
-        eos_token_id=1,
-        initializer_range=0.2,
-    )
-    LlamaForCausalLM(config).save_pretrained(folder)
+    LlamaForCausalLM(LlamaConfig(vocab_size=n_tokens, **tiny.SIZES)).save_pretrained(folder)
     tokenizer = tiny.tokenizer()
     tokenizer.chat_template = chat_template
     tokenizer.save_pretrained(folder)
@@ -57,15 +47,9 @@ def write_recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> 
         "dataset_name": str(folder / "votes.jsonl"),
         "output_dir": str(folder / "runs"),
         "reference_cache": str(folder / "cache"),
-        "attributes": ["length"],
-        "held_out": 0.2,
-        "max_steps": 4,
-        "save_steps": 2,
-        "learning_rate": 1e-3,
-        "use_cpu": True,
-        "gradient_checkpointing": False,
-        "report_to": "none",
-        "disable_tqdm": True,
+        **{"attributes": ["length"], "held_out": 0.2},
+        **{"max_steps": 4, "save_steps": 2, "learning_rate": 1e-3},
+        **{"use_cpu": True, "gradient_checkpointing": False, "report_to": "none", "disable_tqdm": True},
     }
     path = folder / "run.yaml"
     path.write_text(yaml.safe_dump({k: v for k, v in (keys | changes).items() if v is not None}))
@@ -80,14 +64,9 @@ def recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> Recipe
 def as_trl(votes: pd.DataFrame) -> pd.DataFrame:
     """The votes as ``prompt, chosen, rejected``, the annotator kept."""
     chose_a = votes["winner"] == "a"
-    return pd.DataFrame(
-        {
-            "prompt": votes["prompt"],
-            "chosen": votes["response_a"].where(chose_a, votes["response_b"]),
-            "rejected": votes["response_b"].where(chose_a, votes["response_a"]),
-            "annotator": votes["annotator"],
-        }
-    )
+    a, b = votes["response_a"], votes["response_b"]
+    sides = votes.assign(chosen=a.where(chose_a, b), rejected=b.where(chose_a, a))
+    return sides[["prompt", "chosen", "rejected", "annotator"]]
 
 
 def as_chat(votes: pd.DataFrame) -> pd.DataFrame:

@@ -50,8 +50,13 @@ def test_readouts_are_written_and_returned(run):
         assert (shares[0], shares[-1]) == (0.0, 1.0) and shares == sorted(shares)
 
 
-def test_an_untrained_policy_is_its_reference(tmp_path):
-    readouts = run_and_measure(tmp_path, learning_rate=0.0, bias="none", attributes=None)
+ADAPTER = {"use_peft": True, "lora_target_modules": "all-linear"}
+SUPERVISED = {"reference": {"sft": True, "learning_rate": 1e-2}}
+
+
+@pytest.mark.parametrize("kind", [{}, ADAPTER, ADAPTER | SUPERVISED], ids=["whole", "adapter", "sft"])
+def test_an_untrained_policy_is_its_reference(tmp_path, kind):
+    readouts = run_and_measure(tmp_path, learning_rate=0.0, bias="none", attributes=None, **kind)
     assert (readouts["arm"], readouts["theta"], readouts["votes"]) == ("dpo", {}, {})
     assert readouts["kl"]["per_token"] == pytest.approx(0, abs=1e-6)
     # every margin is zero, and a margin of zero predicts nobody
@@ -74,14 +79,6 @@ def test_the_reference_is_measured_once_for_all_runs_and_again_where_it_is_anoth
     run_and_measure(tmp_path, max_steps=1, bias="none")
     after = json.loads(path.read_text())
     assert after["measured"] != before["measured"] and after["tokens"] != before["tokens"]
-
-
-@pytest.mark.parametrize("sft", [False, True])
-def test_an_adapter_is_measured_on_the_model_it_was_trained_on(tmp_path, sft):
-    options = {"reference": {"sft": sft, "learning_rate": 1e-2}, "lora_target_modules": "all-linear"}
-    readouts = run_and_measure(tmp_path, use_peft=True, learning_rate=0.0, bias="none", **options)
-    # an adapter that was not trained leaves exactly the reference
-    assert readouts["kl"]["per_token"] == pytest.approx(0, abs=1e-6)
 
 
 def test_one_held_out_prompt_of_chat_messages(tmp_path):

@@ -5,12 +5,7 @@ import pytest
 from scipy.special import logsumexp
 
 from badpo.theory.summaries import log_odds_distance
-from badpo.theory.tilt import (
-    fit_calibration,
-    shift_to_targets,
-    tilted_probabilities,
-    tilted_rates,
-)
+from badpo.theory.tilt import fit_calibration, shift_to_targets, tilted_probabilities, tilted_rates
 
 # woman, black: the four cells, as in the pool of names
 CELLS = np.array([[1, 1], [1, 0], [0, 1], [0, 0]])
@@ -84,27 +79,24 @@ def test_the_papers_calibration_line():
 LOGS, CARRIES = prompts(3)
 WOMAN = CARRIES[:, 0]
 NAMES = ["woman", "other"]
+NOBODY, EVERYBODY, NO_WOMAN = (np.stack([WOMAN, x], 1) for x in (0 * WOMAN, 0 * WOMAN + 1, 1 - WOMAN))
+BROKEN = np.where(LOGS[1, 2] == LOGS, np.nan, LOGS)
 ONE_OF_THREE = np.log([[0.6, 0.3, 0.1]])
+OUTSIDE = [
+    ((LOGS, CARRIES, [x, 0.5], NAMES), "woman: the target .* strictly between")
+    for x in (0, 1, -0.1, 1.5, np.nan)
+]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *(
-            ((LOGS, CARRIES, [x, 0.5], NAMES), "woman: the target .* strictly between")
-            for x in (0, 1, -0.1, 1.5, np.nan)
-        ),
-        ((LOGS, np.stack([WOMAN, 0 * WOMAN], 1), [0.5, 0.5], NAMES), "other: no choice carries it"),
-        (
-            (LOGS, np.stack([WOMAN, 0 * WOMAN + 1], 1), [0.5, 0.5], NAMES),
-            "other: every choice carries it",
-        ),
+        *OUTSIDE,
+        ((LOGS, NOBODY, [0.5, 0.5], NAMES), "other: no choice carries it"),
+        ((LOGS, EVERYBODY, [0.5, 0.5], NAMES), "other: every choice carries it"),
         ((np.where(WOMAN == 1, -np.inf, LOGS), WOMAN, 0.5), "attribute 0: the policy never produces it"),
         ((np.where(WOMAN == 0, -800.0, LOGS), WOMAN, 0.5), "attribute 0: the policy always produces it"),
-        (
-            (LOGS, np.stack([WOMAN, 1 - WOMAN], 1), [0.5, 0.6], NAMES),
-            "woman, other cannot hold together",
-        ),
+        ((LOGS, NO_WOMAN, [0.5, 0.6], NAMES), "woman, other cannot hold together"),
         # nobody is both, so the two rates cannot add up to more than one
         ((ONE_OF_THREE, np.array([[1, 0], [0, 1], [0, 0]]), [0.7, 0.7]), "cannot hold together"),
     ],
@@ -117,10 +109,7 @@ def test_targets_out_of_reach_are_refused(arguments, words):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (
-            (np.where(LOGS[1, 2] == LOGS, np.nan, LOGS), CARRIES, [0, 0]),
-            "prompt 1 has a log-probability that is NaN",
-        ),
+        ((BROKEN, CARRIES, [0, 0]), "prompt 1 has a log-probability that is NaN"),
         ((LOGS, CARRIES * 2, [0, 0]), "carries must be 1"),
         ((LOGS, CARRIES[1:], [0, 0]), r"shapes \(3, 12\) and \(11, 2\)"),
     ],

@@ -16,17 +16,11 @@ from pathlib import Path
 
 import pandas as pd
 import torch
+import transformers
 import yaml
 from accelerate.state import AcceleratorState, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
-from transformers import (
-    CLIPVisionConfig,
-    LlamaConfig,
-    LlavaConfig,
-    LlavaForConditionalGeneration,
-    TrainerCallback,
-)
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -75,7 +69,7 @@ OBJECTIVES = {
 }
 
 
-class Fault(TrainerCallback):
+class Fault(transformers.TrainerCallback):
     """What goes wrong at a step: killed, a margin or gradient NaN from then on, theta infinite, or weights moved."""
 
     def __init__(self, run: BADPOTrainer, step: int, kind: str):
@@ -120,24 +114,15 @@ def settings(asked: Options) -> dict:
     # an uneven step has fewer comparisons than micro-batches, so that some processes get empty ones
     per_device, accumulation = (1, 8) if asked.uneven else (2, 4)
     # what the shipped configuration says, for processes that no launcher has told
-    shipped = yaml.safe_load((ROOT / "examples" / "accelerate" / "fsdp2.yaml").read_text())[
-        "fsdp_config"
-    ]
-    sharded = {"fsdp": True, "fsdp_config": shipped} if asked.fsdp and world > 1 else {}
-    return dict(
-        per_device_train_batch_size=per_device,
-        per_device_eval_batch_size=3,
-        gradient_accumulation_steps=accumulation // world,
-        batching=asked.batching,
-        bias=asked.bias,
-        save_strategy="steps",
-        save_steps=2,
-        eval_strategy="steps" if asked.evaluate else "no",
-        eval_steps=2,
-        bf16=asked.bf16,
-        router_aux_loss_coef=0.5 if asked.experts else None,
-        **sharded,
-    )
+    shipped = yaml.safe_load((ROOT / "examples" / "accelerate" / "fsdp2.yaml").read_text())
+    sharded = {"fsdp": True, "fsdp_config": shipped["fsdp_config"]} if asked.fsdp and world > 1 else {}
+    sizes = dict(per_device_train_batch_size=per_device, per_device_eval_batch_size=3)
+    sizes |= dict(gradient_accumulation_steps=accumulation // world)
+    times = dict(save_strategy="steps", save_steps=2, eval_steps=2)
+    times |= dict(eval_strategy="steps" if asked.evaluate else "no")
+    own = dict(batching=asked.batching, bias=asked.bias, bf16=asked.bf16)
+    own |= dict(router_aux_loss_coef=0.5 if asked.experts else None)
+    return sizes | times | own | sharded
 
 
 def divide_on_processors() -> None:
@@ -160,11 +145,11 @@ def multimodal():
     """A Llava of two layers: text does not go through its vision tower."""
     sizes = dict(hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4)
     torch.manual_seed(0)
-    text = LlamaConfig(vocab_size=64, pad_token_id=0, eos_token_id=1, initializer_range=0.2, **sizes)
-    vision = CLIPVisionConfig(image_size=28, patch_size=14, **sizes)
-    return LlavaForConditionalGeneration(
-        LlavaConfig(text_config=text, vision_config=vision, image_token_index=60)
-    )
+    tokens = dict(vocab_size=64, pad_token_id=0, eos_token_id=1, initializer_range=0.2)
+    text = transformers.LlamaConfig(**tokens, **sizes)
+    vision = transformers.CLIPVisionConfig(image_size=28, patch_size=14, **sizes)
+    config = transformers.LlavaConfig(text_config=text, vision_config=vision, image_token_index=60)
+    return transformers.LlavaForConditionalGeneration(config)
 
 
 def train(folder: Path, asked: Options) -> None:

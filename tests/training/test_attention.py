@@ -21,7 +21,7 @@ from badpo.training.attention import (
     tree_attention_forward,
     unsupported_reason,
 )
-from badpo.training.logprobs import _token_logps, on_device
+from badpo.training.logprobs import _token_logps, attach, on_device
 from badpo.training.packing import packed_comparisons
 from tests import tiny
 from tests.training.test_packing import comparisons
@@ -304,17 +304,17 @@ def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refuse
             packed_margins(moe, mixed())
 
 
-def test_left_padded_generation_is_exact_while_switched_on(model):
+def test_left_padded_generation_is_exact_while_attached_and_switched_on(model):
     ids = torch.tensor([[0, 0, 0, 5, 9], [4, 8, 7, 6, 3]])
     batch = {"input_ids": ids, "attention_mask": (ids != 0).long()}
     model.eval()
     wanted = dict(max_new_tokens=6, do_sample=False, output_logits=True, return_dict_in_generate=True)
     expected = model.generate(**batch, **wanted)
     unpadded = model.generate(input_ids=ids[:1, 3:], **wanted)
-    with tree_attention(model):
-        packed_margins(model, mixed()).sum().backward()
-        actual = model.generate(**batch, **wanted)
-    model.zero_grad()
+    attached = attach(copy.deepcopy(model))
+    with tree_attention(attached):
+        packed_margins(attached, mixed()).sum().backward()
+        actual = attached.generate(**batch, **wanted)
     assert torch.equal(actual.sequences, expected.sequences)
     assert all(torch.equal(x, y) for x, y in zip(actual.logits, expected.logits, strict=True))
     assert relative(actual.logits[0][0], unpadded.logits[0][0]) <= TOLERANCE

@@ -29,16 +29,9 @@ def encoded(data: Judgments) -> EncodedJudgments:
 
 
 def sampler(data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:
-    args = types.SimpleNamespace(
-        batching="random",
-        step_size=batch_size,
-        gradient_accumulation_steps=micro_batches,
-        seed=seed,
-        data_seed=None,
-        process_index=rank,
-        world_size=world,
-    )
-    return StepSampler(encoded(data), args)
+    sizes = dict(batching="random", step_size=batch_size, gradient_accumulation_steps=micro_batches)
+    place = dict(seed=seed, data_seed=None, process_index=rank, world_size=world)
+    return StepSampler(encoded(data), types.SimpleNamespace(**sizes, **place))
 
 
 def steps(planned: StepSampler, micro_batches: int) -> list[list[list[int]]]:

@@ -226,10 +226,8 @@ def test_facts_are_what_is_read_back(tmp_path):
     terms = map(with_fixed, (0.0, 0.5, 1.0))
     fixed = [trainer(tmp_path, bias_term=term).facts["fixed part of theta"] for term in terms]
     assert fixed[0] == "none" and len(set(fixed)) == 3
-    assert changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2}) == {
-        "new": "new was None, is now 2",
-        "old": "old was 1, is now None",
-    }
+    found = changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2})
+    assert found == {"new": "new was None, is now 2", "old": "old was 1, is now None"}
 
 
 def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypatch, caplog):

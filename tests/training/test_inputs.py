@@ -14,21 +14,9 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.training import inputs
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_comparisons
-from badpo.training.inputs import (
-    build_bias,
-    disable_dropout,
-    encode_judgments,
-    evaluation_judgments,
-    given_reference,
-    gold_annotators,
-    gold_cross_votes,
-    leans_above_gold,
-    load_model,
-    require_matching_bias,
-    with_adapter,
-)
 from tests import tiny
 from tests.training.tiny_runs import judgments, trained, trainer
 
@@ -50,21 +38,23 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
     frame, tokenizer = tiny.votes(n_comparisons=6), tiny.tokenizer()
     frame.loc[frame["comparison_id"].isin(["c1", "c4"]), "prompt"] = "the " * 30
     data = Judgments.read(frame)
-    kept, encoded, findings = encode_judgments(data, tokenizer, arguments(max_length=25))
+    kept, encoded, findings = inputs.encode_judgments(data, tokenizer, arguments(max_length=25))
     assert kept.comparisons["comparison_id"].tolist() == ["c0", "c2", "c3", "c5"]
     assert kept.n_votes == 12 and len(encoded) == 4
     for i, text in enumerate(kept.comparisons["response_a"]):
         whole = tokenizer(kept.comparisons["prompt"].iloc[i] + text)["input_ids"]
         assert np.concatenate(encoded.pairs[2 * i]).tolist() == [*whole, 1]
     assert [(found.code, found.count) for found in findings] == [("W140", 2)]
-    whole, encoded, findings = encode_judgments(data, tokenizer, arguments())
+    whole, encoded, findings = inputs.encode_judgments(data, tokenizer, arguments())
     assert whole is data and len(encoded) == 6 and findings == []
-    _, encoded, _ = encode_judgments(data, tokenizer, arguments(encoding="paper", max_prompt_length=3))
+    _, encoded, _ = inputs.encode_judgments(
+        data, tokenizer, arguments(encoding="paper", max_prompt_length=3)
+    )
     expected = encode_comparisons(data.comparisons, tokenizer, "paper", None, 3)
     for pair, wanted in zip(encoded.pairs, expected.pairs, strict=True):
         assert all(map(np.array_equal, pair, wanted))
     with pytest.raises(DataError, match="(?s)E140.*every prompt has 3 tokens or more"):
-        encode_judgments(data, tokenizer, arguments(max_length=3))
+        inputs.encode_judgments(data, tokenizer, arguments(max_length=3))
 
 
 def test_votes_without_any_difference_are_refused(tmp_path):
@@ -77,20 +67,20 @@ def test_votes_without_any_difference_are_refused(tmp_path):
 def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
     others = tiny.votes(n_comparisons=12).iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
-    mapped = evaluation_judgments(alone, train)
+    mapped = inputs.evaluation_judgments(alone, train)
     names = np.array([*people(train), "nobody"])  # -1 is the last
     before = np.array(people(alone))[alone.votes["annotator"]]
     expected = np.where(np.isin(before, names), before, "nobody")
     assert names[mapped.votes["annotator"]].tolist() == expected.tolist() and "nobody" in expected
     held_out = train.split(0.25)[1]
-    assert evaluation_judgments(held_out, train).votes.equals(held_out.votes)
+    assert inputs.evaluation_judgments(held_out, train).votes.equals(held_out.votes)
 
 
 def test_evaluation_data_are_measured_on_the_training_attributes():
     frame, train = tiny.votes(n_comparisons=12), judgments(n_comparisons=12)
     measured = (Judgments.read(frame, attributes=given) for given in ([LengthWords(threshold=2)], []))
     for data in (frame, *measured):
-        mapped = evaluation_judgments(data, train)
+        mapped = inputs.evaluation_judgments(data, train)
         assert mapped.attribute_names == ("length",)
         assert np.array_equal(mapped.delta, train.delta)
 
@@ -100,24 +90,24 @@ def test_evaluation_data_are_measured_on_the_training_attributes():
 
 def test_a_bias_term_is_of_the_annotators_and_attributes_of_its_judgments():
     data = judgments()
-    by_class = build_bias(data, "class", "zero")
+    by_class = inputs.build_bias(data, "class", "zero")
     assert by_class.classes == tuple(dict.fromkeys(data.annotators["annotator_class"]))
     assert by_class.parts == VARIANTS["class"]
-    require_matching_bias(by_class, data)
+    inputs.require_matching_bias(by_class, data)
     names = people(data)
     others = [(["length"], names[::-1]), (["tone"], names), (["length"], names[1:])]
     for attributes, annotators in others:
         with pytest.raises(ConfigError, match="both must be the same and in the same order"):
-            require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
+            inputs.require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
     pooled = BiasTerm(data.attribute_names, names, VARIANTS["pooled"])
     with pytest.raises(ConfigError, match="names 2 annotators, and the bias term given holds 0 at zero"):
-        require_matching_bias(pooled, data, pseudonyms(GOLD))
+        inputs.require_matching_bias(pooled, data, pseudonyms(GOLD))
 
 
 def test_a_warm_start_is_the_offline_estimate():
     data = judgments()
     [estimate] = data.offline_log_odds()
-    theta = build_bias(data, "shared_mean", "offline").theta().ravel().tolist()
+    theta = inputs.build_bias(data, "shared_mean", "offline").theta().ravel().tolist()
     assert theta == pytest.approx([estimate.log_odds] * data.n_annotators)
     assert estimate.log_odds > 0
 
@@ -131,11 +121,11 @@ def test_the_audits_start_is_read_on_swap_pairs():
     data = Judgments.read(rows, attributes=[Emoji()])
     kinds = [("real", "swap")[text.endswith("?")] for text in data.comparisons["prompt"]]
     kinded = replace(data, comparisons=data.comparisons.assign(kind=kinds))
-    theta = build_bias(kinded, "shared_mean", "audit").theta().ravel().tolist()
+    theta = inputs.build_bias(kinded, "shared_mean", "audit").theta().ravel().tolist()
     assert theta == pytest.approx([np.log(3)] * 3, abs=1e-6)
-    offline = build_bias(kinded, "shared_mean", "offline").theta()[0, 0].item()
+    offline = inputs.build_bias(kinded, "shared_mean", "offline").theta()[0, 0].item()
     assert abs(offline - np.log(3)) > 0.1
-    assert build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(offline)
+    assert inputs.build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(offline)
 
 
 # -- gold annotators: who they are, where theta starts, and that theirs stays at zero --------------------------------
@@ -144,14 +134,14 @@ def test_the_audits_start_is_read_on_swap_pairs():
 def test_gold_annotators_are_named_by_ids_or_pseudonyms():
     frame = tiny.votes()
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    gold = gold_annotators(data, GOLD)
+    gold = inputs.gold_annotators(data, GOLD)
     np.testing.assert_array_equal(gold, np.isin(people(data), pseudonyms(GOLD)))
-    np.testing.assert_array_equal(gold_annotators(data, pseudonyms(GOLD)), gold)
-    assert gold.sum() == 2 and not gold_annotators(data, []).any()
+    np.testing.assert_array_equal(inputs.gold_annotators(data, pseudonyms(GOLD)), gold)
+    assert gold.sum() == 2 and not inputs.gold_annotators(data, []).any()
     words = frame[["response_a", "response_b"]].map(lambda text: len(text.split()))
     differs = words.max(axis=1) >= 1.5 * words.min(axis=1)
     n = int((differs & frame["annotator"].isin(GOLD)).sum())
-    assert gold_cross_votes(data, gold) == {"length": n}
+    assert inputs.gold_cross_votes(data, gold) == {"length": n}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +155,7 @@ def test_gold_annotators_are_named_by_ids_or_pseudonyms():
 def test_gold_annotators_that_fix_no_level_are_refused(named, told):
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     with pytest.raises(ConfigError, match=told) as raised:
-        gold_annotators(data, named)
+        inputs.gold_annotators(data, named)
     assert "stranger" not in str(raised.value)
     assert pseudonyms(["person 1"])[0] not in str(raised.value)
 
@@ -180,12 +170,12 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
     log_odds = quality + (0.8 + 1.2 * ~frame["annotator"].isin(GOLD)) * np.sign(a - b)
     frame["winner"] = np.where(rng.random(len(frame)) < 1 / (1 + np.exp(-log_odds)), "a", "b")
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    gold = gold_annotators(data, GOLD)
-    leans = leans_above_gold(data, gold)
+    gold = inputs.gold_annotators(data, GOLD)
+    leans = inputs.leans_above_gold(data, gold)
     assert leans[~gold].mean() == pytest.approx(1.2, abs=0.2)
     assert not leans[gold].any()
     shared, pooled = (
-        build_bias(data, variant, "offline", GOLD).theta().detach().numpy()
+        inputs.build_bias(data, variant, "offline", GOLD).theta().detach().numpy()
         for variant in ("shared_mean", "pooled")
     )
     assert shared == pytest.approx(leans, abs=1e-6)
@@ -200,7 +190,7 @@ def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with pytest.raises(ConfigError, match="no comparison ties them to the others.*warm_start: zero"):
-        build_bias(data, "pooled", "offline", ["person 0", "person 1"])
+        inputs.build_bias(data, "pooled", "offline", ["person 0", "person 1"])
 
 
 @pytest.mark.parametrize("variant", ["pooled", "per_annotator", "shared_mean", "class"])
@@ -210,7 +200,7 @@ def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path
     theta = run.bias.theta().detach().numpy()
     assert gold.sum() == 2 and not theta[gold].any() and theta[~gold].all()
     run.save_model()
-    assert BiasTerm.load(tmp_path).extra["gold_votes"] == gold_cross_votes(run.judgments, gold)
+    assert BiasTerm.load(tmp_path).extra["gold_votes"] == inputs.gold_cross_votes(run.judgments, gold)
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------
@@ -220,9 +210,9 @@ def test_prompt_tuning_is_refused_asked_for_or_already_there():
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     for model, asked in ((tiny.model(), prompts), (get_peft_model(tiny.model(), prompts), None)):
         with pytest.raises(ConfigError, match="prompt tuning"):
-            with_adapter(model, asked)
+            inputs.with_adapter(model, asked)
     model = tiny.model()
-    assert with_adapter(model, None) is model
+    assert inputs.with_adapter(model, None) is model
 
 
 @pytest.mark.parametrize(
@@ -230,7 +220,7 @@ def test_prompt_tuning_is_refused_asked_for_or_already_there():
 )
 def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, keywords):
     tiny.model().to(torch.bfloat16).save_pretrained(tmp_path)
-    loaded = load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
+    loaded = inputs.load_model(str(tmp_path), arguments(model_init_kwargs=keywords))
     assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
 
 
@@ -239,12 +229,12 @@ def test_a_compiled_model_or_reference_is_refused():
     in_place.compile()
     for compiled in (in_place, torch.compile(tiny.model())):
         with pytest.raises(ConfigError, match="^model is compiled by torch.compile"):
-            load_model(compiled, arguments())
+            inputs.load_model(compiled, arguments())
         with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
-            given_reference(compiled, tiny.model(), arguments())
+            inputs.given_reference(compiled, tiny.model(), arguments())
 
 
 def test_dropout_is_set_to_zero_everywhere():
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Sequential(torch.nn.Dropout(0.1)))
-    disable_dropout(model)
+    inputs.disable_dropout(model)
     assert [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)] == [0.0, 0.0]

@@ -22,7 +22,6 @@ from badpo.training.logprobs import (
 )
 from badpo.training.packing import packed_comparisons, packed_responses, padded_rows
 from tests import tiny
-from tests.readouts import policies
 from tests.training.test_self_test import config, made
 
 MISTRAL = config("Mistral", sliding_window=8)
@@ -75,19 +74,6 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
-
-
-def test_an_attached_model_generates_what_it_would():
-    model = policies.gpt2()
-    asked = {
-        "input_ids": torch.tensor([[0, 0, 0, 9, 8], [7, 6, 5, 4, 3]]),
-        "attention_mask": torch.tensor([[0, 0, 0, 1, 1], [1] * 5]),
-    }
-    options = dict(max_new_tokens=2, do_sample=False, output_logits=True, return_dict_in_generate=True)
-    before, after = (
-        one.generate(**asked, **options).logits for one in (copy.deepcopy(model), attach(model))
-    )
-    assert all(map(torch.equal, before, after))
 
 
 def test_segments_stay_where_the_plan_is_made_of_them():

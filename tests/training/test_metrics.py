@@ -18,8 +18,9 @@ from badpo.objective.bias import BiasTerm
 from badpo.training.checkpoints import save_bias
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
+from tests.runs.recipes import log_lines
 from tests.training.groups import Fault
-from tests.training.tiny_runs import judgments, log_lines, trainer
+from tests.training.tiny_runs import judgments, trainer
 
 # two processes that hold the same
 TWICE = types.SimpleNamespace(reduce=lambda parts, reduction: [2 * part for part in parts])

@@ -53,14 +53,8 @@ def test_a_recipe_is_read_and_becomes_arguments(tmp_path):
     assert recipe.data.dataset_name == "votes.csv"
     assert recipe.data.columns == {"annotator": "worker_id"}
     assert recipe.attributes == ({"type": "length", "ratio": 1.5}, {"type": "markdown"})
-    assert recipe.training == {
-        "learning_rate": 5e-7,
-        "max_steps": 20,
-        "bias": "pooled",
-        "bias_learning_rate": 1e-2,
-        "warm_start": "zero",
-        "gold_annotators": [],
-    }
+    bias = {"bias": "pooled", "bias_learning_rate": 1e-2, "warm_start": "zero", "gold_annotators": []}
+    assert recipe.training == {"learning_rate": 5e-7, "max_steps": 20} | bias
     assert (recipe.reference.sft, recipe.objective, recipe.notices) == (False, {}, ())
     args = recipe.arguments(output_dir=str(tmp_path / "arm"), use_cpu=True)
     assert (args.bias, args.learning_rate, args.output_dir) == ("pooled", 5e-7, str(tmp_path / "arm"))
@@ -72,10 +66,8 @@ def test_the_resolved_recipe_reads_as_the_same(tmp_path):
 
 
 def test_a_trl_file_is_taken_with_notices(tmp_path):
-    flags = (
-        "padding_free: false\ndataset_num_proc: 4\nuse_liger_kernel: false\nuse_peft: true\nlora_r: 32"
-    )
-    recipe = read(tmp_path, TRL_FILE + flags, {"attributes": "length"})
+    flags = ("padding_free: false", "dataset_num_proc: 4", "use_liger_kernel: false", "use_peft: true")
+    recipe = read(tmp_path, TRL_FILE + "\n".join([*flags, "lora_r: 32"]), {"attributes": "length"})
     assert (recipe.model.use_peft, recipe.model.lora_r) == (True, 32)
     said = " ".join(str(notice) for notice in recipe.notices)
     assert "dataset_num_proc" in said and "padding_free" in said and "run.yaml:4" in said
@@ -137,9 +129,8 @@ LORA = (32, 64, "all-linear")
     ],
 )
 def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, adapter, dtype):
-    recipe = read_recipe(
-        overrides={"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
-    )
+    asked = {"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
+    recipe = read_recipe(overrides=asked)
     args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
     expected = {"learning_rate": rate, "lr_scheduler_type": "cosine", "max_grad_norm": 1.0}
     expected |= {"max_steps": 1000, "max_length": 1280, "max_prompt_length": 384}

@@ -94,9 +94,8 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
     if fault == "right":
         assert choose_layout(model, "packed", encoded)[:2] == (packed_comparisons, None)
     else:
-        with pytest.raises(
-            ConfigError, match="the packed forward differs from LlamaForCausalLM's own forward"
-        ):
+        told = "the packed forward differs from LlamaForCausalLM's own forward"
+        with pytest.raises(ConfigError, match=told):
             choose_layout(model, "packed", encoded)
 
 
@@ -246,9 +245,8 @@ def test_no_memory_is_told_as_such_and_not_taken_for_a_model_that_cannot_be_pack
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(TreePlan, "attend", no_room)
-    with pytest.raises(
-        ConfigError, match=f"not enough memory for the longest comparison, of {encoded.longest} tokens"
-    ):
+    told = f"not enough memory for the longest comparison, of {encoded.longest} tokens"
+    with pytest.raises(ConfigError, match=told):
         choose_layout(made(CONFIGS["llama"]), "packed", encoded)
 
 

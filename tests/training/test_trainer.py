@@ -30,7 +30,8 @@ from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
 from tests import tiny
-from tests.training.tiny_runs import judgments, log_lines, lora, trained, trainer
+from tests.runs.recipes import log_lines
+from tests.training.tiny_runs import judgments, lora, trained, trainer
 
 
 def assert_same_run(one: BADPOTrainer, other: BADPOTrainer, rtol=1e-4, atol=1e-5) -> None:

@@ -60,15 +60,14 @@ def test_from_text(tmp_path, form, max_length, attention):
     assert_same(ours(frame, tmp_path, max_length=max_length, attention=attention), theirs)
 
 
+OBJECTIVES = [
+    (IdentityPreference(beta=0.3), {"loss_type": "ipo"}),
+    (DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
+]
+
+
 @pytest.mark.parametrize("attention", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
-@pytest.mark.parametrize(
-    ("objective", "theirs"),
-    [
-        (IdentityPreference(beta=0.3), {"loss_type": "ipo"}),
-        (DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
-    ],
-    ids=["ipo", "ld_dpo"],
-)
+@pytest.mark.parametrize(("objective", "theirs"), OBJECTIVES, ids=["ipo", "ld_dpo"])
 def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)
     theirs = of_trl(frame, tmp_path / "trl", **theirs)
@@ -86,18 +85,12 @@ def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coef
 
 
 def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
-    logged = []
+    logged, data = [], judgments(n_comparisons=4, per_comparison=4)
+    steps = dict(batching="grouped", max_steps=2, logging_steps=2)
     for size, parts in [(8, 1), (1, 8)]:
-        run = trained(
-            tmp_path / str(size),
-            judgments(n_comparisons=4, per_comparison=4),
-            model=tiny.mixture_of_experts("qwen3"),
-            per_device_train_batch_size=size,
-            gradient_accumulation_steps=parts,
-            batching="grouped",
-            max_steps=2,
-            logging_steps=2,
-        )
+        sizes = dict(per_device_train_batch_size=size, gradient_accumulation_steps=parts)
+        model = tiny.mixture_of_experts("qwen3")
+        run = trained(tmp_path / str(size), data, model=model, **sizes, **steps)
         logged += [line["aux_loss"] for line in run.state.log_history if "aux_loss" in line]
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)

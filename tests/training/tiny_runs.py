@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from datasets import Dataset
 from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer
@@ -19,25 +17,15 @@ def judgments(**options) -> Judgments:
     return Judgments.read(tiny.votes(**options), attributes=[Length(ratio=1.5)])
 
 
+# of any trainer here: quiet, whole in fp32 on a processor
+PLAIN = dict(use_cpu=True, bf16=False, gradient_checkpointing=False, report_to="none", disable_tqdm=True)
+STEPS = dict(per_device_train_batch_size=4, gradient_accumulation_steps=2, max_steps=6, seed=7)
+STEPS |= dict(learning_rate=1e-3, bias_learning_rate=1e-2, logging_steps=1, save_strategy="no")
+
+
 def config(folder, **options) -> BADPOConfig:
-    settings = dict(
-        output_dir=str(folder),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        max_steps=6,
-        learning_rate=1e-3,
-        bias_learning_rate=1e-2,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        disable_tqdm=True,
-        reference_cache=str(folder / "cache"),
-        seed=7,
-    )
-    return BADPOConfig(**(settings | options))
+    places = dict(output_dir=str(folder), reference_cache=str(folder / "cache"))
+    return BADPOConfig(**(PLAIN | STEPS | places | options))
 
 
 def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
@@ -58,10 +46,6 @@ def lora(**options):
     return LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", **options)
 
 
-def log_lines(folder) -> list[dict]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
 def trained(folder, data=None, **options) -> BADPOTrainer:
     run = trainer(folder, data, **options)
     run.train()
@@ -70,19 +54,6 @@ def trained(folder, data=None, **options) -> BADPOTrainer:
 
 def trl_trainer(rows: list[dict], folder, tokenizer, model=tiny.model, **options) -> DPOTrainer:
     """TRL's own on chosen and rejected responses; the reference is another model."""
-    args = DPOConfig(
-        output_dir=str(folder),
-        per_device_train_batch_size=len(rows),
-        report_to="none",
-        use_cpu=True,
-        bf16=False,
-        gradient_checkpointing=False,
-        **options,
-    )
-    return DPOTrainer(
-        model(),
-        ref_model=model(seed=1),
-        args=args,
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-    )
+    args = DPOConfig(str(folder), per_device_train_batch_size=len(rows), **PLAIN, **options)
+    data = Dataset.from_list(rows)
+    return DPOTrainer(model(), model(seed=1), args, train_dataset=data, processing_class=tokenizer)

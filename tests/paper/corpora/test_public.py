@@ -139,11 +139,8 @@ def test_gate_by_hand(corpus):
     cross = (words.max(axis=1) >= 1.5 * words.min(axis=1))[voted]
     toward_a = np.array([each["overall_pref"].startswith("A") for _, each in DECIDED])
     share = np.mean(((words[:, 0] > words[:, 1])[voted] == toward_a)[cross])
-    expected = {
-        "cross_share": cross.mean(),
-        "carrier_wins": share,
-        "log_odds": np.log(share / (1 - share)),
-    }
+    log_odds = np.log(share / (1 - share))
+    expected = {"cross_share": cross.mean(), "carrier_wins": share, "log_odds": log_odds}
     length = found["length"]["1.5"]
     assert {name: length[name] for name in expected} == pytest.approx(expected)
     assert found["markdown"]["cross_share"] == pytest.approx(np.mean(marked.sum(axis=1)[voted] == 1))
