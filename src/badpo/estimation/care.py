@@ -168,10 +168,13 @@ def equal_care_test(
     vote = votes.blocks.comparison
     kind = votes.kind[vote]
     score = of.T @ ((votes.sign > 0) * quality[kind] - expected[kind])
-    cast = _of(vote, len(own)).T @ of
-    shared = cast.T @ sparse.diags_array(between) @ cast
+    starts = np.append(votes.blocks.starts, len(vote))
+    cast, shared = (
+        sparse.csr_array((each, votes.annotator, starts), shape=(len(own), n_annotators))
+        for each in (np.ones(len(vote)), between[vote])
+    )
     alone = sparse.diags_array(of.T @ (own - between)[vote])
-    return _sum_of_squares(score, (shared + alone).tocsr())
+    return _sum_of_squares(score, (cast.T @ shared + alone).tocsr())
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:

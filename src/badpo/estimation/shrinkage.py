@@ -618,8 +618,8 @@ def _given_spreads(pool: _Pool, spread: Floats) -> tuple[Floats, Floats, float]:
             reached = pool.value(leans)
             if reached - penalty(leans) >= value - 1e-9 * abs(value):
                 break
-        here = pool.expanded(leans, reached)
-    pool.point, mode = here, here.leans + step
+        pool.point = here = pool.expanded(leans, reached)
+    mode = here.leans + step
     variance, log_determinant = _deviation_variances(pool, curvature, precision)
     variance = np.maximum(variance, 1e-12)
     mean, sd, gained = _one_by_one(pool, mode, variance, precision, here.at)
