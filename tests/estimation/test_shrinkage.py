@@ -96,7 +96,8 @@ def test_one_annotator_says_nothing_of_a_spread_and_nobody_nothing_at_all():
     for found in (alone, nobody, unasked):
         assert np.isnan([found.tau, found.reliability]).all()
         assert (found.tau_low, found.tau_high) == (0.0, np.inf)
-    for found in (nobody, unasked):
+        if found is alone:
+            continue
         assert np.isnan(found.posterior.mean).all() and set(found.basis) == {"prior"}
         exceeds = probability_exceeds(found, 0.5)
         assert np.isnan(exceeds).all() and not bayesian_fdr(exceeds, 1.0).any()
@@ -106,24 +107,20 @@ def test_one_annotator_says_nothing_of_a_spread_and_nobody_nothing_at_all():
 @pytest.mark.parametrize("sides", [[-1.0, 1.0], [1.0, 1.0]])
 def test_where_a_few_lean_far_the_crowd_is_drawn_together(sides):
     """Beside people of sd 0.3, 12 of 40 lean 2.5: a normal prior keeps more of a crowd member's error."""
-    rng = np.random.default_rng(0)
-    lean = 0.3 * rng.normal(size=40)
-    lean[:12] += 2.5 * np.resize(sides, 12)
-    lean[39] = 0.2 + lean[12:39].mean()
-    estimate = lean + 0.5 * rng.normal(size=40)
-    estimate[39] = lean[39] + 0.9
-    center, found = estimate.mean(), shrink_normal(estimate - estimate.mean(), np.full(40, 0.5))
-    tau = found.tau
-    by_normal = (estimate[39] - center) * tau**2 / (tau**2 + 0.25)
-    crowd = estimate[12:39].mean() - center
+    estimate = np.hypot(0.3, 0.5) * np.random.default_rng(0).normal(size=40)
+    estimate[:12] += 2.5 * np.resize(sides, 12)
+    center, crowd = estimate.mean(), estimate[12:].mean()
+    estimate[39] = crowd + 1.1
+    found = shrink_normal(estimate, np.full(40, 0.5))
+    by_normal = center + (estimate[39] - center) * found.tau**2 / (found.tau**2 + 0.25)
     assert abs(found.posterior.mean[39] - crowd) < 0.75 * abs(by_normal - crowd)
-    assert abs(found.posterior.mean[:12] - (lean[:12] - center)).max() < 1.3
 
 
-def test_an_estimate_far_off_the_grid_still_has_a_posterior():
-    value = np.append(np.linspace(-0.5, 0.5, 30), 500.0)
-    found = shrink_normal(value, np.append(np.full(30, 0.1), 1.0))
-    assert np.isfinite(found.posterior.mean).all()
+def test_an_estimate_beyond_all_measure_has_a_posterior_and_leaves_the_spread_open():
+    """Such as a fit that ran away leaves behind."""
+    value, se = np.append(np.linspace(-9, 9, 60), 1.3e6), np.append(np.full(60, 2.0), 4900.0)
+    found = shrink_normal(value, se)
+    assert found.tau_high > 1e6 and np.isfinite(found.posterior.mean).all()
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
@@ -169,12 +166,6 @@ def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_o
 def test_an_error_of_zero_is_named():
     with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
         shrink_normal([0.1, 0.2], [0.3, 0.0])
-
-
-def test_a_likelihood_that_rises_at_the_end_of_the_range_leaves_the_spread_open():
-    """An estimate beyond all measure, such as a fit that ran away leaves behind."""
-    value, se = np.append(np.linspace(-9, 9, 60), 1.3e6), np.append(np.full(60, 2.0), 4900.0)
-    assert shrink_normal(value, se).tau_high > 1e6
 
 
 # -- shrunk from the votes -------------------------------------------------------------------------------------
@@ -247,13 +238,6 @@ def test_comparisons_exported_four_times_say_no_more_than_once_where_copies_are_
     np.testing.assert_allclose(found.posterior.sd, once.posterior.sd, rtol=near)
     assert sure.tau > 1.3 * found.tau
     assert found.tau == pytest.approx(once.tau, rel=2 * near)
-
-
-def test_probability_is_that_of_the_posterior():
-    found = shrink_normal(np.random.default_rng(0).normal(size=40), np.full(40, 0.5))
-    expected = 1 - found.posterior.cdf(0.5) + found.posterior.cdf(-0.5)
-    np.testing.assert_allclose(probability_exceeds(found, 0.5), expected)
-    np.testing.assert_allclose(probability_exceeds(found, 0.0), 1.0)
 
 
 def test_a_mixture_is_that_of_scipy():

@@ -417,8 +417,8 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
     tells whether it does.
     """
     annotator, attribute = np.nonzero(active)
-    flat, absolute = np.zeros((len(annotator), 0)), np.zeros(active.shape, bool)
-    group = np.zeros(active.shape, np.intp)
+    flat = np.zeros((len(annotator), 0))
+    group, absolute = np.zeros(active.shape, np.intp), np.zeros(active.shape, bool)
     if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
         pass
     elif by_rank:
