@@ -78,11 +78,10 @@ def audit(
         None: conditional, unless that says nothing about most annotators (``checks.estimator.why``).
     anchors, anchor_class : sequence of str; str or None
         Annotators known to lean nowhere, by id or by class. They fix the common level (BA-DPO, Section `theory`).
-    rho, fdr : float
+    rho, fdr, min_informative : float, float, int
         Flagged is whose deviation exceeds ``rho`` log-odds more likely than not; a share ``fdr`` of the flagged may
-        deviate by less. Log-odds are of the attribute present against absent, or per median difference.
-    min_informative : int
-        Informative votes below which an annotator's estimate is called insufficient.
+        deviate by less. Log-odds are of the attribute present against absent, or per median difference. Below so
+        many informative votes an annotator's estimate is called insufficient.
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
     time, source : str or None
@@ -106,8 +105,7 @@ def audit(
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("reading", 0.0)
-    judgments = with_models(_judgments(data, attributes, time, reading), models)
-    times, problems = _checked(judgments, time)
+    judgments, times, problems = _read(data, attributes, models, time, reading)
     progress("annotators", 0.2)
     design = Design(judgments)
     people, both = people_of(judgments, design, options), both_orders(judgments)
@@ -132,30 +130,31 @@ def audit(
     return _result(judgments, options, people.table, parts, reread)
 
 
-def _judgments(data: Any, attributes: Sequence[Attribute], time: str | None, reading: Json) -> Judgments:
+def _read(
+    data: Any,
+    attributes: Sequence[Attribute],
+    models: Sequence[str],
+    time: str | None,
+    reading: Json,
+) -> tuple[Judgments, pd.Series | None, list[Problem]]:
+    """The judgments, when each vote was cast, and what is odd; an error where something is wrong."""
     if not isinstance(data, Judgments):
         kept = {"keep": [*reading.get("keep", ()), time]} if time else {}
         data = Judgments.read(data, attributes=attributes, **reading | kept)
     elif reading:
-        raise ConfigError(
-            f"these judgments are read already; give {', '.join(reading)} to Judgments.read"
-        )
+        given = ", ".join(reading)
+        raise ConfigError(f"these judgments are read already; give {given} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
     if not data.n_attributes:
-        raise ConfigError(
-            "name an attribute to audit, as in --attribute length:ratio=1.5 or [Length(ratio=1.5)]"
-        )
-    return data
-
-
-def _checked(judgments: Judgments, time: str | None) -> tuple[pd.Series | None, list[Problem]]:
-    """Times of the votes, if any, and all that is odd; a `DataError` where something is wrong."""
+        example = "--attribute length:ratio=1.5 or [Length(ratio=1.5)]"
+        raise ConfigError(f"name an attribute to audit, as in {example}")
+    judgments = with_models(data, models)
     times, problems = times_of(judgments, time)
     problems = check(judgments) + problems
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
-    return times, problems
+    return judgments, times, problems
 
 
 def _named(data: Any) -> str:
@@ -324,10 +323,11 @@ FINDINGS = {
         "use --quality conditional, which does not assume it",
     ),
     "N403": (
-        "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
-        "comparable; the estimates do not take it for granted",
-        "compare estimates in place of raw rates, and only of annotators who have the same number in the column "
-        "component",
+        "comparisons were not given to annotators at random (p = {:.3g}), so that raw "
+        "rates of two annotators are not comparable; the estimates do not take it for "
+        "granted",
+        "compare estimates in place of raw rates, and only of annotators who have the "
+        "same number in the column component",
     ),
     "W404": (
         "{:,} of {} ({:.0%}) have fewer than {} informative votes",
@@ -339,8 +339,8 @@ FINDINGS = {
     ),
     "W406": (
         "annotators form groups that the informative votes do not compare, or hardly ({}); each has a mean of its own",
-        "let people of each group judge the same comparisons; the column component of annotators.parquet says "
-        "who is in which",
+        "let people of each group judge the same comparisons; the column component of "
+        "annotators.parquet says who is in which",
     ),
     "W407": (
         "the anchors differ among themselves (p = {:.2g}): they cannot all lean nowhere",
@@ -355,30 +355,35 @@ FINDINGS = {
         "have more people judge the same comparisons",
     ),
     "W410": (
-        "{}; whoever answers at random can look as if they lean, and tau, the test of one shared lean and flags hold "
-        "such differences too",
-        "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
-        "of whoever is flagged (reread.csv of --people)",
+        "{}; whoever answers at random can look as if they lean, and tau, the test of "
+        "one shared lean and flags hold such differences too",
+        "have annotators judge comparisons whose sides do not differ in what is "
+        "declared; until then read comparisons of whoever is flagged (reread.csv of "
+        "--people)",
     ),
     "W413": (
-        "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
-        "annotators and in tau; only the pool's intervals and the tests are clustered by prompt",
-        "use --quality conditional, whose errors are clustered, where its votes suffice; else read these intervals as "
-        "too narrow",
+        "prompts have several comparisons, which quality={} takes for independent in "
+        "the estimates of single annotators and in tau; only the pool's intervals and "
+        "the tests are clustered by prompt",
+        "use --quality conditional, whose errors are clustered, where its votes "
+        "suffice; else read these intervals as too narrow",
     ),
     "N433": (
-        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to prompt is smaller on average, and "
-        "intervals of tau and of single annotators hold somewhat less often than they say",
+        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to "
+        "prompt is smaller on average, and intervals of tau and of single annotators "
+        "hold somewhat less often than they say",
         "have annotators judge more prompts, with fewer comparisons each",
     ),
     "W414": (
-        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
-        "annotators they count as if by {:g} times, and beyond {:g} times not at all",
+        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up "
+        "to {:#.3g}; for the leans of annotators they count as if by {:g} times, and "
+        "beyond {:g} times not at all",
         "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
     ),
     "W416": (
-        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever leans toward one leans "
-        "toward the other where only that one differs (p = {:.2g}): leans and flags may be about either",
+        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever "
+        "leans toward one leans toward the other where only that one differs (p = "
+        "{:.2g}): leans and flags may be about either",
         "declare it beside the other, and read the flags again",
     ),
     "W430": (
@@ -386,8 +391,9 @@ FINDINGS = {
         "check the export: does a majority, or one vote, stand there for everyone? Else have them judge closer calls",
     ),
     "W431": (
-        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % interval {:.0%} to {:.0%}): they may "
-        "answer at random, or no side is better, and that nobody seems to lean then means little",
+        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % "
+        "interval {:.0%} to {:.0%}): they may answer at random, or no side is better, "
+        "and that nobody seems to lean then means little",
         "give each of them some comparisons of which one side is plainly better, and look at who misses those",
     ),
     "N432": (

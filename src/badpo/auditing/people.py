@@ -54,8 +54,8 @@ OFTEN_REPEATED = 1.25
 TOLD = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (
-    "conditional likelihood: given how many votes each side of a comparison got, its unknown quality drops out, and "
-    "nothing is assumed about who judged what"
+    "conditional likelihood: given how many votes each side of a comparison got, its "
+    "unknown quality drops out, and nothing is assumed about who judged what"
 )
 RANDOM = (
     "the comparisons' qualities are taken as draws from one normal distribution, whoever judged them"
@@ -66,8 +66,9 @@ QUALITIES = {
     "fixed": "the comparisons' qualities are taken from {column}, times a factor that is fitted",
 }
 NOT_IDENTIFIED = (
-    "not known: if everyone leaned more toward it, and the responses without it were better by as much, the votes "
-    "would be the same; naming annotators who are known to lean nowhere (anchors) would tell"
+    "not known: if everyone leaned more toward it, and the responses without it were "
+    "better by as much, the votes would be the same; naming annotators who are known "
+    "to lean nowhere (anchors) would tell"
 )
 OUT_OF_REACH = (
     "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
@@ -229,8 +230,9 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
     known = np.asarray(annotators, dtype=object)
     if missing := [name for name in wanted if name not in set(known)]:
         raise ConfigError(
-            f"{key}: {', '.join(missing)} cast no vote in this table (ids are shown as pseudonyms); write the id "
-            "as the table has it, or the pseudonym that the report shows"
+            f"{key}: {', '.join(missing)} cast no vote in this table (ids are shown as "
+            "pseudonyms); write the id as the table has it, or the pseudonym that the "
+            "report shows"
         )
     return np.isin(known, wanted)
 
@@ -272,12 +274,13 @@ def choose_quality(design: Design, options: AuditOptions, assignment_p: float | 
         return "conditional", f"{CONDITIONAL}. {lacking}, and there are too few votes to assume more"
     if assignment_p is not None and assignment_p < SURELY_NOT_RANDOM:
         return "conditional", (
-            f"{CONDITIONAL}. {lacking}; taking the qualities as random would use more votes, but comparisons were "
-            "not given to annotators at random, and it would then be wrong"
+            f"{CONDITIONAL}. {lacking}; taking the qualities as random would use more "
+            "votes, but comparisons were not given to annotators at random, and it "
+            "would then be wrong"
         )
     return "random", (
-        f"{lacking} for the conditional likelihood, so {RANDOM}; this is right only when comparisons were given to "
-        "annotators at random"
+        f"{lacking} for the conditional likelihood, so {RANDOM}; this is right only "
+        "when comparisons were given to annotators at random"
     )
 
 
@@ -303,15 +306,16 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
     shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in side_pairs(numbers).items()}
     if column not in shared:
         raise ConfigError(
-            f"quality=fixed:{column}: there are no two number columns {column}_a and {column}_b (_chosen, _rejected) "
-            f"with one value for each comparison.{did_you_mean(column, list(shared))} Found: "
+            f"quality=fixed:{column}: there are no two number columns {column}_a and "
+            f"{column}_b (_chosen, _rejected) with one value for each "
+            f"comparison.{did_you_mean(column, list(shared))} Found: "
             f"{', '.join(shared) or 'none'}"
         )
     a, b = (numbers[name].to_numpy(dtype=np.float64) for name in shared[column])
     if missing := np.count_nonzero(~np.isfinite(a - b)):
         raise ConfigError(
-            f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} comparisons have no number; fill "
-            "them in or leave these comparisons out"
+            f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} "
+            "comparisons have no number; fill them in or leave these comparisons out"
         )
     return a - b
 

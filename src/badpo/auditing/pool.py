@@ -273,9 +273,10 @@ LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 FALSE_ALARMS = 0.1
 RULE = (
-    "declare: surely preferred or avoided, by 0.3 log-odds or more, also beside the declared attributes, and in 5 % of "
-    "the judgments or more; watch: by as much, alone or beside the declared attributes, and either sure or as common; "
-    "nothing: by less, or neither sure nor common, or a declared attribute says the same"
+    "declare: surely preferred or avoided, by 0.3 log-odds or more, also beside the "
+    "declared attributes, and in 5 % of the judgments or more; watch: by as much, "
+    "alone or beside the declared attributes, and either sure or as common; nothing: "
+    "by less, or neither sure nor common, or a declared attribute says the same"
 )
 
 

@@ -237,14 +237,15 @@ def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
 # -- the command -------------------------------------------------------------------------------------------------
 
 GUARANTEE = (
-    "You may look as often as you like. Stopping a comparison, or adding votes to it, by looking at its votes breaks "
-    "the guarantee."
+    "You may look as often as you like. Stopping a comparison, or adding votes to it, "
+    "by looking at its votes breaks the guarantee."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not that they are wrong: where most "
-    "lean or click at random, whoever does neither is flagged. A lean is what clicking at random does not explain; "
-    "half the care of the others may still look like one. Carelessness is told where the sides do not differ; there "
-    "a taste for what is not declared looks like it."
+    "A flag says that someone votes unlike their co-voters on such comparisons, not "
+    "that they are wrong: where most lean or click at random, whoever does neither is "
+    "flagged. A lean is what clicking at random does not explain; half the care of "
+    "the others may still look like one. Carelessness is told where the sides do not "
+    "differ; there a taste for what is not declared looks like it."
 )
 _READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
 _NAMED = 10
@@ -265,15 +266,18 @@ class WatchResult:
     def __str__(self) -> str:
         found = self.summary
         lines = [
-            f"{counted(found['n_new'], 'new comparison')} counted, {found['n_counted']:,} in all, "
-            f"{found['n_open']:,} still open; {counted(found['n_annotators'], 'annotator')}",
+            f"{counted(found['n_new'], 'new comparison')} counted, "
+            f"{found['n_counted']:,} in all, {found['n_open']:,} still open; "
+            f"{counted(found['n_annotators'], 'annotator')}",
             found["closing"],
         ]
         for name, flagged in found["flagged"].items():
             lines += ["", f"{name}: {counted(len(flagged), 'annotator')} flagged"]
             lines += [
-                f"  {row['annotator']}  toward {row['toward']}  e-value {row['e_value']:.3g}  "
-                f"{counted(row['n_informative'], 'informative vote')}  {_READINGS[row['reading']]}"
+                f"  {row['annotator']}  toward {row['toward']}  e-value "
+                f"{row['e_value']:.3g}  "
+                f"{counted(row['n_informative'], 'informative vote')}  "
+                f"{_READINGS[row['reading']]}"
                 for row in flagged
             ]
         careless = found["careless"].items()
@@ -387,8 +391,8 @@ def _closed(
         counts = pd.Series(as_ids(table.frame["comparison_id"])).value_counts()
         return counts.loc[judgments.comparisons["comparison_id"]].to_numpy() >= needed, []
     what = (
-        f"{counted(n_ties, 'tie')} could not be counted toward the votes of a comparison; those with a tie may stay "
-        "open"
+        f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
+        "comparison; those with a tie may stay open"
     )
     remedy = (
         "give comparison ids with the ties, or leave comparisons that are still open out of the table"
@@ -412,8 +416,9 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:
             raise ConfigError(
-                f"{state} was made with other {name}: {before}, now {after}; what is chosen after looking holds no "
-                "level. Keep it, or name another state file"
+                f"{state} was made with other {name}: {before}, now {after}; what is "
+                "chosen after looking holds no level. Keep it, or name another state "
+                "file"
             )
     return monitor
 

@@ -70,17 +70,20 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
         drawn[:, :, j] = spreads[j].posterior.draws(DRAWS, random)
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
-    is_contested, rows = ~share.isin([0.0, 0.5, 1.0]), []
+    is_contested = ~share.isin([0.0, 0.5, 1.0])
     groups = [(name, [j]) for j, name in enumerate(design.attributes)]
-    for name, group in groups + [(None, known)] * (len(known) > 1):
+    groups += [(None, known)] * (len(known) > 1)
+    rows = []
+    for name, group in groups:
         differing = design.comparison[design.delta[:, group].any(axis=1)]
         used = np.flatnonzero(np.isin(design.comparison, differing) & is_contested)
-        comparison, sign = np.unique(design.comparison[used], return_inverse=True)[1], design.sign[used]
+        comparison = np.unique(design.comparison[used], return_inverse=True)[1]
         row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
         if group[0] in known:
-            cells, delta = (design.annotator[used, None], group), design.delta[used[:, None], group]
+            cells = design.annotator[used, None], group
+            delta = design.delta[used[:, None], group]
             shifts = ((one[cells] * delta).sum(axis=1) for one in drawn)
-            counts = [majority_flips(comparison, sign, shift) for shift in shifts]
+            counts = [majority_flips(comparison, design.sign[used], shift) for shift in shifts]
             found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
             row["labels"], row["pairs"] = np.round(found).astype(int).T
         rows.append(row)
@@ -97,28 +100,23 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
         return None, []
     if name not in judgments.votes:
         raise ConfigError(f'time: "{name}" does not go along; read the table with keep=["{name}"]')
-    row = judgments.votes["row"]
-    written = judgments.votes[name].astype("string").str.strip().replace("", None).astype(object)
-    times, is_written = pd.to_numeric(written, errors="coerce").astype(float), written.notna()
-    if (times.isna() & is_written).any():
+    row, written = judgments.votes["row"], judgments.votes[name].astype("string")
+    written = written.str.strip().replace("", None).astype(object)
+    times = pd.to_numeric(written, errors="coerce").astype(float)
+    if (times.isna() & written.notna()).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
     before = times[np.argsort(row)].ffill().shift().reindex(times.index)
-    kinds = {
-        "E156": (times.isna() & is_written, "times that cannot be read"),
-        "N417": (~is_written, "judgments without a time, of which no drift is told"),
-        "N418": (times < before, "times before that of a row above; drift goes by the times"),
-    }
-    where = f'column "{name}", rows '
-    found = [
-        Problem(
-            code,
-            f"in {counted(int(of.sum()), 'row')} {what}",
-            where + listed(sorted(row[of] + 1)),
-            WRITE_TIMES,
-        )
-        for code, (of, what) in kinds.items()
-        if of.any()
-    ]
+    kinds = (
+        ("E156", times.isna() & written.notna(), "times that cannot be read"),
+        ("N417", written.isna(), "judgments without a time, of which no drift is told"),
+        ("N418", times < before, "times before that of a row above; drift goes by the times"),
+    )
+    found = []
+    for code, of, told in kinds:
+        if of.any():
+            what = f"in {counted(int(of.sum()), 'row')} {told}"
+            where = f'column "{name}", rows {listed(sorted(row[of] + 1))}'
+            found.append(Problem(code, what, where, WRITE_TIMES))
     return times, found
 
 
@@ -137,28 +135,30 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         return []
     stratum, sign, who, delta, m = design.votes
     half, prompts = 2 * window > last, judgments.prompt_of_votes()
-    halves = (2 * stratum + half)[is_timed], sign[is_timed], (2 * who + half)[is_timed], delta[is_timed]
-    leans = fit_conditional(*halves, 2 * m, min_informative=least)
+    halves = 2 * stratum + half, sign, 2 * who + half, delta
+    timed = (each[is_timed] for each in halves)
+    leans = fit_conditional(*timed, 2 * m, min_informative=least)
     status, lean, se = (
         each.reshape(m, 2, -1) for each in (leans.status, leans.finite_deviation, leans.se)
     )
     known = (status == "ok").all(axis=1)
-    change = np.where(known, np.diff(lean, axis=1)[:, 0], np.nan)
+    change = np.where(known, lean[:, 1] - lean[:, 0], np.nan)
     rows = []
     for j, name in enumerate(design.attributes):
         own = shrink_normal(change[:, j], np.hypot(se[:, 0, j], se[:, 1, j]))
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
+        slope = joint_log_odds(line, sign[among], prompts[among])[1]
         windows = []
         for w in range(last + 1):
-            of = among & (window == w)
+            of, first = among & (window == w), str(times[window == w].min())
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
-            first, shown = str(times[window == w].min())[:10], log_odds_row(found, int(of.sum()))
-            windows.append({"name": first, **shown, **voters(judgments, of)})
+            shown = log_odds_row(found, int(of.sum())) | voters(judgments, of)
+            windows.append({"name": first[:10], **shown})
         row = {"attribute": name, "windows": windows, **voters(judgments, known[who, j])}
-        row["change"] = interval_row(joint_log_odds(line, sign[among], prompts[among])[1])
-        rows.append(row | {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]})
+        own_tau = {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]}
+        rows.append(row | {"change": interval_row(slope)} | own_tau)
     return rows
 
 
@@ -173,22 +173,25 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
     with care a = 1 for a lean e, and no lean for little care; quality is what the other votes make of it, half a vote
     added to either side.
     """
-    sign, total, n = design.sign, *(np.bincount(design.comparison, x) for x in (design.sign, None))
-    quality = sign * 2 * np.arctanh((total[design.comparison] - sign) / n[design.comparison])
+    comparison, sign = design.comparison, design.sign
+    total, n = (np.bincount(comparison, each)[comparison] for each in (sign, None))
+    quality = sign * 2 * np.arctanh((total - sign) / n)
     table = table.assign(about=table["attribute"])
     lean = table[table["flag"]].assign(care=1.0)
-    care = table[table["flag_care"]].drop_duplicates("annotator").assign(about="care", shrunk=0.0)
+    care = table[table["flag_care"]].drop_duplicates("annotator")
+    flags = pd.concat([lean, care.assign(about="care", shrunk=0.0)])
     rows, votes = [], [np.empty(0, dtype=np.int64)]
-    for flag in pd.concat([lean, care]).to_dict("records"):
+    for flag in flags.to_dict("records"):
         cast = np.flatnonzero(design.annotators[design.annotator] == flag["annotator"])
-        toward = sign[cast] * design.delta[cast, design.attributes.index(flag["attribute"])]
+        j = design.attributes.index(flag["attribute"])
+        toward = sign[cast] * design.delta[cast, j]
         expected = log_expit(flag["care"] * quality[cast] + flag["shrunk"] * toward)
         gain = expected - log_expit(quality[cast])
         most = np.argsort(-gain)[: min(MOST_REREAD, (gain > 0).sum())]
         rows += [(flag["annotator"], flag["about"], ratio) for ratio in gain[most]]
         votes.append(cast[most])
     vote = np.concatenate(votes)
-    of = judgments.comparisons.iloc[design.comparison[vote]]
+    of = judgments.comparisons.iloc[comparison[vote]]
     numbers, texts = numbered_texts(of, TEXTS)
     return pd.DataFrame(rows, columns=REREAD).assign(
         winner=np.where(sign[vote] > 0, "a", "b"),
