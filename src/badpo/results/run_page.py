@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -59,6 +59,7 @@ def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
 def report_html(suite: MeasuredRuns) -> str:
     """The page about a suite as HTML text."""
     first = (suite.of(arm)[0] for arm in suite.arms)
+    groups, rows = summary_table(suite)
     return page(
         "page",
         name=shown(suite.name),
@@ -67,7 +68,8 @@ def report_html(suite: MeasuredRuns) -> str:
         labels=[*suite.labels.values()],
         verdicts=verdicts(suite),
         anchors=anchor_sentences(suite),
-        summary=summary_table(suite),
+        groups=groups,
+        rows=rows,
         figures=figures(suite),
         gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
         is_planted=suite.is_planted,
@@ -82,37 +84,29 @@ def report_html(suite: MeasuredRuns) -> str:
 # A value of the table and half of its 95 % interval; empty where it does not apply or is not known.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
+Columns = list[tuple[str, tuple[str, ...]]]  # of each group its name and those of its columns
 
 
-@dataclass(frozen=True)
-class SummaryTable:
-    """One row per arm: its name and its cells, in groups of columns."""
-
-    groups: Sequence[tuple[str, Sequence[str]]]
-    rows: Sequence[tuple[str, list[list[Cell]]]]
-
-
-def summary_table(suite: MeasuredRuns) -> SummaryTable:
-    """The readings of every arm side by side; a dash where something was not measured, nothing where none applies."""
+def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
+    """The groups of columns by name, and of every arm the cells of each; a dash where something was not measured."""
     found = quantities(suite)
     rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
-    groups = [(quantity.symbol, rate if quantity.is_rate else mean) for quantity in found]
+    groups = [(q.symbol, rate if q.is_rate else mean) for q in found]
     rows = []
     for arm in suite.arms:
         cells = []
-        for quantity in found:
-            removal = suite.removal(arm, quantity.is_rate, *quantity.place)
-            value = _cell(suite.estimate(arm, *quantity.place), quantity.number)
+        for q in found:
+            removal = suite.removal(arm, q.is_rate, *q.place)
+            value = _cell(suite.estimate(arm, *q.place), q.number)
             share = _NOTHING if arm == DPO else _cell(removal.share, percent)
-            cells.append([value, share, _cell(removal.distance, quantity.difference)])
+            cells.append([value, share, _cell(removal.distance, q.difference)])
         gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
         held_out = _cell(next(filter(None, gaps), None), _signed_three)
         cells.append([held_out, _cell(suite.estimate(arm, "kl"), _three)])
         if arm == REFERENCE:
-            for row in cells:
-                row[-2:] = [_NOTHING] * 2
+            cells = [[*row[:-2], _NOTHING, _NOTHING] for row in cells]
         rows.append((arm_label(arm), cells))
-    return SummaryTable([*groups, ("all attributes", ("gap", "KL"))], rows)
+    return [*groups, ("all attributes", ("gap", "KL"))], rows
 
 
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
@@ -174,24 +168,25 @@ def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: st
     marks = []
     for arm in arms:
         if found := suite.estimate(arm, *place):
-            told, style = found.interval, style_of(suite, arm)
+            ends = found.interval.low, found.interval.high
             several = found.values if len(found.values) > 1 else ()
-            name = prefix + arm_label(arm)
-            marks.append(Mark(told.estimate, name, style, told.low, told.high, several))
+            what = prefix + arm_label(arm), style_of(suite, arm)
+            marks.append(Mark(found.value, *what, *ends, several))
     return marks
 
 
-def _arm_panels(
+def _arm_panel(
     suite: MeasuredRuns, title: str, axis: str, level: Level | None, place: Sequence[str], **how: Any
-) -> list[DotPanel]:
-    """A panel with a row for every arm, in a list; no panel where no arm was measured."""
+) -> DotPanel:
+    """A panel with a row for every arm that was measured."""
     rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]
-    return [DotPanel(title, rows, f"{title} by arm", axis, level, **how)] if rows else []
+    return DotPanel(title, rows, f"{title} by arm", axis, level, **how)
 
 
 def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
     values = [value for panel in panels for value in panel.extent()]
-    return [replace(panel, limits=(min(values), max(values))) for panel in panels]
+    limits = (min(values), max(values)) if values else None
+    return [replace(panel, limits=limits) for panel in panels]
 
 
 def _interval_note(suite: MeasuredRuns) -> str:
@@ -204,14 +199,13 @@ def _interval_note(suite: MeasuredRuns) -> str:
 
 
 def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
-    panels = []
-    for quantity in quantities(suite):
-        if quantity.is_rate == is_rate:
-            title, place = quantity.symbol, quantity.place
-            reference = suite.estimate(REFERENCE, *place)
+    panels, limits = [], (0.0, 1.0) if is_rate else None
+    for q in quantities(suite):
+        if q.is_rate == is_rate:
+            reference = suite.estimate(REFERENCE, *q.place)
             level = Level(reference.value, "reference") if reference else None
-            how = {"limits": (0.0, 1.0) if is_rate else None, "number": quantity.number}
-            panels += _arm_panels(suite, title, title, level, place, **how)
+            what = q.symbol, q.symbol, level, q.place
+            panels.append(_arm_panel(suite, *what, limits=limits, number=q.number))
     caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
         return dot_figure("Length and amounts", panels, f"Means over sampled answers. {caption}")
@@ -225,12 +219,12 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
 
 
 def _gap_figure(suite: MeasuredRuns) -> Figure | None:
-    panels: list[DotPanel] = []
+    panels = []
     for name, title in {**suite.labels, "any": "any attribute"}.items():
-        # with one attribute, any attribute is that one
-        if name != "any" or len(panels) != 1:
-            axis, level = "cross minus same", Level(0.0, "no gap")
-            panels += _arm_panels(suite, title, axis, level, ("heldout", name), number=_signed_three)
+        what = title, "cross minus same", Level(0.0, "no gap"), ("heldout", name)
+        panels.append(_arm_panel(suite, *what, number=_signed_three))
+    if sum(len(panel.rows) > 0 for panel in panels[:-1]) == 1:
+        panels.pop()  # with one attribute, any attribute is that one
     caption = (
         "Held-out gap, by arm: the policy\u2019s accuracy on judgments whose two responses differ on the attribute, "
         "minus its accuracy on those whose responses agree. A policy that learned the lean predicts the votes that "
@@ -254,10 +248,8 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
             marks = [Mark(float(np.mean(known)), f"{group}, {CEILING}", 0)] if known else []
             marks += _arm_marks(suite, arms, "votes", attribute, name, prefix=f"{group}, ")
             rows += [DotRow(group, tuple(marks))] if marks else []
-        if rows:
-            label = f"votes predicted on {title} by annotator class"
-            axis, coin = "share of votes predicted", Level(0.5, "coin")
-            panels.append(DotPanel(title, rows, label, axis, coin, number=_three))
+        what = f"votes predicted on {title} by annotator class", "share of votes predicted"
+        panels.append(DotPanel(title, rows, *what, Level(0.5, "coin"), number=_three))
     entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]
     caption = (
         "Held-out votes that the arm\u2019s own policy and theta predict together, overall and by annotator class, on "
@@ -272,12 +264,12 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
 
 def _kl_figure(suite: MeasuredRuns) -> Figure | None:
     level, number = Level(0.0, "reference"), partial(decimal, places=4)
-    panels = _arm_panels(suite, "KL", "nats per token", level, ("kl",), number=number)
+    panel = _arm_panel(suite, "KL", "nats per token", level, ("kl",), number=number)
     caption = (
         "Distance from the reference, by arm: Kullback\u2013Leibler divergence in nats per token, on answers drawn "
         f"from the arm at temperature 1. An estimate that may fall below zero by chance. {_interval_note(suite)}"
     )
-    return dot_figure("Distance from the reference", panels, caption)
+    return dot_figure("Distance from the reference", [panel], caption)
 
 
 def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
