@@ -111,11 +111,13 @@ def test_what_fewer_than_five_people_did_is_withheld():
 
 
 def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
-    told = shareable(audit(votes(200, 4)[0], [Length()]).summary)
+    summary = audit(votes(200, 4)[0], [Length()]).summary
+    told, text = shareable(summary), page_text(summary)
     pool, data = told["pool"]["length"], told["data"]
     assert not (told["warnings"] or told["scan"] or told["attributes"] or pool["classes"])
     withheld = {pool["tau"], pool["equal_leans_p"], pool["recommendation"], data["unanimous_share"]}
     assert withheld | set(data["agreement"].values()) == {None}
+    assert "\u2013 of the comparisons" not in text and "quality None" not in text
 
 
 LENGTH = 'attribute "length"'
@@ -126,6 +128,7 @@ LENGTH = 'attribute "length"'
     [
         ("3 annotators of 1,234 always sided one way", f"{LENGTH}: ann_aaaaaaaaaa", None),
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
+        ("this class has a single annotator", 'class "x"', None),
         ("24 of 66 annotators", f"{LENGTH}: ann_a", ("20 of 70 annotators", LENGTH)),
         ("groups of 17, 12 and more", "x", ("groups of 20, 10 and more", "")),
         ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
@@ -152,17 +155,14 @@ def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
 
 def with_models(n_people: int, n_models: int) -> pd.DataFrame:
     table = votes(400, n_people + n_models, spread=1.0)[0]
-    for k in range(n_people, n_people + n_models):
-        table.loc[table["annotator"] == f"w{k}", ["annotator", "annotator_class"]] = (
-            f"judge-{k}",
-            "Model",
-        )
+    models = {f"w{k}": f"judge-{k}" for k in range(n_people, n_people + n_models)}
+    is_model = table["annotator"].isin(models)
+    table.loc[is_model, "annotator_class"] = "Model"
     # half of what people choose is the longer side
-    longer = np.sign(table["response_a"].str.len() - table["response_b"].str.len()).map(
-        {1: "a", -1: "b"}
-    )
-    chosen = table["annotator"].str.startswith("w") & longer.notna() & (np.arange(len(table)) % 2 == 0)
-    return table.assign(winner=table["winner"].mask(chosen, longer))
+    longer = table["response_a"].str.len() - table["response_b"].str.len()
+    chosen = ~is_model & (longer != 0) & (np.arange(len(table)) % 2 == 0)
+    winner = table["winner"].mask(chosen, np.where(longer > 0, "a", "b"))
+    return table.assign(winner=winner, annotator=table["annotator"].replace(models))
 
 
 @pytest.mark.parametrize("n_people", [0, 3, 20])
@@ -174,6 +174,8 @@ def test_models_are_named_however_few_and_people_are_not(n_people):
     assert {row["model"] for row in told["models"]} == names and all(name in page for name in names)
     assert not any(name in page for name in ("ann_", "w0", "w1"))
     assert (told["withheld"] == ["length"]) == (n_people == 3)
+    assert ("How it spreads stands in audit.json alone" in page) == (n_people == 3)
+    assert ("What the leans are worth" in page) == (n_people != 3)
     shown = [row["shrunk"] for row in told["models"]]
     exact = [row["shrunk"] for row in summary["models"]]
     apart = np.mean(exact) if n_people == 3 else 0.0

@@ -47,10 +47,8 @@ def test_a_run_has_what_its_folder_has_and_a_log_that_was_cut_loses_its_last_lin
     assert (found.configs, found.theta(), found.steps) == ({"a": {}}, None, ())
     log.write_text('{"step": 1}\n{"step": 2}\n{"step": 3, "lo')
     assert read_run(tmp_path).steps == ({"step": 1}, {"step": 2})
-    for path, text, told in (
-        (log, '{"ste\n{"step": 2}', "log.jsonl, line 1 "),
-        (bias, "{", "bias.json is "),
-    ):
+    torn = (log, '{"ste\n{"step": 2}', "log.jsonl, line 1 "), (bias, "{", "bias.json is ")
+    for path, text, told in torn:
         path.write_text(text)
         with pytest.raises(ConfigError, match=f"{told}.*not valid JSON"):
             read_run(tmp_path)

@@ -84,14 +84,10 @@ def test_texts_from_files_are_inert(tmp_path, text):
     assert_inert(report_html(read_suite(folder)))
 
 
-@pytest.mark.parametrize("arms", [(), ("dpo",), ("shared_mean",)])
-def test_a_part_of_a_suite_still_makes_a_page(tmp_path, arms):
-    page = Page(report_html(read_suite(write_suite(tmp_path / "part", arms=arms))))
-    assert page.count("figure") >= 1
-
-
 def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
-    """What `badpo evaluate` writes: no planted theta, no name pool, no reference beside it."""
+    """What `badpo evaluate` writes: no planted theta, no name pool, no reference beside it; and the reference alone."""
+    alone = report_html(read_suite(write_suite(tmp_path / "alone", arms=())))
+    assert Page(alone).count("figure") == 1
     folder = write_suite(tmp_path / "own", planted=False, arms=("shared_mean",)) / "shared_mean-s42"
     theta = {name: {"level": 0.9, "offline": 0.99} for name in ("woman", "black")}
     generated = {"woman": {"rate": 0.31, "se": 0.02}}
