@@ -25,33 +25,20 @@ CLICKERS, (ALONE, *_, BESIDE) = SCENES["6 of 30 click"], audit_statistics.ESTIMA
 CLICKER = replace(LEANER, better=0.7, n_planted=0, n_clickers=1)
 
 
-@pytest.mark.parametrize(
-    ("measure", "pool", "replicates", "margins"),
-    [
-        *((audited, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)),
-        (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
-        (partial(beside_truth, estimator=ALONE), CLICKERS, 6, {"coverage": (0.7, 0.89)}),
-        (
-            partial(beside_truth, estimator=BESIDE),
-            CLICKERS,
-            6,
-            {"coverage": (0.9, 1), "equal": (0, 0.4)},
-        ),
-        (flags_on_the_way, LEANER, 5, {"wrong_flag": (0, 0.4), "as_lean": (0.8, 1)}),
-        (flags_on_the_way, CLICKER, 5, {"as_lean": (0, 0.2), "as_careless": (0.8, 1)}),
-    ],
-    ids=[
-        "two votes",
-        "four votes",
-        "eight votes",
-        "the audit",
-        "no care",
-        "care",
-        "a leaner",
-        "a clicker",
-    ],
-)
-def test_figures_are_within_their_margins(measure, pool, replicates, margins):
+NO_CARE, CARE = (partial(beside_truth, estimator=each) for each in (ALONE, BESIDE))
+MEASURED = {
+    **{f"{n} votes": (audited, Pool(sized(75, n, 1.0), votes_each=n), 5, COVERED) for n in (2, 4, 8)},
+    "the audit": (audited, Pool(4000, n_annotators=40), 3, FLAGGED),
+    "no care": (NO_CARE, CLICKERS, 6, {"coverage": (0.7, 0.89)}),
+    "care": (CARE, CLICKERS, 6, {"coverage": (0.9, 1), "equal": (0, 0.4)}),
+    "a leaner": (flags_on_the_way, LEANER, 5, {"wrong_flag": (0, 0.4), "as_lean": (0.8, 1)}),
+    "a clicker": (flags_on_the_way, CLICKER, 5, {"as_lean": (0, 0.2), "as_careless": (0.8, 1)}),
+}
+
+
+@pytest.mark.parametrize("of", MEASURED)
+def test_figures_are_within_their_margins(of):
+    measure, pool, replicates, margins = MEASURED[of]
     row = measured(Case({}, 9, pool, measure), replicates)
     for name, (low, high) in margins.items():
         assert low <= row[name]["mean"] <= high, name
@@ -78,9 +65,8 @@ def test_what_is_found_on_the_way_is_what_the_monitor_says():
 
 
 def test_the_command_prints_its_figures(monkeypatch, capsys):
-    monkeypatch.setattr(
-        audit_statistics, "STREAMS", {"all alike": Pool(200, n_annotators=10, spread=0.0)}
-    )
+    alike = Pool(200, n_annotators=10, spread=0.0)
+    monkeypatch.setattr(audit_statistics, "STREAMS", {"all alike": alike})
     arguments = ["audit_statistics", "--replicates", "2", "--table", "sequential"]
     monkeypatch.setattr(sys, "argv", arguments)
     audit_statistics.main()

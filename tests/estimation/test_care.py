@@ -118,23 +118,17 @@ def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
     comparison, sign, annotator, delta, m = drawn(np.ones(M), NOBODY, better=0.0, n=1200)
     first = np.random.default_rng(1).choice([-1.0, 1.0], len(sign))
     shift = np.where(annotator < 4, 4.0, 0.0) * first
-    sign = np.where(
-        np.random.default_rng(2).random(len(sign)) < np.tanh(np.abs(shift)),
-        np.where(shift, first, sign),
-        sign,
-    )
-    seen, unseen = (
-        fit_care(comparison, sign, annotator, delta, m, known).mean[:4].mean() for known in (shift, 0.0)
-    )
+    sign = np.where(shift, first, sign)
+    votes = comparison, sign, annotator, delta, m
+    seen, unseen = (fit_care(*votes, known).mean[:4].mean() for known in (shift, 0.0))
     assert unseen < seen - 0.1
 
 
 def test_without_care_to_know_nothing_changes():
-    all_careless = drawn(NOBODY, NOBODY)
-    comparison, sign, annotator, delta, m = all_careless
-    unanimous = comparison, np.where(comparison % 2, 1, -1), annotator, delta, m
-    few = tuple(each[:40] for each in all_careless[:4])
-    for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), ((*few, m), "few")):
+    comparison, _, *rest = all_careless = drawn(NOBODY, NOBODY)
+    unanimous = comparison, np.where(comparison % 2, 1, -1), *rest
+    few = *(each[:40] for each in all_careless[:4]), M
+    for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), (few, "few")):
         care = fit_care(*votes)
         assert care.unknown == why
         assert np.isnan(care.mean).all()
@@ -143,14 +137,10 @@ def test_without_care_to_know_nothing_changes():
 
 
 def test_the_line_counts_by_its_chance():
-    alike, unlike = (
-        beside_care(fit_conditional(*votes), fit_care(*votes))
-        for votes in (
-            drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200),
-            drawn(CARELESS, NOBODY, n=1200, better=1.5),
-        )
-    )
-    assert alike.lines[0].chance < 0.5 < 0.9 < unlike.lines[0].chance
+    alike = drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200)
+    unlike = drawn(CARELESS, NOBODY, n=1200, better=1.5)
+    one, other = (about_the_line(votes)[1][0].chance for votes in (alike, unlike))
+    assert one < 0.5 < 0.9 < other
 
 
 @pytest.mark.parametrize("larger", [False, True])

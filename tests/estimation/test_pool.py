@@ -28,9 +28,8 @@ def test_sides_and_their_co_occurrence_by_hand():
 def test_exact_dependences_are_named_and_do_not_reach_the_others():
     rng = np.random.default_rng(0)
     first, second, other = rng.integers(-1, 2, (3, 300)).astype(float)
-    found = dependent_columns(
-        np.column_stack([first, second, first - second, other, np.zeros(300), -other])
-    )
+    columns = first, second, first - second, other, np.zeros(300), -other
+    found = dependent_columns(np.column_stack(columns))
     assert found[:3, :3].tolist() == [[False, True, True], [True, False, True], [True, True, False]]
     assert np.flatnonzero(found[3]).tolist() == [5]
     assert not found[4].any()
@@ -169,9 +168,8 @@ def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():
         np.testing.assert_allclose([one.high - one.estimate for one in found], half, rtol=1e-4)
     (alone,) = joint_log_odds(x[:, :1], sign, prompt)
     (offline,) = offline_log_odds(sign, x[:, :1], x[:, :1] != 0, prompt)
-    assert (alone.estimate, alone.low) == pytest.approx(
-        (offline.log_odds, offline.interval()[0]), rel=1e-6
-    )
+    expected = offline.log_odds, offline.interval()[0]
+    assert (alone.estimate, alone.low) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -212,9 +212,8 @@ def test_against_brute_force_integration(monkeypatch):
 
 def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     votes = drawn(Pool(600, n_annotators=20), 6)
-    sign = np.where(
-        (votes.annotator == 0) & (votes.delta[:, 0] != 0), np.sign(votes.delta[:, 0]), votes.sign
-    )
+    toward = np.sign(votes.delta[:, 0])
+    sign = np.where((votes.annotator == 0) & (toward != 0), toward, votes.sign)
     (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
     assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
     assert 0.3 < found.posterior.mean[0] < 6 and found.posterior.mean[0] == found.posterior.mean.max()
@@ -266,10 +265,9 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch, n_alone):
     (exact,) = shrink_votes(*arrays)
     monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
     (close,) = shrink_votes(*arrays)
-    np.testing.assert_allclose(
-        close.posterior.mean, exact.posterior.mean, atol=0.03 if n_alone else 0.02
-    )
-    np.testing.assert_allclose(close.posterior.sd, exact.posterior.sd, rtol=0.05 if n_alone else 0.03)
+    near, narrow = (0.03, 0.05) if n_alone else (0.02, 0.03)
+    np.testing.assert_allclose(close.posterior.mean, exact.posterior.mean, atol=near)
+    np.testing.assert_allclose(close.posterior.sd, exact.posterior.sd, rtol=narrow)
     assert close.tau == pytest.approx(exact.tau, rel=0.03)
 
 

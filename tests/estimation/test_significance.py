@@ -39,17 +39,14 @@ def test_agreement_by_counting_pairs_of_two_people():
     share = pd.Series({i: np.mean(sign[others] == sign[i]) for i, others in beside.items() if others})
     rows = share.index.to_numpy()
     clusters = comparison // 3
-    found, expected = (
-        pool_agreement(comparison, sign, annotator, clusters),
-        cluster_mean(share, clusters[rows]),
-    )
+    found = pool_agreement(comparison, sign, annotator, clusters)
+    expected = cluster_mean(share, clusters[rows])
     ends = found.percent, found.low, found.high
     assert ends == pytest.approx((expected.estimate, expected.low, expected.high))
     assert (found.n_votes, found.n_comparisons) == (len(rows), len(set(comparison[rows])))
     both_ways = permutations(np.r_[sign[rows], -sign[rows]], 2)
-    assert found.alpha == pytest.approx(
-        1 - (1 - found.percent) / np.mean([one != other for one, other in both_ways])
-    )
+    by_chance = np.mean([one != other for one, other in both_ways])
+    assert found.alpha == pytest.approx(1 - (1 - found.percent) / by_chance)
     each = annotator_agreement(comparison, sign, annotator, 8)
     n, mean = np.bincount(annotator[rows], minlength=8), share.groupby(annotator[rows]).mean()
     low, high = wilson_ends(mean.to_numpy(), n[:7])
@@ -163,10 +160,8 @@ def test_classes_that_judged_together_share_an_error():
     random, of = np.random.default_rng(0), np.repeat([0, 1], 6)
     comparison = np.repeat(np.arange(400), 4)
     side = np.where(np.arange(400) < 6, -1, np.arange(400) % 2)[comparison]
-    annotator = np.where(side < 0, 4 * (np.arange(1600) % 4 // 2), 6 * side) + random.integers(
-        6, size=1600
-    )
-    annotator = np.minimum(annotator, 11)
+    first = np.where(side < 0, 4 * (np.arange(1600) % 4 // 2), 6 * side)
+    annotator = np.minimum(first + random.integers(6, size=1600), 11)
     votes = comparison, random.choice([-1, 1], 1600), annotator, np.ones((1600, 1)), 12
     leans = fit_conditional(*votes)
     apart = class_offsets(leans, of)
@@ -199,12 +194,9 @@ def test_classes_are_tested_with_one_annotator_beyond_them(of, is_tested):
 
 
 def test_classes_in_groups_that_no_votes_compare_have_no_offset():
-    votes = [np.tile(each, 30) for each in ([0, 0, 1, 1], [1, -1, 1, -1], [0, 1, 2, 3])]
-    votes[0], votes[1] = (
-        votes[0] + np.repeat(2 * np.arange(30), 4),
-        np.where(np.arange(120) % 3, 1, -1) * votes[1],
-    )
-    leans = fit_conditional(*votes, np.ones((120, 1)), 4)
+    comparison, annotator = np.repeat(np.arange(60), 2), np.tile(np.arange(4), 30)
+    sign = np.where(np.arange(120) % 3, 1, -1) * np.tile([1, -1], 60)
+    leans = fit_conditional(comparison, sign, annotator, np.ones((120, 1)), 4)
     apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
     assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
@@ -253,19 +245,17 @@ def test_nothing_to_exchange(comparison, annotator, delta):
 
 
 def test_exchanges_that_change_nothing_count_as_large():
-    found = assignment_test(
-        [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1)), n_permutations=19
-    )
+    votes = [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1))
+    found = assignment_test(*votes, n_permutations=19)
     assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
 
 
 def test_the_statistic_by_counting_with_unequal_comparisons():
     random = np.random.default_rng(7)
     comparison = random.permutation(np.repeat(np.arange(60), random.integers(1, 6, 60)))
-    votes = pd.DataFrame({"comparison": comparison, "annotator": random.integers(0, 6, len(comparison))})
-    votes = votes.assign(
-        sign=random.choice([-1, 1], len(votes)), delta=random.choice([-1.0, 0.0, 1.0], len(votes))
-    )
+    n = len(comparison)
+    votes = pd.DataFrame({"comparison": comparison, "annotator": random.integers(0, 6, n)})
+    votes["sign"], votes["delta"] = random.choice([-1, 1], n), random.choice([-1.0, 0.0, 1.0], n)
     votes = votes.drop_duplicates(["comparison", "annotator"])
     of_comparison = votes.groupby("comparison")["delta"]
     kind = [of_comparison.transform("size"), of_comparison.transform(lambda each: (each != 0).sum())]
@@ -276,9 +266,8 @@ def test_the_statistic_by_counting_with_unequal_comparisons():
     rate = (beside.transform("sum") - vote) / (beside.transform("size") - 1)
     person = rate.groupby(votes["annotator"][cast])
     between = (person.size() * (person.mean() - rate.mean()) ** 2).sum()
-    found = assignment_test(
-        *(votes[each] for each in ("comparison", "sign", "annotator")), votes[["delta"]], 5
-    )
+    cast = (votes[each] for each in ("comparison", "sign", "annotator"))
+    found = assignment_test(*cast, votes[["delta"]], 5)
     assert found.statistic == pytest.approx(between / rate.var(ddof=0))
 
 
@@ -292,7 +281,6 @@ def test_a_shared_lean_is_as_unlikely_as_permutations_say():
         return (side.reshape(60, 4) * apart * (sign.reshape(60, 4) > 0)).sum()
 
     drawn = [toward(rng.permuted(sign.reshape(60, 4), axis=1)) for _ in range(4000)]
-    assert np.std(drawn) == pytest.approx(
-        abs(toward(sign)) / -stats.norm.ppf(shared_lean_p(comparison, sign, side, lean) / 2), rel=0.05
-    )
+    far = stats.norm.isf(shared_lean_p(comparison, sign, side, lean) / 2)
+    assert np.std(drawn) == pytest.approx(abs(toward(sign)) / far, rel=0.05)
     assert np.isnan(shared_lean_p(comparison, np.ones(240), side, lean))
