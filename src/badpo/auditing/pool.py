@@ -101,8 +101,7 @@ def voters(judgments: Judgments, rows: NDArray) -> dict[str, int]:
 
 def log_odds_row(found: LogOdds, n_votes: int) -> Json:
     """The part of an attribute's row that comes from its own cross-group votes alone."""
-    low, high = found.interval()
-    naive_low, naive_high = found.interval(naive=True)
+    (low, high), naive = found.interval(), found.interval(naive=True)
     form = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
     form = "naive only" if low is None and high is None else form
     return {
@@ -114,8 +113,8 @@ def log_odds_row(found: LogOdds, n_votes: int) -> Json:
         "ci_low": low,
         "ci_high": high,
         "interval": form if found.n_cross else None,
-        "naive_ci_low": naive_low,
-        "naive_ci_high": naive_high,
+        "naive_ci_low": naive[0],
+        "naive_ci_high": naive[1],
         "odds": found.odds,
     }
 
@@ -174,9 +173,8 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
 
     The log-odds are per unit: None where no vote is cross-group, not finite where all go one way.
     """
-    found = zip(
-        judgments.attribute_names, swap_pairs(judgments), judgments.offline_log_odds(), strict=True
-    )
+    names, all_votes = judgments.attribute_names, judgments.offline_log_odds()
+    found = zip(names, swap_pairs(judgments), all_votes, strict=True)
     return {
         name: (swap["log_odds"], SWAP_PAIRS) if swap else (offline.log_odds, OFFLINE)
         for name, swap, offline in found
@@ -223,15 +221,14 @@ def _votes_on_bodies(judgments: Judgments) -> pd.DataFrame:
         if name in comparisons:
             twin |= (comparisons[name] == "swap").to_numpy(dtype=bool)
     found = {
-        "turn": np.where(bodies[0] <= bodies[1], 1, -1),
-        "low": bodies.min(axis=0),
-        "high": bodies.max(axis=0),
-        "twin": twin,
+        "turn": np.where(bodies[0] <= bodies[1], 1, -1)[comparison],
+        "low": bodies.min(axis=0)[comparison],
+        "high": bodies.max(axis=0)[comparison],
+        "twin": twin[comparison],
+        "sign": judgments.votes["sign"].to_numpy(),
+        "prompt": judgments.prompt_of_votes(),
     }
-    of_comparison = pd.DataFrame(found).iloc[comparison].reset_index(drop=True)
-    return of_comparison.assign(
-        sign=judgments.votes["sign"].to_numpy(), prompt=judgments.prompt_of_votes()
-    )
+    return pd.DataFrame(found)
 
 
 def text_body(text: str) -> str:
@@ -252,11 +249,9 @@ def _from_twins(votes: pd.DataFrame, side: NDArray, others: NDArray) -> tuple[Js
 def _from_reversals(
     votes: pd.DataFrame, side: NDArray, others: NDArray, of_judgment: bool
 ) -> tuple[Json | None, NDArray]:
-    turn, twin = votes["turn"].to_numpy(), votes["twin"].to_numpy()
+    turn, is_pair = votes["turn"].to_numpy(), of_judgment | ~votes["twin"].to_numpy()
     alike = votes[["prompt", "low", "high"]].join(pd.DataFrame(others * turn[:, None]))
-    table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[
-        (side != 0) & (of_judgment | ~twin)
-    ]
+    table = alike.assign(side=side * turn, sign=votes["sign"] * turn)[(side != 0) & is_pair]
     seen = table.groupby(list(alike), sort=False)
     table = table.assign(stratum=seen.ngroup())[seen["side"].transform("nunique") == 2]
     found = swap_log_odds(table["side"], table["sign"], table["stratum"], table["prompt"])
@@ -272,6 +267,7 @@ FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 FALSE_ALARMS = 0.1
+SCANNED = "n_cross", "cross_share", "carrier_wins", "log_odds"
 RULE = (
     "declare: surely preferred or avoided, by 0.3 log-odds or more, also beside the "
     "declared attributes, and in 5 % of the judgments or more; watch: by as much, "
@@ -282,11 +278,13 @@ RULE = (
 
 def undeclared_features(judgments: Judgments) -> Judgments:
     """The votes with the surface features that are scanned as their attributes."""
-    declared_types = {attribute.config.get("type") for attribute in judgments.attributes}
+    left_out = {attribute.config.get("type") for attribute in judgments.attributes}
     if judgments.votes["shown_first"].isna().all():
-        declared_types.add("position")
-    names = [name for name in FEATURES if not declared_types & {name, *BUILT_IN[name].repeats}]
-    return judgments.with_attributes([FEATURES[name]() for name in names])
+        left_out.add("position")
+    scanned = [
+        make() for name, make in FEATURES.items() if not left_out & {name, *BUILT_IN[name].repeats}
+    ]
+    return judgments.with_attributes(scanned)
 
 
 def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
@@ -315,22 +313,22 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     rows = []
     for j, side in enumerate(carrier_sides(measured.delta, cross).T):
         columns = np.column_stack([declared, side])
-        beyond = joint_log_odds(columns, sign, prompts, level)[-1] if judgments.n_attributes else None
-        alone = log_odds_row(found[j], judgments.n_votes)
-        low, high = found[j].interval(level)
-        told = dependent_columns(columns)[-1].any()
-        rows.append(
-            {
-                "feature": measured.attribute_names[j],
-                **voters(judgments, cross[:, j]),
-                **{name: alone[name] for name in ("n_cross", "cross_share", "carrier_wins", "log_odds")},
-                "ci_low": low,
-                "ci_high": high,
-                "q_value": q_value[j],
-                "beyond_declared": beyond and interval_row(beyond),
-                "advice": "nothing" if told else _advice(alone, q_value[j] <= FALSE_ALARMS, beyond),
-            }
-        )
+        beyond = None
+        if judgments.n_attributes:
+            beyond = joint_log_odds(columns, sign, prompts, level)[-1]
+        alone, (low, high) = log_odds_row(found[j], judgments.n_votes), found[j].interval(level)
+        advice = _advice(alone, q_value[j] <= FALSE_ALARMS, beyond)
+        row = {
+            "feature": measured.attribute_names[j],
+            **voters(judgments, cross[:, j]),
+            **{name: alone[name] for name in SCANNED},
+            "ci_low": low,
+            "ci_high": high,
+            "q_value": q_value[j],
+            "beyond_declared": beyond and interval_row(beyond),
+            "advice": "nothing" if dependent_columns(columns)[-1].any() else advice,
+        }
+        rows.append(row)
     return rows
 
 
@@ -347,20 +345,17 @@ def features_beside_leans(
     choose the side with the feature more often than others, or the lean may be one toward the feature. Rows are
     attribute, feature, correlation of the sides, p-value.
     """
-    sign, comparison = (judgments.votes[name].to_numpy() for name in ("sign", "comparison"))
-    of_vote = np.nan_to_num(leans)[judgments.votes["annotator"].to_numpy()]
-    both = judgments, measured
+    votes, both = judgments.votes, (judgments, measured)
+    of_vote = np.nan_to_num(leans)[votes["annotator"].to_numpy()]
     sides = declared, features = [carrier_sides(each.delta, each.cross_group()) for each in both]
     sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
     together = declared.T @ features / np.maximum(sizes, 1.0)
-    of_texts = np.multiply.outer(
-        *([one.scope != "judgment" for one in each.attributes] for each in both)
-    )
-    rows = []
+    scopes = ([one.scope != "judgment" for one in each.attributes] for each in both)
+    of_texts, rows = np.multiply.outer(*scopes), []
     for j, i in np.argwhere(of_texts & (np.abs(together) >= GOES_WITH)):
         alike = (declared[:, j] == 0) & (features[:, i] != 0)
-        votes = comparison[alike], sign[alike], features[alike, i], of_vote[alike, j]
-        p_value = shared_lean_p(*votes) * together.size
+        cast = votes["comparison"][alike], votes["sign"][alike]
+        p_value = shared_lean_p(*cast, features[alike, i], of_vote[alike, j]) * together.size
         if p_value < CONFOUNDED:
             names = judgments.attribute_names[j], measured.attribute_names[i]
             rows.append((*names, float(together[j, i]), p_value))

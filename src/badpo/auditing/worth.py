@@ -71,8 +71,8 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
     is_contested = ~share.isin([0.0, 0.5, 1.0])
-    groups = [(name, [j]) for j, name in enumerate(design.attributes)]
-    groups += [(None, known)] * (len(known) > 1)
+    all_known: list[tuple[str | None, list[int]]] = [(None, known)] * (len(known) > 1)
+    groups = [(name, [j]) for j, name in enumerate(design.attributes)] + all_known
     rows = []
     for name, group in groups:
         differing = design.comparison[design.delta[:, group].any(axis=1)]
@@ -135,9 +135,9 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         return []
     stratum, sign, who, delta, m = design.votes
     half, prompts = 2 * window > last, judgments.prompt_of_votes()
-    halves = 2 * stratum + half, sign, 2 * who + half, delta
-    timed = (each[is_timed] for each in halves)
-    leans = fit_conditional(*timed, 2 * m, min_informative=least)
+    strata, twice = (2 * stratum + half)[is_timed], (2 * who + half)[is_timed]
+    halves = strata, sign[is_timed], twice, delta[is_timed]
+    leans = fit_conditional(*halves, 2 * m, min_informative=least)
     status, lean, se = (
         each.reshape(m, 2, -1) for each in (leans.status, leans.finite_deviation, leans.se)
     )
