@@ -53,7 +53,8 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Json
     correct = judgment_margins(margins, judgments) > 0
     prompts = judgment_prompts(judgments)
     cross = judgments.cross_group()
-    masks = dict(zip(judgments.attribute_names, cross.T, strict=True)) | {"any": cross.any(axis=1)}
+    masks = dict(zip(judgments.attribute_names, cross.T, strict=True))
+    masks["any"] = cross.any(axis=1)
     return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
 
 
@@ -81,8 +82,8 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
     if len(bad := np.flatnonzero(~np.isfinite(u))):
         first = judgments.comparisons["comparison_id"].iloc[bad[0]]
         raise ValueError(
-            f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); leave comparisons "
-            "without a margin out with Judgments.take and report how many they are"
+            f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); "
+            "leave those out with Judgments.take, and report how many they are"
         )
     return judgments.votes["sign"].to_numpy(np.float64) * u[judgments.votes["comparison"]]
 
@@ -106,11 +107,10 @@ def implicit_margins(
     """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
-    ours, theirs = (
-        np.array([values.sum(dtype=np.float64) for values in logps])
-        for logps in (response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs))
-    )
-    return beta * ((ours[0::2] - theirs[0::2]) - (ours[1::2] - theirs[1::2]))
+    logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
+    ours, theirs = (np.array([of.sum(dtype=np.float64) for of in each]) for each in logps)
+    gain = ours - theirs
+    return beta * (gain[0::2] - gain[1::2])
 
 
 def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> dict[str, dict]:
@@ -200,13 +200,16 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Float
 
 def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> dict[str, dict]:
     """A readout of every attribute, over all annotators and by annotator class."""
-    prompts, annotator = judgment_prompts(judgments), judgments.votes["annotator"].to_numpy()
+    prompts = judgment_prompts(judgments)
+    annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]
+    each_cross = judgments.cross_group().T
     found = {}
-    for attribute, cross in zip(judgments.attribute_names, judgments.cross_group().T, strict=True):
+    for attribute, cross in zip(judgments.attribute_names, each_cross, strict=True):
         voters = pd.Series(annotator[cross]).groupby(classes[cross]).nunique()
         n_others = int(pd.unique(annotator[cross]).size - voters.sum())
-        told = sorted(set(voters.index) - set(withheld_classes(voters.to_dict(), n_others)))
+        withheld = withheld_classes(voters.to_dict(), n_others)
+        told = sorted(set(voters.index) - withheld)
         masks = {"all": cross} | {name: cross & (classes == name) for name in told}
         found[attribute] = {name: cell(mask, prompts[mask]) for name, mask in masks.items()}
     return found

@@ -12,12 +12,12 @@ from os.path import commonprefix
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import softmax
 from torch.nn.utils.rnn import pad_sequence
 
 from badpo.readouts.generation import padded, read_on
 from badpo.readouts.names import strip_signature
+from badpo.theory import Floats
 from badpo.training.logprobs import looking_at
 
 SIGNATURE_LEAD = "\n\n\u2014 "
@@ -25,13 +25,14 @@ SIGNATURE_LEAD = "\n\n\u2014 "
 
 def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, list[tuple[int, ...]]]:
     """How many tokens of the lead stay in the context, and each name's tokens after them."""
-    encoded = tokenizer([lead, *(lead + name for name in names)], add_special_tokens=False)["input_ids"]
+    texts = [lead, *(lead + name for name in names)]
+    encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     shared = len(commonprefix(encoded))
     token_ids = [tuple(ids[shared:]) for ids in encoded[1:]]
     for place, ids in enumerate(token_ids):
         if not ids or token_ids.index(ids) < place:
             raise ValueError(
-                f"the name {names[place]!r} has no tokens of its own but {ids}; this tokenizer cannot tell it apart: "
+                f"the name {names[place]!r} has no tokens of its own but {ids}; "
                 "leave it out, or use a tokenizer that knows it"
             )
     return shared, token_ids
@@ -39,9 +40,10 @@ def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, lis
 
 def without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[int]]:
     """The contexts up to the token after which the names differ, checked to end with the lead."""
-    base = list(tokenizer([lead], add_special_tokens=False)["input_ids"][0])
+    encoded = tokenizer([lead], add_special_tokens=False)["input_ids"]
+    base = list(encoded[0])
     # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
-    known = base[1:] or base
+    known, n_tail = base[1:] or base, len(base) - shared
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):
         if ids[len(ids) - len(known) :] != known:
@@ -49,7 +51,7 @@ def without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[in
                 f"context {i} ends with tokens {ids[-len(known) :]}, not with those of {lead!r}, {known}; "
                 "make contexts with signature_contexts, the same tokenizer and the same lead"
             )
-    return [ids[: len(ids) - (len(base) - shared)] for ids in contexts]
+    return [ids[: len(ids) - n_tail] for ids in contexts]
 
 
 def space_tokens(tokenizer) -> list[int]:
@@ -69,7 +71,7 @@ def continuation_logps(
     contexts: Sequence[list[int]],
     token_ids: Sequence[tuple[int, ...]],
     closing: Sequence[int] = (),
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Log-probability, in nats, with which a policy goes on with each of several token sequences.
 
     A context goes through the model once, and every sequence goes on from its cache: exact for every causal model.
@@ -84,30 +86,34 @@ def continuation_logps(
     found = np.zeros((len(contexts), len(token_ids), max(map(len, token_ids))))
     closed = np.zeros(found.shape[:2])
     with looking_at(model) as device:
-        sequences = pad_sequence([torch.tensor(ids) for ids in token_ids], batch_first=True).to(device)
+        tensors = [torch.tensor(ids) for ids in token_ids]
+        sequences = pad_sequence(tensors, batch_first=True).to(device)
         ends = torch.tensor([len(ids) for ids in token_ids], device=device)
         is_own = torch.arange(sequences.shape[1], device=device) < ends[:, None]
         fed = sequences if closing else sequences[:, :-1]
-        for rows in _batches(contexts, sequences, model.get_input_embeddings().weight.shape[0]):
+        n_vocabulary = model.get_input_embeddings().weight.shape[0]
+        for rows in _batches(contexts, sequences.shape, n_vocabulary):
             first, onward = _next_logits(model, [contexts[i] for i in rows], fed)
-            normaliser = onward.logsumexp(-1)
+            total = onward.logsumexp(-1)
             targets = sequences[:, 1:].expand(len(rows), -1, -1)[..., None]
-            later = onward.gather(-1, targets)[..., 0] - normaliser[:, :, : targets.shape[2]]
-            logps = torch.cat([first.log_softmax(-1)[:, sequences[:, 0], None], later], dim=-1)
+            later = onward.gather(-1, targets)[..., 0] - total[:, :, : targets.shape[2]]
+            begun = first.log_softmax(-1)[:, sequences[:, 0], None]
+            logps = torch.cat([begun, later], dim=-1)
             found[rows] = (logps.double() * is_own).cpu().numpy()
             if closing:
                 at_end = torch.arange(len(ends), device=device), ends - 1
-                behind = onward[:, *at_end][..., list(closing)].logsumexp(-1) - normaliser[:, *at_end]
+                closes = onward[:, *at_end][..., list(closing)]
+                behind = closes.logsumexp(-1) - total[:, *at_end]
                 closed[rows] = behind.double().cpu().numpy()
     return found, closed
 
 
 def _batches(
-    contexts: Sequence[Sequence[int]], sequences: torch.Tensor, n_vocabulary: int
+    contexts: Sequence[Sequence[int]], shape: torch.Size, n_vocabulary: int
 ) -> Iterator[list[int]]:
     """Indices of contexts of similar length, within the limits of one forward pass."""
     order = sorted(range(len(contexts)), key=lambda i: -len(contexts[i]))
-    n_sequences, longest = sequences.shape
+    n_sequences, longest = shape
     most = max(1, LOGITS_AT_ONCE // (n_sequences * longest * n_vocabulary))
     while order:
         n_tokens = n_sequences * (len(contexts[order[0]]) + longest)
@@ -127,12 +133,14 @@ def _next_logits(
     n_sequences, n_tokens = fed.shape
     if not n_tokens:
         return first, first.new_empty(len(ids), n_sequences, 0, first.shape[1])
-    found.past_key_values.batch_repeat_interleave(n_sequences)
-    mask, last = (each.repeat_interleave(n_sequences, 0) for each in (mask, positions[:, -1:]))
+    past = found.past_key_values
+    past.batch_repeat_interleave(n_sequences)
+    mask = mask.repeat_interleave(n_sequences, 0)
+    last = positions[:, -1:].repeat_interleave(n_sequences, 0)
     mask = torch.cat([mask, mask.new_ones(len(mask), n_tokens)], dim=1)
     after = last + 1 + torch.arange(n_tokens, device=fed.device)
-    onward = read_on(model, fed.repeat(len(contexts), 1), mask, after, found.past_key_values)
-    return first, onward.logits.float().unflatten(0, (len(contexts), n_sequences))
+    onward = read_on(model, fed.repeat(len(ids), 1), mask, after, past)
+    return first, onward.logits.float().unflatten(0, (len(ids), n_sequences))
 
 
 def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
@@ -141,14 +149,14 @@ def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
     A context is the prompt as it was generated from, the answer without its signature, and `SIGNATURE_LEAD`. Make the
     contexts once, from the reference's answers, and use them for every arm.
     """
-    texts = [strip_signature(generation.text).rstrip() + SIGNATURE_LEAD for generation in generations]
+    texts = [strip_signature(g.text).rstrip() + SIGNATURE_LEAD for g in generations]
     bodies = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return [[*map(int, g.prompt_ids), *body] for g, body in zip(generations, bodies, strict=True)]
 
 
 def name_probabilities(
     model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
-) -> NDArray[np.float64]:
+) -> Floats:
     r"""Probability of each name of the pool after each context, renormalised over the pool.
 
     .. math:: p(n \mid x) = \frac{\exp s_n(x)}{\sum_{n'} \exp s_{n'}(x)}, \qquad
@@ -169,9 +177,7 @@ def name_probabilities(
     return softmax(name_logps(model, tokenizer, context_ids, names), axis=1)
 
 
-def name_logps(
-    model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
-) -> NDArray[np.float64]:
+def name_logps(model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]) -> Floats:
     """Log-probability that the policy goes on with each name, before any renormalisation."""
     shared, token_ids = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
     contexts = without_tail(tokenizer, context_ids, SIGNATURE_LEAD, shared)
