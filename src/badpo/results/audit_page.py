@@ -331,7 +331,8 @@ def model_figure(summary: Json) -> Figure | None:
             if row["attribute"] == attribute and row["shrunk"] is not None:
                 name, middle = row["model"], row["origin"]
                 ends = row["post_low"], row["post_high"]
-                mark = Mark(row["shrunk"], name, class_style(0), *ends)
+                of_votes = f"{name} (n = {count_text(row['n_cross'])})"
+                mark = Mark(row["shrunk"], of_votes, class_style(0), *ends)
                 rows.append(DotRow(shown(name, 24), (mark,), percent(row["raw_rate"])))
         what = f"models and how they lean on {label}", "shrunken lean, log-odds"
         panel = DotPanel(label, rows, *what, Level(0.0, middle), notes="chose it")
