@@ -127,7 +127,11 @@ class _SameVotes:
 
 
 def equal_care_test(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int,
 ) -> float:
     r"""P-value of the test that all annotators are equally careful; NaN where nothing tells.
 
@@ -302,7 +306,8 @@ class _At(NamedTuple):
 
 def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
     value, slope, blocks = 0.0, slopes[votes.annotator], votes.blocks
-    (score, clicking), entries = np.empty((2, len(votes.sign))), np.empty(blocks.n_pairs)
+    score, clicking = np.empty((2, len(votes.sign)))
+    entries = np.empty(blocks.n_pairs)
     for run in blocks.runs(lambda size: size * max(size, len(NODES))):
         of_votes = slope, votes.shift, votes.sign
         s, x, sign = (run.rows(each)[..., None] for each in of_votes)
@@ -313,7 +318,8 @@ def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
         rest = sign * (1 - chance) * NODES
         weighed = mass * rest
         mean = weighed.sum(axis=2)
-        among = mean[:, :, None] * mean[:, None, :] - weighed @ rest.transpose(0, 2, 1)
+        among = mean[:, :, None] * mean[:, None, :]
+        among -= weighed @ rest.transpose(0, 2, 1)
         each = np.arange(run.size)
         among[:, each, each] += (mass * chance * (1 - chance)) @ NODES**2
         score[run.votes] = mean.ravel()
@@ -355,7 +361,8 @@ def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Fl
         if longest < NEAR:
             break
         step *= min(1.0, LONGEST_STEP / longest)
-        ways = (_likelihood(votes, at.slopes + 0.5**halved * step) for halved in range(12))
+        steps = (0.5**halved * step for halved in range(12))
+        ways = (_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((tried for tried in ways if height(tried) >= least), None)
         # a step that was taken, or that leads nowhere, is none that is left

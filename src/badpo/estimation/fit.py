@@ -266,8 +266,9 @@ class LeanVotes:
         """Votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
         if not len(self.row):
             return np.zeros_like(self.told)
-        low, high = (end.reduceat(self.delta, self.blocks.starts) for end in (np.minimum, np.maximum))
-        return (low < high)[self.comparison]
+        delta, starts = self.delta, self.blocks.starts
+        differs = np.minimum.reduceat(delta, starts) < np.maximum.reduceat(delta, starts)
+        return differs[self.comparison]
 
     def counted(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, a column for each attribute."""
@@ -503,7 +504,8 @@ class _Fit:
         lean = saw.col.astype(np.intp)
         cluster = self.cluster[self.votes.row[saw.row]]
         score = saw.data * self.top.information.at.score[saw.row]
-        information = saw.data * self._information[saw.row, self.known.attribute[lean]]
+        place = saw.row, self.known.attribute[lean]
+        information = saw.data * self._information[place]
         return clustered_errors(lean, cluster, score, information, n)
 
     @cached_property
@@ -573,7 +575,8 @@ def clustered_errors(
     whole = np.maximum(total(bend), 1e-300)
     share = bend / whole[of]
     by = 1 / np.maximum(1 - share, 1 - WHOLE)
-    square = total((by * share) ** 2 * (1 - 2 * share)) + total(by * share**2) ** 2
+    square = total((by * share) ** 2 * (1 - 2 * share))
+    square += total(by * share**2) ** 2
     is_known = (total(share > WHOLE) == 0) & (square > 0)
     df = 1 / np.where(is_known, square, np.nan)
     return total(by * slope**2) / whole, df
@@ -731,8 +734,11 @@ def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
     moved = (fit.design @ moves) * fit.top.information.at.score
     cluster = fit.votes.comparison if fit.cluster is None else fit.cluster[fit.votes.row]
     clustered = (np.bincount(cluster, moved) ** 2).sum()
-    between = leans.var(ddof=1) / n - variance[mine].sum() / n**2 if n > 1 else np.nan
-    return leans.mean(), np.sqrt(clustered), np.sqrt(clustered + np.maximum(between, 0.0))
+    between = np.nan
+    if n > 1:
+        between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
+    beyond = clustered + np.maximum(between, 0.0)
+    return leans.mean(), np.sqrt(clustered), np.sqrt(beyond)
 
 
 def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
@@ -749,7 +755,11 @@ def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
 
 
 def weakly_joined_teams(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    n_annotators: int,
 ) -> Ints:
     r"""Teams of annotators between which an attribute's votes say next to nothing, for each attribute.
 
@@ -791,7 +801,8 @@ def weakly_joined_teams(
             members = left.pop()
             among = information[members][:, members]
             # without what others have to do with it: rows sum to zero
-            apart = _least_joined(sparse.csr_array(among - sparse.diags_array(among.sum(axis=1))))
+            others = sparse.diags_array(among.sum(axis=1))
+            apart = _least_joined(sparse.csr_array(among - others))
             if apart.any():
                 teams[members[apart], j] = teams[:, j].max() + 1
                 left += [members[apart], members[~apart]]
@@ -801,20 +812,24 @@ def weakly_joined_teams(
 def _least_joined(information: sparse.csr_array) -> Bools:
     """Who stands apart from the others; nobody where no two teams are joined weakly enough."""
     n, own = information.shape[0], information.diagonal()
-    nobody = np.zeros(n, dtype=bool)
+    nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:
         return nobody
-    scaling = sparse.diags_array(1 / np.sqrt(own))
-    slowest = _slowest(sparse.csr_array(scaling @ information @ scaling), np.sqrt(own)) / np.sqrt(own)
-    order = np.argsort(slowest, kind="stable")
+    unit = np.sqrt(own)
+    scaling = sparse.diags_array(1 / unit)
+    scaled = sparse.csr_array(scaling @ information @ scaling)
+    order = np.argsort(_slowest(scaled, unit) / unit, kind="stable")
     rank, pairs = np.argsort(order), information.tocoo()
-    joint = np.bincount(np.maximum(rank[pairs.row], rank[pairs.col]), pairs.data, n).cumsum()[:-1]
+    last = np.maximum(rank[pairs.row], rank[pairs.col])
+    joint = np.bincount(last, pairs.data, n).cumsum()[:-1]
     size, below = np.arange(1, n), np.cumsum(1 / own[order])
     single = below[:-1] / size, (below[-1] - below[:-1]) / (n - size)
     resistance = 1 / np.maximum(joint, 1e-12 * own.max())
     ratio = resistance / (single[0] / size + single[1] / (n - size))
-    are_teams = (np.minimum(size, n - size) >= SMALLEST_TEAM) & (resistance >= LARGE_ERROR**2)
-    ratio[~are_teams | (np.maximum(*single) > HALF_KNOWN**2)] = 0.0
+    are_teams = np.minimum(size, n - size) >= SMALLEST_TEAM
+    are_teams &= resistance >= LARGE_ERROR**2
+    are_teams &= np.maximum(*single) <= HALF_KNOWN**2
+    ratio = np.where(are_teams, ratio, 0.0)
     best = int(ratio.argmax())
     return rank > best if ratio[best] > WEAKEST_JOINT else nobody
 
@@ -827,4 +842,5 @@ def _slowest(scaled: sparse.csr_array, flat: Floats) -> Floats:
     start = np.random.default_rng(0).standard_normal((len(flat), 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return lobpcg(scaled, start, Y=flat[:, None], tol=1e-3, maxiter=200, largest=False)[1][:, 0]
+        found = lobpcg(scaled, start, Y=flat[:, None], tol=1e-3, maxiter=200, largest=False)
+        return found[1][:, 0]

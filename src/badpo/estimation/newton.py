@@ -151,7 +151,12 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     return Maximum(leans, extra, value, size, information, receding)
 
 
-def _newton_step(information: Information, gradient: Floats, free: Floats, precision: float) -> Floats:
+def _newton_step(
+    information: Information,
+    gradient: Floats,
+    free: Floats,
+    precision: float,
+) -> Floats:
     """The step in leans and extra numbers.
 
     In the leans the likelihood is concave. In an extra number it need not be: far from the top its step goes uphill
@@ -193,7 +198,10 @@ def _solved(information: Floats, free: Floats, sides: Floats) -> Floats:
 
 
 def _climb(
-    model: QualityModel, design: sparse.csr_array, point: tuple[Floats, Floats, float], step: Floats
+    model: QualityModel,
+    design: sparse.csr_array,
+    point: tuple[Floats, Floats, float],
+    step: Floats,
 ) -> tuple[Floats, Floats, Floats, float] | None:
     """Leans, extra numbers, logits and value after the step, halved until the likelihood does not fall.
 

@@ -106,7 +106,10 @@ class LogOdds:
 
 
 def offline_log_odds(
-    sign: ArrayLike, delta: ArrayLike, cross: ArrayLike, clusters: ArrayLike | None = None
+    sign: ArrayLike,
+    delta: ArrayLike,
+    cross: ArrayLike,
+    clusters: ArrayLike | None = None,
 ) -> tuple[LogOdds, ...]:
     r"""Log-odds that the carrying side wins a cross-group judgment, one attribute at a time.
 
@@ -195,7 +198,10 @@ def dependent_columns(columns: ArrayLike) -> Bools:
 
 
 def joint_log_odds(
-    columns: ArrayLike, sign: ArrayLike, clusters: ArrayLike, level: float = 0.95
+    columns: ArrayLike,
+    sign: ArrayLike,
+    clusters: ArrayLike,
+    level: float = 0.95,
 ) -> tuple[Interval | None, ...]:
     r"""Coefficient of each column beside the others, in one logistic regression by maximum likelihood.
 
@@ -219,7 +225,8 @@ def joint_log_odds(
     x, s = np.asarray(columns, float), np.asarray(sign, float)
     toward = x * s[:, None]
     used: list[int] = []
-    for j in np.flatnonzero((toward > 0).any(axis=0) & (toward < 0).any(axis=0)).tolist():
+    both = (toward > 0).any(axis=0) & (toward < 0).any(axis=0)
+    for j in np.flatnonzero(both).tolist():
         if not dependent_columns(x[:, [*used, j]]).any():
             used.append(j)
     found: list[Interval | None] = [None] * x.shape[1]
@@ -297,7 +304,8 @@ def swap_log_odds(
         its votes all go one way.
     """
     carried = np.asarray(side) != 0
-    toward, chosen, of, prompt = (np.asarray(each)[carried] for each in (side, sign, stratum, clusters))
+    of_votes = side, sign, stratum, clusters
+    toward, chosen, of, prompt = (np.asarray(each)[carried] for each in of_votes)
     _, first, of = np.unique(of, return_index=True, return_inverse=True)
     cell = 4 * of + 2 * (toward < 0) + (chosen < 0)
     votes = np.bincount(cell, minlength=4 * len(first)).reshape(-1, 4)

@@ -281,7 +281,8 @@ def _drawn_to(
 ) -> tuple[Floats, Floats]:
     r"""Mean :math:`B_k \hat d_k + (1 - B_k) \hat\mu` and variance under a normal prior."""
     kept = sd**2 / (sd**2 + se**2)
-    return kept * value + (1 - kept) * center, kept * se**2 + (1 - kept) ** 2 / total
+    mean = kept * value + (1 - kept) * center
+    return mean, kept * se**2 + (1 - kept) ** 2 / total
 
 
 def _all(spread: Spread, known: Bools) -> tuple[Floats, Floats]:
@@ -656,7 +657,8 @@ def _deviation_variances(
 def inverted(positive: Floats) -> tuple[Floats, float]:
     """Inverse and log-determinant of a positive definite matrix."""
     factor = cho_factor(positive)
-    return cho_solve(factor, np.eye(len(positive))), 2 * float(np.log(np.diag(factor[0])).sum())
+    half = float(np.log(np.diag(factor[0])).sum())
+    return cho_solve(factor, np.eye(len(positive))), 2 * half
 
 
 def _one_by_one(
@@ -763,9 +765,9 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
     array([0.0081, 1.    , 0.0683,    nan])
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    told, p_values = np.isfinite(value) & (error > 0), np.full(len(value), np.nan)
-    p_values[told] = 2 * ndtr(-np.abs(value[told] / error[told]))
-    return q_values(p_values)
+    told = np.isfinite(value) & (error > 0)
+    far = np.divide(value, error, out=np.full(len(value), np.nan), where=told)
+    return q_values(2 * ndtr(-np.abs(far)))
 
 
 def q_values(p_values: Floats) -> Floats:

@@ -92,7 +92,8 @@ def equal_leans_test(
     """
     finite = np.isfinite(leans.deviation)
     theta = np.where(finite, leans.deviation, 0.0) + leans.origin
-    (m, q), shared = theta.shape, np.where(leans.absolute, leans.level, leans.origin)
+    shared = np.where(leans.absolute, leans.level, leans.origin)
+    m, q = theta.shape
     votes = lean_votes(comparison, sign, annotator, delta, m)
     model, p_value = KnownWins(votes.blocks, votes.sign), np.full(q, np.nan)
     for j in range(q):
@@ -154,7 +155,8 @@ def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
     informed = (leans.n_informative > 0) & (leans.status != "anchored")
     informed &= (of >= 0)[:, None]
     n = np.zeros((n_classes, q), np.intp)
-    offset, reach, p_value = *np.full((2, n_classes, q), np.nan), np.full(q, np.nan)
+    offset, reach = np.full((2, n_classes, q), np.nan)
+    p_value = np.full(q, np.nan)
     for j, mine in enumerate(informed.T):
         n[:, j] = np.bincount(of[mine], minlength=n_classes)
         rows = np.flatnonzero(mine & (leans.finite_se[:, j] > 0))
@@ -177,7 +179,12 @@ def _largest_groups(group: Ints) -> Bools:
     return np.isin(of, largest) & (sizes[of] > 1)
 
 
-def _uncorrelated(leans: Leans, rows: Ints, j: int, design: Floats) -> tuple[Floats, Floats, Floats]:
+def _uncorrelated(
+    leans: Leans,
+    rows: Ints,
+    j: int,
+    design: Floats,
+) -> tuple[Floats, Floats, Floats]:
     """Leans toward attribute j, the design and the errors' variances, turned so that errors are uncorrelated.
 
     They count as that where they are not known.
@@ -225,7 +232,11 @@ def _between_classes(
     return offset, stdtrit(residual, 0.975) * errors, p_value
 
 
-def _weighted_squares(value: Floats, design: Floats, variance: Floats) -> tuple[float, Floats, Floats]:
+def _weighted_squares(
+    value: Floats,
+    design: Floats,
+    variance: Floats,
+) -> tuple[float, Floats, Floats]:
     """Weighted least squares: what is left of the squares, the coefficients and their covariance."""
     size = np.sqrt(variance)
     x, y = design / size[:, None], value / size
@@ -242,7 +253,11 @@ class Recommendation(NamedTuple):
     reason: str
 
 
-def recommend(shrunk: Shrunk, equal_leans_p: float, class_test_p: float | None = None) -> Recommendation:
+def recommend(
+    shrunk: Shrunk,
+    equal_leans_p: float,
+    class_test_p: float | None = None,
+) -> Recommendation:
     """Choose the bias term from the evidence that annotators, and their classes, differ.
 
     Classes that differ call for ``class``; else annotators that differ call for ``shared_mean``; else one number is
@@ -335,7 +350,10 @@ class AnnotatorAgreement(NamedTuple):
 
 
 def pool_agreement(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, clusters: ArrayLike | None = None
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    clusters: ArrayLike | None = None,
 ) -> PoolAgreement:
     r"""Percent agreement and its chance-corrected forms.
 
@@ -373,7 +391,10 @@ def pool_agreement(
 
 
 def annotator_agreement(
-    comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike, n_annotators: int
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    n_annotators: int,
 ) -> AnnotatorAgreement:
     """How often each annotator sides with their co-voters.
 
@@ -387,16 +408,20 @@ def annotator_agreement(
     """
     votes, share = _shares(comparison, sign, annotator)
     people = np.asarray(annotator)[votes]
-    n, total = (np.bincount(people, each, n_annotators) for each in (None, share))
+    n = np.bincount(people, minlength=n_annotators)
+    total = np.bincount(people, share, n_annotators)
     with np.errstate(invalid="ignore"):
-        return AnnotatorAgreement(total / n, *wilson_ends(total / n, n))
+        mean = total / n
+        return AnnotatorAgreement(mean, *wilson_ends(mean, n))
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
     """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
     side = 2 * np.asarray(comparison) + (np.asarray(sign) > 0)
     votes = np.flatnonzero(first_votes(comparison, annotator))
-    size, same = (np.bincount(each)[each] for each in (side[votes] // 2, side[votes]))
+    side = side[votes]
+    same = np.bincount(side)[side]
+    size = np.bincount(side // 2)[side // 2]
     shared = size > 1
     return votes[shared], (same[shared] - 1) / (size[shared] - 1)
 
@@ -411,7 +436,8 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     >>> first_votes([0, 0, 0, 1], [5, 6, 5, 5])
     array([ True,  True, False,  True])
     """
-    return ~pd.DataFrame({"comparison": comparison, "annotator": annotator}).duplicated().to_numpy()
+    votes = pd.DataFrame({"comparison": comparison, "annotator": annotator})
+    return ~votes.duplicated().to_numpy()
 
 
 def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
@@ -497,13 +523,16 @@ def assignment_test(
     judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
     labels = np.unique(kind[judged], axis=0, return_inverse=True)[1].reshape(-1)
     alike = (judged[labels == label] for label in range(labels.max(initial=-1) + 1))
-    stacks = [blocks.starts[each][:, None] + np.arange(blocks.sizes[each[0]]) for each in alike]
-    if not any(np.ptp(np.sort(people[stack], axis=1), axis=0).any() for stack in stacks):
+    starts, sizes = blocks.starts[:, None], blocks.sizes
+    stacks = [starts[each] + np.arange(sizes[each[0]]) for each in alike]
+    sets = (np.sort(people[stack], axis=1) for stack in stacks)
+    if not any(np.ptp(each, axis=0).any() for each in sets):
         return AssignmentTest(np.nan, np.nan)
     stratum = np.zeros(len(votes), dtype=np.intp)
     for label, stack in enumerate(stacks):
         stratum[stack] = label
-    between = [_between_annotators(each, people, blocks.comparison, stratum) for each in toward.T]
+    of_votes = people, blocks.comparison, stratum
+    between = [_between_annotators(each, *of_votes) for each in toward.T]
     observed = sum(variance(people) for variance in between)
     as_large, random = 1, np.random.default_rng(0)
     for _ in range(n_permutations):
@@ -526,7 +555,8 @@ def _between_annotators(
     is taken for its voter. The unit is the variance of the other voters' rate.
     """
     cross = toward != 0
-    cast = np.flatnonzero(cross & (np.bincount(comparison, cross)[comparison] > 1))
+    n_cross = np.bincount(comparison, cross)[comparison]
+    cast = np.flatnonzero(cross & (n_cross > 1))
     starts = np.flatnonzero(np.diff(comparison[cast], prepend=-1))
     blocks = ComparisonBlocks(starts, len(cast))
     n_others, group = blocks.sizes[blocks.comparison] - 1, stratum[cast]
@@ -534,7 +564,8 @@ def _between_annotators(
     lean = _leans(chose_it, people[cast], blocks, people.max() + 1)
     own = lean[people[cast]]
     rest = chose_it - own
-    rest -= (np.bincount(group, rest) / np.maximum(np.bincount(group), 1))[group]
+    n = np.maximum(np.bincount(group), 1)
+    rest -= (np.bincount(group, rest) / n)[group]
 
     def rate(vote: Floats) -> Floats:
         return (blocks.sums(vote)[blocks.comparison] - vote) / n_others
@@ -564,9 +595,11 @@ def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: i
     def summed(values: Floats) -> Floats:
         return np.bincount(people, rest(values), n_annotators).astype(float)
 
-    probes = np.random.default_rng(0).choice([-1.0, 1.0], (_PROBES, n_annotators))
+    random = np.random.default_rng(0)
+    probes = random.choice([-1.0, 1.0], (_PROBES, n_annotators))
     trace = len(vote) - len(blocks.starts)
-    trace_of_square = np.mean([np.sum(summed(probe[people]) ** 2) for probe in probes])
+    squares = [np.sum(summed(probe[people]) ** 2) for probe in probes]
+    trace_of_square = np.mean(squares)
     score = summed(vote)
     total = np.sum(rest(vote) ** 2) / max(trace, 1)
     excess = np.sum(score**2) - total * trace
