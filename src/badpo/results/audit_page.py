@@ -36,6 +36,7 @@ from badpo.results.words import (
     page,
     percent,
     shown,
+    with_interval,
 )
 
 _SEVERITIES = ("error", "warning", "notice")
@@ -95,14 +96,18 @@ def shareable(summary: Json) -> Json:
     largest = 0.0
     if data["has_annotators"]:
         largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
-    attributes = [row for row in summary["attributes"] if not _is_withheld(row, data)]
-    names = {row["name"] for row in attributes}
+    attributes, withheld = [], []
+    for row in summary["attributes"]:
+        if _is_withheld(row, data):
+            withheld.append(row["name"])
+        else:
+            attributes.append(_telling_attribute(row, summary))
     warnings = [] if _is_withheld(data, data) else summary["warnings"]
     if data["n_people"] or not data["has_annotators"]:
         warnings = filter(None, map(_telling_problem, warnings))
     telling = {
-        "attributes": [_telling_attribute(row, summary) for row in attributes],
-        "withheld": [row["name"] for row in summary["attributes"] if row["name"] not in names],
+        "attributes": attributes,
+        "withheld": withheld,
         "pool": {name: _telling_pool(pool, name in few, summary) for name, pool in pools.items()},
         "models": [row for name in pools for row in _telling_models(summary, name, name in few)],
         "checks": _telling_checks(summary["checks"], data),
@@ -249,12 +254,17 @@ def _telling_checks(checks: Json, data: Json) -> Json:
 
 def _telling_problem(row: Json) -> Json | None:
     """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
-    numbers = (number.replace(",", "") for number, share in _NUMBER.findall(row["what"]) if not share)
-    few = any(number.isdigit() and rounded_count(int(number)) is None for number in numbers)
-    said, where = row["what"] + row["remedy"], row["where"]
-    one = few or _PSEUDONYM.fullmatch(where) or _PSEUDONYM.search(said) or where.startswith("class")
+    what, where = row["what"], row["where"]
+    if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
+        return None
+    if _PSEUDONYM.search(what + row["remedy"]):
+        return None
+    for number, is_share in _NUMBER.findall(what):
+        digits = number.replace(",", "")
+        if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
+            return None
     told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
-    return None if one else told | {"where": _named(row)}
+    return told | {"where": _named(row)}
 
 
 def _named(problem: Json) -> str:
@@ -364,7 +374,8 @@ def drift_figure(summary: Json) -> Figure | None:
 
 def worth_sentences(summary: Json) -> list[str]:
     """Which labels and pairs would be otherwise without the leans, and how leans change over time."""
-    labels, told, n_judgments = audit_labels(summary), [], count_text(summary["data"]["n_judgments"])
+    labels, told = audit_labels(summary), []
+    n_judgments = count_text(summary["data"]["n_judgments"])
     for row in summary["flips"]:
         name = row["attribute"]
         if row["labels"] is None:
@@ -384,7 +395,7 @@ def worth_sentences(summary: Json) -> list[str]:
             change = f"is {lean_text(row['change'])}; leans may have changed, or the comparisons"
         own = ""
         if row["own_tau"] is not None:
-            spread = f"{decimal(row['own_tau'])} ({interval_text(*row['own_tau_ci'])})"
+            spread = with_interval(row["own_tau"], *row["own_tau_ci"])
             own = (
                 f" Beside that, leans of single annotators change with a standard deviation of {spread}."
             )
@@ -418,9 +429,13 @@ def audit_table(summary: Json) -> str:
     )
     if data["has_annotators"]:
         head += f", {data['n_annotators']:,} annotators"
-    rows = [(labels[row["name"]], *_cells(row, pools.get(row["name"]))) for row in summary["attributes"]]
+    rows: list[tuple[str, ...]] = [_COLUMNS]
+    for row in summary["attributes"]:
+        name = row["name"]
+        rows.append((labels[name], *_cells(row, pools.get(name))))
+    how = {"tablefmt": "plain", "disable_numparse": True}
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
-    table = tabulate([_COLUMNS, *rows], tablefmt="plain", colalign=aligned, disable_numparse=True)
+    table = tabulate(rows, colalign=aligned, **how)
     parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
     for verdict in audit_verdicts(summary):
         told = (f"{term}: {sentence}" for term, sentence in verdict.sentences)
@@ -448,8 +463,8 @@ def _part(title: str, sentences: Iterable[str]) -> str:
 
 
 def _cells(row: Json, pool: Json | None) -> list[str]:
-    told = [percent(row["cross_share"]), percent(row["carrier_wins"]), decimal(row["log_odds"])]
-    told.append(interval_text(row["ci_low"], row["ci_high"]))
+    shares, ends = (row["cross_share"], row["carrier_wins"]), (row["ci_low"], row["ci_high"])
+    told = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
     if pool is None:
         return [*told, *[DASH] * 3]
     counts = [pool[f"n_{kind}"] for kind in (*_TOLD, "no_information")]
@@ -460,15 +475,17 @@ def _cells(row: Json, pool: Json | None) -> list[str]:
 def _model(row: Json, pool: Json) -> str:
     told = "lean not known"
     if row["shrunk"] is not None:
-        lean = f"{decimal(row['shrunk'])} ({interval_text(row['post_low'], row['post_high'])})"
+        lean = with_interval(row["shrunk"], row["post_low"], row["post_high"])
         origin = "lean" if pool["absolute"] else "lean from the pool mean"
         told = f"{origin} {lean}, chose it in {percent(row['raw_rate'])} of {row['n_cross']:,}"
     if row["both_orders"]:
         told += (
             f", the same answer in either order {percent(row['same_share'])} of {row['both_orders']:,}"
         )
-    flagged = ", flagged for its lean" * row["flag"] + ", flagged for little care" * row["flag_care"]
-    return f"  {shown(row['model'], 40)} on {shown(row['attribute'], 24)}: {told}{flagged}"
+    told += ", flagged for its lean" * row["flag"]
+    told += ", flagged for little care" * row["flag_care"]
+    name, attribute = shown(row["model"], 40), shown(row["attribute"], 24)
+    return f"  {name} on {attribute}: {told}"
 
 
 def _urgency(row: Json) -> tuple[int, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.words import (
+    DASH,
     Verdict,
     attribute_label,
     built_in_of,
@@ -163,17 +164,19 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
 def _finding(row: Json, label: str, toward: str) -> str:
     """``toward`` is what the log-odds count as winning, where the attribute's label does not say so."""
     label, side = toward or label, "that side" if toward else "the side that has more of it"
-    which = "that say which was first" if row["scope"] == "judgment" and toward else "whose sides differ"
-    among = (
-        f"of the {count_text(row['n_cross'])} judgments {which} ({percent(row['cross_share'])} of all)"
-    )
+    which = "whose sides differ"
+    if row["scope"] == "judgment" and toward:
+        which = "that say which was first"
+    n, share = count_text(row["n_cross"]), percent(row["cross_share"])
+    among = f"of the {n} judgments {which} ({share} of all)"
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: {side} won {won} {among}."
     wins = f"{side} won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
     if not is_sure(row):
         return f"No lean of the pool on {label} is sure: {wins}."
-    return f"The pool leans {'toward' if row['log_odds'] > 0 else 'away from'} {label}: {wins}."
+    way = "toward" if row["log_odds"] > 0 else "away from"
+    return f"The pool leans {way} {label}: {wins}."
 
 
 def _odds(odds: float) -> str:
@@ -191,13 +194,12 @@ def _certainty(row: Json) -> str:
             return f"All judgments stand on one prompt: {naive} covers other votes on it, not other prompts."
         few = "The prompts are too few, or too alike, to tell apart"
         return f"{few}: {naive} takes every vote as independent of the others."
-    few = ", in the form for few prompts" if row["interval"] == "small-cluster" else ""
-    text = (
-        f"Log-odds {decimal(row['log_odds'])}, 95 % interval {interval_text(row['ci_low'], row['ci_high'])}, "
-        f"clustered by {count_text(row['n_prompts'])} prompts{few}"
-    )
-    independent = row["naive_ci_low"] is not None or row["naive_ci_high"] is not None
-    text += f"; counted as if every vote were independent it would be {naive}." if independent else "."
+    few = ", in the form for few prompts" * (row["interval"] == "small-cluster")
+    ends, of = interval_text(row["ci_low"], row["ci_high"]), count_text(row["n_prompts"])
+    text = f"Log-odds {decimal(row['log_odds'])}, 95 % interval {ends}, clustered by {of} prompts{few}"
+    if naive != DASH:
+        text += f"; counted as if every vote were independent it would be {naive}"
+    text += "."
     if _is_carried(row):
         text += f" Beside the other declared attributes it is no longer sure: {lean_text(row['joint'])}."
     if row["scope"] == "judgment" and row["quality_adjusted"]:
@@ -215,12 +217,13 @@ def _level(pool: Json) -> tuple[str, str]:
     why = shown(pool["absolute_why"], _REASONS)
     if pool["level"] is None:
         return "Not known", f"The level that all annotators share is {why}."
+    of, ends = count_text(pool["n_level"]), interval_text(*pool["level_ci"])
     text = (
-        f"The mean lean of {count_text(pool['n_level'])} annotators, each counted alike, is {decimal(pool['level'])} "
-        f"({interval_text(*pool['level_ci'])}, clustered by comparison), {why}."
+        f"The mean lean of {of} annotators, each counted alike, is {decimal(pool['level'])} "
+        f"({ends}, clustered by comparison), {why}."
     )
-    if pool["level_ci_beyond"]:
-        text += f" For annotators like them in general the interval is {interval_text(*pool['level_ci_beyond'])}."
+    if beyond := pool["level_ci_beyond"]:
+        text += f" For annotators like them in general the interval is {interval_text(*beyond)}."
     return "Level", text
 
 

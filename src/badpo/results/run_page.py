@@ -91,6 +91,7 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
     """The groups of columns by name, and of every arm the cells of each; a dash where something was not measured."""
     found = quantities(suite)
     rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
+    of_gap = "any", *suite.labels
     groups = [(q.symbol, rate if q.is_rate else mean) for q in found]
     rows = []
     for arm in suite.arms:
@@ -100,9 +101,9 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
             value = _cell(suite.estimate(arm, *q.place), q.number)
             share = _NOTHING if arm == DPO else _cell(removal.share, percent)
             cells.append([value, share, _cell(removal.distance, q.difference)])
-        gaps = (suite.estimate(arm, "heldout", name) for name in ("any", *suite.labels))
-        held_out = _cell(next(filter(None, gaps), None), _signed_three)
-        cells.append([held_out, _cell(suite.estimate(arm, "kl"), _three)])
+        gaps = (suite.estimate(arm, "heldout", name) for name in of_gap)
+        gap, kl = next(filter(None, gaps), None), suite.estimate(arm, "kl")
+        cells.append([_cell(gap, _signed_three), _cell(kl, _three)])
         if arm == REFERENCE:
             cells = [[*row[:-2], _NOTHING, _NOTHING] for row in cells]
         rows.append((arm_label(arm), cells))
@@ -113,7 +114,8 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
     if found is None:
         return decimal(None), ""
     half = found.interval.half_width
-    return number(found.value), number(half).lstrip("+") if math.isfinite(half) else ""
+    ends = number(half).lstrip("+") if math.isfinite(half) else ""
+    return number(found.value), ends
 
 
 # -- provenance --------------------------------------------------------------------------------------------------
@@ -121,18 +123,21 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
     """What the runs were made with, as names and values: seeds, versions, data, command."""
-    unknown = Environment()
-    made = next((run.environment for run in suite.runs if run.environment != unknown), unknown)
-    fingerprints = {str(data) for run in suite.runs if (data := run.bias.extra.data)}
+    unknown, runs = Environment(), suite.runs
+    known = (run.environment for run in runs if run.environment != unknown)
+    made = next(known, unknown)
+    fingerprints = {str(data) for run in runs if (data := run.bias.extra.data)}
+    words, packages = (made.command or "").split(), made.packages
     facts = {
-        "Runs": [run.folder.name for run in suite.runs],
+        "Runs": [run.folder.name for run in runs],
         "Training seeds": map(str, suite.seeds),
         "Data fingerprint": sorted(fingerprints),
-        "Command": [" ".join(_without_folder(word) for word in (made.command or "").split())],
-        "Versions": [f"{name} {made.packages[name]}" for name in _KEY_PACKAGES if name in made.packages],
+        "Command": [" ".join(map(_without_folder, words))],
+        "Versions": [f"{name} {packages[name]}" for name in _KEY_PACKAGES if name in packages],
         "Python": [f"{made.python}, {made.platform}".strip(", ")],
     }
-    return [(name, shown(", ".join(values), 2000) or "not recorded") for name, values in facts.items()]
+    told = {name: shown(", ".join(values), 2000) for name, values in facts.items()}
+    return [(name, text or "not recorded") for name, text in told.items()]
 
 
 def _without_folder(word: str) -> str:
@@ -146,9 +151,10 @@ def _without_folder(word: str) -> str:
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Every figure for which the runs hold the numbers, in the order of the page."""
-    rates, amounts = (_quantity_figure(suite, is_rate) for is_rate in (True, False))
-    others = (draw(suite) for draw in (theta_over_steps, _gap_figure, _votes_figure, _kl_figure))
-    return [figure for figure in (rates, amounts, *others) if figure]
+    drawn = [_quantity_figure(suite, is_rate) for is_rate in (True, False)]
+    for draw in (theta_over_steps, _gap_figure, _votes_figure, _kl_figure):
+        drawn.append(draw(suite))
+    return [figure for figure in drawn if figure]
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
@@ -159,8 +165,9 @@ def style_of(suite: MeasuredRuns, arm: str) -> int:
 
 def thinned(points: Sequence[Any], most: int) -> list[Any]:
     """At most ``most`` of the points, evenly spaced, the first and the last among them."""
-    chosen = np.unique(np.linspace(0, len(points) - 1, min(most, len(points))).round().astype(int))
-    return [points[i] for i in chosen]
+    n = len(points)
+    chosen = np.linspace(0, n - 1, min(most, n)).round().astype(int)
+    return [points[i] for i in np.unique(chosen)]
 
 
 def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: str = "") -> list[Mark]:
@@ -208,14 +215,16 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
             panels.append(_arm_panel(suite, *what, limits=limits, number=q.number))
     caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
-        return dot_figure("Length and amounts", panels, f"Means over sampled answers. {caption}")
+        caption = f"Means over sampled answers. {caption}"
+        return dot_figure("Length and amounts", panels, caption)
     how_read = "the share among sampled answers"
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
             "read from probabilities at the place where the attribute is decided, with the reference\u2019s own "
             "answer before it, the same for every arm; sampled answers saturate earlier"
         )
-    return dot_figure("Attribute rates", panels, f"The rate of an attribute is {how_read}. {caption}")
+    caption = f"The rate of an attribute is {how_read}. {caption}"
+    return dot_figure("Attribute rates", panels, caption)
 
 
 def _gap_figure(suite: MeasuredRuns) -> Figure | None:
@@ -239,15 +248,17 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     arms = list(dict.fromkeys(run.arm for run in runs))
     panels = []
     for attribute, title in suite.labels.items():
-        names = dict.fromkeys(name for run in runs for name in run.readouts.votes.get(attribute, ()))
-        rows = []
+        votes = [run.readouts.votes.get(attribute, ()) for run in runs]
+        names, rows = dict.fromkeys(name for each in votes for name in each), []
         for name in names:
             group = "all" if name == "all" else f"class {shown(name, 8)}"
             ceilings = (suite.estimate(arm, "ceiling", attribute, name) for arm in arms)
-            known = [found.value for found in ceilings if found]
-            marks = [Mark(float(np.mean(known)), f"{group}, {CEILING}", 0)] if known else []
-            marks += _arm_marks(suite, arms, "votes", attribute, name, prefix=f"{group}, ")
-            rows += [DotRow(group, tuple(marks))] if marks else []
+            known, prefix = [found.value for found in ceilings if found], f"{group}, "
+            marks = _arm_marks(suite, arms, "votes", attribute, name, prefix=prefix)
+            if known:
+                marks.insert(0, Mark(float(np.mean(known)), prefix + CEILING, 0))
+            if marks:
+                rows.append(DotRow(group, tuple(marks)))
         what = f"votes predicted on {title} by annotator class", "share of votes predicted"
         panels.append(DotPanel(title, rows, *what, Level(0.5, "coin"), number=_three))
     entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]
@@ -307,11 +318,16 @@ def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
 
 def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
     key = f"bias/theta/{attribute}"
-    runs = [run for run in suite.of(arm) if not is_about_single_people(run.learned_annotators)]
-    paths = [{step["step"]: step[key] for step in run.steps if key in step} for run in runs]
-    paths = [path for path in paths if any(path.values())]  # an arm without a bias term logs zeros
+    paths = []
+    for run in suite.of(arm):
+        path = {step["step"]: step[key] for step in run.steps if key in step}
+        # an arm without a bias term logs zeros
+        if any(path.values()) and not is_about_single_people(run.learned_annotators):
+            paths.append(path)
     common = sorted(set.intersection(*map(set, paths))) if paths else []
     if len(common) < 2:
         return None
-    points = [(float(step), float(np.mean([path[step] for path in paths]))) for step in common]
-    return Series(arm_label(arm), style_of(suite, arm), thinned(points, _POINTS_PER_LINE))
+    means = (float(np.mean([path[step] for path in paths])) for step in common)
+    points = list(zip(map(float, common), means, strict=True))
+    line = thinned(points, _POINTS_PER_LINE)
+    return Series(arm_label(arm), style_of(suite, arm), line)

@@ -139,6 +139,11 @@ def count_text(n: int | None) -> str:
     return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
 
 
+def with_interval(value: float | None, low: float | None, high: float | None) -> str:
+    """An estimate and its interval in brackets."""
+    return f"{decimal(value)} ({interval_text(low, high)})"
+
+
 def percent(share: float | None) -> str:
     r"""A share in percent, with a space that does not break."""
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"
