@@ -72,11 +72,9 @@ def test_moments_of_the_winners_are_those_of_their_definition(logits):
                 assert together[i, i] == pytest.approx(chance, abs=1e-13)
             for i, j in pairs:
                 rest = [z for place, z in enumerate(odds) if place not in (i, j)]
-                both = (
-                    odds[i] * odds[j] * sums_over_sets(rest, n_wins - 2) / total
-                    if i != j and n_wins > 1
-                    else 0
-                )
+                both = 0
+                if n_wins > 1:
+                    both = odds[i] * odds[j] * sums_over_sets(rest, n_wins - 2) / total
                 assert i == j or together[i, j] == pytest.approx(float(both), abs=1e-13)
 
 
@@ -139,9 +137,8 @@ def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, bet
     for seed in range(60):
         rng = np.random.default_rng(seed)
         position = rng.choice([-1.0, 1.0], size=n * m)
-        lean = (
-            1 + between * rng.normal(size=m)[annotator] + per_comparison * rng.normal(size=n)[comparison]
-        )
+        lean = 1 + between * rng.normal(size=m)[annotator]
+        lean += per_comparison * rng.normal(size=n)[comparison]
         chance = expit(rng.normal(size=n)[comparison] + lean * position)
         sign = np.where(rng.random(n * m) < chance, 1, -1)
         found.append(fit_conditional(comparison, sign, annotator, position[:, None], m))

@@ -175,9 +175,8 @@ def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
     """
     rng = np.random.default_rng(seed)
     comparison = np.repeat(np.arange(n), 4)
-    annotator = (
-        np.argsort(rng.random((n, m // groups)), axis=1)[:, :4] * groups + np.arange(n)[:, None] % groups
-    )
+    annotator = np.argsort(rng.random((n, m // groups)), axis=1)[:, :4] * groups
+    annotator += np.arange(n)[:, None] % groups
     delta = rng.choice([-1.0, 0.0, 1.0], p=[0.25, 0.5, 0.25], size=(n, q))[comparison]
     free = comparison % groups < varying
     delta[free, 0] = rng.choice([-1.0, 1.0], size=free.sum())
@@ -254,9 +253,7 @@ def votes_twice():
     return np.repeat(np.arange(3000), 4), sign, annotator, np.ones((12_000, 1)), 40
 
 
-@pytest.mark.parametrize(
-    ("votes", "error"), [(grouped_pool(n=1500, m=40), 0.05), (votes_twice(), 0.1)], ids=["once", "twice"]
-)
+@pytest.mark.parametrize(("votes", "error"), [(grouped_pool(n=1500, m=40), 0.05), (votes_twice(), 0.1)])
 def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
     small = fit_conditional(*votes)
     for module in (fit, newton):

@@ -275,9 +275,8 @@ def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_e
     (comparison, _, annotator, sides, m), lean = pool(n=1200, m=10, votes=3)
     position = np.random.default_rng(0).choice([-1.0, 1.0], sides.shape)
     logit = np.random.default_rng(1).normal(size=1200)[comparison] + lean[annotator, 0] * sides[:, 0]
-    sign = np.where(
-        np.random.default_rng(2).random(len(sides)) < expit(logit + 0.8 * position[:, 0]), 1, -1
-    )
+    chance = expit(logit + 0.8 * position[:, 0])
+    sign = np.where(np.random.default_rng(2).random(len(sides)) < chance, 1, -1)
     votes = comparison, sign, annotator, np.hstack([position, sides]), m
     leans = fit_conditional(*votes)
     expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
