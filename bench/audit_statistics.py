@@ -10,7 +10,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ CODE = re.compile(r"[WN]\d{3}")
 class Case(NamedTuple):
     """A row of a table: what it is called, the seed of its pools, the pool, and what is measured of each."""
 
-    label: dict[str, Any]
+    label: dict[str, str]
     seed: int
     pool: Pool
     measure: Measure
@@ -54,7 +54,7 @@ def measured(case: Case, replicates: int) -> Row:
     figures = pd.DataFrame([case.measure(case.pool, draw) for draw in draws])
     # a code that does not stand on a page was not told there
     figures = figures.fillna(dict.fromkeys(filter(CODE.fullmatch, figures), 0.0))
-    row: Row = {**case.label, "replicates": replicates}
+    row: Row = dict(case.label)
     for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
         if values.notna().any():
             interval = t_interval(values.dropna().to_numpy())
@@ -118,36 +118,10 @@ def beside_truth(pool: Pool, random: np.random.Generator, estimator: str) -> Mea
     return {**figures, "equal": float(p_value < ALPHA) if np.isfinite(p_value) else np.nan}
 
 
-def care_cases() -> Iterator[Case]:
-    """Estimators with and without care."""
-    for number, (scene, pool) in enumerate(SCENES.items()):
-        for name in ESTIMATORS:
-            label = {"pool": scene, "estimator": name}
-            yield Case(label, 6000 + number, pool, partial(beside_truth, estimator=name))
-
-
-# -- while labels arrive -------------------------------------------------------------------------------------
-
-
-def stream_cases() -> Iterator[Case]:
-    """Flags on the way through pools, right and wrong."""
-    for number, (label, pool) in enumerate(STREAMS.items()):
-        yield Case({"pool": label}, 4000 + number, pool, flags_on_the_way)
-
-
-# -- the whole audit -----------------------------------------------------------------------------------------
-
-
-def pool_cases() -> Iterator[Case]:
-    """The public audit on every kind of pool."""
-    for number, (label, cell) in enumerate(CELLS.items()):
-        yield Case({"pool": label}, 5000 + number, cell.pool, partial(audited, change=cell.change))
-
-
 # -- the page ------------------------------------------------------------------------------------------------
 
 # what a table is called, how it is read, and its rows
-TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
+TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
     "care": (
         "Lean beside care",
         "30 annotators, 400 comparisons, the side with the attribute better by 0.7; clickers neither lean nor follow "
@@ -158,7 +132,16 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "random quality, more precise but rejecting equal leans among specialists as often as `random`; the same with "
         "a quality of any shape, no better in twice the time; the probability of the votes given the wins, which takes "
         "care for known and rejects equal leans among clickers; the logarithm of care, infinite for clickers.",
-        care_cases,
+        lambda: [
+            Case(
+                {"pool": scene, "estimator": name},
+                6000 + number,
+                pool,
+                partial(beside_truth, estimator=name),
+            )
+            for number, (scene, pool) in enumerate(SCENES.items())
+            for name in ESTIMATORS
+        ],
     ),
     "sequential": (
         "While labels still arrive",
@@ -166,7 +149,10 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "it ever said is counted. A flag is wrong when it is about somebody like all others; none is where these "
         "differ too. Whoever is half as careful leans half as much. In the last pool four people judge 1,000 "
         "comparisons.",
-        stream_cases,
+        lambda: [
+            Case({"pool": label}, 4000 + number, pool, flags_on_the_way)
+            for number, (label, pool) in enumerate(STREAMS.items())
+        ],
     ),
     "pools": (
         "The whole audit, also where it assumes what does not hold",
@@ -178,7 +164,10 @@ TABLES: dict[str, tuple[str, str, Callable[[], Iterator[Case]]]] = {
         "the true deviation is at most 0.5; two Monte Carlo errors are allowed to their share. Found are the planted, "
         "of whom a row may ask for a share, or else all large deviations. The class test is done in ten pools for each "
         "that is audited.",
-        pool_cases,
+        lambda: [
+            Case({"pool": label}, 5000 + number, cell.pool, partial(audited, change=cell.change))
+            for number, (label, cell) in enumerate(CELLS.items())
+        ],
     ),
 }
 # figure -> the head of its column
@@ -253,13 +242,11 @@ def percentages(row: Row) -> dict[str, str]:
 
 def widest(rows: list[Row]) -> Row:
     """The largest half-width of each figure, rounded up, of those that stand without."""
-    halves: dict[str, float] = {}
-    for row in rows:
-        for key in [key for key, value in row.items() if isinstance(value, dict)]:
-            half = math.ceil(100 * (row[key]["high"] - row[key]["mean"]) - 1e-9) / 100
-            halves[key] = max(halves.get(key, 0.0), half)
+    figures = [{k: v for k, v in row.items() if isinstance(v, dict)} for row in rows]
+    halves = pd.DataFrame([{k: v["high"] - v["mean"] for k, v in row.items()} for row in figures]).max()
+    shown = halves.drop(WITH_ERROR, errors="ignore").dropna()
     return {"pool": "± at most"} | {
-        key: {"mean": half} for key, half in halves.items() if key not in WITH_ERROR
+        k: {"mean": math.ceil(100 * v - 1e-9) / 100} for k, v in shown.items()
     }
 
 
@@ -298,10 +285,8 @@ def main() -> None:
     """Draw, estimate, compare; write the page or print the figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicates", type=int, default=100, help="pools for each row of a table")
-    parser.add_argument(
-        "--table", choices=list(TABLES), action="append", help="these alone, and no page"
-    )
-    parser.add_argument("--pool", help="only rows whose name has this in it, and no page")
+    parser.add_argument("--table", choices=[*TABLES], action="append", help="these alone, no page")
+    parser.add_argument("--pool", help="only rows whose name has this in it, no page")
     parser.add_argument("--processes", type=int, default=2, help="rows that are drawn at once")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
@@ -309,10 +294,9 @@ def main() -> None:
     with ProcessPoolExecutor(asked.processes) as pool:
         tables = {}
         for name in asked.table or TABLES:
-            cases = [
-                case for case in TABLES[name][2]() if (asked.pool or "") in str(case.label.get("pool"))
-            ]
-            tables[name] = list(pool.map(measured, cases, repeat(asked.replicates)))
+            cases = [case for case in TABLES[name][2]() if (asked.pool or "") in case.label["pool"]]
+            if cases:
+                tables[name] = list(pool.map(measured, cases, repeat(asked.replicates)))
     run = {"processes": asked.processes, "seconds": time.perf_counter() - start}
     if asked.json:
         print(json.dumps({"replicates": asked.replicates, **run, "tables": tables}))

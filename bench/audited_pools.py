@@ -319,4 +319,4 @@ def told(row: dict[str, Any], control: dict[str, Any] | None) -> str:
 
 def share_with(row: dict[str, Any], code: str) -> float:
     """In how many pools of a row the code stands on the page."""
-    return row[code]["mean"] if code in row else 0.0
+    return row.get(code, {"mean": 0.0})["mean"]

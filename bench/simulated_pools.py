@@ -8,8 +8,6 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-MEAN_LEAN = 0.8
-CROSS_SHARE = 0.5
 OWN_DOMAIN = 0.9
 
 
@@ -43,7 +41,7 @@ class Pool:
     bimodal: bool = False
     better: float = 0.0
     specialists: bool = False
-    mean: float = MEAN_LEAN
+    mean: float = 0.8
     planted: float = 1.0
     heavy: bool = False
     n_clickers: int = 0
@@ -60,7 +58,7 @@ class Pool:
     continuous: bool = False
     outliers: float = 0.0
     hidden: float = 0.0
-    cross_share: float = CROSS_SHARE
+    cross_share: float = 0.5
 
 
 @dataclass(frozen=True)

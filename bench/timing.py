@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import multiprocessing
 import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +25,13 @@ def apart(work: Callable, *arguments: Any) -> Any:
         return process.submit(work, *arguments).result()
 
 
-def machine() -> dict[str, str]:
+def machine(libraries: Sequence[str]) -> str:
     """Processor, threads and versions, for the foot of a table."""
-    import torch
-    import transformers
-    import trl
-
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
-    return {
-        "processor": names[0] if names else platform.processor() or platform.machine(),
-        "threads": str(THREADS),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "trl": trl.__version__,
-    }
+    processor = names[0] if names else platform.processor() or platform.machine()
+    versions = [f"{name} {version(name)}" for name in libraries]
+    return "; ".join([processor, f"threads {THREADS}", f"python {platform.python_version()}", *versions])
 
 
 def options_parser(description: str, cases: Sequence[str]) -> argparse.ArgumentParser:
@@ -56,28 +47,22 @@ def report(
     title: str,
     rows: Sequence[Mapping],
     options: argparse.Namespace,
-    notes: Sequence[str] = (),
-    where: Mapping[str, str] | None = None,
+    notes: Sequence[str],
+    libraries: Sequence[str],
 ) -> None:
-    """Print the rows with the machine, and write the table if asked for."""
-    where = where or machine()
-    text = as_markdown(title, rows, where, notes)
+    """Print the rows with the machine, as a table without columns that nothing fills; write that if asked for."""
+    where = machine(libraries)
+    table = pd.DataFrame(list(rows), dtype=object).dropna(axis=1, how="all").map(_cell)
+    shown = table.to_markdown(index=False, disable_numparse=True)
+    text = "\n\n".join([f"### {title}", shown, *notes, f"{where}.\n"])
     if options.markdown is not None:
         options.markdown.write_text(text)
     print(json.dumps({"machine": where, "rows": list(rows)}, indent=2) if options.json else text)
 
 
-def as_markdown(title: str, rows: Sequence[Mapping], where: Mapping, notes: Sequence[str] = ()) -> str:
-    """A section with a table of the rows: their keys in the order of appearance, without those that nothing fills."""
-    table = pd.DataFrame(list(rows), dtype=object).dropna(axis=1, how="all").map(_cell)
-    foot = "; ".join(f"{name} {value}" for name, value in where.items())
-    shown = table.to_markdown(index=False, disable_numparse=True)
-    return "\n".join([f"### {title}", "", shown, "", *(f"{note}\n" for note in notes), f"{foot}.", ""])
-
-
 def _cell(value: Any) -> str:
-    if not isinstance(value, float):
-        return "" if value is None else str(value)
-    if math.isnan(value):
+    if value is None or value != value:
         return ""
+    if not isinstance(value, float):
+        return str(value)
     return f"{value:.2f}" if 0.01 <= abs(value) < 1e4 or value == 0 else f"{value:.1e}"

@@ -17,9 +17,8 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -50,13 +49,13 @@ SETTINGS: dict[str, Any] = dict(
     disable_tqdm=True,
     use_cpu=True,
     bf16=False,
+    max_length=None,
 )
 LARGEST_DIFFERENCE = 2e-5
 MOVED = 0.05
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One line of the table: ``micro_batch`` are the judgments of TRL's, and of ours unless ``ours_takes`` more."""
 
     case: str
@@ -99,7 +98,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     torch.set_num_threads(timing.THREADS)
     rows = [measured(row) for row in ROWS if row.case in (options.case or CASES)]
-    timing.report("Training steps", rows, options, NOTES)
+    timing.report("Training steps", rows, options, NOTES, ("torch", "transformers", "trl"))
     if any(row["rel_grad_diff"] > LARGEST_DIFFERENCE for row in rows):
         raise SystemExit(
             f"a gradient differs by more than {LARGEST_DIFFERENCE:.0e}: these ratios do not count"
@@ -107,17 +106,16 @@ def main() -> None:
 
 
 def measured(row: Row) -> dict[str, Any]:
-    """The row's ratios, in a folder of its own."""
+    """The row's ratios, in a folder of its own, on the judgments that the first steps on all of them would take."""
     size = SIZES[row.size]
-    votes = CASES[row.case](size.vocabulary)
-    tokenizer = word_tokenizer(size.vocabulary)
-    part = judgments_of_steps(votes, row.batching, row.batch_size, row.n_steps)
+    votes, tokenizer = CASES[row.case](size.vocabulary), word_tokenizer(size.vocabulary)
+    comparison = votes["comparison_id"].to_numpy()
+    plan = planned_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
+    part = votes.iloc[np.concatenate(plan[: row.n_steps])].reset_index(drop=True)
     models = build_model(size, moved=MOVED), build_model(size)
-    takes = row.ours_takes or row.micro_batch
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        us = ours(part, tokenizer, models, row.batching, takes, row.batch_size // takes, folder)
-        them = trl(us, models, folder, row.micro_batch)
+    with tempfile.TemporaryDirectory() as folder:
+        us = ours(row, part, tokenizer, models, Path(folder))
+        them = trl(row, us, models, Path(folder))
         runs = {"ours": (us, nullcontext), "trl": (them, nullcontext), "compact": (them, gpu_head)}
         seconds: dict[str, list[float]] = {side: [] for side in runs}
         gradients: dict[str, Sequence] = {}
@@ -135,21 +133,12 @@ def measured(row: Row) -> dict[str, Any]:
         "model": row.size,
         "batching": row.batching,
         "micro_batch": row.micro_batch,
-        "ours_takes": takes,
+        "ours_takes": row.ours_takes or row.micro_batch,
         "ratio_vs_trl_compact": median["compact"] / median["ours"],
         "ratio_vs_trl": median["trl"] / median["ours"],
         "rel_grad_diff": max(differ),
         "seconds_per_step": median["ours"] / row.n_steps,
     }
-
-
-def judgments_of_steps(
-    votes: pd.DataFrame, batching: str, batch_size: int, n_steps: int
-) -> pd.DataFrame:
-    """The judgments that the first steps of a run on all of them would take."""
-    comparison = votes["comparison_id"].to_numpy()
-    plan = planned_steps(batching, comparison, batch_size, np.random.default_rng(0))
-    return votes.iloc[np.concatenate(plan[:n_steps])].reset_index(drop=True)
 
 
 # -- the two sides ---------------------------------------------------------------------------------------------
@@ -183,25 +172,17 @@ def watched(trainer) -> Watched:
     return callback
 
 
-def ours(
-    votes: pd.DataFrame,
-    tokenizer,
-    models: Sequence,
-    batching: str,
-    micro_batch: int,
-    n_micro: int,
-    folder: Path,
-) -> BADPOTrainer:
-    """badpo's trainer on all judgments, batched by a way of `badpo.training.batches.BATCHING`.
+def ours(row: Row, votes: pd.DataFrame, tokenizer, models: Sequence, folder: Path) -> BADPOTrainer:
+    """badpo's trainer on all judgments, its reference log-probabilities computed.
 
-    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0. ``micro_batch``
-    are judgments of a micro-batch, ``n_micro`` micro-batches of a step; ``folder`` is for what the trainer writes, the
-    reference log-probabilities among it, which are computed here.
+    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0. ``folder`` is
+    for what the trainer writes.
     """
-    policy, reference = models
+    policy, reference = map(copy.deepcopy, models)
+    takes = row.ours_takes or row.micro_batch
     trainer = BADPOTrainer(
-        copy.deepcopy(policy),
-        ref_model=copy.deepcopy(reference),
+        policy,
+        ref_model=reference,
         # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
         args=BADPOConfig(
             str(folder / "ours"),
@@ -209,10 +190,9 @@ def ours(
             bias="shared_mean",
             bias_learning_rate=0.0,
             reference_cache=str(folder / "cache"),
-            batching=batching,
-            max_length=None,
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=n_micro,
+            batching=row.batching,
+            per_device_train_batch_size=takes,
+            gradient_accumulation_steps=row.batch_size // takes,
         ),
         train_dataset=Judgments.read(votes, attributes=[Length(ratio=1.5)]),
         processing_class=tokenizer,
@@ -221,48 +201,39 @@ def ours(
     return trainer
 
 
-def trl(us: BADPOTrainer, models: Sequence, folder: Path, micro_batch: int):
-    """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before.
-
-    Its micro-batches have ``micro_batch`` judgments.
-    """
+def trl(row: Row, us: BADPOTrainer, models: Sequence, folder: Path):
+    """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
 
-    policy, reference = models
-    args = us.args
-    batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    policy, reference = map(copy.deepcopy, models)
     comparison = us.judgments.votes["comparison"].to_numpy()
-    steps = planned_steps(args.batching, comparison, batch_size, np.random.default_rng([SEED, 0]))
+    draw = np.random.default_rng([SEED, 0])
+    steps = planned_steps(row.batching, comparison, row.batch_size, draw)
     return DPOTrainer(
-        copy.deepcopy(policy),
-        ref_model=copy.deepcopy(reference),
+        policy,
+        ref_model=reference,
         args=DPOConfig(
             str(folder / "trl"),
             **SETTINGS,
             precompute_ref_log_probs=True,
             train_sampling_strategy="sequential",
-            max_length=args.max_length,
-            per_device_train_batch_size=micro_batch,
-            gradient_accumulation_steps=batch_size // micro_batch,
+            per_device_train_batch_size=row.micro_batch,
+            gradient_accumulation_steps=row.batch_size // row.micro_batch,
         ),
-        train_dataset=Dataset.from_list(preference_rows(us.judgments, np.concatenate(steps))),
+        train_dataset=Dataset.from_dict(preferences(us.judgments, np.concatenate(steps))),
         processing_class=us.processing_class,
     )
 
 
-def preference_rows(judgments: Judgments, order: np.ndarray) -> list[dict[str, str]]:
+def preferences(judgments: Judgments, order: np.ndarray) -> dict[str, list[str]]:
     """Prompt, chosen and rejected response of judgments, as TRL takes them."""
     votes = judgments.votes.iloc[order]
     texts = judgments.comparisons.iloc[votes["comparison"]]
-    chose_a = votes["sign"].to_numpy() > 0
+    chose_a, prompts = votes["sign"].to_numpy() > 0, texts["prompt"].tolist()
     a, b = texts["response_a"].to_numpy(), texts["response_b"].to_numpy()
-    return [
-        {"prompt": prompt, "chosen": chosen, "rejected": rejected}
-        for prompt, chosen, rejected in zip(
-            texts["prompt"], np.where(chose_a, a, b), np.where(chose_a, b, a), strict=True
-        )
-    ]
+    chosen, rejected = np.where(chose_a, a, b).tolist(), np.where(chose_a, b, a).tolist()
+    return {"prompt": prompts, "chosen": chosen, "rejected": rejected}
 
 
 def relative_difference(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:

@@ -37,9 +37,9 @@ def signed(n_vocabulary: int) -> pd.DataFrame:
     prompts, responses = lengths(rng, 136, 330, (N_PAIRS, 1))
     words = _drawn_words(n_vocabulary, rng)
     rows = []
-    for i in range(N_PAIRS):
+    for i, kind in enumerate(plan.kinds):
         first = words(responses[i, 0, 0])
-        second = first if plan.kinds[i] == "swap" else words(responses[i, 0, 1])
+        second = first if kind == "swap" else words(responses[i, 0, 1])
         lead, end = words(SIGNATURE_LEAD), words(SIGNATURE_END)
         sides = [
             body + (lead + words(1) + end if name else "")

@@ -23,6 +23,7 @@ from bench.timing import machine
 KINDS = {"kills": 27, "torn_files": 6, "two_writers": 40, "fuzz": 6}
 MINUTES = sum(KINDS.values())
 FOLDER, PAGE = Path("runs/faults"), Path("docs/results/faults.md")
+LIBRARIES = ("torch", "transformers")
 HEAD = """\
 # Faults injected, and what became of them
 
@@ -105,10 +106,12 @@ def totals(kinds: dict[str, dict[str, Any]]) -> str:
 def page(kinds: dict[str, dict[str, Any]]) -> str:
     """The page: its head, the totals, a section per kind, and the kinds that were not run."""
     missing = [name for name in KINDS if name not in kinds]
-    where = "; ".join(f"{name} {value}" for name, value in machine().items() if name != "trl")
     parts = [HEAD, f"**{totals(kinds)}.**"]
     parts += [f"Not run for this page: {', '.join(missing)}."] if missing else []
-    return "\n\n".join([*parts, *(section(*kind) for kind in kinds.items()), f"{where}."]) + "\n"
+    return (
+        "\n\n".join([*parts, *(section(*kind) for kind in kinds.items()), f"{machine(LIBRARIES)}."])
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from typing import NamedTuple
 WRITING_EVENTS = frozenset({"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.link", "os.truncate"})
 HUNG_SECONDS = 300.0
 
-
 Work = Callable[[], None]
 
 
@@ -120,15 +119,11 @@ def _counter(folder: str, writes: list[str], kill: Kill, told: Path) -> Callable
     """An audit hook that counts changes of files in a folder, and kills before one of them or lets it fail."""
 
     def count(event: str, arguments: tuple) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            if not isinstance(flags, int) or not flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
-                return
-        elif event in WRITING_EVENTS:
-            path = arguments[0]
-        else:
+        flags = arguments[2] if event == "open" else None
+        is_opened = isinstance(flags, int) and flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+        if not (is_opened or event in WRITING_EVENTS):
             return
-        if not isinstance(path, str | bytes | os.PathLike):
+        if not isinstance(path := arguments[0], str | bytes | os.PathLike):
             return
         name = os.fsdecode(path)
         if os.path.isabs(name) and not name.startswith(folder):

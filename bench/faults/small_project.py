@@ -10,6 +10,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -113,19 +114,9 @@ def train() -> None:
     command("train", "--config", "run.yaml", *(["--resume"] if begun else []))
 
 
-def evaluate() -> None:
-    """Measure the finished run."""
-    command("evaluate", str(RUN))
-
-
-def suite() -> None:
-    """A very small demo."""
-    command("demo", "--out", "runs", "--model", "model")
-
-
-def audit() -> None:
-    """The audit of the votes."""
-    command("audit", "votes.parquet", "--attribute", "length", "--out", "audit")
+evaluate = partial(command, "evaluate", str(RUN))
+suite = partial(command, "demo", "--out", "runs", "--model", "model")
+audit = partial(command, "audit", "votes.parquet", "--attribute", "length", "--out", "audit")
 
 
 def import_votes() -> None:
@@ -188,12 +179,10 @@ def make_template(
 
 def differences(found: Mapping[str, str], expected: Mapping[str, str]) -> str:
     """What differs between two `contents`, in words; empty when nothing does."""
-    wrong = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
-    if not wrong:
-        return ""
+    wrong = sorted({name for name, _ in found.items() ^ expected.items()})
     gone = [name for name in wrong if name not in found]
     what = f"missing: {', '.join(gone[:4])}" if gone else f"other content: {', '.join(wrong[:4])}"
-    return f"{len(wrong)} files are not as without a fault; {what}"
+    return f"{len(wrong)} files are not as without a fault; {what}" if wrong else ""
 
 
 class Stage(NamedTuple):

@@ -24,14 +24,14 @@ NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
 TEARS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "cut": lambda content, draw: content[: draw.randrange(len(content))],
-    "flipped": lambda content, draw: flipped(content, draw.randrange(len(content)), draw.randrange(8)),
+    "flipped": lambda content, draw: flipped(content, draw.randrange(8 * len(content))),
     "emptied": lambda content, draw: b"",
 }
 
 
-def flipped(content: bytes, place: int, bit: int) -> bytes:
+def flipped(content: bytes, bit: int) -> bytes:
     """One bit turned over."""
-    return content[:place] + bytes([content[place] ^ (1 << bit)]) + content[place + 1 :]
+    return (int.from_bytes(content, "little") ^ (1 << bit)).to_bytes(len(content), "little")
 
 
 class Victim(NamedTuple):
@@ -111,8 +111,8 @@ def tear(victim: Victim, folder: Path, seconds: float) -> list[Row]:
         if problem := what_went_wrong(victim, name, ended, folder):
             lost[how] += 1
             print(f"{victim.name}, {name} {how}: {problem}", file=sys.stderr, flush=True)
-    promised = victim.outcome
-    return [Row(f"a file {how}", victim.name, n, promised, lost[how]) for how, n in injected.items()]
+    outcome = victim.outcome
+    return [Row(f"a file {how}", victim.name, n, outcome, lost[how]) for how, n in injected.items()]
 
 
 def what_went_wrong(victim: Victim, name: str, ended: Ended, folder: Path) -> str:

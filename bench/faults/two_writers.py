@@ -26,7 +26,6 @@ from bench.faults.children import status_of
 ROUNDS, ROUNDS_OF_TRAINING = 200, 15
 LATEST_SECONDS = 0.4
 REFUSED = 2
-PROJECT = "project"
 
 WATCH = ("watch", "--attribute", "length")
 FORGET = ("forget", small_project.PERSON, "--data", "votes.parquet")
@@ -49,7 +48,7 @@ def rows(budget_seconds: float) -> list[Row]:
     small_project.prepare()
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
-        template = small_project.make_template(place / PROJECT, [prepare])
+        template = small_project.make_template(place / "project", [prepare])
         share = budget_seconds / len(PAIRS)
         return [
             rounds_of(pair, template, place / f"round-{i}", time.monotonic() + share)
@@ -183,8 +182,7 @@ def forgotten_or_not_counted(folder: Path, output: Sequence[str]) -> str:
 
 def one_after_the_other(folder: Path, output: Sequence[str]) -> str:
     """An import while somebody is forgotten: as if one had come after the other."""
-    whole = imported(folder)
-    found = votes_of(folder)
+    whole, found = imported(folder), votes_of(folder)
     return "" if found in (whole, without(whole, small_project.PERSON)) else "the table is of neither"
 
 
