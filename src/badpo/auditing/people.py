@@ -167,8 +167,8 @@ class Design:
         self.n_votes = np.bincount(self.annotator, minlength=m)
         self.cross = judgments.cross_group()
         self.is_shown = np.array([one.scope == "judgment" for one in declared], dtype=bool)
-        is_continuous = np.array([one.continuous for one in declared], dtype=bool)
         sizes = pd.DataFrame(np.abs(judgments.delta))
+        is_continuous = [one.continuous for one in declared] | ~sizes.isin([0.0, 1.0]).all().to_numpy()
         self.unit = sizes.where(self.cross & is_continuous).median().fillna(1.0).to_numpy()
         self.most_units = most = np.where(is_continuous, MOST_UNITS, np.inf)
         delta = judgments.delta / self.unit
