@@ -410,8 +410,9 @@ def sized(scale: float = 1.0, outlier: float = 0.0, n_outliers: int = 0) -> pd.D
 SIZE = Column("size", "size_a", "size_b", continuous=True)
 
 
-def test_the_scale_of_a_continuous_attribute_moves_no_lean_and_no_flag():
-    small, large = (audit(sized(scale), [SIZE]) for scale in (0.01, 100.0))
+def test_the_scale_of_numbers_moves_no_lean_and_no_flag_declared_continuous_or_not():
+    declared = zip((0.01, 100.0), (SIZE, Column("size", "size_a", "size_b")), strict=True)
+    small, large = (audit(sized(scale), [size]) for scale, size in declared)
     shown = ["deviation", "se", "shrunk", "post_low", "prob_exceeds"]
     np.testing.assert_allclose(small.annotators[shown], large.annotators[shown], rtol=1e-6)
     assert (
