@@ -21,22 +21,16 @@ class Box:
         self.n = n + 1
 '''
 TESTS = """
-import pytest
 from toy.boxes import Box, larger
-
-
-@pytest.fixture(scope="module")
-def box():
-    box = Box()
-    box.fill(1)
-    return box
 
 
 def test_larger():
     assert larger(1, 2) == 2
 
 
-def test_box(box):
+def test_box():
+    box = Box()
+    box.fill(1)
     assert box.n == 2
 """
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -95,10 +96,8 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monk
     path = tmp_path / "a.txt"
     path.write_text("old")
 
-    def no_space(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", no_space)
+    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
     full = pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'")
     with full, appearing(path) as unfinished:
         unfinished.write_text("new")

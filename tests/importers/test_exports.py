@@ -349,9 +349,8 @@ def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
 
 def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
     texts = {"prompt": "Why?", "response_a": "So.", "response_b": "No."}
-    rows = [
-        texts | {"winner": w, "annotator": who} for w, who in zip("aba", ("1", None, "3"), strict=True)
-    ]
+    cast = zip("aba", ("1", None, "3"), strict=True)
+    rows = [texts | {"winner": winner, "annotator": who} for winner, who in cast]
     with pytest.raises(DataError, match="no annotator"):
         import_file(rows, tmp_path / "j.parquet")
     with pytest.raises(ConfigError, match=r"must end in \.parquet"):

@@ -105,13 +105,9 @@ def test_what_is_no_objective_is_told(named, told):
 
 
 def step(annotator, weight=None) -> Step:
-    n = len(annotator)
-    return Step(
-        sign=torch.ones(n),
-        annotator=torch.tensor(annotator, dtype=torch.long),
-        delta=torch.zeros(n, 1),
-        vote_weight=torch.ones(n) if weight is None else torch.tensor(weight),
-    )
+    ones, people = torch.ones(len(annotator)), torch.tensor(annotator, dtype=torch.long)
+    weights = ones if weight is None else torch.tensor(weight)
+    return Step(ones, annotator=people, delta=0 * ones[:, None], vote_weight=weights)
 
 
 def taught(objective: GroupWeights, annotator, losses, times=1) -> GroupWeights:

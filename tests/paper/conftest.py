@@ -27,13 +27,9 @@ SMALL_KEYS = {
 @contextmanager
 def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
     """`run_demo` on 120 pairs with a tiny model and eight steps; changes are keys of its recipe."""
+    sizes = {"keys": {"demo": {**SMALL_KEYS, **changes}}, "shapes": {"demo": SMALL_START}}
     decoding = settings.Decoding(max_new_tokens=12, temperature=temperature)
-    scale = replace(
-        settings.SCALES["demo"],
-        decoding=decoding,
-        keys={"demo": {**SMALL_KEYS, **changes}},
-        shapes={"demo": SMALL_START},
-    )
+    scale = replace(settings.SCALES["demo"], decoding=decoding, **sizes)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "N_DEMO_PAIRS", 120)
         patch.setattr(datasets, "N_DEMO_PROMPTS", 8)

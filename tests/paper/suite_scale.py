@@ -31,16 +31,9 @@ def dataset(corpus: Corpus, data: Path | None = None, held_out: float = HELD_OUT
     return replace(found, prompts=found.prompts[:8])
 
 
-SMALL = Scale(
-    "small",
-    dataset,
-    keys={"small": KEYS},
-    shapes={"small": SMALL_START},
-    decoding=DECODING,
-    single_seed_arms=("em_dpo",),
-    scales_penalty=True,
-    command="test",
-)
+SIZES = {"keys": {"small": KEYS}, "shapes": {"small": SMALL_START}, "decoding": DECODING}
+OPTIONS = {"single_seed_arms": ("em_dpo",), "scales_penalty": True, "command": "test"}
+SMALL = Scale("small", dataset, **SIZES, **OPTIONS)
 COLUMNS = {
     "p(woman)": "rates.woman.rate",
     "removed (woman)": "removed:rates.woman.rate",

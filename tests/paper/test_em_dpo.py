@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -123,10 +124,7 @@ def test_a_folder_is_of_one_run_from_its_start(tmp_path, monkeypatch):
         recipe, stage = SimpleNamespace(training={"seed": seed}), SimpleNamespace(train=two_kinds(3))
         em_dpo.train_types(ARMS["em_dpo"], {}, recipe, stage, tmp_path, None)
 
-    def interrupted(*given):
-        raise InterruptedError
-
-    monkeypatch.setattr(em_dpo, "fit_types", interrupted)
+    monkeypatch.setattr(em_dpo, "fit_types", Mock(side_effect=InterruptedError))
     for _ in range(2):
         with pytest.raises(InterruptedError):
             trained(1)

@@ -68,8 +68,8 @@ def test_every_token_and_what_closes_a_sequence_have_their_probability(build):
     assert alone[:, :, 0] == pytest.approx(found[:, [0, 2], 0], abs=1e-5) and not nothing.any()
 
 
-def test_the_batch_is_bounded_and_changes_nothing(tok, monkeypatch):
-    model, contexts = policies.gpt2(), signature_contexts(policies.answers(tok), tok)
+def test_the_batch_is_bounded_and_changes_nothing_and_the_model_is_left_as_it_was(tok, monkeypatch):
+    model, contexts = policies.gpt2().train(), signature_contexts(policies.answers(tok), tok)
     assert len({len(ids) for ids in contexts}) > 3
     together, read = name_logps(model, tok, contexts, policies.NAMES), []
     next_logits = rates._next_logits
@@ -85,6 +85,7 @@ def test_the_batch_is_bounded_and_changes_nothing(tok, monkeypatch):
             smaller.setattr(rates, limit, 1)
             one_by_one = name_logps(model, tok, contexts, policies.NAMES)
         assert np.abs(together - one_by_one).max() < 1e-5 and read == [1] * len(contexts)
+    assert model.training and all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
 def test_signature_contexts_strip_the_signature_and_keep_the_prompt_ids(tok):
@@ -102,9 +103,3 @@ def test_names_that_the_tokenizer_cannot_tell_apart_and_other_contexts_are_refus
             name_logps(policies.qwen2(), tok, contexts, names)
     with pytest.raises(ValueError, match="context 1 ends with"):
         name_logps(policies.qwen2(), tok, [*contexts, tok("nothing")["input_ids"]], policies.NAMES)
-
-
-def test_model_is_left_as_it_was(tok):
-    model = policies.qwen2().train()
-    name_logps(model, tok, signature_contexts(policies.answers(tok, 1), tok), policies.NAMES)
-    assert model.training and all(p.grad is None and p.requires_grad for p in model.parameters())

@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -187,15 +188,9 @@ def test_a_reference_of_other_settings_is_not_reused(tmp_path):
 
 def test_an_interrupted_reference_is_trained_again(tmp_path, monkeypatch):
     """A reference that was not finished leaves no model that a later run would take for one."""
-    asked = recipe(tmp_path, reference={"sft": True})
-    save = transformers.PreTrainedTokenizerBase.save_pretrained
-
-    def stop(self, folder, **options):
-        monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", save)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", stop)
-    with pytest.raises(KeyboardInterrupt):
+    asked, stop = recipe(tmp_path, reference={"sft": True}), Mock(side_effect=KeyboardInterrupt)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(transformers.PreTrainedTokenizerBase, "save_pretrained", stop)
         train_run(asked)
     assert written(tmp_path / "runs") == set()
     train_run(asked)

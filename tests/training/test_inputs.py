@@ -104,15 +104,7 @@ def test_a_bias_term_is_of_the_annotators_and_attributes_of_its_judgments():
         inputs.require_matching_bias(pooled, data, pseudonyms(GOLD))
 
 
-def test_a_warm_start_is_the_offline_estimate():
-    data = judgments()
-    [estimate] = data.offline_log_odds()
-    theta = inputs.build_bias(data, "shared_mean", "offline").theta().ravel().tolist()
-    assert theta == pytest.approx([estimate.log_odds] * data.n_annotators)
-    assert estimate.log_odds > 0
-
-
-def test_the_audits_start_is_read_on_swap_pairs():
+def test_a_warm_start_is_the_offline_estimate_and_the_audits_is_read_on_swap_pairs():
     rows = []
     for i in range(40):
         answers = ("So.", "So. \U0001f642") if i % 4 == 0 else ("So. \U0001f642", "So.")
@@ -123,9 +115,12 @@ def test_the_audits_start_is_read_on_swap_pairs():
     kinded = replace(data, comparisons=data.comparisons.assign(kind=kinds))
     theta = inputs.build_bias(kinded, "shared_mean", "audit").theta().ravel().tolist()
     assert theta == pytest.approx([np.log(3)] * 3, abs=1e-6)
-    offline = inputs.build_bias(kinded, "shared_mean", "offline").theta()[0, 0].item()
-    assert abs(offline - np.log(3)) > 0.1
-    assert inputs.build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(offline)
+    offline, estimate = inputs.build_bias(kinded, "shared_mean", "offline"), data.offline_log_odds()[0]
+    assert offline.theta().ravel().tolist() == pytest.approx([estimate.log_odds] * 3)
+    assert abs(estimate.log_odds - np.log(3)) > 0.1 and estimate.log_odds > 0
+    assert inputs.build_bias(data, "pooled", "audit").theta()[0, 0].item() == pytest.approx(
+        estimate.log_odds
+    )
 
 
 # -- gold annotators: who they are, where theta starts, and that theirs stays at zero --------------------------------

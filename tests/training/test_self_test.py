@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial, partialmethod
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -241,10 +242,8 @@ def test_a_model_that_is_no_language_model_is_refused_by_name(encoded):
 
 
 def test_no_memory_is_told_as_such_and_not_taken_for_a_model_that_cannot_be_packed(monkeypatch, encoded):
-    def no_room(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(TreePlan, "attend", no_room)
+    no_room = torch.OutOfMemoryError("CUDA out of memory")
+    monkeypatch.setattr(TreePlan, "attend", Mock(side_effect=no_room))
     told = f"not enough memory for the longest comparison, of {encoded.longest} tokens"
     with pytest.raises(ConfigError, match=told):
         choose_layout(made(CONFIGS["llama"]), "packed", encoded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from unittest.mock import Mock
 
 import datasets
 import numpy as np
@@ -57,10 +58,8 @@ def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download it once"):
         read_split(absent)
 
-    def refuse(*args, **kwargs):
-        raise datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
-
-    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    gated = datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
+    monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=gated))
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
         read_split(multipref.HUB)
     assert "\n" not in str(error.value)
