@@ -55,9 +55,6 @@ def of(row, names):
     return [row[name] for name in names.split()]
 
 
-# -- declared attributes -------------------------------------------------------------------------------------
-
-
 def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     judgments = Judgments.read(rows(), attributes=[on.Length(), on.Bold(), on.Emoji()])
     found = plain(pool_attributes(judgments))
@@ -126,9 +123,6 @@ def test_continuous_attributes_count_by_their_side_whichever_stands_first():
     for one, other in zip(pooled(rows(400), *attributes), pooled(turned, *attributes), strict=True):
         assert one["joint"] == pytest.approx(other["joint"])
         assert one["ci_low"] == pytest.approx(other["ci_low"])
-
-
-# -- swap pairs ----------------------------------------------------------------------------------------------
 
 
 def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
@@ -290,10 +284,8 @@ def test_one_prompt_is_never_sure_one_way_is_sure_and_no_vote_tells_nothing():
     found = scanned(phrased(300, n_prompts=1, leans={"lists": 1.0}))["lists"]
     assert of(found, "q_value ci_low advice") == [None, None, "watch"]
     listed = [(row, row["response_a"].startswith("- ")) for row in phrased(400)]
-    table = [
-        row | {"winner": "ba"[has]} for row, has in listed if has != row["response_b"].startswith("- ")
-    ]
-    lists = scanned(table)["lists"]
+    differ = [(row, has) for row, has in listed if has != row["response_b"].startswith("- ")]
+    lists = scanned([row | {"winner": "ba"[has]} for row, has in differ])["lists"]
     assert of(lists, "carrier_wins log_odds ci_high advice") == [1.0, None, None, "declare"]
     judgments = Judgments.read(phrased(5))
     for row in plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):

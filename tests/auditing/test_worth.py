@@ -21,7 +21,9 @@ from badpo.results.audit_page import audit_html, shareable, worth_sentences
 from tests.auditing.planted import votes
 from tests.results.pages import Page
 
-# -- labels and pairs ------------------------------------------------------------------------------------------
+
+def longer_side(table: pd.DataFrame) -> np.ndarray:
+    return np.where(table["response_a"].str.len() >= table["response_b"].str.len(), "a", "b")
 
 
 @pytest.mark.parametrize(
@@ -39,39 +41,30 @@ from tests.results.pages import Page
 def test_a_majority_turns_where_its_leans_outweigh_it(sign, shift, turned):
     comparison = np.zeros(len(sign), dtype=int)
     assert majority_flips(comparison, sign, shift) == turned
-    twice = (
-        np.r_[comparison, comparison + 1],
-        np.r_[sign, np.negative(sign)],
-        np.r_[shift, np.negative(shift)],
-    )
-    assert majority_flips(*twice) == (2 * turned[0], 2 * turned[1])
+    twice = (np.r_[each, np.negative(each)] for each in (sign, shift))
+    both = np.r_[comparison, comparison + 1]
+    assert majority_flips(both, *twice) == (2 * turned[0], 2 * turned[1])
 
 
 def test_the_interval_holds_what_truly_turns_in_about_95_of_100_pools():
-    held, counts = 0, []
+    held, counts, comparison = 0, [], np.repeat(np.arange(500), 3)
+    leans = SimpleNamespace(deviation=np.zeros((24, 1)), status=np.full((24, 1), "ok", dtype=object))
     for seed in range(40):
         random = np.random.default_rng(seed)
         lean = random.standard_normal(24)
         who = np.array([random.permutation(24)[:3] for _ in range(500)]).ravel()
-        comparison, delta = (
-            np.repeat(np.arange(500), 3),
-            np.repeat(random.choice([-1.0, 0.0, 1.0], 500), 3),
-        )
+        delta = np.repeat(random.choice([-1.0, 0.0, 1.0], 500), 3)
         logit = np.repeat(random.standard_normal(500), 3) + (0.7 + lean[who]) * delta
         sign = np.where(random.random(1500) < 1 / (1 + np.exp(-logit)), 1, -1)
-        design = SimpleNamespace(
-            comparison=comparison, sign=sign, annotator=who, delta=delta[:, None], attributes=("length",)
-        )
-        status = SimpleNamespace(
-            deviation=np.zeros((24, 1)), status=np.full((24, 1), "ok", dtype=object)
-        )
-        spreads = shrink_votes(comparison, sign, who, delta[:, None], 24)
-        (row,) = flips_without_leans(design, status, spreads)
+        cast = {"comparison": comparison, "sign": sign, "annotator": who, "delta": delta[:, None]}
+        design = SimpleNamespace(**cast, attributes=("length",))
+        spreads = shrink_votes(*cast.values(), 24)
+        (row,) = flips_without_leans(design, leans, spreads)
         truth = majority_flips(comparison, sign, (lean - lean.mean())[who] * delta)[0]
         held += row["labels"][1] <= truth <= row["labels"][2]
         counts.append((truth, row["labels"][0]))
-    status.status[:] = "anchored"
-    assert flips_without_leans(design, status, spreads)[0]["labels"].tolist() == [0, 0, 0]
+    leans.status[:] = "anchored"
+    assert flips_without_leans(design, leans, spreads)[0]["labels"].tolist() == [0, 0, 0]
     assert 35 <= held <= 40
     truth, expected = np.mean(counts, axis=0)
     assert truth > 8 and expected == pytest.approx(truth, rel=0.25)
@@ -79,9 +72,7 @@ def test_the_interval_holds_what_truly_turns_in_about_95_of_100_pools():
 
 def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
     table = votes(500, 12, votes_each=3, spread=1.2)[0]
-    table["response_a"] = table["response_a"].where(
-        np.arange(len(table)) // 3 % 2 == 0, "# " + table["response_a"]
-    )
+    table["response_a"] = np.where(np.arange(len(table)) // 3 % 2, "# ", "") + table["response_a"]
     both = audit(table, [Length(), Markdown()]).summary
     length, markdown, together = both["flips"]
     assert together["attribute"] is None and 0 < length["labels"][0] <= together["labels"][0]
@@ -98,16 +89,12 @@ def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
     assert not shareable(of_four)["flips"]
 
 
-# -- drift -----------------------------------------------------------------------------------------------------
-
-
 def over_time(turn: float, own: float = 0.0) -> pd.DataFrame:
     """Votes hour by hour whose winner is turned to the longer side in the second half, or some people's is."""
     table = votes(600, 12, votes_each=3, spread=0.3, mean=0.0)[0]
     table["time"] = pd.date_range("2026-01-01", periods=len(table), freq="h")
     late, random = np.arange(len(table)) >= len(table) / 2, np.random.default_rng(1)
-    who = table["annotator"].str[1:].astype(int)
-    longer = np.where(table["response_a"].str.len() >= table["response_b"].str.len(), "a", "b")
+    who, longer = table["annotator"].str[1:].astype(int), longer_side(table)
     turned = late & (random.random(len(table)) < turn + own * (who % 2))
     return table.assign(winner=np.where(turned, longer, table["winner"]))
 
@@ -129,9 +116,8 @@ def test_drift_of_the_pool_and_of_single_people(turn, own):
 def test_a_window_of_few_people_is_not_passed_on_and_others_in_coarse_steps():
     table = votes(600, 24, votes_each=3)[0]
     four = table["annotator"].isin(["w0", "w1", "w2", "w3"])
-    found = audit(
-        table.assign(at=np.where(four, 0, 1 + np.arange(len(table)))), [Length()], time="at"
-    ).summary
+    table["at"] = np.where(four, 0, 1 + np.arange(len(table)))
+    found = audit(table, [Length()], time="at").summary
     (row,), (told,) = found["drift"], shareable(found)["drift"]
     assert row["windows"][0]["n_people"] == 4 and told["windows"][0]["name"] == row["windows"][1]["name"]
     assert all(window["log_odds"] % 0.25 == 0 for window in told["windows"])
@@ -173,20 +159,18 @@ def test_times_that_cannot_be_read_and_a_column_that_is_not_there():
     assert audit(table, [Length()], keep=["when"]).summary["drift"] is None
 
 
-# -- what to reread --------------------------------------------------------------------------------------------
-
-
 def test_what_to_reread_of_whom_is_flagged():
     """Somebody who chose the longer side against all others says more of a lean, and of little care, than with them."""
     table = votes(300, 12, spread=0.1, mean=0.0)[0]
-    longer = np.where(table["response_a"].str.len() >= table["response_b"].str.len(), "a", "b")
     theirs = table["annotator"] == "w0"
-    table["winner"] = table["winner"].mask(theirs, longer)
+    table["winner"] = table["winner"].mask(theirs, longer_side(table))
     judgments = Judgments.read(table, attributes=[Length()])
-    people = pd.DataFrame(
-        {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "care": 0.1}
+    of_w0 = {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "care": 0.1}
+    found, nothing = (
+        to_reread(judgments, Design(judgments), pd.DataFrame(of_w0 | {"flag": flag, "flag_care": flag}))
+        for flag in (True, False)
     )
-    found = to_reread(judgments, Design(judgments), people.assign(flag=True, flag_care=True))
+    assert not len(nothing)
     assert found["about"].tolist() == ["length"] * 20 + ["care"] * 20
     assert (found["annotator"] == pseudonyms(["w0"])[0]).all()
     others = table[~theirs].groupby("comparison_id")["winner"].agg("".join)
@@ -198,7 +182,4 @@ def test_what_to_reread_of_whom_is_flagged():
         against = zip(others[told["comparison_id"]][:10], told["winner"], strict=False)
         assert all(set(voted) == {"ab".replace(winner, "")} for voted, winner in against)
     lean = found[found["about"] == "length"]
-    assert np.where(lean["winner"] == "a", lean["response_a"], lean["response_b"])[0].startswith(
-        "an answer"
-    )
-    assert not len(to_reread(judgments, Design(judgments), people.assign(flag=False, flag_care=False)))
+    assert lean.iloc[0]["response_" + lean["winner"][0]].startswith("an answer")

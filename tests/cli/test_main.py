@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
@@ -56,17 +57,14 @@ def test_version_also_of_python_m():
     assert run("--version").output == python("-m", "badpo", "--version") == version
 
 
-def test_check_passes_the_example_and_never_shows_a_raw_id():
+def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
     result = run("check", EXAMPLE, "--attribute", "length:ratio=1.5")
     assert result.exit_code == 0 and result.output.startswith(f"reading {EXAMPLE}\n")
     assert all(told in result.output for told in ("judgments 158", "annotators 7", "dropped 2"))
     assert not re.search(r"(reader|editor)-\d", result.output + run("check", EXAMPLE, "--json").output)
-
-
-def test_check_tells_what_is_to_mend():
-    result = run("check", EXAMPLE, "--attribute", "emoji")
-    assert result.exit_code == 3
-    assert "E120" in result.output and "1 to mend before training" in result.output
+    wrong = run("check", EXAMPLE, "--attribute", "emoji")
+    assert wrong.exit_code == 3
+    assert "E120" in wrong.output and "1 to mend before training" in wrong.output
 
 
 def test_check_maps_columns_and_translates_winners(tmp_path):
@@ -130,25 +128,16 @@ ERRORS = {
 }
 
 
-def fail_with(error: BaseException, monkeypatch) -> None:
-    def fail(*args, **kwargs):
-        raise error
-
-    monkeypatch.setattr("badpo.data.judgments.Judgments.read", fail)
-
-
 @pytest.mark.parametrize(("error", "code", "message"), ERRORS.values(), ids=ERRORS)
 @pytest.mark.parametrize("flag", ["", "--debug", "--json"])
 def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, flag):
-    fail_with(error, monkeypatch)
+    raising = mock.Mock(side_effect=[error, KeyboardInterrupt()])
+    monkeypatch.setattr("badpo.data.judgments.Judgments.read", raising)
     result = run("check", EXAMPLE, *([flag] if flag else []))
     assert result.exit_code == code
     assert message in (json.loads(result.stdout)["error"] if flag == "--json" else result.stderr)
     assert ("Traceback" in result.stderr) is (flag == "--debug")
-
-
-def test_a_command_that_is_interrupted_has_a_code_of_its_own(monkeypatch):
-    fail_with(KeyboardInterrupt(), monkeypatch)
+    # a command that is interrupted has a code of its own
     assert run("check", EXAMPLE).exit_code == 130
 
 

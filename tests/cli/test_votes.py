@@ -42,9 +42,6 @@ def table() -> pd.DataFrame:
     return votes(200, 6)[0]
 
 
-# -- audit ---------------------------------------------------------------------------------------------------
-
-
 def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path):
     result, folder = audited(table, tmp_path, "--attribute", "length", "--people", "--rho", "0")
     assert result.exit_code == OK, result.output
@@ -113,9 +110,6 @@ def test_what_is_refused(table, tmp_path, arguments, code, message):
     assert not folder.exists()
 
 
-# -- watch, import and forget --------------------------------------------------------------------------------
-
-
 def test_watch_counts_what_is_new(table, tmp_path):
     path, state = tmp_path / "votes.parquet", tmp_path / "state.json"
     for n, new in ((400, 100), (800, 100)):
@@ -143,11 +137,8 @@ def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
     assert "mail" not in table
     refused = run(*asked, "mail")
     assert (refused.exit_code, "stays behind" in refused.stderr) == (USAGE, True)
-
-
-def test_a_wrong_format_lists_those_that_are_known(tmp_path):
-    result = run("import", EXPORT, "--format", "unheard of", "-o", tmp_path / "j.parquet")
-    assert result.exit_code == USAGE and all(name in result.stderr for name in FORMATS)
+    unknown = run("import", EXPORT, "--format", "unheard of", "-o", tmp_path / "j.parquet")
+    assert unknown.exit_code == USAGE and all(name in unknown.stderr for name in FORMATS)
 
 
 def test_forget_needs_a_place_and_a_key(monkeypatch, tmp_path):
