@@ -55,14 +55,16 @@ def check(judgments: Judgments) -> list[Problem]:
     """
     cross = judgments.cross_group()
     found = [*judgments.findings, *_of_pool(judgments)]
-    for j, (attribute, differs) in enumerate(zip(judgments.attributes, cross.T, strict=True)):
+    are_several = judgments.has_identities and judgments.n_annotators > 1
+    for j, attribute in enumerate(judgments.attributes):
+        differs, missing = cross[:, j], judgments.missing[:, j]
         problems = _of_differences(attribute, differs, judgments)
-        problems += _of_missing(attribute, judgments.missing[:, j], judgments)
+        problems += _of_missing(attribute, missing, judgments)
         found += problems
         is_told = not any(problem.severity == "error" for problem in problems)
-        if is_told and judgments.has_identities and judgments.n_annotators > 1:
+        if is_told and are_several:
             delta = judgments.delta[:, j] * differs
-            found += _of_annotators(attribute, delta, judgments.missing[:, j], judgments)
+            found += _of_annotators(attribute, delta, missing, judgments)
     return worst_first([*found, *_of_scores(judgments.votes), *_of_likeness(judgments)])
 
 
@@ -79,10 +81,10 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
         return
     usual, share = np.median(n_votes[has_voted]), n_votes / n_votes.sum()
     classes = judgments.annotators["annotator_class"]
-    is_known = judgments.annotators["model"].notna() | (
-        classes.notna() & ~classes.duplicated(keep=False)
-    )
-    for k in np.flatnonzero((share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual) & ~is_known):
+    has_own_class = classes.notna() & ~classes.duplicated(keep=False)
+    is_known = has_own_class | judgments.annotators["model"].notna()
+    cast_most = (share > LARGE_VOTE_SHARE) & (n_votes > MANY_MEDIANS * usual)
+    for k in np.flatnonzero(cast_most & ~is_known):
         what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
         remedy = 'give it an annotator_class of its own ("model" for a model, which is then named), or leave it out'
         yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
@@ -143,15 +145,18 @@ def _of_annotators(
     attribute: Attribute, delta: Floats, missing: Bools, judgments: Judgments
 ) -> Iterator[Problem]:
     """Annotators of whom an attribute's votes tell nothing, too little, or nothing beside others."""
-    where, names = f'attribute "{attribute.name}"', judgments.annotators["pseudonym"].to_numpy()
+    where = f'attribute "{attribute.name}"'
+    names = judgments.annotators["pseudonym"].to_numpy()
     annotator, k = judgments.votes["annotator"].to_numpy(), len(names)
     has_told = np.bincount(annotator[~missing], minlength=k) > 0
-    without = has_told & (np.bincount(annotator[delta != 0], minlength=k) == 0)
+    has_seen = np.bincount(annotator[delta != 0], minlength=k) > 0
+    without = has_told & ~has_seen
     if n := int(without.sum()):
         what = f"{counted(n, 'annotator')} of {has_told.sum():,} never saw the sides differ"
         remedy = "their lean is not known; training gives them the pool's mean"
         yield Problem("W123", what, f"{where}: {listed(names[without])}", remedy, n)
-    one_way = separated_annotators(annotator, judgments.votes["sign"], delta, k).ravel() != 0
+    sign = judgments.votes["sign"]
+    one_way = separated_annotators(annotator, sign, delta, k).ravel() != 0
     if n := int(one_way.sum()):
         what = f"{counted(n, 'annotator')} always sided one way"
         remedy = "train without per_annotator, whose estimate of them has no bound"
@@ -193,12 +198,11 @@ def _of_likeness(judgments: Judgments) -> Iterator[Problem]:
     where = f"attributes {', '.join(judgments.attribute_names)}"
     null = np.abs(vectors[:, values < 1e-9]).max(axis=1, initial=0.0) > 1e-4
     if n := int(null.sum()):
-        relation = (
-            "say the same about" if n == 2 else "follow from one another (one is a sum of others) in"
-        )
-        what = (
-            f"{' and '.join(names[null])} {relation} every judgment; their biases cannot be told apart"
-        )
+        relation = "say the same about"
+        if n > 2:
+            relation = "follow from one another (one is a sum of others) in"
+        alike = f"{' and '.join(names[null])} {relation} every judgment"
+        what = f"{alike}; their biases cannot be told apart"
         yield Problem("E126", what, where, "leave one of them out", n)
         return
     inflation = ((vectors**2) / values).sum(axis=1)
@@ -253,18 +257,22 @@ def attribute_trials(
     if not configs:
         raise ConfigError("name an attribute to test, as in --attribute length:ratio=1.5")
     name, values = sweep or ("", [None])
-    tried = [
-        config if sweep is None else {**config, name: value} for config in configs for value in values
-    ]
-    return [_trial(judgments, attribute_from_config(config), n_examples) for config in tried]
+    trials = []
+    for config in configs:
+        for value in values:
+            tried = config if sweep is None else {**config, name: value}
+            trials.append(_trial(judgments, attribute_from_config(tried), n_examples))
+    return trials
 
 
 def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
     measured = judgments.with_attributes([attribute])
     (odds,) = measured.offline_log_odds()
-    votes = measured.votes.assign(delta=measured.delta[:, 0])[measured.cross_group()[:, 0]]
+    cross = measured.cross_group()[:, 0]
+    votes = measured.votes.assign(delta=measured.delta[:, 0])[cross]
     votes = votes.drop_duplicates("comparison").sort_values("comparison")
-    pairs = measured.comparisons.loc[votes["comparison"], ["response_a", "response_b"]].to_numpy()
+    texts = measured.comparisons[["response_a", "response_b"]]
+    pairs = texts.loc[votes["comparison"]].to_numpy()
     pairs = np.where(votes[["delta"]] > 0, pairs, pairs[:, ::-1])
     low, high = odds.interval()
     return {

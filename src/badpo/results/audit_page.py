@@ -39,7 +39,6 @@ from badpo.results.words import (
     with_interval,
 )
 
-_SEVERITIES = ("error", "warning", "notice")
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
 # Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
 # At these steps, by the largest such share, the difference of two pages leaves that lean open by a quarter or more.
@@ -114,7 +113,7 @@ def shareable(summary: Json) -> Json:
         "scan": [row for row in summary["scan"] if not _is_withheld(row, data)],
         "flips": [row for row in summary["flips"] if row["attribute"] not in few],
         "next": summary["next"],
-        "warnings": sorted(warnings, key=lambda row: _SEVERITIES.index(row["severity"])),
+        "warnings": sorted(warnings, key=_severity),
     }
     step = _step(largest)
     found = cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step)
@@ -130,6 +129,10 @@ def shareable(summary: Json) -> Json:
             row["odds"] = math.exp(row["log_odds"])
             row["carrier_wins"] = row["odds"] / (1 + row["odds"])
     return found
+
+
+def _severity(problem: Json) -> int:
+    return ("error", "warning", "notice").index(problem["severity"])
 
 
 def _step(largest: float) -> float:
@@ -450,10 +453,15 @@ def audit_table(summary: Json) -> str:
     if declared := [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
     # what the estimates are worth, before what reading the table noticed
-    if problems := sorted(summary["warnings"], key=_urgency):
-        parts.append(_part("to look at", map(_problem, problems[:_WORST])))
-        if len(problems) > _WORST:
-            parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json"
+    problems = sorted(summary["warnings"], key=lambda row: (_severity(row), row["code"][1] != "4"))
+    found = []
+    for row in problems[:_WORST]:
+        where = _named(row)
+        found.append(f"{row['code']} {where}{': ' * bool(where)}{row['what']}: {row['remedy']}")
+    if found:
+        parts.append(_part("to look at", found))
+    if len(problems) > _WORST:
+        parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json"
     return "\n\n".join(parts)
 
 
@@ -486,12 +494,3 @@ def _model(row: Json, pool: Json) -> str:
     told += ", flagged for little care" * row["flag_care"]
     name, attribute = shown(row["model"], 40), shown(row["attribute"], 24)
     return f"  {name} on {attribute}: {told}"
-
-
-def _urgency(row: Json) -> tuple[int, bool]:
-    return _SEVERITIES.index(row["severity"]), row["code"][1] != "4"
-
-
-def _problem(row: Json) -> str:
-    where = _named(row)
-    return f"{row['code']} {where}{': ' * bool(where)}{row['what']}: {row['remedy']}"
