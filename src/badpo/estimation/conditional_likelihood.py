@@ -135,13 +135,8 @@ def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, 
 
 
 class Winners(NamedTuple):
-    """Moments of the winning set.
+    """The chance of every vote to win, (n, T), and the covariance of winning between votes, (n, T, T)."""
 
-    The logarithm of the sum over all sets of winners, (n,); the chance of every vote to win, (n, T); the covariance of
-    winning between votes, (n, T, T).
-    """
-
-    log_total: Floats
     chance: Floats
     covariance: Floats
 
@@ -159,13 +154,12 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
     --------
     Two of three votes won, one of them with odds of 3:
 
-    >>> found = winners(np.log([[3.0, 1.0, 1.0]]), 2)
-    >>> np.exp(found.log_total), found.chance.round(3)
-    (array([7.]), array([[0.857, 0.571, 0.571]]))
+    >>> winners(np.log([[3.0, 1.0, 1.0]]), 2).chance.round(3)
+    array([[0.857, 0.571, 0.571]])
     """
     size = logits.shape[1]
     if size > LARGEST_LISTED:
-        log_sum, share, won = _frequencies(logits, n_wins)
+        _, share, won = _frequencies(logits, n_wins)
         chance = (share * won).real.sum(axis=2).T
         # the real part of the products, as products of real and imaginary parts side by side
         halves = np.sqrt(share) * (won - chance.T[:, :, None])
@@ -173,19 +167,19 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
         covariance = left @ right.transpose(0, 2, 1)
         each = np.arange(size)
         covariance[:, each, each] = chance * (1 - chance)
-        return Winners(log_sum, chance, covariance)
+        return Winners(chance, covariance)
     members = _sets_of_winners(size, int(n_wins))
-    weight, total, highest = _weights(members, logits)
+    weight, total, _ = _weights(members, logits)
     weight /= total
     pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
     together = (pairs.T @ weight).T.reshape(-1, size, size)
     chance = (members.T @ weight).T
     covariance = together - chance[:, :, None] * chance[:, None, :]
-    return Winners(highest + np.log(total), chance, covariance)
+    return Winners(chance, covariance)
 
 
 def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
-    """The first of the `winners`, for comparisons with equally many votes."""
+    """The logarithm of the sum over all sets of `winners`, of shape (n,)."""
     size = logits.shape[1]
     if size > LARGEST_LISTED:
         return _frequencies(logits, n_wins)[0]

@@ -102,7 +102,6 @@ class Maximum(NamedTuple):
 
     leans: Floats
     extra: Floats
-    value: float
     gradient_norm: float
     information: Information
     receding: Floats | None
@@ -148,7 +147,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
             break
         leans, extra, logits, value = climbed
     leans = leans - free @ (free.T @ leans)
-    return Maximum(leans, extra, value, size, information, receding)
+    return Maximum(leans, extra, size, information, receding)
 
 
 def _newton_step(
