@@ -172,13 +172,15 @@ def equal_care_test(
     vote = votes.blocks.comparison
     kind = votes.kind[vote]
     score = of.T @ ((votes.sign > 0) * quality[kind] - expected[kind])
-    starts = np.append(votes.blocks.starts, len(vote))
+    # a row for each comparison, then one for what is each annotator's own
+    alone = of.T @ (own - between)[vote]
+    columns = np.append(votes.annotator, np.arange(n_annotators))
+    starts = np.append(votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
     cast, shared = (
-        sparse.csr_array((each, votes.annotator, starts), shape=(len(own), n_annotators))
-        for each in (np.ones(len(vote)), between[vote])
+        sparse.csr_array((each, columns, starts))
+        for each in (np.ones(len(columns)), np.append(between[vote], alone))
     )
-    alone = sparse.diags_array(of.T @ (own - between)[vote])
-    return _sum_of_squares(score, (cast.T @ shared + alone).tocsr())
+    return _sum_of_squares(score, cast.T @ shared)
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
