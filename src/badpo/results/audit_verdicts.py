@@ -31,16 +31,17 @@ def audit_verdicts(summary: Json) -> list[Verdict]:
     found = [_verdict(summary, row, labels[row["name"]]) for row in summary["attributes"]]
     for name in summary.get("withheld", ()):
         label = labels[name]
-        few = f"Fewer than {FEWEST_ANNOTATORS} people judged responses that differ in {label}"
-        told = f"{few}: what they lean toward stands in audit.json alone."
+        few = f"Fewer than {FEWEST_ANNOTATORS} people"
+        told = f"{few} judged responses that differ in {label}"
+        told += ": what they lean toward stands in audit.json alone."
         found.append(Verdict(label, told, ()))
     return found
 
 
 def audit_labels(summary: Json) -> dict[str, str]:
     """Every attribute of an audit with its name for people."""
-    configs = summary["settings"]["attributes"]
-    return {config["name"]: attribute_label(config["name"], config) for config in configs}
+    configs = {config["name"]: config for config in summary["settings"]["attributes"]}
+    return {name: attribute_label(name, config) for name, config in configs.items()}
 
 
 def has_usable_spread(pool: Json) -> bool:
@@ -228,7 +229,8 @@ def _level(pool: Json) -> tuple[str, str]:
 
 
 def _advice(row: Json, pool: Json, label: str) -> str:
-    chosen, variant = row.get("action") or action(row, pool), pool.get("recommendation", "pooled")
+    chosen = row.get("action") or action(row, pool)
+    variant = pool.get("recommendation", "pooled")
     if chosen == "declare" and variant is None:
         return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
     told = {

@@ -129,10 +129,9 @@ def dot_plot(panel: DotPanel) -> Markup:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
         base = y + height / 2 + 4
-        place = (
-            (0.0, y + heading, row.label, "start") if heading else (left - 10, base, row.label, "end")
-        )
-        parts += [_text(*place, "label"), _text(WIDTH, base, row.note, "end", "label")]
+        x, below, anchor = (0.0, y + heading, "start") if heading else (left - 10, base, "end")
+        parts.append(_text(x, below, row.label, anchor, "label"))
+        parts.append(_text(WIDTH, base, row.note, "end", "label"))
         for i, mark in enumerate(row.marks):
             middle = round(y + heading + gap / 2 + lane_height * (i + 0.5), 1)
             parts.append(_lane(mark, middle, across, panel))
@@ -165,8 +164,9 @@ def line_chart(
     """Lines over a common horizontal axis, each with its last value written at its end."""
     left, right, top, bottom = 44.0, WIDTH - _RIGHT, 28.0, _LINES_HEIGHT - 44.0
     across = axis_of([x for line in series for x, _ in line.points], None, left, right)
-    values = [y for line in series for _, y in line.points] + ([level.value] if level else [])
-    up = axis_of([0.0, *values], None, bottom, top)
+    values = [0.0, *(y for line in series for _, y in line.points)]
+    values += [level.value] if level else []
+    up = axis_of(values, None, bottom, top)
     places = list(map(up.at, up.ticks))
     parts = [*_upright(across, top, bottom, axis_x), _text(0, 14, axis_y, "start", "axis")]
     parts.append(_path("grid", "".join(f"M{left} {y}H{right}" for y in places)))
@@ -182,7 +182,8 @@ def line_chart(
         through = "L".join(f"{across.at(x)} {up.at(y)}" for x, y in line.points)
         parts.append(_path(f"series {style} d{line.style}", f"M{through}"))
         tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
-        parts.append(_path(f"mark {style}", _shape(across.at(x), up.at(y), line.style, 5.0), tip))
+        shape = _shape(across.at(x), up.at(y), line.style, 5.0)
+        parts.append(_path(f"mark {style}", shape, tip))
         parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end {style}"))
     return _svg(_LINES_HEIGHT, label, parts)
 
@@ -287,8 +288,8 @@ def _path(css: str, outline: str, tip: str = "") -> Markup:
 def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     """An estimate's interval, repeats and mark; what is not known is None or NaN, what is infinite has no mark."""
     style, number, drawn = f"s{mark.style}", panel.number, Markup("")
-    (radius, tick), tip = (3.0, 2.0) if panel.notes else (5.0, 6.0), f"{mark.name}: {number(mark.value)}"
-    low, high = mark.low, mark.high
+    radius, tick = (3.0, 2.0) if panel.notes else (5.0, 6.0)
+    tip, low, high = f"{mark.name}: {number(mark.value)}", mark.low, mark.high
     if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
         path = f"M{across.at(low)} {y}H{across.at(high)}"
         # an arrow at an end that lies beyond the axis
@@ -299,7 +300,8 @@ def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
     ticks = (f"M{across.at(value)} {y - tick}v{2 * tick}" for value in mark.repeats)
     drawn += _path(f"repeat {style}", "".join(ticks)) if mark.repeats else ""
     if math.isfinite(mark.value):
-        drawn += _path(f"mark {style}", _shape(across.at(mark.value), y, mark.style, radius))
+        shape = _shape(across.at(mark.value), y, mark.style, radius)
+        drawn += _path(f"mark {style}", shape)
     return Markup("<g><title>{}</title>{}</g>").format(tip, drawn)
 
 
@@ -330,8 +332,9 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
     places = np.array(corners.replace(",", " ").split(), float).reshape(-1, 2)
-    steps = np.diff(places, axis=0, prepend=0)
-    return f"M{x} {y}m" + "l".join(f"{dx:g} {dy:g}" for dx, dy in (r * steps).round(2)) + "z"
+    steps = r * np.diff(places, axis=0, prepend=0)
+    lines = "l".join(f"{dx:g} {dy:g}" for dx, dy in steps.round(2))
+    return f"M{x} {y}m{lines}z"
 
 
 def class_style(i: int) -> int:

@@ -130,7 +130,8 @@ def _reference_rates(suite: MeasuredRuns) -> list[str]:
             unmeasured.append(label)
             continue
         ends = interval_text(own.interval.low, own.interval.high)
-        told = decimal(own.value) + (f" (95\u00a0% interval {ends})" if ends != DASH else "")
+        told = decimal(own.value)
+        told += f" (95\u00a0% interval {ends})" if ends != DASH else ""
         what = f"mean {label}"
         if not is_continuous(suite.configs[name]):
             what, tilt = f"p({label})", signed(float(logit(own.value)))
@@ -200,15 +201,17 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> Verdict:
                 "so no share removed is given; the held-out gap says more."
             )
             # the gap stands in for the share removed
-            told = [DPO] * (suite.estimate(DPO, "heldout", quantity.attribute) is not None) + told
+            if suite.estimate(DPO, "heldout", quantity.attribute):
+                told.insert(0, DPO)
     sentences = [("", _arm_sentence(suite, quantity, arm)) for arm in told]
     return Verdict(quantity.label, finding, sentences)
 
 
 def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
-    own, reference = (suite.estimate(name, *quantity.place) for name in (arm, REFERENCE))
-    found = suite.removal(arm, quantity.is_rate, *quantity.place)
-    subject, end = suite.of(arm)[0].title, quantity.number(own.value if own else None)
+    place, subject = quantity.place, suite.of(arm)[0].title
+    own, reference = suite.estimate(arm, *place), suite.estimate(REFERENCE, *place)
+    found = suite.removal(arm, quantity.is_rate, *place)
+    end = quantity.number(own.value if own else None)
     distance = ""
     if found.distance is not None:
         unit = " in log-odds" if quantity.is_rate else ""
@@ -227,5 +230,6 @@ def _arm_sentence(suite: MeasuredRuns, quantity: Quantity, arm: str) -> str:
         ends = f"{decimal(100 * over.low, 0)} to {percent(over.high)}"
         told += f" (95\u00a0% interval {ends}, {n_seeds} seeds)"
     if share > 1 and own and reference:
-        told += f", passing the reference by {quantity.number(abs(own.value - reference.value))}"
+        further = abs(own.value - reference.value)
+        told += f", passing the reference by {quantity.number(further)}"
     return f"{subject} removed {told}{distance}."
