@@ -77,14 +77,14 @@ class AuditMonitor:
         units: Sequence[float] | None = None,
         definitions: Sequence[Json] | None = None,
     ):
-        self.attributes, self.alpha = tuple(attributes), float(alpha)
-        self.units = tuple(units or [1.0] * len(self.attributes))
-        self.definitions = definitions
-        if not self.attributes or len(set(self.attributes)) < len(self.attributes):
-            raise ConfigError(f"a monitor takes one attribute or more, each once; got {self.attributes}")
+        self.attributes = names = tuple(attributes)
+        self.alpha, self.definitions = float(alpha), definitions
+        self.units = tuple(units or [1.0] * len(names))
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"a monitor takes one attribute or more, each once; got {names}")
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
-        if len(self.units) != len(self.attributes) or not all(0 < unit < np.inf for unit in self.units):
+        if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
         # of each annotator, a row for each attribute: log-likelihood ratios against voting as the others, against
         # clicking at random, and of less care (in all rows the same); informative votes
@@ -128,9 +128,9 @@ class AuditMonitor:
             return
         self._seen[key] = votes
         names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
-        sign, delta = sign[first], (np.broadcast_to(delta, shape) / self.units)[first]
-        won, known = sign[:, None] > 0, np.nan_to_num(delta)
-        share = winner_shares(sign, known)[:, None]
+        delta = (np.broadcast_to(delta, shape) / self.units)[first]
+        won, known = sign[first, None] > 0, np.nan_to_num(delta)
+        share = winner_shares(sign[first], known)[:, None]
         ratios = log_tilt_ratios(won, share, known)
         chance = log_chance_ratios(won, won.sum(), len(won), known)
         care = log_care_ratios(won, share) * bool((delta == 0).all())
@@ -168,17 +168,18 @@ class AuditMonitor:
         log_e, log_care = log_e_values(ratios), log_e_values(care)
         lean = lean_e_values(log_e, log_e_values(chance), log_care)
         n_informative, each = n_informative[:, 0].astype(np.int64), len(self.attributes)
-        careless, flag = np.repeat(e_bh(log_care[::each], self.alpha), each), e_bh(log_e, self.alpha)
-        readings = [~flag, e_bh(lean, self.alpha), careless]
+        careless = np.repeat(e_bh(log_care[::each], self.alpha), each)
+        flag, is_lean = e_bh(log_e, self.alpha), e_bh(lean, self.alpha)
         less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))
         toward = np.select([n_informative == 0, more >= less], ["", "more"], "less")
+        reading = np.select([~flag, is_lean, careless], ["", "lean", "care"], "open")
         e_value, e_careless = np.exp(np.minimum([log_e, log_care], _LARGEST_LOG))
         columns = {
             "n_informative": n_informative,
             "e_value": e_value,
             "toward": toward.astype(object),
             "flag": flag,
-            "reading": np.select(readings, ["", "lean", "care"], "open").astype(object),
+            "reading": reading.astype(object),
             "e_careless": e_careless,
             "careless": careless,
         }
@@ -360,19 +361,20 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         what = "nothing tells annotators apart: wherever the sides differ, all votes are for one of them"
         remedy = "let several people judge the same comparisons"
         warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
-    shown = ["attribute", "annotator", "toward", "e_value", "n_informative", "reading"]
-    flagged = table.loc[table["flag"], shown].set_index("attribute")
+    shown = ["annotator", "toward", "e_value", "n_informative", "reading"]
+    flagged, careless = table[table["flag"]], table[table["careless"]]
     summary = look | {
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
         "n_annotators": table["annotator"].nunique(),
         "flagged": {
-            name: flagged[flagged.index == name].to_dict("records") for name in monitor.attributes
+            name: flagged.loc[flagged["attribute"] == name, shown].to_dict("records")
+            for name in monitor.attributes
         },
-        "careless": dict(table.loc[table["careless"], ["annotator", "e_careless"]].to_numpy().tolist()),
+        "careless": dict(zip(careless["annotator"], careless["e_careless"], strict=True)),
         "warnings": [vars(problem) for problem in warnings],
-        "rule": f"By pseudonym. By e-BH over all, at most {monitor.alpha:.0%} of the flags are false on average; so "
-        "of the leans, and of the careless.",
+        "rule": f"By pseudonym. By e-BH over all, at most {monitor.alpha:.0%} of the flags are "
+        "false on average; so of the leans, and of the careless.",
         "guarantee": GUARANTEE,
     }
     return WatchResult(summary, table)
