@@ -52,9 +52,9 @@ def keys(value: Any) -> Any:
         return [row for i, row in enumerate(rows) if row not in rows[:i]]
     if isinstance(value, bool):
         return "yes or no"
-    return (
-        "number" if isinstance(value, int | float) else "text" if isinstance(value, str) else "nothing"
-    )
+    if isinstance(value, int | float):
+        return "number"
+    return "text" if isinstance(value, str) else "nothing"
 
 
 def signature(value: Any) -> str:

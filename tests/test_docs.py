@@ -31,9 +31,8 @@ def words(pages: list[Path]) -> int:
 def written_commands(page: Path) -> list[str]:
     """Lines of code that call badpo, without those that leave something open."""
     text = page.read_text(encoding="utf-8")
-    code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S) + re.findall(
-        r"^    (.*)", text, re.M
-    )
+    code = re.findall(r"```(?:bash|console)\n(.*?)```", text, re.S)
+    code += re.findall(r"^    (.*)", text, re.M)
     lines = [line for block in code for line in block.splitlines()]
     lines = [line.removeprefix("$ ").partition(" #")[0].strip() for line in lines]
     is_open = re.compile(r"[\[<|…]|\.\.\.")

@@ -98,9 +98,8 @@ def flag(parameter) -> str:
     kind = "flag" * getattr(parameter, "is_flag", False)
     again = "repeatable" * (getattr(parameter, "multiple", False) or parameter.nargs == -1)
     given = "required" * parameter.required
-    value = (
-        None if parameter.required or parameter.default in (None, False, (), []) else parameter.default
-    )
+    is_unset = parameter.required or parameter.default in (None, False, (), [])
+    value = None if is_unset else parameter.default
     shown = "" if callable(value) or value is None else f"= {value}"
     names = "/".join([*parameter.opts, *parameter.secondary_opts])
     return " ".join(part for part in (names, kind, again, given, shown) if part)

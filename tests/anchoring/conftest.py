@@ -34,9 +34,8 @@ def signer(tmp_path_factory) -> Path:
     tokenizer = build_tokenizer([*asked, *answers, *names], vocab_size=700)
     model = partial(build_model, **SMALL_MODEL)(tokenizer, 0)
     pairs = encode_responses(asked, answers, tokenizer, "paper", 96, 64)
-    args = supervised_arguments(
-        folder / "sft", max_steps=150, per_device_train_batch_size=16, learning_rate=1e-2
-    )
+    steps = dict(max_steps=150, per_device_train_batch_size=16, learning_rate=1e-2)
+    args = supervised_arguments(folder / "sft", **steps)
     SupervisedTrainer(model, args, pairs).train()
     model.save_pretrained(folder / "signer")
     tokenizer.save_pretrained(folder / "signer")

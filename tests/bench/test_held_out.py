@@ -33,9 +33,8 @@ def test_votes_are_predicted_best_by_the_model_that_they_were_drawn_from(drawn):
         "care and lean": People(care, deviation),
         "line": People(care, deviation - line(care * (24 / 30)), True),
     }
-    mean = {
-        name: log_loss(people, votes[~asked], votes[asked], N).mean() for name, people in models.items()
-    }
+    seen = votes[~asked], votes[asked], N
+    mean = {name: log_loss(people, *seen).mean() for name, people in models.items()}
     # the better side is so for those who follow quality alone
     assert mean["line"] < mean["care and lean"] < mean["lean"] < mean["neither"]
     found = most_likely(models["line"], votes, N)

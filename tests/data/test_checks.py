@@ -99,9 +99,8 @@ def test_annotators_without_a_cross_group_vote_and_those_who_never_changed_sides
 
 def test_groups_that_share_no_comparison():
     first, second = table(n=300, seed=1), table(n=200, seed=2)
-    apart = [
-        row | {name: f"other {row[name]}" for name in ("comparison_id", "annotator")} for row in second
-    ]
+    ids = ("comparison_id", "annotator")
+    apart = [row | {name: f"other {row[name]}" for name in ids} for row in second]
     what = found([*first, *apart], Markdown())["W125"].what
     assert "2 groups" in what and "(8 + 8)" in what
     bridge = {**next(row for row in apart if row["response_a"] == "- point"), "annotator": "person 0"}

@@ -31,9 +31,8 @@ def two_kinds(n_comparisons: int = 150, seed: int = 0) -> Judgments:
         for k in rng.choice(10, 4, replace=False):
             wanted = side if k < 5 else -side
             vote = wanted if rng.random() < 0.9 else -wanted
-            rows.append(
-                (f"question {c}", *(THIS, THAT)[::side], "a" if vote > 0 else "b", f"person {k}")
-            )
+            sides, winner = (THIS, THAT)[::side], "a" if vote > 0 else "b"
+            rows.append((f"question {c}", *sides, winner, f"person {k}"))
     columns = ["prompt", "response_a", "response_b", "winner", "annotator"]
     return Judgments.read(pd.DataFrame(rows, columns=columns))
 
@@ -226,9 +225,8 @@ def test_games_solved_by_hand(regrets, expected):
     # whatever the own rewards and the scale, which regrets leave out
     own = np.arange(len(expected))[:, None]
     for scale in (1.0, 1e-6, 1e6):
-        np.testing.assert_allclose(
-            em_dpo.minmax_weights(scale * (own - np.array(regrets))), expected, atol=1e-6
-        )
+        found = em_dpo.minmax_weights(scale * (own - np.array(regrets)))
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
 def test_a_vote_is_predicted_by_the_annotators_own_types():
@@ -237,9 +235,8 @@ def test_a_vote_is_predicted_by_the_annotators_own_types():
     margins, second, votes = np.stack([u, -u], axis=1), kinds(judgments), judgments.votes
     certain = np.stack([~second, second], axis=1) * (1 - 2e-6) + 1e-6
     own = np.where(second, -1, 1)[votes["annotator"]] * u[votes["comparison"]]
-    np.testing.assert_allclose(
-        em_dpo.mixture_logits(margins, certain, judgments), votes["sign"] * own, atol=1e-4
-    )
+    found = em_dpo.mixture_logits(margins, certain, judgments)
+    np.testing.assert_allclose(found, votes["sign"] * own, atol=1e-4)
     even = np.full((10, 2), 0.5)
     np.testing.assert_allclose(em_dpo.mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
 

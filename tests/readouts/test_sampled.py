@@ -15,9 +15,8 @@ NAMES, INDICATOR = ["Emily", "Theo", "Tia", "Brad"], [[1, 0], [0, 1], [1, 1], [0
 
 
 def answer(text, ended=True, n_tokens=3, prompt=0):
-    return SimpleNamespace(
-        prompt_ids=(prompt,), text=text, ended=ended, token_ids=tuple(range(n_tokens))
-    )
+    ids = {"prompt_ids": (prompt,), "token_ids": tuple(range(n_tokens))}
+    return SimpleNamespace(text=text, ended=ended, **ids)
 
 
 def test_rates_are_shares_of_the_right_whole():

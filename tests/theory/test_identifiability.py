@@ -34,11 +34,9 @@ def random_design(rng, scope):
         "binary": lambda: rng.integers(-1, 2, (n_comparisons, q))[comparison],
         "continuous": lambda: rng.normal(size=(n_comparisons, q))[comparison],
         "judgment": lambda: rng.integers(-1, 2, (n, q)),
-        "mixed": lambda: np.hstack(
-            [rng.integers(-1, 2, (n_comparisons, q))[comparison], rng.choice([-1, 1], (n, 1))]
-        ),
-    }[scope]().astype(float)
-    return comparison, annotator, delta, n_annotators
+    }
+    delta["mixed"] = lambda: np.hstack([delta["binary"](), rng.choice([-1, 1], (n, 1))])
+    return comparison, annotator, delta[scope]().astype(float), n_annotators
 
 
 @pytest.mark.parametrize("scope", ["binary", "continuous", "judgment", "mixed"])
@@ -142,9 +140,8 @@ def vote_equations(rng, n_annotators, n_comparisons, q):
     delta = rng.normal(size=(n_comparisons, q))[comparison]
     columns = (annotator[:, None] * q + np.arange(q)).ravel()
     rows = np.repeat(np.arange(len(comparison)), q)
-    design = sparse.coo_array(
-        (delta.ravel(), (rows, columns)), shape=(len(comparison), n_annotators * q)
-    ).tocsr()
+    shape = len(comparison), n_annotators * q
+    design = sparse.coo_array((delta.ravel(), (rows, columns)), shape=shape).tocsr()
     return design - design[4 * comparison]
 
 

@@ -189,9 +189,8 @@ def plain_margins(model, pairs):
 
 def gradient(model, margins):
     weights = torch.linspace(1.0, 2.0, len(margins), dtype=torch.float64)
-    gradients = torch.autograd.grad(
-        (weights * margins).sum(), list(model.parameters()), allow_unused=True
-    )
+    total = (weights * margins).sum()
+    gradients = torch.autograd.grad(total, list(model.parameters()), allow_unused=True)
     return torch.cat([g.flatten() for g in gradients if g is not None])
 
 

@@ -47,9 +47,8 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
     assert [(found.code, found.count) for found in findings] == [("W140", 2)]
     whole, encoded, findings = inputs.encode_judgments(data, tokenizer, arguments())
     assert whole is data and len(encoded) == 6 and findings == []
-    _, encoded, _ = inputs.encode_judgments(
-        data, tokenizer, arguments(encoding="paper", max_prompt_length=3)
-    )
+    as_paper = arguments(encoding="paper", max_prompt_length=3)
+    _, encoded, _ = inputs.encode_judgments(data, tokenizer, as_paper)
     expected = encode_comparisons(data.comparisons, tokenizer, "paper", None, 3)
     for pair, wanted in zip(encoded.pairs, expected.pairs, strict=True):
         assert all(map(np.array_equal, pair, wanted))
@@ -169,19 +168,16 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
     leans = inputs.leans_above_gold(data, gold)
     assert leans[~gold].mean() == pytest.approx(1.2, abs=0.2)
     assert not leans[gold].any()
-    shared, pooled = (
-        inputs.build_bias(data, variant, "offline", GOLD).theta().detach().numpy()
-        for variant in ("shared_mean", "pooled")
-    )
+    made = (inputs.build_bias(data, variant, "offline", GOLD) for variant in ("shared_mean", "pooled"))
+    shared, pooled = (bias.theta().detach().numpy() for bias in made)
     assert shared == pytest.approx(leans, abs=1e-6)
     assert pooled[~gold] == pytest.approx(leans[~gold].mean(), abs=1e-6)
     assert not pooled[gold].any()
 
 
 def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
-    frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2).drop(
-        columns="annotator_class"
-    )
+    frame = tiny.votes(n_comparisons=40, n_annotators=4, per_comparison=2)
+    frame = frame.drop(columns="annotator_class")
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     with pytest.raises(ConfigError, match="no comparison ties them to the others.*warm_start: zero"):

@@ -120,9 +120,8 @@ def test_bins_hold_every_item_once_within_a_budget_or_balanced(lengths, token_bu
     within, given_number = bin_pack(lengths, token_budget), bin_pack(lengths, n_bins=n_bins)
     for bins in (within, given_number):
         assert sorted(i for members in bins for i in members) == list(range(len(lengths)))
-    within_loads, loads = (
-        [sum(lengths[i] for i in members) for members in bins] for bins in (within, given_number)
-    )
+    both = within, given_number
+    within_loads, loads = ([sum(lengths[i] for i in one) for one in bins] for bins in both)
     for load, members in zip(within_loads, within, strict=True):
         assert load <= token_budget or len(members) == 1
     # first fit: no two bins could have been one
