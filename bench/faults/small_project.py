@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import yaml
 
 from badpo.data.privacy import KEY_VARIABLE
@@ -68,6 +69,7 @@ def make_project(changes: Mapping[str, object]) -> None:
     export = votes[["comparison_id", "prompt_id", "prompt", "response_a", "response_b"]].assign(
         winner=votes["sign"].map({1: "a", -1: "b"}),
         annotator=[f"person {k % 6}" for k in votes["annotator"]],
+        annotator_class=np.where(votes["annotator"] % 2, "crowd", "expert"),
     )
     for name in ("response_a", "response_b"):
         export[name] = export[name].str.slice(0, 120)
