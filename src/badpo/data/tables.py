@@ -154,7 +154,8 @@ def _read_parquet(path: Path) -> Table:
         try:
             entries = json.loads((file.schema_arrow.metadata or {}).get(DROPPED_KEY, b"[]"))
             kinds = {"reason": str, "annotator": str, "n": int}
-            dropped = tuple({key: kinds[key](entry[key]) for key in kinds} for entry in entries)
+            told = ({key: kind(entry[key]) for key, kind in kinds.items()} for entry in entries)
+            dropped = tuple(told)
         except (ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
             what = "the counts of what an earlier import left out are damaged"
             raise _unreadable(path, what, "import the export again") from error
@@ -184,7 +185,8 @@ def _read_csv(path: Path) -> Table:
         what = f"the header has {len(names)} columns, but {len(uneven):,} rows have another number"
         raise _unreadable(path, f"{what}: {listed(uneven)}", remedy)
     columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    return Table(_frame_of_columns(names, columns), str(path), np.array(lines, dtype=np.intp))
+    frame = _frame_of_columns(names, columns)
+    return Table(frame, str(path), np.array(lines, dtype=np.intp))
 
 
 def _read_json_lines(path: Path) -> Table:
@@ -200,7 +202,8 @@ def _read_json_lines(path: Path) -> Table:
     if broken:
         what = f"{len(broken):,} lines are no JSON: {listed(broken)}"
         raise _unreadable(path, what, "write one JSON object on each line")
-    return Table(_frame_of_records(records, path), str(path), np.array(lines, dtype=np.intp))
+    frame = _frame_of_records(records, path)
+    return Table(frame, str(path), np.array(lines, dtype=np.intp))
 
 
 def _read_json(path: Path) -> Table:
@@ -252,7 +255,8 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
     if len(names) > _MOST_NAMES:
         what = f"its rows have {len(names):,} names of cells together, more than {_MOST_NAMES:,}"
         raise _unreadable(name, what, "export only the columns that are needed")
-    return _frame_of_columns(names, ([record.get(key) for record in records] for key in names))
+    columns = ([record.get(key) for record in records] for key in names)
+    return _frame_of_columns(names, columns)
 
 
 def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFrame:

@@ -123,8 +123,9 @@ def sample(
     with looking_at(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            asked, drawn = [prompt_ids[i] for i in rows], torch.from_numpy(uniforms[rows]).to(device)
-            found = _sample_batch(model, asked, drawn, most[rows], (temperature, top_p), ends)
+            asked = [prompt_ids[i] for i in rows]
+            drawn, decoding = torch.from_numpy(uniforms[rows]).to(device), (temperature, top_p)
+            found = _sample_batch(model, asked, drawn, most[rows], decoding, ends)
             answers |= zip(rows, found, strict=True)
     return [as_generation(tokenizer, ids, answers[i], ends) for i, ids in enumerate(prompt_ids)]
 
@@ -144,7 +145,8 @@ def next_tokens(
     scaled = logits.float() / temperature
     if top_p == 1:
         cumulative = scaled.softmax(-1).double().cumsum(-1)
-        drawn = torch.searchsorted(cumulative, (uniforms * cumulative[:, -1])[:, None], right=True)
+        sought = (uniforms * cumulative[:, -1])[:, None]
+        drawn = torch.searchsorted(cumulative, sought, right=True)
         return drawn.clamp(max=logits.shape[-1] - 1)[:, 0]
     return _nucleus_tokens(scaled, uniforms, top_p)
 
@@ -159,7 +161,8 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
             break
         n_candidates = min(4 * n_candidates, n_tokens)
     last = (cumulative < top_p).sum(-1, keepdim=True).clamp(max=n_candidates - 1)
-    drawn = torch.searchsorted(cumulative, uniforms[:, None] * cumulative.gather(1, last), right=True)
+    sought = uniforms[:, None] * cumulative.gather(1, last)
+    drawn = torch.searchsorted(cumulative, sought, right=True)
     return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
 
 
@@ -186,7 +189,8 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
             # finished rows cost as much as running ones, and copying the cache costs too
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
-            drawn, mask, positions, uniforms = drawn[left], mask[left], positions[left], uniforms[left]
+            drawn, mask = drawn[left], mask[left]
+            positions, uniforms = positions[left], uniforms[left]
             rows, running = rows[running], running[running]
         # a finished row stays where it is, so that it never asks for a position the model does not have
         stepped = torch.from_numpy(running).to(device)[:, None]

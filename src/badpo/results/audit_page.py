@@ -94,7 +94,8 @@ def shareable(summary: Json) -> Json:
             few |= {name, None}
     largest = 0.0
     if data["has_annotators"]:
-        largest = data["judgments_per_annotator"]["most_of_people"] / data["n_judgments"]
+        most = data["judgments_per_annotator"]["most_of_people"]
+        largest = most / data["n_judgments"]
     attributes, withheld = [], []
     for row in summary["attributes"]:
         if _is_withheld(row, data):
@@ -116,7 +117,8 @@ def shareable(summary: Json) -> Json:
         "warnings": sorted(warnings, key=_severity),
     }
     step = _step(largest)
-    found = cleaned({name: summary[name] for name in _EXACT}) | _rounded(telling, "", step)
+    exact = {name: summary[name] for name in _EXACT}
+    found = cleaned(exact) | _rounded(telling, "", step)
     found["step"] = step
     # in one window somebody's share of the votes may be as much larger as there are windows
     drift = summary["drift"] and _telling_drift(summary["drift"], data)
@@ -141,9 +143,9 @@ def _step(largest: float) -> float:
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
     """Whether an estimate rests on so few people that it is about single ones."""
-    return (
-        row is not None and data["has_annotators"] and is_about_few(row["n_annotators"], row["n_people"])
-    )
+    if row is None or not data["has_annotators"]:
+        return False
+    return is_about_few(row["n_annotators"], row["n_people"])
 
 
 def _telling_data(data: Json) -> Json:
@@ -279,14 +281,17 @@ def _named(problem: Json) -> str:
 def _rounded(value: Any, key: str, step: float) -> Any:
     """A part of the summary with its counts, estimates and the numbers in its sentences rounded."""
     if isinstance(value, Mapping):
-        return {shown(name, LONGEST): _rounded(entry, name, step) for name, entry in value.items()}
+        told = {name: _rounded(entry, name, step) for name, entry in value.items()}
+        return {shown(name, LONGEST): entry for name, entry in told.items()}
     if isinstance(value, list | tuple):
         return [_rounded(entry, key, step) for entry in value]
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         value = shown(value, LONGEST)
-        return value if key in _NAMES else _NUMBER.sub(lambda found: _rounded_number(found, step), value)
+        if key in _NAMES:
+            return value
+        return _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
     if key in _PROBABILITIES or key == "unit":  # the unit is of the texts, not of the votes
@@ -445,12 +450,15 @@ def audit_table(summary: Json) -> str:
         parts.append(_part(verdict.title, [verdict.finding, *told]))
     if care := care_sentence(summary):
         parts.append(_part("care", [care]))
-    if models := [_model(row, pools[row["attribute"]]) for row in summary["models"]]:
+    models = [_model(row, pools[row["attribute"]]) for row in summary["models"]]
+    if models:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
             parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
     parts.append(_part("worth", worth_sentences(summary)))
-    if declared := [row["feature"] for row in summary["scan"] if row["advice"] == "declare"]:
+    scan = summary["scan"]
+    declared = [row["feature"] for row in scan if row["advice"] == "declare"]
+    if declared:
         parts.append(f"not declared, and preferred or avoided: {', '.join(declared)}")
     # what the estimates are worth, before what reading the table noticed
     problems = sorted(summary["warnings"], key=lambda row: (_severity(row), row["code"][1] != "4"))

@@ -178,7 +178,8 @@ class Run:
         cell = found if isinstance(found, Measured) else Measured.model_construct(value=found)
         if cell.value is None:
             return None
-        se, low, high = (np.nan if n is None else n for n in (cell.se, cell.low, cell.high))
+        known = cell.se, cell.low, cell.high
+        se, low, high = (np.nan if n is None else n for n in known)
         if cell.low is None:
             return _normal(cell.value, se)
         return Interval(cell.value, (high - low) / (2 * _Z), low, high, 1)
@@ -241,7 +242,8 @@ class MeasuredRuns:
     def configs(self) -> dict[str, Json]:
         """The JSON identity of every attribute that some run declares, then of those that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
-        measured = [name for run in self.runs for name in (*run.readouts.rates, *run.readouts.theta)]
+        read = [run.readouts for run in self.runs]
+        measured = [name for of in read for name in (*of.rates, *of.theta)]
         return found | {name: {} for name in measured if name not in found}
 
     @property
@@ -261,11 +263,14 @@ class MeasuredRuns:
     def estimate(self, arm: str, *place: str) -> Estimate | None:
         """A reading of an arm over its seeds; None when no run of the arm has it."""
         read = {run.seed: run.reading(*place) for run in self.of(arm)}
-        found = {seed: r for seed, r in read.items() if r is not None and math.isfinite(r.estimate)}
+        told = {seed: r for seed, r in read.items() if r is not None}
+        found = {seed: r for seed, r in told.items() if math.isfinite(r.estimate)}
         if not found:
             return None
         values = {seed: reading.estimate for seed, reading in found.items()}
-        return _over_seeds(values) if len(found) > 1 else Estimate(next(iter(found.values())), values)
+        if len(found) > 1:
+            return _over_seeds(values)
+        return Estimate(next(iter(found.values())), values)
 
     def moved(self, *place: str) -> Interval | None:
         """How far DPO moved a reading from the reference; None when either was not measured.
@@ -278,7 +283,8 @@ class MeasuredRuns:
             return None
         if len(dpo.values) > 1:
             return shift(dpo.values, reference.value)
-        return _normal(dpo.value - reference.value, math.hypot(dpo.interval.se, reference.interval.se))
+        se = math.hypot(dpo.interval.se, reference.interval.se)
+        return _normal(dpo.value - reference.value, se)
 
     def removal(self, arm: str, is_rate: bool, *place: str) -> Removal:
         """How much of DPO's shift an arm removed, and how far it ended from the reference (for a rate in log-odds)."""
@@ -286,7 +292,8 @@ class MeasuredRuns:
         if reference is None or own is None:
             return Removal()
         apart = log_odds_distance if is_rate else np.subtract
-        distance = _over_seeds({s: float(apart(v, reference.value)) for s, v in own.of_seed.items()})
+        own_values = own.of_seed.items()
+        distance = _over_seeds({s: float(apart(v, reference.value)) for s, v in own_values})
         shifted, shares = self.moved(*place), {}
         if dpo and shifted and shifted.excludes(0.0):
             for seed in sorted(dpo.of_seed.keys() & own.of_seed.keys()):
@@ -315,7 +322,8 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
-        for path in [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir())):
+        inside = [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir()))
+        for path in inside:
             found[path] = (path / "readouts.json").exists()
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
     if len(unmeasured) == len(found):
@@ -361,7 +369,9 @@ def _is_run(folder: Path) -> bool:
 
 def _content(path: Path, expected: type[Content]) -> Content:
     """What a JSON file holds; nothing where there is no file."""
-    return _parsed(path.read_bytes(), TypeAdapter(expected), path) if path.exists() else expected()
+    if not path.exists():
+        return expected()
+    return _parsed(path.read_bytes(), TypeAdapter(expected), path)
 
 
 def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line: str = "") -> Content:

@@ -287,7 +287,8 @@ def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
     """The pool mean of the learned theta at every step, by arm; None when no run logged it."""
     panels, rows, drawn = [], [], {}
     for attribute, name in suite.labels.items():
-        series = [line for arm in suite.arms if (line := _theta_line(suite, arm, attribute))]
+        lines = (_theta_line(suite, arm, attribute) for arm in suite.arms)
+        series = [line for line in lines if line]
         if series:
             level, label = _theta_level(suite, attribute), f"learned theta of {name} by step"
             panels.append((name, line_chart(series, label, "step", "log-odds", level)))
