@@ -151,6 +151,9 @@ def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
     told = shareable(summary)["pool"]["length"]
     assert (told["level"] is None, told["tau"] is None) == (n < 5, n < 5)
     assert ("0.50 (0.10 to 0.90" in page_text(summary)) == (n >= 5)
+    # models alone, all of whom sided one way
+    pool |= {"n_people_told": 0, "n_estimated": 0, "n_insufficient": 0, "n_separated": 4}
+    assert shareable(summary)["pool"]["length"]["tau"] is not None
 
 
 def with_models(n_people: int, n_models: int) -> pd.DataFrame:
