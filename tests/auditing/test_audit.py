@@ -358,7 +358,7 @@ def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
     open_one = audit(table[differs], [Length()])
     assert "W410" in codes(open_one) and "may then be about care" in " ".join(str(open_one).split())
     assert "W413" in codes(audit(table, [Length()], quality="random"))
-    many = votes(600, 30, spread=0.0)[0]
+    many = votes(1500, 30, spread=0.0)[0]
     many["prompt"] = many["comparison_id"]
     calm = codes(audit(many.drop(columns="prompt_id"), [Length()]))
     assert not {"W410", "W413", "W414", "N415"} & calm

@@ -469,7 +469,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
     n_informative, equal_p = int(design.informative[:, j].sum()), pool["equal_leans_p"]
     is_unknown = np.isnan(pool["tau"]) and n_informative
-    is_open = checks["care"]["is_unknown"] and not pool["absolute"] and n_informative
+    is_open = checks["care"]["is_unknown"] or checks["care"]["is_hardly_known"]
     though = f", though a test says that they do (p = {equal_p:.2g})" * bool(equal_p < NOT_RANDOM)
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
@@ -477,7 +477,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
         ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], " + ".join(sizes)),
-        ("W410", is_open, checks["care"]["why"]),
+        ("W410", is_open and not pool["absolute"] and n_informative, checks["care"]["why"]),
         ("N415", n_voted < FEW_ANNOTATORS),
         ("W409", is_unknown, counted(n_informative, "informative vote"), though),
     ]
