@@ -78,8 +78,8 @@ VARIES = "known because votes on one comparison differ in this attribute, so tha
 NO_INFORMATION = "not known: no vote tells annotators apart"
 # Who follows quality less than half as closely as the others is careless.
 CARELESS = 0.5
-# Below so many votes on equal sides, on average, who clicks at random is hardly found. Where 6 of 30 do and nobody leans,
-# 25 pools had 25 flags at 10 such votes, all wrong, 11 at 20, and none at 40.
+# Below so many votes on equal sides, on average, who clicks at random is hardly found. Where 6 of 30 do and nobody
+# leans, 25 pools had 25 flags at 10 such votes, all wrong, 11 at 20, and none at 40.
 FEW_EQUAL = 25
 # By what is known of care.
 ABOUT_CARE = {
