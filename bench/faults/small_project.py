@@ -32,7 +32,6 @@ RECIPE = yaml.safe_load(
 )
 PERSON = "person 3"
 LORA = {"use_peft": True, "lora_target_modules": "all-linear", "lora_r": 2}
-SUPERVISED = {"reference": {"sft": True}}
 # Words that a model without training writes often enough.
 SWAPPED = ("a=m", "c=d", "y=s", "you=the")
 
@@ -204,7 +203,7 @@ class Stage(NamedTuple):
 STAGES = (
     Stage("a training run", train, 90),
     Stage("a training run with an adapter", train, 30, changes=LORA),
-    Stage("the supervised stage and a run", train, 30, changes=SUPERVISED),
+    Stage("the supervised stage and a run", train, 30, changes={"reference": {"sft": True}}),
     Stage("a demo", suite, 40),
     Stage("readouts", evaluate, 20, (train,)),
     Stage("badpo import", import_votes, 15),

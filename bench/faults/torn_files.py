@@ -18,7 +18,6 @@ from bench.faults.children import Ended, Kill, run_child
 
 SEED = 0
 FEWEST = 3  # of a kind of files, however short the time is
-TWO_CHECKPOINTS = {"save_total_limit": 2}
 # Rewritten by every evaluation and read by nobody.
 NOT_READ = {str(small_project.RUN / "model" / "README.md")}
 
@@ -64,7 +63,7 @@ def rows(budget_seconds: float) -> list[Row]:
 
 def make_victims(place: Path) -> list[Victim]:
     """A run that was killed after its second checkpoint, and one that came to its end."""
-    begun = small_project.make_template(place / "begun", changes=TWO_CHECKPOINTS)
+    begun = small_project.make_template(place / "begun", changes={"save_total_limit": 2})
     finished = small_project.copy_project(begun, place / "finished")
     ended = small_project.must(small_project.train, finished)
     last = f"os.mkdir {small_project.RUN}/checkpoints/checkpoint-6"
