@@ -132,7 +132,8 @@ def public_signed(path: Path | None, data_seed: int) -> Dataset:
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
     # what is published is of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
-    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), (), multipref.HELD_OUT, gate)
+    votes, planted = corpus.judgments, corpus.planted_theta
+    return Dataset(votes, planted, tuple(prompts), (), multipref.HELD_OUT, gate)
 
 
 @cache

@@ -155,7 +155,8 @@ def forget(
     Everything that is changed is locked before the first change, and people's rows are looked up after that. Then every
     file below the folders and beside the files is searched. The list is empty where nothing of them is there.
     """
-    tables, mappings = [Path(path) for path in data], [Path(mapping)] if mapping is not None else []
+    tables = [Path(path) for path in data]
+    mappings = [Path(mapping)] if mapping is not None else []
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
     # what `badpo anchor` made of a run stands beside it
     runs += [
@@ -446,7 +447,8 @@ def _written_forms(people: People) -> set[bytes]:
     written = {form for name in long for form in (name, json.dumps(name)[1:-1], html.escape(name))}
     texts = {form.strip() for text in written | people.pseudonyms for form in (text, text.lower())}
     # contents are lowered as bytes: letters of ASCII alone
-    return {text.encode(kind).lower() for text in texts for kind in ("utf-8", "utf-16-le", "utf-16-be")}
+    kinds = ("utf-8", "utf-16-le", "utf-16-be")
+    return {text.encode(kind).lower() for text in texts for kind in kinds}
 
 
 def _contents(path: Path, overlap: int) -> Iterator[bytes]:

@@ -57,7 +57,8 @@ def split_signature(text: str) -> tuple[str, str]:
 def word_pattern(words: Iterable[str]) -> re.Pattern[str]:
     """Pattern that finds any of the words or phrases as whole words, in upper or lower case."""
     longest_first = sorted(words, key=len, reverse=True)
-    return re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", re.IGNORECASE)
+    any_word = "|".join(map(re.escape, longest_first))
+    return re.compile(rf"(?<!\w)(?:{any_word})(?!\w)", re.IGNORECASE)
 
 
 # Words that weaken a claim in nearly every use. "may", "could", "likely" and "seem" have too many other uses.

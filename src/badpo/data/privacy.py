@@ -52,7 +52,8 @@ def pseudonym(raw_id: str, key: bytes) -> str:
     """
     if is_pseudonym(raw_id):
         return raw_id
-    name = _base32(hmac.new(key, raw_id.encode("utf-8", "surrogatepass"), hashlib.sha256).digest())[:10]
+    raw = raw_id.encode("utf-8", "surrogatepass")
+    name = _base32(hmac.new(key, raw, hashlib.sha256).digest())[:10]
     return f"ann_{name}{_check(name)}"
 
 

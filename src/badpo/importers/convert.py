@@ -128,7 +128,8 @@ def _answers(importer: Importer, export: Export) -> list[Json]:
 
 def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
     """The votes among the answers as a table, with the others counted by reason and pseudonym."""
-    names = dict.fromkeys([*(name for answer in answers for name in answer), "left_out", "annotator"])
+    given = (name for answer in answers for name in answer)
+    names = dict.fromkeys([*given, "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
     frame = pd.DataFrame(cells, dtype=object)
     if "winner" in frame:

@@ -34,7 +34,8 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
     export.used |= set(COLUMNS)
     records = list(export.records())
     given = [one for record in records for name in POOLS for one in listed(record.get(name))]
-    question = export.named("winner", list(dict.fromkeys(name for one in given for name in one)))
+    questions = dict.fromkeys(name for one in given for name in one)
+    question = export.named("winner", list(questions))
     for record in records:
         pair = {ours: record.get(theirs) for ours, theirs in _PAIR.items()}
         for name, pool in POOLS.items():

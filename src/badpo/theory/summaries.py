@@ -285,7 +285,8 @@ def length_matched_mean(
     means = np.bincount(bins, weights=x, minlength=n_bins) / np.where(filled, counts, 1)
     empty_share = shares[~filled].sum()
     estimate = shares[filled] @ means[filled] + empty_share * x.mean()
-    influence = shares[bins] * (x - means[bins]) / counts[bins] + empty_share * (x - x.mean()) / len(x)
+    within = shares[bins] * (x - means[bins]) / counts[bins]
+    influence = within + empty_share * (x - x.mean()) / len(x)
     return _from_influence(estimate, influence, clusters)
 
 

@@ -217,7 +217,8 @@ def _choices(
         raise ValueError(
             "carries must be 1 where a choice carries the attribute and 0 where it does not"
         )
-    bad = np.isnan(logs).any(axis=1) | (logs == np.inf).any(axis=1) | np.isneginf(logs).all(axis=1)
+    broken = np.isnan(logs) | (logs == np.inf)
+    bad = broken.any(axis=1) | np.isneginf(logs).all(axis=1)
     if bad.any():
         whose = f"{', '.join(attributes)}: " if len(attributes) else ""
         raise ValueError(

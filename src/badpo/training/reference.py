@@ -176,7 +176,8 @@ class ReferenceCache:
             self._opened.add(path.name)
             shard = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(0)
             values, ends = shard["logps"].values.to_numpy(), shard["logps"].offsets.to_numpy()
-            self._values.update(zip(shard["key"].to_pylist(), np.split(values, ends[1:-1]), strict=True))
+            pieces = np.split(values, ends[1:-1])
+            self._values.update(zip(shard["key"].to_pylist(), pieces, strict=True))
 
     def _write(self, keys: list[bytes], values: list[np.ndarray]) -> None:
         columns = {"key": pa.array(keys), "logps": pa.array(values, pa.large_list(pa.float32()))}
