@@ -83,6 +83,15 @@ def test_an_annotator_who_cast_most_votes():
     assert "W114" not in found(alone, Markdown())
 
 
+def test_who_takes_the_same_side_whatever_stands_there():
+    rows = table(n=100, n_annotators=5)
+    assert "W115" not in found(rows, Markdown())
+    rows += [row | {"annotator": "left", "winner": "a"} for row in rows[::2]]
+    problem = found(rows, Markdown())["W115"]
+    assert "1 annotator chose one side" in problem.what and problem.count == 100
+    assert "W115" not in found([row | {"winner": "a"} for row in rows], Markdown())
+
+
 def test_annotators_without_a_cross_group_vote_and_those_who_never_changed_sides():
     alike = next(row for row in TABLE if row["response_a"] == "point")
     problem = found([*TABLE, alike | {"annotator": "newcomer"}], Markdown())["W123"]

@@ -21,6 +21,8 @@ SMALL_CROSS_SHARE = 0.05
 LARGE_CROSS_SHARE = 0.95
 LARGE_VOTE_SHARE = 0.25
 MANY_MEDIANS = 10
+# Of so many votes who reads the responses does not choose the same side of the table nearly always.
+MANY_VOTES, NEARLY_ALL = 20, 0.95
 LARGE_INFLATION = 10.0
 FEW_SCORED = 30
 _SHOWN = 100  # characters of an example
@@ -69,7 +71,7 @@ def check(judgments: Judgments) -> list[Problem]:
 
 
 def _of_pool(judgments: Judgments) -> Iterator[Problem]:
-    """One annotator alone, or one who cast most votes."""
+    """One annotator alone, or one who cast most votes; who takes the same side whatever stands there."""
     names = judgments.annotators["pseudonym"].to_numpy()
     n_votes = np.bincount(judgments.votes["annotator"], minlength=len(names))
     if not judgments.has_identities or not n_votes.any():
@@ -88,6 +90,16 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
         what = f"one annotator cast {share[k]:.0%} of the votes; a model, or several people?"
         remedy = 'give it an annotator_class of its own ("model" for a model, which is then named), or leave it out'
         yield Problem("W114", what, names[k], remedy, int(n_votes[k]))
+    chose_a = np.bincount(judgments.votes["annotator"], judgments.votes["sign"] > 0, len(names))
+    others = (chose_a.sum() - chose_a) / np.maximum(n_votes.sum() - n_votes, 1)
+    same = np.maximum(chose_a, n_votes - chose_a) >= NEARLY_ALL * n_votes
+    is_mixed = np.minimum(others, 1 - others) > 1 - NEARLY_ALL
+    always = same & is_mixed & (n_votes >= MANY_VOTES)
+    if always.any():
+        who = counted(int(always.sum()), "annotator")
+        what = f"{who} chose one side of the table nearly always, whatever stood there"
+        remedy = "their leans and care, and with several of them those of others, mean little: leave their votes out"
+        yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
 
 def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) -> list[Problem]:
