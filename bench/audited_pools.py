@@ -87,6 +87,9 @@ CELLS = {
     "care of sd 0.4, nobody leans": cell(CARE, **NOBODY_LEANS, care_sd=0.4),
     "care of sd 0.4, 1,500 comparisons": cell(CARE, **NOBODY_LEANS, care_sd=0.4, n_comparisons=1500),
     "care of sd 0.4, leans of sd 0.5": cell(CARE, care_sd=0.4),
+    "care and leans of sd 0.5, 1,500 comparisons": cell(
+        CARE, mean=0.0, better=1.0, care_sd=0.5, n_comparisons=1500
+    ),
     "teams at +1 and -1, joined by one comparison": cell("W406", **TEAMS, n_joint=1),
     "teams at +1 and -1, apart": cell("W406", **TEAMS),
     "first side by 1.0, two of six log the order": cell(
