@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from scipy.special import log_expit
 
-from badpo.attributes import Length, Markdown
+from badpo.attributes import Length, Markdown, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.people import Design
-from badpo.auditing.worth import flips_without_leans, majority_flips, to_reread
+from badpo.auditing.worth import flips_without_leans, majority_flips, telling_pairs, to_reread
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
@@ -183,3 +183,41 @@ def test_what_to_reread_of_whom_is_flagged():
         assert all(set(voted) == {"ab".replace(winner, "")} for voted, winner in against)
     lean = found[found["about"] == "length"]
     assert lean.iloc[0]["response_" + lean["winner"][0]].startswith("an answer")
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_alone(away):
+    """Three votes on each pair: one differs in Markdown too, one is long, one is turned, one is divided."""
+    short, long = (
+        "So it is said by all of those.",
+        "It is so because it has been so always, and since " * 2,
+    )
+    pairs = [
+        (f"**{long}**", short),
+        (long * 20, short * 20),
+        (short, long),
+        (long, short),
+        (long, short),
+    ]
+    won = [(3, 0), (3, 0), (0, 3), (2, 1), (3, 0)]
+    rows = [
+        {"prompt": f"Why {c}?", "response_a": a, "response_b": b, "winner": "ab"[(k >= n[0]) != away]}
+        | {"annotator": f"w{k}", "shown_first": "ab"[k % 2]}
+        for c, ((a, b), n) in enumerate(zip(pairs, won, strict=True))
+        for k in range(3)
+    ]
+    found = Judgments.read(rows, attributes=[Length(), Markdown(), Position()])
+    length, markdown, position = telling_pairs(found)
+    assert length == {
+        **{"attribute": "length", "prompt": "Why 2?", "carries": not away, "n_votes": 3, "n_chosen": 3},
+        **{"chosen": short if away else long.strip(), "other": long.strip() if away else short},
+    }
+    assert markdown["prompt"] == "Why 0?" and position["n_votes"] == 3 > position["n_chosen"]
+    # neither answer nor votes on what never differs
+    alike = [row | {"response_b": row["response_a"] + "!"} for row in rows]
+    (only,) = telling_pairs(Judgments.read(alike, attributes=[Length(), Position()]))
+    assert (
+        only["attribute"] == "position"
+        and "\u2026" in telling_pairs(found.take(found.votes["comparison"] == 1))[0]["chosen"]
+    )
+    assert "w0" not in str(only) and all(name not in str(only) for name in found.annotators["pseudonym"])

@@ -1,4 +1,4 @@
-"""What the leans are worth: which labels would be otherwise without them, whether they drift, and what to reread."""
+"""What the leans are worth: which labels would be otherwise without them, drift, what to reread, telling pairs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem, counted, listed
 from badpo.data.tables import numbered_texts
 from badpo.estimation.fit import Leans, fit_conditional
-from badpo.estimation.pool import joint_log_odds, offline_log_odds
+from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds
 from badpo.estimation.shrinkage import Shrunk, shrink_normal
+from badpo.results.words import shown
 
 DRAWS, SEED = 100, 0
 TIMES = ("time", "timestamp", "created_at")
@@ -28,6 +29,9 @@ WRITE_TIMES = (
 )
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
+FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
+# An answer of fewer letters says little; pairs of more than so many are long, and very long.
+SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
 # -- labels and pairs ------------------------------------------------------------------------------------------
@@ -198,3 +202,60 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
         comparison_id=of["comparison_id"].to_numpy(),
         **dict(zip(TEXTS, texts[numbers], strict=True)),
     )
+
+
+# -- telling pairs ---------------------------------------------------------------------------------------------
+
+
+def telling_pairs(judgments: Judgments) -> list[Json]:
+    """For each attribute the two answers that show its lean best, in a few words of each; nobody is named.
+
+    The pair is one whose votes went the way of the pool, if there is any: first without a difference in the other
+    attributes, then short, then by how many more votes went that way than the other.
+
+    Returns
+    -------
+    list of dict
+        ``attribute``; ``prompt``, ``chosen`` and ``other``: words; ``carries``: whether the chosen answer has more of
+        the attribute; ``n_votes`` on the pair whose sides differ, and ``n_chosen`` of them that went the pool's way.
+    """
+    sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
+    comparison = judgments.votes["comparison"].to_numpy()
+    side = carrier_sides(judgments.delta, judgments.cross_group())
+    numbers, texts = numbered_texts(judgments.comparisons, TEXTS)
+    letters = np.array([len(text) for text in texts])[numbers[1:]].sum(axis=0)
+    size = np.digitize(letters, LONG_PAIRS, right=True) + 3 * (letters < SHORTEST_PAIR)
+    n_differ = np.stack([np.bincount(comparison, each, n) for each in np.abs(side).T], axis=1)
+    rows = []
+    for j, name in enumerate(judgments.attribute_names):
+        toward = sign * side[:, j]
+        way = 1 if toward.sum() >= 0 else -1
+        ahead = way * np.bincount(comparison, toward, n)
+        others = (np.delete(n_differ, j, axis=1) > 0).sum(axis=1)
+        order = np.lexsort((letters, -ahead, size, others, ahead <= 0))
+        if not (ahead > 0).any():
+            continue
+        best = order[0]
+        won = sign[(comparison == best) & (toward == way)].sum() >= 0
+        prompt, a, b = (_few_words(texts[i]) for i in numbers[:, best])
+        n_votes = int(n_differ[best, j])
+        row = {
+            "attribute": name,
+            "prompt": prompt,
+            "chosen": a if won else b,
+            "other": b if won else a,
+            "carries": way > 0,
+            "n_votes": n_votes,
+            "n_chosen": int(n_votes + ahead[best]) // 2,
+        }
+        rows.append(row)
+    return rows
+
+
+def _few_words(text: str) -> str:
+    """The first words of a text and the last ones, as they may be shown."""
+    words = text.split(maxsplit=LONGEST_TEXT)
+    if len(words) > FIRST_WORDS + LAST_WORDS:
+        last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]
+        words = [*words[:FIRST_WORDS], "\u2026", *last]
+    return shown(" ".join(words), LONGEST_TEXT)
