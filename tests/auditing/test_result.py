@@ -6,15 +6,20 @@ import html
 import json
 import os
 import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.attributes import Length
+from badpo.attributes import Length, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.pool import plain
 from badpo.auditing.result import AuditResult
+from badpo.data.judgments import Judgments
+from badpo.data.problems import ConfigError
 from tests.auditing.planted import votes
 
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
@@ -73,6 +78,105 @@ def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
     assert shown.startswith("<iframe sandbox") and shown.count("<") == 2  # the frame's own tags
     inside = html.unescape(re.search(r'srcdoc="([^"]*)"', shown).group(1))
     assert inside.lstrip().startswith("<!doctype html>")
+
+
+def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, tmp_path):
+    (pair,) = result.pairs
+    words = pair["chosen"], pair["other"]
+    for examples in (False, True):
+        result.write(tmp_path, examples)
+        page = (tmp_path / "report.html").read_text()
+        assert all((text in page) == examples for text in words)
+        assert ("The pairs of answers are texts of the table" in page) == examples
+        assert ("<code>--examples</code> adds" in page) != examples
+    told = " ".join(str(result).split())
+    assert f"{pair['n_chosen']} of {pair['n_votes']} votes were for the side that has more of it" in told
+    assert all(text in told for text in words)
+    assert not any(text in json.dumps(result.summary) for text in words)
+    judgments = Judgments.read([*votes(40, 6)[0].to_dict("records")], attributes=[Length()])
+    for data, name in ((judgments, "this table"), (replace(judgments, source="mine.csv"), "mine.csv")):
+        assert f"<h1>What annotators lean toward: <bdi>{name}</bdi>" in html.unescape(
+            audit(data)._repr_html_()
+        )
+
+
+@pytest.mark.parametrize(
+    ("bound", "told"),
+    [
+        ("length.log_odds>0", "length.log_odds>0: log_odds is {:.2f}, 95 % interval"),
+        ("length.log_odds > 9.5", None),
+        ("length.log_odds<9.5", "length.log_odds<9.5: log_odds is"),
+        ("length.tau>-1", "length.tau>-1: tau is"),
+        ("length.level>-99", None),
+        ("width.tau>1", 'bound "width.tau>1": there is no width; there are length'),
+        ("length.width>1", "there is no width; there are n_annotators,"),
+        ("length>1", 'write it as in "length.log_odds>0.7"'),
+    ],
+)
+def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
+    if told and "there " in told or "write" in (told or ""):
+        with pytest.raises(ConfigError) as error:
+            result.beyond([bound])
+        assert told in str(error.value)
+    else:
+        value = result.attributes["log_odds"][0]
+        passed = result.beyond(["length.log_odds>99", bound])
+        assert [found.startswith(told.format(value)) for found in passed] == [True] * (told is not None)
+
+
+def test_log_odds_of_votes_that_all_went_one_way_pass_any_bound(result):
+    row = result.summary["attributes"][0] | {"log_odds": None, "ci_high": None, "carrier_wins": 1.0}
+    one_way = AuditResult(result.summary | {"attributes": [row]}, result.annotators)
+    assert one_way.beyond(["length.log_odds>50", "length.log_odds<50"])[0].startswith(
+        "length.log_odds>50"
+    )
+
+
+def beside_the_schema(value: Any, schema: dict, place: str = "audit.json") -> list[str]:
+    """Where a value is not what its JSON Schema says: of a kind, a key or a place that is not there."""
+    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+    kinds |= {"integer": int, "number": (int, float)}
+    known, types = schema.get("properties", {}), np.atleast_1d(schema["type"])
+    is_right = any(isinstance(value, kinds[kind]) for kind in types)
+    wrong = [] if is_right and (not isinstance(value, bool) or "boolean" in types) else [place]
+    if isinstance(value, dict):
+        others = schema.get("additionalProperties", {"type": [*kinds]})
+        wrong += [f"{place}.{key} is missing" for key in schema.get("required", ()) if key not in value]
+        wrong += [f"{place}.{key} is new" for key in value if key not in known and others is False]
+        for key in known.keys() & value.keys() if others is False else value:
+            wrong += beside_the_schema(value[key], known.get(key, others), f"{place}.{key}")
+    for entry in value if isinstance(value, list) else ():
+        wrong += beside_the_schema(entry, schema.get("items", {"type": [*kinds]}), f"{place}[]")
+    return wrong
+
+
+def with_everything(table: pd.DataFrame) -> AuditResult:
+    both = table.assign(shown_first=np.resize(["a", "b"], len(table)), at=range(len(table)))
+    anchors = [f"w{k}" for k in range(5)]
+    return audit(
+        both, [Length(), Position()], time="at", anchors=anchors, models=["w5"], quality="random"
+    )
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda table: audit(table, [Length()]),
+        lambda table: audit(table.drop(columns=["annotator", "annotator_class"]), [Length()]),
+        lambda table: audit(table[table["annotator"] == "w0"], [Length()]),
+        with_everything,
+    ],
+    ids=["plain", "nobody named", "one", "everything"],
+)
+def test_the_summary_is_what_its_schema_says(make):
+    schema = json.loads((Path(__file__).parents[2] / "docs" / "audit.schema.json").read_text())
+    summary = make(votes(200, 8)[0]).summary
+    assert beside_the_schema(summary, schema) == []
+    row = summary["attributes"][0]
+    assert beside_the_schema(summary | {"attributes": [row | {"odds": "2"}], "new": 1}, schema) == [
+        "audit.json.new is new",
+        "audit.json.attributes[].odds",
+    ]
 
 
 def test_only_plain_values_have_a_place_in_the_summary():

@@ -66,7 +66,11 @@ def test_hostile_text_anywhere_in_the_summary_does_nothing(result, summary, text
     for part in (summary["pool"], *summary["checks"]["components"].values()):
         part[text] = part.pop("length")
     summary = _replaced(summary, text)
-    for hostile in (audit_html(summary), people_html(summary, annotators)):
+    table = votes(300, 12)[0].replace({"response_a": {"$": text}, "prompt": {"$": text}}, regex=True)
+    found = audit(table, [Length()])
+    with_words = audit_html(found.summary, found.pairs)
+    assert '<p class="pair">' in with_words
+    for hostile in (audit_html(summary), people_html(summary, annotators), with_words):
         assert_inert(hostile)
         assert {tag for tag, _ in Page(hostile).tags} >= {"section", "table", "svg", "figure"}
 

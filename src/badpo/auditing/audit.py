@@ -34,7 +34,7 @@ from badpo.auditing.pool import (
     voters,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
-from badpo.auditing.worth import drift, flips_without_leans, times_of, to_reread
+from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, times_of, to_reread
 from badpo.data.attributes import Attribute, Position
 from badpo.data.checks import check
 from badpo.data.files import Json
@@ -115,7 +115,7 @@ def audit(
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
     progress("pool", 0.8)
     parts = {
-        "data": {"source": source or _named(data), **health},
+        "data": {"source": source or _named(data) or judgments.source or "this table", **health},
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
         "models": models_of(people.table, design, both),
@@ -126,8 +126,8 @@ def audit(
         "warnings": _as_rows(problems, data),
         "scan": scan_features(judgments, features),
     }
-    reread = to_reread(judgments, design, people.table)
-    return _result(judgments, options, people.table, parts, reread)
+    told = to_reread(judgments, design, people.table), telling_pairs(judgments)
+    return _result(judgments, options, people.table, parts, told)
 
 
 def _read(
@@ -158,8 +158,8 @@ def _read(
 
 
 def _named(data: Any) -> str:
-    """The file's name without its folder, which may say whose computer it was."""
-    return Path(data).name if isinstance(data, str | os.PathLike) else type(data).__name__
+    """The file's name without its folder, which may say whose computer it was; nothing where there is no file."""
+    return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
 def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
@@ -176,7 +176,7 @@ def _result(
     options: AuditOptions,
     table: pd.DataFrame,
     parts: Json,
-    reread: pd.DataFrame,
+    told: tuple[pd.DataFrame, list[Json]],
 ) -> AuditResult:
     """The tables, and the parts of audit.json with what was asked for and a verdict on each attribute."""
     declared = [{**found.config, "name": found.name} for found in judgments.attributes]
@@ -196,7 +196,7 @@ def _result(
     is_told = (table["n_judgments"] > 0) & judgments.has_identities
     annotators = table[is_told].reset_index(drop=True)
     annotators.attrs["about_single_people"] = True
-    return AuditResult(summary, annotators, reread)
+    return AuditResult(summary, annotators, *told)
 
 
 # -- the data ----------------------------------------------------------------------------------------------------

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
+import re
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +15,8 @@ from pathlib import Path
 import pandas as pd
 
 from badpo.data.files import Json, appearing, locked
+from badpo.data.problems import ConfigError
+from badpo.results.words import decimal, interval_text
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -21,6 +26,7 @@ REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
 _NOTEBOOK_HEIGHT = 700
+_CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*(-?\d*\.?\d+)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +43,8 @@ class AuditResult:
         columns. Estimates about people: treat it as personal data.
     reread : DataFrame
         The judgments that say most for each flag, with their texts: personal data.
+    pairs : list of dict
+        For each attribute the pair of answers that shows its lean best, in a few words.
 
     Examples
     --------
@@ -48,6 +56,7 @@ class AuditResult:
     summary: Json
     annotators: pd.DataFrame
     reread: pd.DataFrame = field(default_factory=pd.DataFrame)
+    pairs: list[Json] = field(default_factory=list)
 
     @property
     def attributes(self) -> pd.DataFrame:
@@ -76,10 +85,13 @@ class AuditResult:
             text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
             temporary.write_text(f"{text}\n", encoding="utf-8")
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write the page that may be passed on: one file that needs no network and no script."""
+    def to_html(self, path: str | os.PathLike[str], examples: bool = False) -> None:
+        """Write the page that may be passed on: one file that needs no network and no script.
+
+        With ``examples`` the page has a pair of answers for each attribute, in words of the table.
+        """
         with appearing(path) as temporary:
-            temporary.write_text(self._html(), encoding="utf-8")
+            temporary.write_text(self._html(examples), encoding="utf-8")
 
     def people_to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page about single annotators: personal data, for its owner alone."""
@@ -88,12 +100,12 @@ class AuditResult:
         with appearing(path, private=True) as temporary:
             temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
 
-    def write(self, folder: str | os.PathLike[str]) -> Path:
+    def write(self, folder: str | os.PathLike[str], examples: bool = False) -> Path:
         """Write the audit into a folder, which is made when it is not there.
 
         ``report.html`` may be passed on; every other file is about single people, and is its owner's alone. Files of
         an earlier audit are replaced, and what it said of single people is removed. ``audit.json`` is removed first and
-        appears last, so that a folder that holds it holds one audit.
+        appears last, so that a folder that holds it holds one audit. ``examples`` is that of `to_html`.
 
         Returns
         -------
@@ -110,17 +122,46 @@ class AuditResult:
 
             # what is begun first appears last, when everything is written
             self.to_json(begun(SUMMARY_FILE))
-            self.to_html(begun(REPORT_FILE))
+            self.to_html(begun(REPORT_FILE), examples)
             write_csv(self.annotators, begun(ANNOTATORS_CSV))
             self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
             for name in (SUMMARY_FILE, PEOPLE_FILE, REREAD_FILE):
                 (folder / name).unlink(missing_ok=True)
         return folder / REPORT_FILE
 
-    def _html(self) -> str:
+    def beyond(self, bounds: Sequence[str]) -> list[str]:
+        """Those of the ``bounds``, such as "length.log_odds>0.7", that are passed, with figure and interval.
+
+        A bound names an attribute and a figure of the attribute's row, or of the pool's. Log-odds are infinite where
+        every vote went one way; any other figure that is not known passes no bound.
+        """
+        return [told for bound in bounds if (told := self._passed(bound))]
+
+    def _passed(self, text: str) -> str:
+        found = _CONDITION.fullmatch(text.strip())
+        if found is None:
+            raise ConfigError(f'bound "{text}": write it as in "length.log_odds>0.7"')
+        name, figure, sign, bound = found.groups()
+        rows = {row["name"]: row | self.pool.get(row["name"], {}) for row in self.summary["attributes"]}
+        row = rows.get(name, {})
+        figures = [key for key, value in row.items() if not isinstance(value, bool | str | list | dict)]
+        for given, known in ((name, [*rows]), (figure, figures)):
+            if given not in known:
+                there = ", ".join(known)
+                raise ConfigError(f'bound "{text}": there is no {given}; there are {there}')
+        value, ends = row[figure], row.get(f"{figure}_ci")
+        if figure == "log_odds":
+            ends = row["ci_low"], row["ci_high"]
+            if value is None and row["n_cross"]:
+                value = math.inf if row["carrier_wins"] else -math.inf
+        passed = value is not None and (value - float(bound)) * (1 if sign == ">" else -1) > 0
+        interval = f", 95 % interval {interval_text(*ends)}" if ends else ""
+        return f"{text}: {figure} is {decimal(value)}{interval}" * passed
+
+    def _html(self, examples: bool = False) -> str:
         from badpo.results.audit_page import audit_html
 
-        return audit_html(self.summary)
+        return audit_html(self.summary, self.pairs if examples else ())
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style does not touch the notebook's."""
@@ -133,7 +174,7 @@ class AuditResult:
     def __str__(self) -> str:
         from badpo.results.audit_page import audit_table
 
-        return audit_table(self.summary)
+        return audit_table(self.summary, self.pairs)
 
     def __repr__(self) -> str:
         data, names = self.summary["data"], ", ".join(self.attributes["name"])

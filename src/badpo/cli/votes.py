@@ -21,6 +21,7 @@ from badpo.cli.options import (
     WinnerOption,
     announce,
     as_lines,
+    complain,
     declared,
     named,
     reporting_errors,
@@ -72,6 +73,17 @@ def audit(
         "--people",
         help="Also write people.html and, with texts, reread.csv: single annotators, personal data.",
     ),
+    fail_on: list[str] = Option(
+        [],
+        "--fail-on",
+        metavar="ATTRIBUTE.FIGURE>BOUND",
+        help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
+    ),
+    examples: bool = Option(
+        False,
+        "--examples",
+        help="Also put a pair of answers for each attribute, in words of your table, on report.html.",
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
@@ -101,7 +113,7 @@ def audit(
             repeated=repeated,
         )
         progress("drawing the page", 1.0)
-        page = result.write(out)
+        page = result.write(out, examples)
         if people:
             result.people_to_html(out / PEOPLE_FILE)
             with appearing(out / REREAD_FILE, private=True) as unfinished:
@@ -109,7 +121,11 @@ def audit(
     written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
     if people:
         written += f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
+    beyond = result.beyond(fail_on)
     tell(as_json, result.summary, f"{result}\n\n{written}")
+    if beyond:
+        complain("\n".join(f"--fail-on {told}" for told in beyond))
+        raise typer.Exit(EXIT_NOT_MET)
 
 
 @reporting_errors

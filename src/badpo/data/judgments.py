@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class Judgments:
         What the reader noticed; errors stop it, so these are warnings and notices.
     has_identities : bool
         False when the source has no annotator column; all votes then belong to one annotator, ``everyone``.
+    source : str
+        The name of the file that the votes were read from, if there was one.
 
     Examples
     --------
@@ -83,6 +86,7 @@ class Judgments:
     dropped: pd.DataFrame
     findings: tuple[Problem, ...]
     has_identities: bool
+    source: str = ""
 
     @classmethod
     def read(
@@ -130,7 +134,9 @@ class Judgments:
         pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
         choices = {"annotators_missing": annotators_missing, "repeated": repeated}
         read = read_votes(source, columns, winners, keep, pairs, choices)
-        bare = cls(**read, attributes=(), delta=np.empty(0), missing=np.empty(0, dtype=bool))
+        name = Path(source).name if isinstance(source, str | os.PathLike) else ""
+        none = np.empty(0, dtype=bool)
+        bare = cls(**read, attributes=(), delta=np.empty(0), missing=none, source=name)
         return bare.with_attributes(attributes)
 
     def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from scipy.special import expit
 from tabulate import tabulate
 
 from badpo.data.files import Json
@@ -23,11 +24,13 @@ from badpo.results.audit_verdicts import (
     audit_verdicts,
     care_sentence,
     is_sure,
+    pair_sentences,
 )
 from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_style, dot_figure
 from badpo.results.words import (
     DASH,
     LONGEST,
+    attribute_label,
     cleaned,
     count_text,
     decimal,
@@ -58,16 +61,24 @@ _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
 
-def audit_html(summary: Json) -> str:
-    """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script."""
+def audit_html(summary: Json, pairs: Sequence[Json] = ()) -> str:
+    """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script.
+
+    ``pairs`` are telling pairs of answers; with them the page holds words of the table, which it says.
+    """
     found = shareable(summary)
+    labels = audit_labels(found)
+    told = [pair for pair in pairs if pair["attribute"] not in found["withheld"]]
+    examples = pair_sentences(found, told)
     return page(
         "audit",
         **found,
         name=shown(found["data"]["source"]),
         fewest=FEWEST_ANNOTATORS,
-        labels=audit_labels(found),
+        labels=labels,
         verdicts=audit_verdicts(found),
+        leans=lean_figure(found),
+        examples={labels[name]: example for name, example in examples.items()},
         figures=[*filter(None, (class_figure(found), model_figure(found)))],
         care=care_sentence(found),
         worth=worth_sentences(found),
@@ -319,6 +330,33 @@ def _around_zero(panel: DotPanel) -> DotPanel:
     return replace(panel, limits=(-reach, reach))
 
 
+def lean_figure(summary: Json) -> Figure | None:
+    """How often the side with each attribute wins, with its interval; None where no votes tell."""
+    rows, configs = [], {config["name"]: config for config in summary["settings"]["attributes"]}
+    for row in summary["attributes"]:
+        if not row["n_cross"] or row["carrier_wins"] is None:
+            continue
+        name, share = attribute_label(row["name"], configs[row["name"]]), row["carrier_wins"]
+        kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
+        log_odds = (row[f"{kind}{end}"] for end in ("low", "high"))
+        ends = (share if end is None else expit(end) for end in log_odds)
+        low, high = (100 * float(end) for end in ends)
+        mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high)
+        told = f"{decimal(low, 0)} to {_percent(high)}, n = {count_text(row['n_cross'])}"
+        rows.append(DotRow(f"{name}: {told}", (mark,)))
+    what = "share of votes for the side with each attribute", "% of the votes won by the side with it"
+    panel = DotPanel("", rows, *what, Level(50.0, "no lean"), (0.0, 100.0), _percent)
+    caption = (
+        "Of the n votes whose sides differ, the share that the side with the attribute, or with more of it, won; its "
+        "95 % interval is clustered by prompt. A hollow mark: no lean is sure."
+    )
+    return dot_figure("Which side wins", [panel], caption)
+
+
+def _percent(value: float) -> str:
+    return percent(value / 100)
+
+
 def class_figure(summary: Json) -> Figure | None:
     """How far the classes of annotators lie from the pool mean; None without classes."""
     panels, labels = [], audit_labels(summary)
@@ -428,9 +466,10 @@ _POOL = ("attribute", "differs", "wins", "log-odds", "95 % interval")
 _COLUMNS = (*_POOL, "tau", "95 % interval", "estimated")
 
 
-def audit_table(summary: Json) -> str:
+def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     """What the terminal prints of an audit: the pool's leans, their spread over annotators, verdicts, problems."""
     summary = cleaned(summary)
+    examples = pair_sentences(summary, pairs, exact=True)
     data, labels, pools = summary["data"], audit_labels(summary), summary["pool"]
     head = (
         f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
@@ -445,8 +484,10 @@ def audit_table(summary: Json) -> str:
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate(rows, colalign=aligned, **how)
     parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
-    for verdict in audit_verdicts(summary):
-        told = (f"{term}: {sentence}" for term, sentence in verdict.sentences)
+    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
+        told = [f"{term}: {sentence}" for term, sentence in verdict.sentences]
+        if example := examples.get(row["name"]):
+            told.insert(1, f"Example: {example}")
         parts.append(_part(verdict.title, [verdict.finding, *told]))
     if care := care_sentence(summary):
         parts.append(_part("care", [care]))

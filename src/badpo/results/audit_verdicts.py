@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.results.words import (
@@ -142,7 +144,7 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return Verdict(label, finding, (("What to do", advice),))
     pool, settings = summary["pool"].get(row["name"], {}), summary["settings"]
-    sentences = [("How sure", _certainty(row))]
+    sentences = [("What to do", _advice(row, pool, label)), ("How sure", _certainty(row))]
     if not summary["data"]["has_annotators"]:
         unknown = "The table does not say who voted, so how people differ is not known."
         sentences.append(("Annotators", unknown))
@@ -156,7 +158,6 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
                 "pool's log-odds count which side has more, however much."
             )
             sentences.append(("Unit", unit))
-    sentences.append(("What to do", _advice(row, pool, label)))
     configs = {config["name"]: config for config in settings["attributes"]}
     toward = built_in_of(configs[row["name"]]).toward
     return Verdict(label, _finding(row, label, toward), sentences)
@@ -178,6 +179,18 @@ def _finding(row: Json, label: str, toward: str) -> str:
         return f"No lean of the pool on {label} is sure: {wins}."
     way = "toward" if row["log_odds"] > 0 else "away from"
     return f"The pool leans {way} {label}: {wins}."
+
+
+def pair_sentences(summary: Json, pairs: Sequence[Json], exact: bool = False) -> dict[str, str]:
+    """For each attribute two answers of the table, and which of them the votes chose; ``exact``: how many did."""
+    configs, told = {one["name"]: one for one in summary["settings"]["attributes"]}, {}
+    for pair in pairs:
+        name, way = pair["attribute"], "for" if pair["carries"] else "against"
+        side = built_in_of(configs[name]).toward or "the side that has more of it"
+        most = f"{pair['n_chosen']} of {pair['n_votes']} votes" if exact else "most votes"
+        chosen, other, prompt = (f"\u201c{pair[part]}\u201d" for part in ("chosen", "other", "prompt"))
+        told[name] = f"Asked {prompt}, {most} were {way} {side}: {chosen} over {other}"
+    return told
 
 
 def _odds(odds: float) -> str:

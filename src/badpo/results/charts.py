@@ -109,9 +109,9 @@ class Series:
     points: Sequence[Sequence[float]]
 
 
-_LABEL = 11.2  # what a label needs
+_LABEL = 13.0  # what a label needs
 # the height of a lane, what lies between rows, a letter of a label
-_ROOMY, _DENSE = (20, 10, 7.2), (5.6, 2.8, 6.4)
+_ROOMY, _DENSE = (20, 10, 7.6), (5.6, 2.8, 7.6)
 
 
 def dot_plot(panel: DotPanel) -> Markup:
