@@ -90,7 +90,7 @@ class Browser:
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is on the page."""
         found = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
-        return found["result"]["value"]
+        return found["result"].get("value")
 
     def reported(self, method: str) -> list[dict[str, Any]]:
         """What the browser reported under this name since the page was opened."""

@@ -60,6 +60,21 @@ def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path
     assert {path.name for path in folder.iterdir()} == FILES
 
 
+def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, tmp_path):
+    options = "--attribute length --examples --fail-on length.log_odds>0.1 --fail-on length.n_cross<1"
+    result, folder = audited(table, tmp_path, *options.split())
+    assert result.exit_code == 4 and {path.name for path in folder.iterdir()} == FILES
+    row = summary_of(folder)["attributes"][0]
+    interval = " to ".join(f"{row[end]:.2f}" for end in ("ci_low", "ci_high"))
+    told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % interval {interval}"
+    assert result.stderr == f"{told}\n"
+    assert "The pairs of answers are texts of the table" in (folder / "report.html").read_text()
+    result, _ = audited(
+        table, tmp_path, "--attribute", "length", "--fail-on", "length.log_odd>1", "--json"
+    )
+    assert result.exit_code == 2 and "there is no log_odd; there are n_annotators" in result.output
+
+
 def test_options_reach_the_audit(table, tmp_path):
     theirs = table.rename(columns={"annotator": "worker"})
     theirs["winner"] = theirs["winner"].map({"a": "left", "b": "right"})

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.attributes import Attribute, Length
+from badpo.attributes import Attribute, Length, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.results.audit_page import audit_html, audit_table, class_figure, shareable
 from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
 from badpo.results.words import decimal
 from tests.auditing.planted import votes
+from tests.browser import Browser, browser_program
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 
 
@@ -85,6 +86,39 @@ def _replaced(value: Any, text: str, key: str = "") -> Any:
     if isinstance(value, list):
         return [_replaced(entry, text, key) for entry in value]
     return text if isinstance(value, str) and key not in KEPT else value
+
+
+VISIBLE = "filter(e => e.checkVisibility())"
+WIDER = (
+    f"[...document.querySelectorAll('.scroll')].{VISIBLE}.filter(e => e.scrollWidth > e.clientWidth + 1)"
+)
+SMALLEST = """Math.min(...[...document.querySelectorAll('svg text')].filter(e => e.checkVisibility()).map(e =>
+  parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a))"""
+
+
+@pytest.mark.slow
+def test_the_page_is_short_until_it_is_unfolded_and_fits_every_window(tmp_path):
+    """The chart and what to do come first; a link opens what it names; paper has everything."""
+    table = with_models(20, 4)
+    table["shown_first"] = np.resize(["a", "b", "b"], len(table))
+    two = [Length(name="a name of 24 letters, so"), Position()]
+    page = audit(table, two).write(tmp_path, examples=True)
+    with Browser(browser_program()) as browser:
+        for width in (375, 768, 1280):
+            browser.open(page, width)
+            assert browser.value("document.documentElement.scrollHeight") < 4000
+            assert browser.value("document.querySelector('svg').getBoundingClientRect().bottom") < 700
+            place = "[...document.querySelectorAll('strong')].find(e => e.innerText == 'What to do.')"
+            assert browser.value(f"{place}.getBoundingClientRect().top") < 2 * 800
+            browser.value("document.querySelectorAll('details').forEach(e => e.open = true)")
+            assert browser.value("document.documentElement.scrollWidth") == width
+            assert (browser.value(f"{WIDER}.length") > 0) == (width < 1280)
+            assert browser.value(SMALLEST) >= 12
+        browser.open(page, 1280)
+        browser.value("document.querySelector('nav a[href=\"#health\"]').click()")
+        assert browser.value("document.querySelector('#health').checkVisibility()")
+        browser.call("Emulation.setEmulatedMedia", media="print")
+        assert browser.value("[...document.querySelectorAll('.fold > div')].every(e => e.clientHeight)")
 
 
 # -- what is shown of whom -----------------------------------------------------------------------------------
