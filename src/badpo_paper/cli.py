@@ -40,10 +40,11 @@ HISTORY = (
     "The settings (`badpo_paper.settings.DEMO`) were chosen on data seed 0; `docs/reproduce.md` has what they give on "
     "data seeds 1 and 2, and the longer run that they took the place of."
 )
-WHAT_IS_LEFT = "stopped; finished runs are whole, and the same command goes on from here"
+LEFT = "stopped; finished runs and checkpoints are kept; go on with: {again}"
 
 
 @reporting_errors
+@stopping_whole(LEFT)
 def demo(
     out: Path = Option(Path("runs/demo"), "--out", "-o", help="Folder for the runs and the report."),
     seeds: str = Option("42", help="Training seeds, separated by commas."),
@@ -64,8 +65,8 @@ def demo(
     from badpo_paper.demo import demo_tables, run_demo
 
     numbers = parsed_seeds(seeds)
-    with redirect_stdout(sys.stderr):
-        summaries = run_demo(out, numbers, terminal_progress(as_json), model, data_seed)
+    with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
+        summaries = run_demo(out, numbers, progress, model, data_seed)
 
     if results is not None:
         given = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
@@ -83,6 +84,7 @@ def demo(
 
 
 @reporting_errors
+@stopping_whole(LEFT)
 def reproduce(
     suite: str = Argument(..., metavar="SUITE", help="A suite by name, or all."),
     scale: str = Option("tiny", help="tiny: a small model on the CPU; paper: what the authors ran."),
@@ -115,8 +117,8 @@ def reproduce(
         return
     quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
-    with stopping_whole(WHAT_IS_LEFT), redirect_stdout(sys.stderr):
-        results = run_suites(asked, terminal_progress(as_json), jobs)
+    with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
+        results = run_suites(asked, progress, jobs)
     if as_json:
         print_json([result.to_json() for result in results])
     options = f"--scale {scale}" + (f" --data {data.name}" if data else "")

@@ -19,7 +19,7 @@ from badpo.anchoring.source import Prompts, run_source
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.runs.run import BEGUN, Progress, keep_run
+from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
 from badpo_paper.arm_setup import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.arms import ARMS
@@ -156,10 +156,6 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
             "go on"
         ) from error
-
-
-def silent(what: str, share: float) -> None:
-    """Tell nobody."""
 
 
 # The last stage and the last source of anchors alone: their models are large, and other runs share what they drew.

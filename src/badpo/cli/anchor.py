@@ -94,11 +94,11 @@ def anchor(
     sources = RunSources(model, data, trust_run)
     stage = {"steps": steps, "learning_rate": learning_rate}
     given = {name: value for name, value in stage.items() if value is not None}
-    with redirect_stdout(sys.stderr):
+    with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         opened = open_source(source, prompts, sources, **given)
         asked = Anchor(editor, targets, tolerance, rounds, seed, judge)
         folder = out or opened.out
-        result = anchor_run(opened, asked, mode, folder, terminal_progress(as_json))
+        result = anchor_run(opened, asked, mode, folder, progress)
     tell(as_json, result, f"{as_lines(result)}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
         raise typer.Exit(EXIT_FAILED)

@@ -126,7 +126,6 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _root(
-    ctx: typer.Context,
     version: bool = Option(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version."
     ),
@@ -138,9 +137,8 @@ def _root(
     logging.captureWarnings(True)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
     logging.getLogger("badpo").setLevel(_level())
-    # the bars of other libraries: off where nobody watches, and where lines of ours are printed
-    if ctx.invoked_subcommand != "train" or not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
+    # the bars of other libraries would stand in the line of ours
+    os.environ.setdefault("TQDM_DISABLE", "1")
 
 
 @app.command()
@@ -238,6 +236,7 @@ def attributes_test(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 @reporting_errors
+@stopping_whole("stopped before the first checkpoint, so nothing is kept; start again with: {again}")
 def train(
     ctx: typer.Context,
     config: Path | None = Option(None, help="A recipe in YAML; a trl dpo file works too."),
@@ -254,7 +253,10 @@ def train(
     trust_remote_code: bool = Option(False, help="Let the model run code of its own from the Hub."),
     as_json: AsJson = False,
 ) -> None:
-    """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled."""
+    """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled.
+
+    --compare trains DPO beside the run, --compare OBJECTIVE... other baselines.
+    """
     from badpo.training.recipe import read_recipe
 
     overrides = parsed_flags(ctx.args)
@@ -263,22 +265,25 @@ def train(
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
     for notice in recipe.notices if is_first_process() and not as_json else ():
         complain(notice)
-    from badpo.runs.run import plan_run, train_run
+    from badpo.runs.run import plan_run, run_folder, train_run
 
     if dry_run:
         with redirect_stdout(sys.stderr):
             plan = plan_run(recipe)
         tell(as_json, asdict(plan), "\n".join(plan.lines()))
         return
-    left = "stopped; start the same command again, with --resume where there is a checkpoint"
-    with stopping_whole(left), redirect_stdout(sys.stderr):
-        folder = train_run(recipe, resume, allow_changed or ())
+    with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
+        folder = train_run(recipe, resume, allow_changed or (), progress)
+    beside = [folder.with_name(run_folder(one).name) for one in recipe.baselines]
     if is_first_process():
-        tell(as_json, {"run": folder}, f"{folder}\nnext: badpo evaluate {folder}")
+        folders = "\n".join(map(str, (folder, *beside)))
+        next_one = f"next: badpo evaluate {folder.parent if beside else folder}"
+        tell(as_json, {"run": folder, "compared": beside}, f"{folders}\n{next_one}")
 
 
 @app.command()
 @reporting_errors
+@stopping_whole("stopped; what was measured is kept; go on with: {again}")
 def evaluate(
     runs: RunsArgument,
     attribute_file: AttributeFile = None,
@@ -289,14 +294,17 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
+    from badpo.results.run_files import finished_runs
+
+    folders = finished_runs(runs)  # a folder that is not there is told before torch is loaded
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
     results, sources = {}, RunSources(model, data, trust_run)
-    progress = terminal_progress(as_json)
-    for folder in runs:
-        with redirect_stdout(sys.stderr), locked(folder):
-            results[str(folder)] = evaluate_run(folder, progress, sources)
+    with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
+        for folder in folders:
+            with locked(folder):
+                results[str(folder)] = evaluate_run(folder, progress, sources)
     tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in results.items()))
 
 

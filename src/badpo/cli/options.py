@@ -9,8 +9,10 @@ import inspect
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -283,20 +285,46 @@ def as_table(rows: Sequence[Sequence[str]]) -> str:
     return tabulate(rows, tablefmt="plain", disable_numparse=True)
 
 
-SECONDS_A_LINE = 10
+SECONDS_A_LINE = 20  # where nobody watches; on a terminal the line changes each second
 
 
-def terminal_progress(quiet: bool) -> Callable[[str, float], None]:
-    """A function of (what is being done, share of it done) that says so after each `SECONDS_A_LINE`."""
-    started = last = time.monotonic()
+@contextmanager
+def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
+    """A function of (what is being done, share of it done); a thread says so, also while a library computes."""
+    begun = time.monotonic()
+    now, ended = ("starting", 0.0, begun, 0.0), threading.Event()
 
-    def tell_now(what: str, share: float) -> None:
-        nonlocal last
-        if not quiet and (now := time.monotonic()) - last >= SECONDS_A_LINE:
-            last = now
-            complain(f"{now - started:5.0f} s  {what}  {100 * share:.0f} %")
+    def progress(what: str, share: float) -> None:
+        nonlocal now
+        goes_on = what == now[0] and share >= now[1]
+        now = (what, share, *(now[2:] if goes_on else (time.monotonic(), share)))
 
-    return tell_now
+    def line() -> str:
+        what, share, since, first = now
+        time_now = time.monotonic()
+        left = (time_now - since) * (1 - share) / (share - first) if share > first else 0.0
+        told = f"{100 * share:.0f} %" if share else ""
+        told += f", about {left:.0f} s left" if 1 <= left < 120 else ""
+        told += f", about {left / 60:.0f} min left" if left >= 120 else ""
+        return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
+
+    def speak() -> None:
+        is_seen = sys.stderr.isatty()
+        while not ended.wait(1 if is_seen else SECONDS_A_LINE):
+            if is_seen:
+                print(f"\r\x1b[2K{written_out(line())}\r", end="", file=sys.stderr, flush=True)
+            else:
+                complain(line())
+
+    speaker = threading.Thread(target=speak, daemon=True)
+    if not quiet and is_first_process():
+        speaker.start()
+    try:
+        yield progress
+    finally:
+        ended.set()
+        if speaker.is_alive() and sys.stderr.isatty():
+            print("\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -340,7 +368,10 @@ def reporting_errors(command: Callable) -> Callable:
 
 @contextmanager
 def stopping_whole(what_is_left: str) -> Iterator[None]:
-    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does, unless a launcher ends it."""
+    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does, unless a launcher ends it.
+
+    ``{again}`` stands for the command as it was given.
+    """
 
     def stop(signum, frame):
         raise KeyboardInterrupt
@@ -349,7 +380,8 @@ def stopping_whole(what_is_left: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as told:
-        complain(str(told) or what_is_left)
+        again = shlex.join(["badpo", *sys.argv[1:]])
+        complain(str(told) or what_is_left.format(again=again))
         raise typer.Exit(EXIT_STOPPED) from None
     finally:
         signal.signal(signal.SIGTERM, before)

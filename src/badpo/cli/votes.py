@@ -25,6 +25,7 @@ from badpo.cli.options import (
     declared,
     named,
     reporting_errors,
+    stopping_whole,
     tell,
     terminal_progress,
 )
@@ -32,6 +33,7 @@ from badpo.data.files import appearing, locked
 
 
 @reporting_errors
+@stopping_whole("stopped; nothing was written; start again with: {again}")
 def audit(
     data: DataArgument,
     attribute: AttributeOption = None,
@@ -94,8 +96,7 @@ def audit(
     from badpo.data.tables import write_csv
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
-    with locked(out):
-        progress = terminal_progress(as_json)
+    with locked(out), terminal_progress(as_json) as progress:
         result = audit_judgments(
             data,
             declared(attribute),

@@ -340,12 +340,13 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 _BUILT_IN = frozenset(OBJECTIVES)
 
 
-def require_known(name: str) -> None:
-    """Raise `ConfigError` for a name that is not in `OBJECTIVES`."""
+def require_known(name: str, further: Sequence[str] = ()) -> None:
+    """Raise `ConfigError` for a name that is not in `OBJECTIVES`, nor among further ones."""
     if name not in OBJECTIVES:
+        known = [*further, *OBJECTIVES]
         raise ConfigError(
-            f'unknown objective "{name}".{did_you_mean(name, list(OBJECTIVES))} Choose one of '
-            f"{', '.join(OBJECTIVES)}; one of yours comes from a file: --arm-file. EM-DPO, spectral labels and "
+            f'unknown objective "{name}".{did_you_mean(name, known)} Choose one of '
+            f"{', '.join(known)}; one of yours comes from a file: --arm-file. EM-DPO, spectral labels and "
             "shuffled annotators are no objectives but procedures of the paper, in badpo_paper: badpo reproduce"
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from badpo.data.yaml_files import read_yaml
 from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
 from badpo.theory import Floats
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
+
+logger = logging.getLogger(__name__)
 
 _READ = (
     "readouts.json",
@@ -315,16 +318,34 @@ def is_continuous(config: Json) -> bool:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
-    """Every measured run in the given folders, which are run folders or hold some."""
-    folders = [sources] if isinstance(sources, Path) else list(sources)
-    found: dict[Path, bool] = {}  # whether it is measured
+def runs_in(folders: Sequence[Path]) -> list[Path]:
+    """The run folders among some folders and in them, each once."""
+    found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
             raise ConfigError(f'"{folder}" is not a folder; name run folders or a folder of run folders')
-        inside = [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir()))
-        for path in inside:
-            found[path] = (path / "readouts.json").exists()
+        found += [folder] if _is_run(folder) else filter(_is_run, sorted(folder.iterdir()))
+    return list(dict.fromkeys(found))
+
+
+def finished_runs(folders: Sequence[Path]) -> list[Path]:
+    """The run folders that are named, and the finished ones in other folders; the rest of those are told."""
+    found = [run for run in runs_in(folders) if run in folders or run.name != REFERENCE]
+    finished = [run for run in found if run in folders or (run / "model").exists()]
+    if not finished:
+        raise ConfigError(
+            f"no finished run in {', '.join(map(str, folders))}; train one with `badpo train`"
+        )
+    for run in found:
+        if run not in finished:
+            logger.warning("%s is left out: it is not finished", run)
+    return finished
+
+
+def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
+    """Every measured run in the given folders, which are run folders or hold some."""
+    folders = [sources] if isinstance(sources, Path) else list(sources)
+    found = {path: (path / "readouts.json").exists() for path in runs_in(folders)}
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
     if len(unmeasured) == len(found):
         where = ", ".join(map(str, folders))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import shlex
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from badpo.data.files import (
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, make_objective
 from badpo.results.model_card import model_card
@@ -116,19 +118,33 @@ def plan_run(recipe: Recipe) -> Plan:
 # -- a run of a recipe -------------------------------------------------------------------------------------------
 
 
-def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str] = ()) -> Path:
-    """Train as a recipe says and write the run folder; return it.
+Progress = Callable[[str, float], None]
 
-    The folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
+
+def silent(what: str, share: float) -> None:
+    """Tell nobody."""
+
+
+def train_run(
+    recipe: Recipe,
+    resume: bool = False,
+    allow_changed: Sequence[str] = (),
+    progress: Progress = silent,
+) -> Path:
+    """Train as a recipe says, then its baselines beside it, and write the run folders; return the run's own.
+
+    A folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
     At SIGTERM the step is finished and a checkpoint written.
 
     Parameters
     ----------
     recipe : Recipe
+        Where it compares, what is finished already is taken as it is.
     resume : bool
         Continue from the newest whole checkpoint of the same run folder.
     allow_changed : sequence of str
         What may differ from that checkpoint: "code", or nothing.
+    progress : function of (what is being done, share done of it)
 
     Raises
     ------
@@ -139,41 +155,125 @@ def train_run(recipe: Recipe, resume: bool = False, allow_changed: Sequence[str]
     DataError
         The table cannot be used, or says nothing about a declared attribute.
     KeyboardInterrupt
-        At SIGTERM, with the command to go on.
+        Stopped, with what is kept and the command to go on where anything is.
     """
-    # the votes are read with the folder held: whoever is forgotten while they are read would be trained on
-    with locked_by_first(folder := run_folder(recipe)):
-        _require_trainable(folder, resume, allow_changed)
+    asked, folder = [recipe, *recipe.baselines], run_folder(recipe)
+    recipes = {run_folder(one): one for one in asked}
+    if len(recipes) < len(asked):
+        raise ConfigError(f"compare names a run twice, or what {folder.name} is itself")
+    go_on = shlex.join(["badpo", "train", "--config", str(folder / RUN_RECIPE), "--resume"])
+    if baselines := recipe.keys.get("compare"):
+        names = (one["name"] if len(one) == 1 else json.dumps(one) for one in baselines)
+        go_on = shlex.join([*shlex.split(go_on), "--compare", *names])
+    with contextlib.ExitStack() as held:
+        # the votes are read with the folders held: whoever is forgotten while they are read would be trained on
+        for place in recipes:
+            held.enter_context(locked_by_first(place))
+        left = _to_train(recipes, resume, allow_changed)
+        progress("reading the votes", 0.0)
         train, held_out = read_judgments(recipe)
         settled, findings = examined(recipe, train)
         if run_folder(settled) != folder:
             logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
-            return train_run(settled, resume, allow_changed)
+            return train_run(settled, resume, allow_changed, progress)
         for finding in findings:
             logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
         # what it lacks is told before a reference is trained
         build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
-        model, tokenizer = load_policy(settled, train, settled.arguments(output_dir=str(folder)))
-        trainer = make_trainer(settled, folder, Prepared(train), held_out, model, tokenizer)
-        command = f"badpo train --config {folder.name}/{RUN_RECIPE}"
-        go_on = f"badpo train --config {shlex.quote(str(folder / RUN_RECIPE))} --resume"
-        _train_into(trainer, settled, command, resume, allow_changed, go_on=go_on)
+        recipes[folder] = settled
+        try:
+            for place, is_begun in left.items():
+                trainer = _trainer_of(recipes[place], place, train, held_out, progress)
+                _require_one_table(recipes, trainer.judgments.fingerprint())
+                command = f"badpo train --config {place.name}/{RUN_RECIPE}"
+                _train_into(trainer, recipes[place], command, is_begun, allow_changed, go_on=go_on)
+                trainer.accelerator.free_memory()
+        except KeyboardInterrupt as stopped:
+            raise KeyboardInterrupt(str(stopped) or _kept(recipes, go_on)) from None
     return folder
 
 
-def _require_trainable(folder: Path, resume: bool, allow_changed: Sequence[str]) -> None:
-    """Refuse to write over a run, and to continue one that is finished or not there."""
+def _trainer_of(
+    recipe: Recipe, folder: Path, train: Judgments, held_out: Judgments, progress: Progress
+) -> BADPOTrainer:
+    args = recipe.arguments(output_dir=str(folder))
+    model, tokenizer = load_policy(recipe, train, args, callbacks=[Ticker("reference", progress)])
+    trainer = make_trainer(recipe, folder, Prepared(train), held_out, model, tokenizer)
+    trainer.add_callback(Ticker(folder.name, progress))
+    trainer.reference_cache.progress = progress
+    return trainer
+
+
+def _kept(folders: Iterable[Path], go_on: str) -> str:
+    """What a run that was stopped within a step leaves, and the command that goes on; empty where nothing is left."""
+    newest = [
+        folder if (folder / RUN_SEAL).exists() else next(_begun(folder), None) for folder in folders
+    ]
+    kept = ", ".join(str(place) for place in newest if place)
+    return f"stopped; kept: {kept}; go on with: {go_on}" if kept else ""
+
+
+def _begun(folder: Path) -> Iterator[Path]:
+    """The whole checkpoints of a run, newest first."""
+    return (path for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists())
+
+
+def _to_train(
+    folders: Mapping[Path, Recipe], resume: bool, allow_changed: Sequence[str]
+) -> dict[Path, bool]:
+    """The runs that are not finished, each with whether it goes on from a checkpoint.
+
+    Refuses to write over a run, and to continue one that is finished or not there.
+    """
     if allow_changed and not resume:
         raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
-    begun = [path.name for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists()]
-    if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
-        raise ConfigError(f"{folder} holds a finished run; remove it or choose another output_dir")
-    if begun and not resume:
-        raise ConfigError(
-            f"{folder} holds an unfinished run ({begun[0]}); continue it with --resume, or remove it to start anew"
+    left = {}
+    for folder, recipe in folders.items():
+        begun = [*_begun(folder)]
+        if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
+            if len(folders) > 1:
+                _require_same(folder, recipe)
+            continue
+        if begun and not resume:
+            told = f"{folder} holds an unfinished run ({begun[0].name}); continue it with --resume"
+            raise ConfigError(f"{told}, or remove it to start anew")
+        left[folder] = bool(begun)
+    if not left:
+        names = " and ".join(map(str, folders))
+        what = (
+            "holds a finished run; remove it" if len(folders) == 1 else "hold finished runs; remove one"
         )
-    if resume and not begun:
-        raise ConfigError(f"{folder} has no whole checkpoint to resume from; train without --resume")
+        raise ConfigError(f"{names} {what} or choose another output_dir")
+    if resume and len(left) == len(folders) and not any(left.values()):
+        raise ConfigError(
+            f"{next(iter(left))} has no whole checkpoint to resume from; train without --resume"
+        )
+    return left
+
+
+def _require_same(folder: Path, recipe: Recipe) -> None:
+    """Refuse to compare with a finished run of another recipe."""
+    require_undamaged(folder, but=["readouts.json"])
+    before = read_yaml(folder / RUN_RECIPE).values
+    now = _plain(kept_in_run(recipe.keys, folder))
+    for keys in (before, now):
+        keys.pop("compare", None)
+        keys["bias"] = {**keys["bias"], "variant": None}  # the folder's name has it
+    if changes := changed_facts(before, now):
+        raise ConfigError(
+            f"{folder} holds a run with other settings: {'; '.join(changes.values())}; change them back, or choose "
+            "another output_dir"
+        )
+
+
+def _require_one_table(folders: Iterable[Path], data: str) -> None:
+    """Refuse to compare runs that were trained on other votes than the table has now."""
+    for folder in folders:
+        if kept_json(folder / "bias.json").get("extra", {}).get("data", data) != data:
+            raise ConfigError(
+                f"{folder} was trained on other votes than the table holds now; remove that run, or choose another "
+                "output_dir"
+            )
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
@@ -214,11 +314,9 @@ def run_folder(recipe: Recipe) -> Path:
 
 # -- a run whose recipe does not say all -------------------------------------------------------------------------
 
-Progress = Callable[[str, float], None]
-
 
 class Ticker(TrainerCallback):
-    """Tells a progress function how far a training stage is: every ten steps and at the end."""
+    """Tells a progress function how far a training stage is."""
 
     def __init__(self, what: str, progress: Progress):
         self._what = what
@@ -226,8 +324,7 @@ class Ticker(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         """Tell it."""
-        if state.global_step % 10 == 0 or state.global_step == state.max_steps:
-            self._progress(self._what, state.global_step / state.max_steps)
+        self._progress(self._what, state.global_step / state.max_steps)
 
 
 @dataclass(frozen=True)

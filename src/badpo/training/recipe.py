@@ -33,6 +33,8 @@ from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.training import trl_keys
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
 
+DPO = "dpo"  # a baseline's name: every vote counts as the table says, and no theta
+
 # -- kinds of values ---------------------------------------------------------------------------------------------
 
 
@@ -55,13 +57,23 @@ def _attribute(entry: Any) -> Json:
     return config
 
 
-def _objective(named: Json) -> Json:
-    from badpo.objective.objectives import require_known  # brings torch
-
-    if not isinstance(named.get("name"), str):
+def _objective(named: Any, further: Sequence[str] = ()) -> Json:
+    if not isinstance(named, dict) or not isinstance(named.get("name"), str):
         raise ConfigError(f"objective is {named!r}; it must be a block with a name")
-    require_known(named["name"])
+    if named["name"] not in further:
+        from badpo.objective.objectives import require_known  # brings torch
+
+        require_known(named["name"], further)
     return named
+
+
+def _baselines(given: Any) -> list[Json]:
+    """Objectives by name or block; DPO where a flag or ``true`` names none."""
+    if isinstance(given, bool):
+        given = [DPO] * given
+    named = given if isinstance(given, list) else [given]
+    blocks = ({"name": one} if isinstance(one, str) else one for one in named)
+    return [_objective(one, [DPO]) for one in blocks]
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------
@@ -202,6 +214,7 @@ class _Keys(ModelChoice, DataChoice, _Honoured):
     bias: BiasBlock
     reference: ReferenceBlock
     objective: Annotated[Json, AfterValidator(_objective)] = {}
+    compare: Annotated[list[Json], BeforeValidator(_baselines)] = []
     attributes: Annotated[
         list[Annotated[Json, BeforeValidator(_attribute)]],
         BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
@@ -249,6 +262,19 @@ class Recipe:
 
         return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
 
+    @property
+    def baselines(self) -> list[Recipe]:
+        """What the run is compared with: an objective without theta each, and all else alike."""
+        own = ("compare", "objective", "bias", "push_to_hub")
+        shared = {name: value for name, value in self.keys.items() if name not in own}
+        remote = self.model.trust_remote_code
+        found = []
+        for one in self.keys.get("compare", ()):
+            objective = {} if one["name"] == DPO else {"objective": one}
+            keys = shared | {"bias": {"variant": "none"}} | objective
+            found.append(read_recipe(overrides=keys, trust_remote_code=remote))
+        return found
+
 
 def read_recipe(
     path: str | Path | None = None,
@@ -283,7 +309,7 @@ def _read(file: YamlFile, overrides: Json, trust_remote_code: bool) -> Recipe:
     reading = _Reading(file, overrides)
     found = reading.keys()
     of_model, of_data = {*ModelChoice.model_fields}, {*DataChoice.model_fields}
-    apart = of_model | of_data | {*_DEFAULTS, "objective"}
+    apart = of_model | of_data | {*_DEFAULTS, "objective", "compare"}
     model = ModelChoice(**found.model_dump(include=of_model))
     return Recipe(
         output_dir=found.output_dir,

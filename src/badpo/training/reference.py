@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,7 @@ class ReferenceCache:
         self._values: dict[bytes, np.ndarray] = {}
         self._opened: set[str] = set()
         self.n_computed = 0
+        self.progress: Callable[[str, float], None] = lambda what, share: None
 
     def logps(self, model, pairs: Sequence[Pair]) -> list[np.ndarray]:
         """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once, float32.
@@ -157,6 +158,7 @@ class ReferenceCache:
             )
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):
+            self.progress("reference log-probabilities", start / len(missing))
             some = slice(start, start + RESPONSES_PER_SHARD)
             self._write(keys_of[some], response_logps(model, pairs_of[some]))
         self.n_computed += len(missing)

@@ -326,7 +326,11 @@ class BADPOTrainer(_StepTrainer):
         if data.reference is None:
             with self._reference() as reference:
                 pairs = data.encoded.pairs
-                data.reference = divided_logps(self.reference_cache, reference, pairs, self.accelerator)
+                cache, accelerator = self.reference_cache, self.accelerator
+                before = cache.n_computed
+                data.reference = divided_logps(cache, reference, pairs, accelerator)
+            told = f"{len(pairs):,} responses, {cache.n_computed - before:,} of them scored now"
+            logger.info("reference log-probabilities: %s", told)
             require_finite_reference(data.reference, data.judgments)
         return data.reference
 
