@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +18,7 @@ from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.words import page_templates, signed, write_whole
 from badpo.runs.run import Progress
-from badpo_paper.patterns import Pattern, found_patterns
+from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Corpus, Suite, places_of
@@ -85,9 +86,20 @@ class SuiteResult:
             return pd.concat(frames).to_csv(index=False, lineterminator="\n") if frames else ""
         parts = [written_table(table, form) for table in self.tables]
         mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
-        lines = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
-        lines += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
-        return "\n\n".join([*parts, "\n".join(mark + line for line in lines if line)]).rstrip()
+        found = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
+        left_out = [f"not at this scale: {title}" for title in self.left_out]
+        first, last = (
+            "\n".join(mark + line for line in lines if line)
+            for lines in ((self.verdict, *found, self.stand_in), left_out)
+        )
+        return "\n\n".join(filter(None, [first, *parts, last]))
+
+    @property
+    def verdict(self) -> str:
+        """How many of the paper's patterns were found."""
+        counts = Counter(p.verdict for p in self.patterns)
+        told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
+        return f"The paper's patterns: {told or 'none is read here'}."
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values."""
@@ -124,7 +136,7 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     patterns = found_patterns(suite.patterns, [f for c, f in found.items() if asked.scale.has(c)])
     return SuiteResult(
         suite,
-        tuple(table for table in tables if table.rows or table.missing),
+        tuple(replace(table, ran=asked.scale.ran) for table in tables if table.rows or table.missing),
         tuple(patterns),
         tuple(titles[corpus] for corpus in found if not asked.scale.has(corpus)),
         asked.scale.stand_in,

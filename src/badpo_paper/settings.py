@@ -208,7 +208,9 @@ class Scale:
     lora_dtype : str
         Precision of the weights under an adapter that is put on a reference without one.
     stand_in : str
-        What stands in the place of the models that tables name; empty where those themselves are trained.
+        What is to be said of the model that stands in the place of the paper's; empty where those are trained.
+    ran : str
+        That model's name in the titles of tables.
     command : str
         What makes the same runs again.
     is_brief : bool
@@ -228,6 +230,7 @@ class Scale:
     fresh_prompts: Callable[[Path | None], tuple[str, ...]] | None = None
     lora_dtype: str = "float32"
     stand_in: str = ""
+    ran: str = ""
     command: str = "badpo reproduce"
     is_brief: bool = False
 
@@ -252,8 +255,9 @@ _TINY = Scale(
     control_seeds="all",
     scales_penalty=True,
     fresh_prompts=bundled_fresh,
-    stand_in="The models that tables name are the paper's; in their place stands one of 0.4 million weights, "
-    "trained from scratch on the texts of these votes: compare orders, not numbers.",
+    stand_in="The model that was run has 0.4 million weights and was trained from scratch on the texts of these votes: "
+    "compare orders with the paper, not numbers.",
+    ran="a model of 0.4 million weights",
 )
 _DEMO = Scale(
     "demo",

@@ -313,6 +313,7 @@ def _theta(what: str) -> Columns:
 
 QWEN, LLAMA = "Qwen2.5-0.5B-Instruct, full fine-tuning", "Llama-3.1-8B-Instruct, LoRA"
 MISTRAL = "Mistral-7B-Instruct-v0.3, LoRA"
+MODELS = (QWEN, LLAMA, MISTRAL)
 WEIGHTS_TITLE, THETA_TITLE = "Group weights and types", "Theta, learned and planted"
 CEILING, PLANTED = "Ceiling", "Planted"
 

@@ -24,7 +24,7 @@ from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_in
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, votes_before
 from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
-from badpo_paper.suites import Corpus, Panel, Row, places_of
+from badpo_paper.suites import MODELS, Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"
 # What shares are taken of, in words.
@@ -197,6 +197,15 @@ class PanelTable:
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    ran: str = ""  # the model, where that is not the paper's
+
+    @property
+    def title(self) -> str:
+        """The panel's title, the model that was run in front of the paper's where it is another one."""
+        title = self.panel.title
+        for model in MODELS if self.ran else ():
+            title = title.replace(model, f"{self.ran} (the paper: {model})")
+        return title
 
     @property
     def columns(self) -> list[str]:
@@ -208,6 +217,17 @@ class PanelTable:
     def published(self) -> set[str]:
         """Labels of the columns that the paper has too."""
         return {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
+
+    @property
+    def differing(self) -> set[str]:
+        """Labels of the columns in which a difference from the paper is known."""
+        cells = ((label, cell) for row in self.rows for label, cell in row.cells.items())
+        return {label for label, cell in cells if cell.difference is not None}
+
+    def parts(self, column: str) -> list[str]:
+        """What stands under the head of a column: our value, the paper's and the difference where there are any."""
+        others = {"paper": self.published, "diff.": self.differing}
+        return ["here", *(part for part, labels in others.items() if column in labels)]
 
     def footnotes(self) -> list[str]:
         """What is to be said of the table, and of single rows: each footnote once, behind the labels of its rows."""
@@ -393,7 +413,7 @@ def written_table(table: PanelTable, form: str) -> str:
     if form == "latex":
         body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$")
     notes = [*_notes(table), *["in brackets: the paper's"] * bool(is_markdown and table.published)]
-    title = markdown_text(table.panel.title) if is_markdown else table.panel.title
+    title = markdown_text(table.title) if is_markdown else table.title
     return "\n".join([titled.format(title), *[body] * bool(columns), *map(noted.format, notes)])
 
 

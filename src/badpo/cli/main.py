@@ -305,7 +305,11 @@ def evaluate(
         for folder in folders:
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
-    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in results.items()))
+    told = []
+    for run, found in results.items():
+        figures = {name: value for name, value in found.items() if name != "answers"}
+        told.append(f"{run}\n{as_lines(figures)}")
+    tell(as_json, results, "\n".join(told))
 
 
 @app.command()
@@ -313,10 +317,11 @@ def evaluate(
 def report(
     runs: RunsArgument,
     out: Path = Option(Path("report.html"), "--out", "-o", help="The page to write."),
+    texts: bool = Option(True, help="Show the first prompts and what each arm answered."),
     as_json: AsJson = False,
 ) -> None:
     """One page with the runs' tables and charts, which needs no network and no script."""
     from badpo.results.run_page import write_report
 
-    write_report(runs, out)
+    write_report(runs, out, texts)
     tell(as_json, {"report": out}, out)

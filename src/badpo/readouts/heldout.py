@@ -17,7 +17,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
 from badpo.readouts.sampled import figures
 from badpo.theory import Bools, Floats
-from badpo.theory.summaries import cluster_difference, cluster_mean
+from badpo.theory.summaries import cluster_difference, cluster_mean, clustered_share
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache
@@ -67,8 +67,9 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> Json:
         gap=gap.estimate,
         n_same=int((~cross).sum()),
         n_cross=int(cross.sum()),
-        gap_low=gap.low,
-        gap_high=gap.high,
+        # two accuracies are no further apart
+        gap_low=np.maximum(gap.low, -1.0),
+        gap_high=np.minimum(gap.high, 1.0),
     )
 
 
@@ -132,7 +133,7 @@ def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> di
     Returns
     -------
     dict
-        {attribute: {"all" or an annotator class: {"accuracy", "n", "se", "nll"}}}.
+        {attribute: {"all" or an annotator class: {"accuracy", "n", "se", "low", "high", "nll"}}}.
 
     Raises
     ------
@@ -151,9 +152,10 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict]:
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
     def cell(mask: Bools, prompts: np.ndarray) -> Json:
-        accuracy = cluster_mean(correct[mask], prompts)
-        nats = cluster_mean(nll[mask]).estimate
-        return figures(accuracy=accuracy.estimate, n=int(mask.sum()), se=accuracy.se, nll=nats)
+        accuracy = clustered_share(correct[mask], prompts)
+        ends = {"low": accuracy.low, "high": accuracy.high}
+        nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
+        return figures(accuracy=accuracy.estimate, n=n, se=accuracy.se, **ends, nll=nats)
 
     return _by_class(cell, judgments)
 

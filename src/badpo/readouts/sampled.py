@@ -11,7 +11,13 @@ from badpo.data.attributes import Attribute
 from badpo.data.files import Json
 from badpo.data.tables import numbered
 from badpo.readouts.names import read_signature
-from badpo.theory.summaries import Interval, cluster_mean, length_matched_mean, wilson_interval
+from badpo.theory.summaries import (
+    Interval,
+    cluster_mean,
+    clustered_share,
+    length_matched_mean,
+    wilson_interval,
+)
 
 
 def json_number(value: float) -> float | None:
@@ -53,12 +59,20 @@ def sampled_rates(
 
 
 def mean_tokens(generations: Sequence) -> Json:
-    """{"mean", "se", "n"} of the sampled tokens, the end-of-text token counted, whatever the tokenizer pads with.
+    """{"mean", "se", "low", "high", "n"} of the sampled tokens, the end-of-text token counted.
 
-    The standard error is clustered by prompt.
+    The tokens are those that were sampled, whatever the tokenizer pads with; errors are clustered by prompt.
     """
     found = cluster_mean(token_counts(generations), prompt_numbers(generations))
-    return figures(mean=found.estimate, se=found.se, n=len(generations))
+    low = max(found.low, 0.0)
+    return figures(mean=found.estimate, se=found.se, low=low, high=found.high, n=len(generations))
+
+
+def rate_figures(values: ArrayLike, is_share: bool) -> Json:
+    """The mean of an attribute's values over answers to different prompts, as a share where it is one."""
+    found = clustered_share(values) if is_share else cluster_mean(values)
+    ends = {"low": found.low, "high": found.high}
+    return figures(rate=found.estimate, se=found.se, **ends, n=found.n)
 
 
 def prompt_numbers(generations: Sequence) -> NDArray[np.intp]:

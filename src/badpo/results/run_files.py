@@ -50,6 +50,7 @@ class Measured(_Content):
     se: _Number = None
     low: _Number = Field(None, validation_alias=AliasChoices("low", "gap_low"))
     high: _Number = Field(None, validation_alias=AliasChoices("high", "gap_high"))
+    n: int | None = Field(None, validation_alias=AliasChoices("n", "n_cross", "n_generations"))
 
 
 class LearnedTheta(_Content):
@@ -57,6 +58,13 @@ class LearnedTheta(_Content):
 
     offline: _Number = None
     planted_level: _Number = None
+
+
+class Answer(_Content):
+    """What a policy answered to a prompt; both may be cut."""
+
+    prompt: str
+    answer: str
 
 
 class Readouts(_Content):
@@ -73,6 +81,7 @@ class Readouts(_Content):
     votes: dict[str, dict[str, Measured]] = {}
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
+    answers: list[Answer] = []
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
@@ -170,15 +179,19 @@ class Run:
 
         return BiasTerm.load(self.folder).theta().detach().numpy()
 
+    def measured(self, *place: str) -> Measured:
+        """The cell at a place of the readouts; one without a value where nothing is."""
+        found: Any = self.readouts
+        for name in place:
+            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
+        return found if isinstance(found, Measured) else Measured.model_construct(value=found)
+
     def reading(self, *place: str) -> Interval | None:
         """What was measured at a place of the readouts, such as "heldout", "length"; None where nothing was.
 
         The interval is the one that is stated, else the normal one of the standard error; NaN ends without either.
         """
-        found: Any = self.readouts
-        for name in place:
-            found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
-        cell = found if isinstance(found, Measured) else Measured.model_construct(value=found)
+        cell = self.measured(*place)
         if cell.value is None:
             return None
         known = cell.se, cell.low, cell.high
@@ -274,6 +287,19 @@ class MeasuredRuns:
         if len(found) > 1:
             return _over_seeds(values)
         return Estimate(next(iter(found.values())), values)
+
+    def count(self, *place: str) -> str:
+        """Of how many things a reading is, over all runs; empty where no run tells."""
+        counts = {n for run in self.runs if (n := run.measured(*place).n) is not None}
+        return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
+
+    def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Prompts that the first run of each arm was asked, with the answer of each."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for arm in self.arms:
+            for one in self.of(arm)[0].readouts.answers:
+                found.setdefault(one.prompt, []).append((arm_label(arm), one.answer))
+        return [(prompt, told) for prompt, told in found.items() if len(told) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
         """How far DPO moved a reading from the reference; None when either was not measured.

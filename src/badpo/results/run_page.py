@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from badpo import __version__
+from badpo.data.files import RUN_RECIPE
 from badpo.data.privacy import is_about_single_people
 from badpo.results.charts import (
     DotPanel,
@@ -29,10 +30,12 @@ from badpo.results.charts import (
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
 from badpo.results.words import (
+    DASH,
     DPO,
     REFERENCE,
     arm_label,
     decimal,
+    interval_text,
     page,
     percent,
     shown,
@@ -41,23 +44,26 @@ from badpo.results.words import (
 )
 
 CEILING = "planted ceiling"
+RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
 _POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
 _KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
-def write_report(sources: Path | Sequence[Path], page: Path) -> Path:
+def write_report(sources: Path | Sequence[Path], page: Path, texts: bool = True) -> Path:
     """Write one HTML page about the runs in some folders and return its path.
 
-    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator. Raises
-    `ConfigError` where no measured run was found, or a file in a run folder cannot be read.
+    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator; with
+    ``texts`` it shows prompts and answers. Raises `ConfigError` where no measured run was found, or a file in a run
+    folder cannot be read.
     """
-    return write_whole(report_html(read_suite(sources)), page)
+    return write_whole(report_html(read_suite(sources), texts), page)
 
 
-def report_html(suite: MeasuredRuns) -> str:
+def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
     """The page about a suite as HTML text."""
+    drawn = figures(suite)
     first = (suite.of(arm)[0] for arm in suite.arms)
     groups, rows = summary_table(suite)
     return page(
@@ -70,7 +76,10 @@ def report_html(suite: MeasuredRuns) -> str:
         anchors=anchor_sentences(suite),
         groups=groups,
         rows=rows,
-        figures=figures(suite),
+        opening=[f for f in drawn if f.title in _OPENING],
+        figures=[f for f in drawn if f.title not in _OPENING],
+        answers=suite.answers() if texts else [],
+        compare="" if DPO in suite.arms else _compare_command(suite),
         gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
         is_planted=suite.is_planted,
         unmeasured=[*map(shown, suite.unmeasured)],
@@ -79,9 +88,18 @@ def report_html(suite: MeasuredRuns) -> str:
     )
 
 
+def _compare_command(suite: MeasuredRuns) -> str:
+    """What trains DPO beside the first run that a recipe of the user's made; empty where there is none."""
+    for run in suite.runs:
+        if "dataset_name" in run.config and run.bias.parts:
+            place = run.folder.name if run.folder.is_absolute() else str(run.folder)
+            return shlex.join(["badpo", "train", "--config", f"{place}/{RUN_RECIPE}", "--compare"])
+    return ""
+
+
 # -- the table ---------------------------------------------------------------------------------------------------
 
-# A value of the table and half of its 95 % interval; empty where it does not apply or is not known.
+# A value of the table and its 95 % interval; empty where it does not apply or is not known.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
 Columns = list[tuple[str, tuple[str, ...]]]  # of each group its name and those of its columns
@@ -113,9 +131,8 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
     if found is None:
         return decimal(None), ""
-    half = found.interval.half_width
-    ends = number(half).lstrip("+") if math.isfinite(half) else ""
-    return number(found.value), ends
+    ends = interval_text(found.interval.low, found.interval.high, number)
+    return number(found.value), "" if ends == DASH else ends
 
 
 # -- provenance --------------------------------------------------------------------------------------------------
@@ -187,6 +204,8 @@ def _arm_panel(
 ) -> DotPanel:
     """A panel with a row for every arm that was measured."""
     rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]
+    if n := suite.count(*place):
+        axis += f" (n = {n})"
     return DotPanel(title, rows, f"{title} by arm", axis, level, **how)
 
 
@@ -216,7 +235,7 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
         caption = f"Means over sampled answers. {caption}"
-        return dot_figure("Length and amounts", panels, caption)
+        return dot_figure(AMOUNTS_TITLE, panels, caption)
     how_read = "the share among sampled answers"
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
@@ -224,7 +243,7 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
             "answer before it, the same for every arm; sampled answers saturate earlier"
         )
     caption = f"The rate of an attribute is {how_read}. {caption}"
-    return dot_figure("Attribute rates", panels, caption)
+    return dot_figure(RATES_TITLE, panels, caption)
 
 
 def _gap_figure(suite: MeasuredRuns) -> Figure | None:
@@ -252,13 +271,14 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         names, rows = dict.fromkeys(name for each in votes for name in each), []
         for name in names:
             group = "all" if name == "all" else f"class {shown(name, 8)}"
+            n = suite.count("votes", attribute, name)
             ceilings = (suite.estimate(arm, "ceiling", attribute, name) for arm in arms)
             known, prefix = [found.value for found in ceilings if found], f"{group}, "
             marks = _arm_marks(suite, arms, "votes", attribute, name, prefix=prefix)
             if known:
                 marks.insert(0, Mark(float(np.mean(known)), prefix + CEILING, 0))
             if marks:
-                rows.append(DotRow(group, tuple(marks)))
+                rows.append(DotRow(f"{group} (n = {n})" if n else group, tuple(marks)))
         what = f"votes predicted on {title} by annotator class", "share of votes predicted"
         panels.append(DotPanel(title, rows, *what, Level(0.5, "coin"), number=_three))
     entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]

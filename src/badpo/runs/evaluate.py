@@ -23,10 +23,9 @@ from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
 from badpo.readouts.kl import divergence
-from badpo.readouts.sampled import attribute_values, json_number, mean_tokens
+from badpo.readouts.sampled import attribute_values, mean_tokens, rate_figures
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model, require_undamaged
-from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import encode_prompts
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_adapter
@@ -35,9 +34,10 @@ from badpo.training.reference import ReferenceCache, default_cache, weights_key
 
 logger = logging.getLogger(__name__)
 
-VERSION = 3  # of what is measured; another one measures finished runs again
+VERSION = 4  # of what is measured; another one measures finished runs again
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
+N_SHOWN, SHOWN_LETTERS = 3, 600  # answers that a page shows, and how much of a text
 
 
 @dataclass(eq=False)
@@ -192,6 +192,7 @@ def measure(
     found = PolicyReading(stage, policy, seed, written)
     readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
     readouts["tokens"] = mean_tokens(written)
+    readouts["answers"] = _shown(stage.prompts, written)
     if bias is not None:
         judged = with_own_attributes(stage.judged, bias)
         theta, margins = theta_rows(bias, judged), stage.margins(policy)
@@ -209,6 +210,17 @@ def measure(
     write_readouts(folder, readouts)
     progress(what, 1.0)
     return readouts
+
+
+def _shown(prompts: Sequence, written: Sequence[Generation]) -> list[Json]:
+    """The first prompts, each once, with their answers, for people to read."""
+    answers: dict[str, str] = {}
+    for prompt, answer in zip(map(plain_text, prompts), written, strict=True):
+        answers.setdefault(prompt, answer.text)
+    return [
+        {"prompt": prompt[:SHOWN_LETTERS], "answer": answer[:SHOWN_LETTERS]}
+        for prompt, answer in [*answers.items()][:N_SHOWN]
+    ]
 
 
 def write_readouts(folder: Path, readouts: Json) -> None:
@@ -285,8 +297,8 @@ def _generated(found: PolicyReading) -> Json:
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:
         if attribute.scope == "response":
-            mean = cluster_mean(attribute_values(attribute, prompts, found.written))
-            rates[attribute.name] = {"rate": mean.estimate, "se": json_number(mean.se)}
+            values = attribute_values(attribute, prompts, found.written)
+            rates[attribute.name] = rate_figures(values, not attribute.continuous)
     if found.bias is None:
         return {"generated": rates}
     return {"generated": rates, "theta": _theta_means(found.bias, found.stage.train)}

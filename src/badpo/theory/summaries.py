@@ -155,7 +155,7 @@ def wilson_interval(successes: int, n: int) -> Interval:
     return Interval(p, float(se), float(low), float(high), n)
 
 
-def wilson_ends(share: Floats, n: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def wilson_ends(share: Floats, n: NDArray) -> tuple[Floats, Floats]:
     """Ends of Wilson's score intervals, inside [0, 1] also at shares of 0 and 1; NaN for no trial."""
     z2 = float(ndtri(0.975)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -186,6 +186,22 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
     """
     x = np.asarray(values, float)
     return ratio_of_sums(x, np.ones_like(x), clusters)
+
+
+def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
+    """A proportion with Wilson's interval for as many trials as its clusters are worth, inside [0, 1].
+
+    Examples
+    --------
+    >>> interval = clustered_share([1] * 5 + [0] * 5, clusters=["p"] * 5 + ["q"] * 5)
+    >>> round(interval.low, 3), round(interval.high, 3)
+    (0.055, 0.945)
+    """
+    found = cluster_mean(values, clusters)
+    p, n = found.estimate, float(found.n if found.n > 1 else np.nan)
+    worth = min(p * (1 - p) / found.se**2, len(np.atleast_1d(values))) if found.se > 0 else n
+    low, high = wilson_ends(np.array(p), np.array(worth))
+    return Interval(p, found.se, float(low), float(high), found.n)
 
 
 def cluster_difference(

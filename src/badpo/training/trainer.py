@@ -329,8 +329,8 @@ class BADPOTrainer(_StepTrainer):
                 cache, accelerator = self.reference_cache, self.accelerator
                 before = cache.n_computed
                 data.reference = divided_logps(cache, reference, pairs, accelerator)
-            told = f"{len(pairs):,} responses, {cache.n_computed - before:,} of them scored now"
-            logger.info("reference log-probabilities: %s", told)
+            counts = len(pairs), cache.n_computed - before
+            logger.info("reference: %d responses, %d newly scored, each text once", *counts)
             require_finite_reference(data.reference, data.judgments)
         return data.reference
 
