@@ -31,7 +31,7 @@ def test_readouts_are_written_and_returned(run):
     text = (run / "readouts.json").read_text()
     assert json.loads(text) == readouts
     assert "NaN" not in text and "Infinity" not in text
-    own = {"heldout", "votes", "tokens", "generated", "kl", "theta"}
+    own = {"heldout", "votes", "tokens", "generated", "kl", "theta", "answers"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
     held_out = read_judgments(recipe(run.parents[1]))[1]

@@ -278,7 +278,8 @@ def train(
     if is_first_process():
         folders = "\n".join(map(str, (folder, *beside)))
         next_one = f"next: badpo evaluate {folder.parent if beside else folder}"
-        tell(as_json, {"run": folder, "compared": beside}, f"{folders}\n{next_one}")
+        told = {"run": folder} | ({"compared": beside} if beside else {})
+        tell(as_json, told, f"{folders}\n{next_one}")
 
 
 @app.command()

@@ -135,7 +135,8 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
     for value in (rate, reference):
         if np.any((value < 0) | (value > 1)):
             raise ValueError("a rate lies between 0 and 1")
-    return logit(rate) - logit(reference)
+    with np.errstate(invalid="ignore"):  # two rates of 0 are no distance apart that is known
+        return logit(rate) - logit(reference)
 
 
 def wilson_interval(successes: int, n: int) -> Interval:
