@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 
 import badpo
-from badpo.cli.options import parsed_attribute
+from badpo.cli.options import parsed_attribute, terminal_progress
 from badpo.data.problems import ConfigError, DataError, Problem
 from tests.public_face import commands
 from tests.public_face import invoke as run
@@ -141,6 +142,31 @@ def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, f
     assert run("check", EXAMPLE).exit_code == 130
 
 
+def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
+    monkeypatch.setattr("badpo.cli.votes.locked", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(sys, "argv", ["badpo", "audit", "my votes.csv"])
+    result = run("audit", EXAMPLE)
+    told = "stopped; nothing was written; start again with: badpo audit 'my votes.csv'\n"
+    assert (result.exit_code, result.stderr) == (130, told)
+
+
+def test_a_pipe_is_told_what_is_done_while_it_is_done(monkeypatch, capsys):
+    monkeypatch.setattr("badpo.cli.options.SECONDS_A_LINE", 0.05)
+    with terminal_progress(False) as progress:
+        for share in (0.0, 0.25):
+            progress("reading", share)
+            time.sleep(0.15)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 4 and lines[0].endswith(" s  reading") and lines[-1].endswith("reading  25 %")
+
+
+def test_runs_that_are_not_there_are_told_before_torch_is_loaded(tmp_path):
+    called = "from typer.testing import CliRunner\nfrom badpo.cli.main import app\nimport sys\n"
+    called += f"found = CliRunner().invoke(app, ['evaluate', {str(tmp_path / 'none')!r}])\n"
+    told = python("-c", called + "print(found.exit_code, 'torch' in sys.modules, found.stderr)")
+    assert told.startswith("2 False ") and "is not a folder; name run folders or a folder of run" in told
+
+
 def test_attributes_list_shows_every_attribute():
     from badpo.attributes import ATTRIBUTES
 
@@ -174,7 +200,10 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     expected = {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
     expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
     assert {key: recipe.training[key] for key in expected} == expected
-    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"] == (True, ["code"])
+    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"][:2] == (
+        True,
+        ["code"],
+    )
     assert (recipe.model.use_peft, recipe.model.trust_remote_code) == (True, False)
     assert "dataset_num_proc" in result.stderr and str(tmp_path / "pooled-s7") in result.stdout
     monkeypatch.chdir(ROOT)

@@ -113,7 +113,7 @@ def test_train_evaluate_and_report(tmp_path):
     assert (unmeasured.exit_code, page.exists()) == (2, False)
     assert "run `badpo evaluate` on them first" in unmeasured.stderr
 
-    measured = badpo("evaluate", *folders, "--json")
+    measured = badpo("evaluate", runs, "--json")
     assert measured.exit_code == 0, measured.stderr
     assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
     assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
@@ -125,3 +125,8 @@ def test_train_evaluate_and_report(tmp_path):
     reported = badpo("report", runs, "--out", page, "--json")
     assert json.loads(reported.stdout) == {"report": str(page)}
     assert "pooled" in page.read_text() and "length" in page.read_text()
+    question = json.loads((folders[0] / "readouts.json").read_text())["answers"][0]["prompt"]
+    assert "badpo train --config pooled-s3/config.yaml --compare</code> trains" in page.read_text()
+    assert question in page.read_text()
+    assert badpo("report", runs, "--out", page, "--no-texts").exit_code == 0
+    assert question not in page.read_text()

@@ -164,6 +164,18 @@ def test_an_objective_is_a_name_or_a_block(tmp_path):
     assert read(tmp_path, RECIPE, changed).objective == {"name": "discounted_tail", "alpha": 0.5}
 
 
+def test_a_baseline_has_its_objective_and_no_theta_and_all_else_alike(tmp_path):
+    compared = "bias: {variant: pooled, warm_start: offline}\ncompare: [dpo, {name: discounted_tail, alpha: 0.5}]\n"
+    recipe = read(tmp_path, RECIPE.split("bias:")[0] + compared)
+    plain, tail = recipe.baselines
+    assert plain.objective == {} and tail.objective == {"name": "discounted_tail", "alpha": 0.5}
+    for one in recipe.baselines:
+        assert (one.training["bias"], one.training["warm_start"], one.baselines) == ("none", "zero", [])
+        assert one.attributes == recipe.attributes and one.data == recipe.data
+    named = {flag: read(tmp_path, RECIPE, {"compare": flag}).baselines for flag in (True, False, "dpo")}
+    assert [[b.training["bias"] for b in found] for found in named.values()] == [["none"], [], ["none"]]
+
+
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 
@@ -177,6 +189,7 @@ held_out: 1.0 -> E202 held_out is 1.0:
 dtype: int8 -> E202 dtype is 'int8': input should be 'auto', 'float32',
 winners: left -> E202 winners is 'left':
 objective: em_dpo -> E202 unknown objective "em_dpo".
+compare: [dop] -> E202 unknown objective "dop". Did you mean "dpo"?
 objective: {alpha: 1} -> E202 objective is {'alpha': 1}; it must be a block with a name
 num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the processes: `accelerate launch
 accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
