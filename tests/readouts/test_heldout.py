@@ -88,6 +88,8 @@ def test_prediction_and_difference_by_hand():
     # logits: +(-1+2) = 1; +(-1-4) = -5; -(-1-1) = 2; the fourth does not differ; +(1+2) = 3
     nll = np.log1p(np.exp([-1.0, 5.0, -2.0, -3.0]))
     right, more = (cluster_mean(each, list("pppq")) for each in ([1, 0, 1, 1], [1, 0, 0, 0]))
+    ends = {end: found["all"].pop(end) for end in ("low", "high")}
+    assert 0 < ends["low"] < 3 / 4 < ends["high"] < 1
     assert found["all"] == pytest.approx({"accuracy": 3 / 4, "n": 4, "se": right.se, "nll": nll.mean()})
     assert set(found) == {"all"}  # a class of one person is that person
     # without theta: -1, -1, 1, 1

@@ -40,7 +40,9 @@ def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
     assert (found["mean"], found["n"]) == (5.0, 3)
     assert found["se"] == pytest.approx(np.std([2, 4, 9], ddof=1) / np.sqrt(3))
     assert (often["mean"], often["n"]) == (5.0, 60) and often["se"] == pytest.approx(found["se"])
-    assert mean_tokens(answers[:1]) == {"mean": 2.0, "se": None, "n": 1}
+    unknown = dict.fromkeys(("se", "low", "high"))
+    assert mean_tokens(answers[:1]) == {"mean": 2.0, "n": 1, **unknown}
+    assert mean_tokens(answers[:2])["low"] == 0  # of two lengths the interval reaches below nothing
 
 
 def test_attribute_values_pass_the_prompt():
