@@ -165,7 +165,9 @@ class AuditResult:
 
     def _repr_html_(self) -> str:
         """The page in a frame of its own, so that its style does not touch the notebook's."""
-        page = html.escape(self._html(), quote=True)
+        # there a link of the page leads into the page, and not to the notebook
+        inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
+        page = html.escape(inside, quote=True)
         return (
             f'<iframe sandbox srcdoc="{page}" title="annotator audit" '
             f'style="width:100%;height:{_NOTEBOOK_HEIGHT}px;border:0"></iframe>'
