@@ -145,10 +145,10 @@ class AuditResult:
         rows = {row["name"]: row | self.pool.get(row["name"], {}) for row in self.summary["attributes"]}
         row = rows.get(name, {})
         figures = [key for key, value in row.items() if not isinstance(value, bool | str | list | dict)]
-        for given, known in ((name, [*rows]), (figure, figures)):
+        for given, known in ((name, rows), (figure, figures)):
             if given not in known:
-                there = ", ".join(known)
-                raise ConfigError(f'bound "{text}": there is no {given}; there are {there}')
+                there = f"there is no {given}; there are {', '.join(known)}"
+                raise ConfigError(f'bound "{text}": {there}')
         value, ends = row[figure], row.get(f"{figure}_ci")
         if figure == "log_odds":
             ends = row["ci_low"], row["ci_high"]

@@ -239,16 +239,9 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
         won = sign[(comparison == best) & (toward == way)].sum() >= 0
         prompt, a, b = (_few_words(texts[i]) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
-        row = {
-            "attribute": name,
-            "prompt": prompt,
-            "chosen": a if won else b,
-            "other": b if won else a,
-            "carries": way > 0,
-            "n_votes": n_votes,
-            "n_chosen": int(n_votes + ahead[best]) // 2,
-        }
-        rows.append(row)
+        row: Json = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
+        row["chosen"], row["other"] = (a, b) if won else (b, a)
+        rows.append(row | {"n_chosen": int(n_votes + ahead[best]) // 2})
     return rows
 
 

@@ -30,7 +30,6 @@ from badpo.results.charts import DotPanel, DotRow, Figure, Level, Mark, class_st
 from badpo.results.words import (
     DASH,
     LONGEST,
-    attribute_label,
     cleaned,
     count_text,
     decimal,
@@ -67,18 +66,16 @@ def audit_html(summary: Json, pairs: Sequence[Json] = ()) -> str:
     ``pairs`` are telling pairs of answers; with them the page holds words of the table, which it says.
     """
     found = shareable(summary)
-    labels = audit_labels(found)
     told = [pair for pair in pairs if pair["attribute"] not in found["withheld"]]
-    examples = pair_sentences(found, told)
     return page(
         "audit",
         **found,
         name=shown(found["data"]["source"]),
         fewest=FEWEST_ANNOTATORS,
-        labels=labels,
+        labels=audit_labels(found),
         verdicts=audit_verdicts(found),
         leans=lean_figure(found),
-        examples={labels[name]: example for name, example in examples.items()},
+        examples=pair_sentences(found, told),
         figures=[*filter(None, (class_figure(found), model_figure(found)))],
         care=care_sentence(found),
         worth=worth_sentences(found),
@@ -247,7 +244,7 @@ def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
 
 
 def _telling_checks(checks: Json, data: Json) -> Json:
-    care, anchors, assignment = (checks[name] for name in ("care", "anchors", "assignment"))
+    care, anchors = checks["care"], checks["anchors"]
     # one group, or more: how many more is known from the warning
     groups = {}
     for name, graph in checks["components"]["informative"].items():
@@ -260,7 +257,6 @@ def _telling_checks(checks: Json, data: Json) -> Json:
         if is_about_few(care["n_told"], data["n_people"] and max(n_people, 1)):
             care = {**care, "spread": None}
     return {
-        "assignment": assignment and {"p_value": assignment["p_value"]},
         "estimator": {name: checks["estimator"][name] for name in ("quality", "why")},
         "groups": groups,
         "anchors": anchors and {"n": anchors["n"]},
@@ -332,29 +328,25 @@ def _around_zero(panel: DotPanel) -> DotPanel:
 
 def lean_figure(summary: Json) -> Figure | None:
     """How often the side with each attribute wins, with its interval; None where no votes tell."""
-    rows, configs = [], {config["name"]: config for config in summary["settings"]["attributes"]}
+    rows, labels = [], audit_labels(summary)
     for row in summary["attributes"]:
-        if not row["n_cross"] or row["carrier_wins"] is None:
+        name, share = labels[row["name"]], row["carrier_wins"]
+        if not row["n_cross"] or share is None:
             continue
-        name, share = attribute_label(row["name"], configs[row["name"]]), row["carrier_wins"]
         kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
-        log_odds = (row[f"{kind}{end}"] for end in ("low", "high"))
-        ends = (share if end is None else expit(end) for end in log_odds)
-        low, high = (100 * float(end) for end in ends)
+        ends = row[f"{kind}low"], row[f"{kind}high"]
+        low, high = (100 * float(share if end is None else expit(end)) for end in ends)
         mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high)
-        told = f"{decimal(low, 0)} to {_percent(high)}, n = {count_text(row['n_cross'])}"
+        told = f"{decimal(low, 0)} to {percent(high / 100)}, n = {count_text(row['n_cross'])}"
         rows.append(DotRow(f"{name}: {told}", (mark,)))
-    what = "share of votes for the side with each attribute", "% of the votes won by the side with it"
-    panel = DotPanel("", rows, *what, Level(50.0, "no lean"), (0.0, 100.0), _percent)
+    axis, level = "% of the votes won by the side with it", Level(50.0, "no lean")
+    told, ends = "share of votes for the side with each attribute", (0.0, 100.0)
+    panel = DotPanel("", rows, told, axis, level, ends, lambda value: percent(value / 100))
     caption = (
         "Of the n votes whose sides differ, the share that the side with the attribute, or with more of it, won; its "
         "95 % interval is clustered by prompt. A hollow mark: no lean is sure."
     )
     return dot_figure("Which side wins", [panel], caption)
-
-
-def _percent(value: float) -> str:
-    return percent(value / 100)
 
 
 def class_figure(summary: Json) -> Figure | None:
@@ -484,9 +476,9 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate(rows, colalign=aligned, **how)
     parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
-    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
+    for verdict in audit_verdicts(summary):
         told = [f"{term}: {sentence}" for term, sentence in verdict.sentences]
-        if example := examples.get(row["name"]):
+        if example := examples.get(verdict.title):
             told.insert(1, f"Example: {example}")
         parts.append(_part(verdict.title, [verdict.finding, *told]))
     if care := care_sentence(summary):

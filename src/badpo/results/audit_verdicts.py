@@ -182,14 +182,15 @@ def _finding(row: Json, label: str, toward: str) -> str:
 
 
 def pair_sentences(summary: Json, pairs: Sequence[Json], exact: bool = False) -> dict[str, str]:
-    """For each attribute two answers of the table, and which of them the votes chose; ``exact``: how many did."""
+    """By label two answers that differ in an attribute, and which of them the votes chose; ``exact``: how many did."""
     configs, told = {one["name"]: one for one in summary["settings"]["attributes"]}, {}
+    labels = audit_labels(summary)
     for pair in pairs:
         name, way = pair["attribute"], "for" if pair["carries"] else "against"
         side = built_in_of(configs[name]).toward or "the side that has more of it"
         most = f"{pair['n_chosen']} of {pair['n_votes']} votes" if exact else "most votes"
         chosen, other, prompt = (f"\u201c{pair[part]}\u201d" for part in ("chosen", "other", "prompt"))
-        told[name] = f"Asked {prompt}, {most} were {way} {side}: {chosen} over {other}"
+        told[labels[name]] = f"Asked {prompt}, {most} were {way} {side}: {chosen} over {other}"
     return told
 
 
