@@ -342,10 +342,7 @@ def lean_figure(summary: Json) -> Figure | None:
     axis, level = "% of the votes won by the side with it", Level(50.0, "no lean")
     told, ends = "share of votes for the side with each attribute", (0.0, 100.0)
     panel = DotPanel("", rows, told, axis, level, ends, lambda value: percent(value / 100))
-    caption = (
-        "Of the n votes whose sides differ, the share that the side with the attribute, or with more of it, won; its "
-        "95 % interval is clustered by prompt. A hollow mark: no lean is sure."
-    )
+    caption = "Of the n votes whose sides differ; 95 % intervals, clustered by prompt. Hollow: not sure."
     return dot_figure("Which side wins", [panel], caption)
 
 
