@@ -109,19 +109,17 @@ def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, t
         ("length.tau>-1", "length.tau>-1: tau is"),
         ("length.level>-99", None),
         ("width.tau>1", 'bound "width.tau>1": there is no width; there are length'),
-        ("length.width>1", "there is no width; there are n_annotators,"),
-        ("length>1", 'write it as in "length.log_odds>0.7"'),
+        ("length.width>1", 'bound "length.width>1": there is no width; there are n_annotators, '),
+        ("length>1", 'bound "length>1": write it as in "length.log_odds>0.7"'),
     ],
 )
 def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
-    if told and "there " in told or "write" in (told or ""):
-        with pytest.raises(ConfigError) as error:
-            result.beyond([bound])
-        assert told in str(error.value)
-    else:
-        value = result.attributes["log_odds"][0]
-        passed = result.beyond(["length.log_odds>99", bound])
-        assert [found.startswith(told.format(value)) for found in passed] == [True] * (told is not None)
+    try:
+        said = result.beyond(["length.log_odds>99", bound])
+    except ConfigError as error:
+        said = [str(error)]
+    value = result.attributes["log_odds"][0]
+    assert [one.startswith(told.format(value)) for one in said] == [True] * (told is not None)
 
 
 def test_log_odds_of_votes_that_all_went_one_way_pass_any_bound(result):
