@@ -70,8 +70,8 @@ def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
 
 def test_check_maps_columns_and_translates_winners(tmp_path):
     path, frame = tmp_path / "votes.csv", pd.read_csv(EXAMPLE).rename(columns={"annotator": "who"})
-    frame.replace({"winner": {"a": "left", "b": "right"}}).to_csv(path, index=False)
-    winners = ("--winner", "left=a", "--winner", "right=b", "--winner", "tie=tie")
+    frame.replace({"winner": {"a": "won", "b": "lost"}}).to_csv(path, index=False)
+    winners = ("--winner", "won=a", "--winner", "lost=b", "--winner", "tie=tie")
     found = json.loads(run("check", path, "--column", "annotator=who", *winners, "--json").stdout)
     assert (found["annotators"], found["judgments"], found["errors"]) == (7, 158, 0)
     assert [problem["code"] for problem in found["problems"]] and run("check", path).exit_code == 3

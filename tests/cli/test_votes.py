@@ -115,7 +115,6 @@ def test_hostile_texts_do_nothing_in_the_page_and_in_the_spreadsheet(table, tmp_
     [
         (("--attribute", "emoji"), DATA, "E120"),
         (("--attribute", "length", "--fdr", 2), USAGE, "fdr"),
-        ((), USAGE, "--attribute length"),
     ],
 )
 def test_what_is_refused(table, tmp_path, arguments, code, message):
@@ -123,6 +122,31 @@ def test_what_is_refused(table, tmp_path, arguments, code, message):
     assert result.exit_code == code, result.output
     assert message in result.stderr and "Traceback" not in result.stderr
     assert not folder.exists()
+
+
+def test_a_table_alone_is_audited_and_what_never_differs_is_left_out(table, tmp_path):
+    result, folder = audited(table.assign(shown_first="a"), tmp_path)
+    assert result.exit_code == OK, result.output
+    found = summary_of(folder)
+    assert [row["name"] for row in found["attributes"]] == ["length", "position"]
+    (left_out,) = [row for row in found["warnings"] if row["code"] == "W120"]
+    assert "markdown" in left_out["where"] and {"fix", "shown"}.isdisjoint(left_out)
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_a_remedy_is_a_command_that_works(table, tmp_path):
+    theirs = table.rename(columns={"winner": "who won"})
+    theirs["who won"] = theirs["who won"].map({"a": "0", "b": "1"})
+    result, folder = audited(theirs, tmp_path, "--attribute", "length", "--json")
+    told = json.loads(result.stdout)
+    assert result.exit_code == told["exit_code"] == DATA and not folder.exists()
+    assert {"code", "where", "remedy", "flags"} <= {*told["problems"][0]}
+    shares = []
+    for command in told["commands"]:
+        again = run(*shlex.split(command)[1:])
+        assert again.exit_code == OK, again.output
+        shares.append(summary_of(folder)["attributes"][0]["carrier_wins"])
+    assert sum(shares) == pytest.approx(1) and told["as_read"]
 
 
 def test_watch_counts_what_is_new(table, tmp_path):
@@ -194,3 +218,14 @@ def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
         assert run(*shlex.split(command)[1:]).output == output
     again = run("forget", "7", "--data", "judgments.parquet")
     assert (again.exit_code, "another spelling of the id" in again.output) == (DATA, True)
+
+
+def test_an_import_knows_who_voted_or_asks(table, tmp_path):
+    (nobody := table.drop(columns=["annotator", "annotator_class"])).to_csv(tmp_path / "votes.csv")
+    refused = run("import", tmp_path / "votes.csv", "--out", tmp_path / "j.parquet")
+    assert refused.exit_code == DATA and "E110" in refused.stderr
+    (command,) = [line for line in refused.stderr.splitlines() if line.strip().startswith("badpo ")]
+    assert run(*shlex.split(command)[1:]).exit_code == OK and "--annotators none" in command
+    nobody.assign(worker_id=table["annotator"]).to_csv(tmp_path / "votes.csv")
+    out = run("import", tmp_path / "votes.csv", "--out", tmp_path / "k.parquet", "--json")
+    assert json.loads(out.stdout)["annotators"] == 6

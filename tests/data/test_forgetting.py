@@ -99,11 +99,11 @@ def test_any_csv_ends_as_if_they_had_never_voted(end, mark, tmp_path):
 
 def test_the_pseudonym_finds_a_raw_table_and_what_is_beside_it_by_any_name_of_the_column(tmp_path):
     path = tmp_path / "votes.csv"
-    path.write_text(HEADER.replace("annotator", "worker_id") + "p,b,c,b,ann-1\np,b,c,b,ann-2\n")
+    path.write_text(HEADER.replace("annotator", "worker_mail") + "p,b,c,b,ann-1\np,b,c,b,ann-2\n")
     shutil.copy(path, tmp_path / "votes.csv.bak")
-    with pytest.raises(DataError, match='columns={"annotator": "worker_id"}'):
+    with pytest.raises(DataError, match="worker_mail looks like it"):
         forget("ann-2", data=[path])
-    gone, left = forget(pseudonyms(["ann-2"])[0], data=[path], column="worker_id")
+    gone, left = forget(pseudonyms(["ann-2"])[0], data=[path], column="worker_mail")
     assert gone.what == "1 judgment" and left.path.name == "votes.csv.bak" and not left.goes
 
 

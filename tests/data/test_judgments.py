@@ -67,6 +67,12 @@ def test_a_b_table_and_the_same_votes_as_chosen_and_rejected():
         ("abc", "abcd", "ab"),
         (" a", " b", ""),
         ([Q, X, Q, X], [Q, X, Q, Y], [Q, X, Q]),
+        # where turns are marked, answers that begin alike do not lose their beginning
+        (
+            "\n\nHuman: hi\n\nAssistant: I do",
+            "\n\nHuman: hi\n\nAssistant: I am",
+            "\n\nHuman: hi\n\nAssistant:",
+        ),
         *(("same", "same", "sam"), ([Q], [Q], []), ("", "", "")),  # no response comes out empty
     ],
 )
@@ -100,10 +106,12 @@ def test_chat_and_implicit_prompts_are_read():
 
 
 def test_no_annotator_column_is_one_annotator():
-    judgments = Judgments.read([{"prompt": "?", "chosen": "so", "rejected": "no", "worker_id": "7"}])
+    row = {"prompt": "?", "chosen": "so", "rejected": "no"}
+    judgments = Judgments.read([row | {"worker_mail": "7"}])
     assert not judgments.has_identities and codes(judgments) == ["W110"]
     assert judgments.annotators["pseudonym"].tolist() == ["everyone"]
-    assert 'columns={"annotator": "worker_id"}' in judgments.findings[0].remedy
+    assert judgments.findings[0].fix == {"columns": {"annotator": "worker_mail"}}
+    assert Judgments.read([row | {"worker_id": "7"}]).has_identities
 
 
 def test_annotator_classes_and_weights():

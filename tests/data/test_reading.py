@@ -48,7 +48,7 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("response_a", 3, None, "E134", "no response_a"),
         ("response_b", 3, CHAT, "E105", "one response is text and the other"),
         ("winner", 0, None, "E107", "no winner"),
-        ("winner", 0, "left", "E107", 'unknown winner "left"'),
+        ("winner", 0, "lft", "E107", 'unknown winner "lft"'),
         ("winner", 0, 1, "E107", 'unknown winner "1"'),
         ("winner", 1, ["b"], "E107", "winner: a cell is a list"),
         ("annotator", 5, None, "E112", "no annotator"),
@@ -58,7 +58,7 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("comparison_id", 5, None, "E108", "no comparison_id"),
         ("comparison_id", 5, "c0", "E116", "stands for other texts"),
         ("weight", 1, 0.0, "E106", "no number above 0: 8 of 8"),
-        ("shown_first", 1, "left", "E109", 'unknown shown_first "left"'),
+        ("shown_first", 1, "lft", "E109", 'unknown shown_first "lft"'),
         ("shown_first", 1, ["b"], "E109", "shown_first: a cell is a list"),
     ],
 )
@@ -73,7 +73,7 @@ def test_one_bad_cell_is_named(column, row, cell, code, what):
 
 def test_everything_is_reported_in_one_pass():
     table = good(20)
-    for row, column, cell in ((0, "prompt", None), (2, "response_a", 4), (4, "winner", "draw")):
+    for row, column, cell in ((0, "prompt", None), (2, "response_a", 4), (4, "winner", "shrug")):
         table.at[row, column] = cell
     table.at[6, "annotator"], table.at[9, "comparison_id"] = None, "c0"
     table["judgment_id"] = ["j0", "j0", *(f"j{i}" for i in range(2, 20))]
@@ -85,12 +85,12 @@ def test_everything_is_reported_in_one_pass():
 
 def test_rows_columns_files_and_pseudonyms_are_named(tmp_path):
     path = tmp_path / "votes.csv"
-    table = changed("winner", 5, "draw").rename(columns={"winner": "label"})
+    table = changed("winner", 5, "shrug").rename(columns={"winner": "label"})
     table.to_csv(path, index=False)
     (found,) = errors(path, columns={"winner": "label"})
     assert found.where.startswith(f'{path}, column "label", row 6 [ann_')
     assert found.where.endswith("(line 7 of the file)")
-    assert 'winners={"draw": "a", ...}' in found.remedy
+    assert found.fix == {"bad_rows": "drop"}
 
 
 def test_many_rows_are_counted_and_a_few_are_named():
@@ -110,7 +110,7 @@ TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "co
     [
         (good().assign(weight=[0.0, *[1.0] * 7]), {}, "E106", "above 0: 1 of 8"),
         (TEXT_AND_CHAT, {}, "E105", "text in some rows and chat messages in others"),
-        ([{"question": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "share no beginning"),
+        ([{"topic": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "share no beginning"),
         (good().iloc[:0], {}, "E104", "the table has no rows"),
         (good().assign(winner="tie"), {}, "E104", "no vote is left of 8 rows"),
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
@@ -150,3 +150,100 @@ def test_kept_columns_must_be_free_and_choices_known():
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
     with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
         Judgments.read(good(), annotators_missing="mean")
+
+
+# -- what people have in place of our labels -----------------------------------------------------------------------
+
+
+def answered(labels=None, **columns) -> pd.DataFrame:
+    """Two comparisons, each with two votes; every row has one of the labels."""
+    table = good(4).drop(columns=["winner", "comparison_id"])
+    return table.assign(**({} if labels is None else {"winner": labels}), **columns)
+
+
+TEXTS = ["second answer 0", "first answer 0", "first answer 1", "tie"]
+COUNTS = {"votes_a": [2, 0, 0, ""], "votes_b": [1, 0, 0, 1]}
+TICKED = {"Answer.left.on": ["true", "false"] * 2, "Answer.right.on": ["false", "true"] * 2}
+READ = {
+    "1 and 2": (answered(["1", "2", "2", "1"]), [1, -1, -1, 1], "N107"),
+    "left and right": (answered(["left", "right", "same", "left"]), [1, -1, 1], "N107"),
+    "names": (answered(["Response A", "B is better", "A>>B", "[[B]]"]), [1, -1, 1, -1], ""),
+    "sentences": (answered(["I prefer the first one", "both", "second", "tie"]), [1, -1], "N107"),
+    "texts": (answered(TEXTS), [-1, 1, 1], ""),
+    "models": (answered(["x1", "y2", "y2", "x1"], model_a="x1", model_b="y2"), [1, -1, -1, 1], ""),
+    "two ratings": (answered(rating_a=["4,5", "4/5", "2%", "2"], rating_b="3"), [1, 1, -1, -1], "N107"),
+    "stars": (answered(stars_a=["\u2605\u2605", "\u2605"] * 2, stars_b="\u2605"), [1, 1], "N107"),
+    "two ranks": (answered(rank_1=[1, 2, 2, 1], rank_2=[2, 1, 1, 2]), [1, -1, -1, 1], "N107"),
+    "counts": (answered(**COUNTS).drop(columns="annotator"), [1, 1, -1, -1], "N106"),
+    "ticked boxes": (answered(**TICKED), [1, -1, 1, -1], "N106"),
+}
+
+
+@pytest.mark.parametrize(("table", "signs", "code"), READ.values(), ids=READ)
+def test_what_says_who_won_is_read_and_said_where_the_order_alone_tells(table, signs, code):
+    judgments = Judgments.read(table)
+    assert judgments.votes["sign"].tolist() == signs
+    found = {problem.code: problem for problem in judgments.findings}
+    assert {code} - {""} == {"N106", "N107"} & {*found}
+    if code == "N107":
+        assert found["N107"].shown[0].startswith("row 1: ann_")
+        turned = Judgments.read(table, **found["N107"].fix)
+        assert turned.votes["sign"].tolist() == [-sign for sign in signs]
+
+
+UNREAD = {
+    "0 and 1": (answered(["0", "1", "1", "0"]), {"winners": {"0": "a", "1": "b"}}),
+    "-1, 0, 1": (answered(["-1", "0", "1", "1"]), {"winners": {"-1": "a", "0": "tie", "1": "b"}}),
+    "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "a"}}),
+    "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
+    "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
+    "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
+}
+
+
+@pytest.mark.parametrize(("table", "fix"), UNREAD.values(), ids=UNREAD)
+def test_the_direction_is_never_guessed(table, fix):
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    error = caught.value
+    assert error.fix == fix
+    signs = Judgments.read(table, **fix).votes["sign"].tolist()
+    if "winners" in fix:
+        assert error.shown[0].startswith("row ") and "preferred" in error.shown[0]
+        turned = Judgments.read(table, **error.turned).votes["sign"].tolist()
+        assert turned == [-sign for sign in signs]
+
+
+def test_bad_rows_are_dropped_and_counted_by_reason():
+    table = good()
+    table.at[2, "prompt"], table.at[5, "winner"] = None, "shrug"
+    judgments = Judgments.read(table, bad_rows="drop")
+    assert judgments.n_votes == 6 and judgments.votes["row"].tolist() == [0, 1, 3, 4, 6, 7]
+    reasons = judgments.dropped.set_index("reason")["n"].to_dict()
+    assert reasons == {"bad row: no prompt": 1, "bad row: unknown winner": 1}
+
+
+def test_one_column_for_each_annotator():
+    table = good(4)[["prompt", "response_a", "response_b"]].assign(
+        Zoe=["a", "b", None, "a"], Ann=list("bbab")
+    )
+    judgments = Judgments.read(table, layout="wide")
+    assert judgments.n_votes == 7 and judgments.n_annotators == 2
+    assert judgments.votes["row"].tolist() == [0, 0, 1, 1, 2, 3, 3]
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    assert caught.value.fix == {"layout": "wide"} and "Zoe" not in str(caught.value)
+
+
+def test_the_best_of_three_is_one_choice():
+    texts = {"prompt": "p", "annotator": "x"}
+    texts |= {"answer_1": "first", "answer_2": "second", "answer_3": "third"}
+    ranks = ("rank_1", "rank_2", "rank_3")
+    ranked = [texts | dict(zip(ranks, places, strict=True)) for places in ((2, 1, 3), (1, 1, 3))]
+    judgments = Judgments.read(ranked)
+    pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy().tolist()
+    assert pairs == [["first", "second"], ["second", "third"]]
+    assert judgments.votes["sign"].tolist() == [-1, 1]
+    (note,) = [problem for problem in judgments.findings if problem.code == "N106"]
+    assert "1 row without a best answer left out" in note.what
+    assert judgments.dropped["reason"].tolist() == ["no best answer"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +12,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
+from badpo.data.spellings import columns_named
 from badpo.data.tables import (
+    KNOWN,
     Table,
     as_ids,
     as_messages,
@@ -20,7 +24,6 @@ from badpo.data.tables import (
     inert,
     numbered_cells,
     read_table,
-    recognise,
     side_pairs,
     write_csv,
 )
@@ -29,6 +32,7 @@ ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},
     {"prompt": "How?", "chosen": 'He said "yes"\nand left', "rejected": "NA", "annotator": "7"},
 ]
+NO_EXCEL = find_spec("openpyxl") is None
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
@@ -75,12 +79,72 @@ def test_every_object_gives_the_same_cells():
         ("\ufeffa;b;c\r\nWhy?;a, b;\r\n", [{"a": "Why?", "b": "a, b", "c": None}]),
         (f"a,b\n{'x' * 200_000},1\n", [{"a": "x" * 200_000, "b": "1"}]),
         ("a,b\n", []),
+        (
+            "Votes, final\n\nprompt|chosen\nx, y; z|1\nprompt|chosen\n|\n",
+            [{"prompt": "x, y; z", "chosen": "1"}],
+        ),
+        ("prompt;chosen;;\nx;1;;\n", [{"prompt": "x", "chosen": "1"}]),
     ],
-    ids=["semicolons and a byte order mark", "a long cell", "a header alone"],
+    ids=[
+        *("semicolons and a byte order mark", "a long cell", "a header alone"),
+        *("a title, pipes, a repeated header and an empty row", "columns without a name"),
+    ],
 )
 def test_a_csv_is_understood(tmp_path, content, rows):
     (tmp_path / "v.csv").write_bytes(content.encode())
     assert read_table(tmp_path / "v.csv").frame.to_dict("records") == rows
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16", "utf-16-le", "utf-16-be"])
+def test_what_is_no_utf_8_is_read_and_said(tmp_path, encoding):
+    (tmp_path / "v.csv").write_bytes("prompt,chosen\nCaf\u00e9 \u201cx\u201d?,y\n".encode(encoding))
+    table = read_table(tmp_path / "v.csv")
+    assert table.frame["prompt"].tolist() == ["Caf\u00e9 \u201cx\u201d?"]
+    assert f"encoding {encoding}" in table.notes[0].what
+
+
+def test_folders_of_data_sets_are_read_without_the_package(tmp_path):
+    frame = pd.DataFrame(ROWS)
+    (tmp_path / "set" / "train").mkdir(parents=True)
+    (tmp_path / "set" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    state = {"_data_files": [{"filename": "data-0.arrow"}]}
+    (tmp_path / "set" / "train" / "state.json").write_text(json.dumps(state))
+    arrow = pa.Table.from_pandas(frame)
+    with pa.ipc.new_stream(tmp_path / "set" / "train" / "data-0.arrow", arrow.schema) as file:
+        file.write_table(arrow)
+    assert read_table(tmp_path / "set" / "train").frame.to_dict("records") == ROWS
+    assert read_table(tmp_path / "set").frame.to_dict("records") == ROWS
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for i, row in enumerate(ROWS):
+        pd.DataFrame([row]).to_parquet(tmp_path / "hub" / "data" / f"train-{i}-of-2.parquet")
+    assert read_table(tmp_path / "hub").frame.to_dict("records") == ROWS
+    (tmp_path / "hub" / "data" / "test-0-of-1.parquet").write_bytes(b"")
+    with pytest.raises(DataError, match="several tables: test, train") as caught:
+        read_table(tmp_path / "hub")
+    assert caught.value.problems[0].fix == {"source": f"{tmp_path / 'hub'}:test"}
+    assert read_table(f"{tmp_path / 'hub'}:train").frame.to_dict("records") == ROWS
+
+
+def test_a_name_on_the_hub_is_read_where_no_file_is(monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    splits = {split: datasets.Dataset.from_list(ROWS) for split in ("dev", "test")}
+    asked = []
+
+    def load(name, config, split):
+        asked.append((name, split))
+        return splits[split] if split else splits
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert read_table("some-one/votes:test").frame.to_dict("records") == ROWS
+    with pytest.raises(DataError, match="several tables: dev, test") as caught:
+        read_table("some-one/votes")
+    assert caught.value.problems[0].fix == {"source": "some-one/votes:dev"}
+    with pytest.raises(DataError, match="there is no such file"):
+        read_table("tests/votes")
+    assert asked == [("some-one/votes", "test"), ("some-one/votes", None)]
+    splits["train"] = splits["dev"].select([1])
+    table = read_table("some-one/votes")
+    assert table.frame.to_dict("records") == ROWS[1:2] and table.name == "some-one/votes"
 
 
 def test_rows_with_thousands_of_names_are_refused(tmp_path):
@@ -116,17 +180,19 @@ def test_large_whole_numbers_stay_exact_beside_missing_ones():
         ("v.csv", b'a,b\n"x,1\n', "line 2"),
         ("v.csv", b"a,b\n1,2\n1,2,3\n" + b"1\n" * 6, "7 rows have another number: line 3 has 3, line 4"),
         ("v.csv", b"a,b\n" + b"1\n" * 7, "line 5 has 1, line 6 has 1 and 2 more"),
-        ("v.csv", b"a\n\xff\n", "it is not UTF-8"),
+        ("v.csv", b"a\n\x81\n", "it is neither UTF-8 nor UTF-16 nor cp1252"),
+        ("v.csv", "a\n\u00e9\u00e8\u00ea".encode() + b"\xe9\n", "it is neither UTF-8 nor"),
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
         ("v.json", b'{"a": 1}', "it holds no list"),
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
         ("v.json", b"[", "write a JSON list of objects"),
         ("v.parquet", b"PAR1 and nothing", "export the table again"),
-        ("v.xlsx", b"", 'files that end in ".xlsx" are not known'),
+        ("v.xls", b"", 'files that end in ".xls" are not known'),
+        ("v.xlsx", b"PK", "Excel files are read with openpyxl" if NO_EXCEL else "it is no workbook"),
         (".absent.csv.lock", b"", "there is no such file.\n"),
         ("absnt.csv", b"", 'there is no such file. Did you mean "absnt.csv"?'),
-        ("absent.csv/x", b"", "it is a folder"),
+        ("absent.csv/x", b"", "it holds no table"),
     ],
 )
 def test_unreadable_files_say_why(tmp_path, name, content, message):
@@ -168,9 +234,9 @@ def test_votes_on_a_and_b_come_first_and_a_mapped_column_takes_the_place_of_one_
 
 
 def test_missing_and_wrong_columns_are_all_named():
-    (text,) = wrong_columns(["prompt", "CHOSEN", "rejected"])
-    assert 'columns missing: chosen. "chosen": Did you mean "CHOSEN"?' in text
-    assert "found: prompt, CHOSEN, rejected" in text
+    (text,) = wrong_columns(["prompt", "chosn", "rejected"])
+    assert 'columns missing: chosen. "chosen": Did you mean "chosn"?' in text
+    assert "found: prompt, chosn, rejected" in text
     assert "response_b, winner" in wrong_columns(["prompt", "response_a"])[0]
     assert "convert: badpo import" in wrong_columns(["id", "data", "annotations"])[0]
     mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait"}
@@ -180,6 +246,32 @@ def test_missing_and_wrong_columns_are_all_named():
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
     (text,) = wrong_columns(["prompt", "chosen", "chosen", "rejected"])
     assert '2 columns are called "chosen"' in text
+
+
+@pytest.mark.parametrize(
+    ("names", "ours"),
+    [
+        (
+            ["Question", "Response A", "Response B", "worker-ID"],
+            "prompt response_a response_b annotator",
+        ),
+        (["instruction", "answer1", "answer2", "preferred"], "prompt response_a response_b winner"),
+        (["prompt", "left_text", "right_text", "raterName"], "prompt response_a response_b annotator"),
+        (["A", "B", "Prolific PID", "userInput"], "response_a response_b annotator prompt"),
+        # either could be meant: neither is taken
+        (["response_a", "response_b", "worker", "rater"], "response_a response_b"),
+        (["answer_a", "answer_b", "text_a", "text_b"], ""),
+        (["annotator_age", "judgement_time", "1", "2", "context"], ""),
+    ],
+)
+def test_columns_are_known_by_what_people_call_them(names, ours):
+    found = columns_named(names, KNOWN)
+    assert found == dict(zip(ours.split(), names, strict=False))
+
+
+def test_a_suggestion_is_made_once():
+    (text,) = wrong_columns(["prompt", "respons_2", "choice"])
+    assert text.count("Did you mean") == 1
 
 
 def test_side_pairs_need_both_sides_and_no_identifier():
@@ -224,7 +316,7 @@ def test_distinct_texts_and_messages_are_numbered():
     ("cell", "reason"),
     [
         (3, "it is of type int"),
-        ({"role": "user", "content": "x"}, "it is of type dict"),
+        ({"from": "gpt"}, "the content of the assistant message is not text"),
         (["x"], "needs a role and a content"),
         ([{"content": "x"}], "needs a role and a content"),
         ([{"role": "user"}], "the content of the user message is not text"),

@@ -273,7 +273,7 @@ FIELDS = [  # names, what the user says of them, and which are taken, or what is
     ("Question|Response A|Response B|context|prompt", {}, "prompt|Response A|Response B"),
     ("Question|my_answer_a|my_answer_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
     ("Question|response_a|prompt", {}, f"{CANNOT}response_a and response_b; found: Question, resp"),
-    ("prompt|response_a|response_b|answer_a|answer_b", {}, f"{CANNOT}response_a and response_b"),
+    ("prompt|text_a|text_b|answer_a|answer_b", {}, f"{CANNOT}response_a and response_b"),
     ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{CANNOT}prompt; found: z"),
     ("x|answer_a|answer_b", {"prompt": "x"}, "x|answer_a|answer_b"),
     (
@@ -357,7 +357,10 @@ def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
         import_file(LABEL_STUDIO, tmp_path / "j.csv")
     nobodys = [{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]
     with pytest.raises(ConfigError, match="nobody to map"):
-        import_file(nobodys, tmp_path / "j.parquet", mapping=tmp_path / "who.json")
+        columns = {"annotator": None}
+        import_file(nobodys, tmp_path / "j.parquet", columns=columns, mapping=tmp_path / "who.json")
+    with pytest.raises(DataError, match="no column says who voted"):
+        import_file(nobodys, tmp_path / "j.parquet")
     assert list(tmp_path.iterdir()) == []
     told = import_file(rows, tmp_path / "j.parquet", annotators_missing="drop")
     assert told["dropped"] == [{"reason": "no annotator", "n": 1}]

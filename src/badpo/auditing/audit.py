@@ -35,8 +35,8 @@ from badpo.auditing.pool import (
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, times_of, to_reread
-from badpo.data.attributes import Attribute, Position
-from badpo.data.checks import check
+from badpo.data.attributes import Attribute, Length, Markdown, Position
+from badpo.data.checks import check, estimable
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
@@ -71,7 +71,8 @@ def audit(
     ----------
     data : Judgments, or anything that `Judgments.read` takes, with its options as ``reading``
     attributes : sequence of Attribute
-        Needed unless Judgments bring their own.
+        Without any, those of Judgments; else length, Markdown and, where it is known, the side shown first. One on
+        which the sides never differ is left out, with a warning, while another is left.
     quality : None, "conditional", "random" or "fixed:COLUMN"
         A comparison's quality drops out, given how many votes each side got; or is normal, which is wrong where
         annotators judge different kinds of comparisons; or is the difference of two columns, times a fitted scale.
@@ -85,7 +86,7 @@ def audit(
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
     time, source : str or None
-        The column of times (None: "time", "timestamp" or "created_at" if kept); what the page calls the data.
+        The column of times (None: "time", "timestamp" or "created_at" if kept); the path or name of the data.
     progress : callable
         Takes what is being done and the share of it that is done.
 
@@ -115,7 +116,7 @@ def audit(
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
     progress("pool", 0.8)
     parts = {
-        "data": {"source": source or _named(data) or judgments.source or "this table", **health},
+        "data": {"source": _named(source or data) or judgments.source or "this table", **health},
         "attributes": pool_attributes(judgments),
         "pool": people.pool,
         "models": models_of(people.table, design, both),
@@ -123,7 +124,7 @@ def audit(
         "flips": flips_without_leans(design, people.leans, people.spreads),
         "drift": None if times is None else drift(judgments, design, times, min_informative),
         "next": {"votes_needed": next_votes(design, people.leans)},
-        "warnings": _as_rows(problems, data),
+        "warnings": _as_rows(problems, source or data),
         "scan": scan_features(judgments, features),
     }
     told = to_reread(judgments, design, people.table), telling_pairs(judgments)
@@ -147,11 +148,11 @@ def _read(
     elif attributes:
         data = data.with_attributes(attributes)
     if not data.n_attributes:
-        example = "--attribute length:ratio=1.5 or [Length(ratio=1.5)]"
-        raise ConfigError(f"name an attribute to audit, as in {example}")
-    judgments = with_models(data, models)
+        is_known = data.votes["shown_first"].notna().any()
+        data = data.with_attributes([Length(), Markdown(), *[Position()] * bool(is_known)])
+    judgments, left_out = estimable(with_models(data, models))
     times, problems = times_of(judgments, time)
-    problems = check(judgments) + problems
+    problems = [*left_out, *check(judgments), *problems]
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
     return judgments, times, problems
@@ -165,6 +166,9 @@ def _named(data: Any) -> str:
 def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     """Problems as rows, errors first; a path is shown by its file's name alone."""
     rows = [asdict(problem) for problem in worst_first(problems)]
+    for row in rows:
+        # what a user types, and rows of the table: neither is for a page that is passed on
+        del row["fix"], row["shown"]
     if isinstance(data, str | os.PathLike):
         for row in rows:
             row |= {key: row[key].replace(str(data), _named(data)) for key in ("where", "what")}

@@ -18,8 +18,9 @@ from numpy.typing import ArrayLike
 from badpo.data.attributes import Attribute
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
+from badpo.data.layouts import recognise
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import as_ids, read_table, recognise
+from badpo.data.tables import as_ids, read_table
 from badpo.estimation.sequential import (
     CARE_GRID,
     GRID,
@@ -336,9 +337,9 @@ def watch(
     with locked(state, wait=True):
         judgments = Judgments.read(data, attributes=attributes, **reading)
         if not judgments.has_identities:
-            what, remedy = "the table has no annotator column", "name it: columns={'annotator': 'yours'}"
+            what, remedy = "the table has no annotator column", "name the column that says who voted"
             raise DataError([Problem("E421", what, "column annotator", remedy)])
-        is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading.get("columns"))
+        is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading)
         monitor = _monitor(Path(state), judgments, alpha)
         n_before, reopened = monitor.n_comparisons, _feed(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
@@ -381,14 +382,15 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
 
 
 def _closed(
-    judgments: Judgments, needed: int | None, data: Any, columns: Mapping[str, str | None] | None
+    judgments: Judgments, needed: int | None, data: Any, reading: Mapping[str, Any]
 ) -> tuple[Bools, list[Problem]]:
     """Which comparisons have all their votes, and a warning where ties could not be counted."""
     n_votes = np.bincount(judgments.votes["comparison"], minlength=judgments.n_comparisons)
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
     if needed is None or not n_ties:
         return n_votes >= (needed or 0), []
-    table = recognise(read_table(data), columns)
+    source = read_table(data, reading.get("bad_rows") == "drop")
+    table = recognise(source, reading.get("columns"), reading.get("layout"))
     if not table.dropped and "comparison_id" in table.frame:
         counts = pd.Series(as_ids(table.frame["comparison_id"])).value_counts()
         return counts.loc[judgments.comparisons["comparison_id"]].to_numpy() >= needed, []

@@ -23,35 +23,34 @@ from badpo import __version__
 from badpo.cli.anchor import anchor
 from badpo.cli.options import (
     EXIT_DATA,
-    AnnotatorsMissing,
     ArmFile,
     AsJson,
     AttributeFile,
     AttributeOption,
-    ColumnOption,
     DataArgument,
-    Repeated,
     RunModel,
     RunTable,
     TrustRun,
-    WinnerOption,
     WrittenOutRecord,
     announce,
+    as_json_problem,
     as_lines,
     as_table,
     as_text,
+    as_told,
     complain,
     declared,
     is_first_process,
-    named,
     parsed_attribute,
     parsed_flags,
     parsed_sweep,
+    reading_a_table,
     reporting_errors,
     say,
     stopping_whole,
     tell,
     terminal_progress,
+    typed,
 )
 from badpo.cli.votes import audit, forget, import_votes, watch
 from badpo.data.files import locked
@@ -65,6 +64,11 @@ COMMANDS = "badpo.commands"
 
 class Commands(typer.core.TyperGroup):
     """The commands of badpo, and those that other packages name in the entry-point group `badpo.commands`."""
+
+    def parse_args(self, ctx, args):
+        """What was typed is kept, for remedies that repeat it."""
+        typed["words"] = tuple(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx) -> list[str]:
         """All names, our own first."""
@@ -143,33 +147,26 @@ def _root(
 
 @app.command()
 @reporting_errors
+@reading_a_table
 def check(
     data: DataArgument,
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    column: ColumnOption = None,
-    winner: WinnerOption = None,
     model: str | None = Option(
         None, help="Also encode with this model's tokenizer and count what is cut."
     ),
     encoding: str = Option("trl", help="With --model: trl or paper."),
     max_length: int = Option(1024, help="With --model: longest prompt and response together."),
-    annotators_missing: AnnotatorsMissing = "error",
-    repeated: Repeated = "all",
     as_json: AsJson = False,
+    *,
+    reading: dict,
 ) -> None:
     """Everything wrong with a table of judgments, at once. Exit code 3 when something must be mended."""
     announce(data, as_json)
     from badpo.data.checks import check as check_judgments
     from badpo.data.judgments import Judgments
 
-    judgments = Judgments.read(
-        data,
-        attributes=declared(attribute),
-        annotators_missing=annotators_missing,
-        repeated=repeated,
-        **named(column, winner),
-    )
+    judgments = Judgments.read(data, attributes=declared(attribute), **reading)
     problems = list(check_judgments(judgments))
     if model is not None:
         from badpo.training.encoding import model_problems
@@ -185,8 +182,8 @@ def check(
     n_errors = sum(problem.severity == "error" for problem in problems)
     shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
-    found = counts | {"errors": n_errors, "problems": list(map(vars, problems))}
-    tell(as_json, found, "\n".join([shown, *map(str, problems), verdict]))
+    found = counts | {"errors": n_errors, "problems": [as_json_problem(each) for each in problems]}
+    tell(as_json, found, "\n".join([shown, *map(as_told, problems), verdict]))
     if n_errors:
         raise typer.Exit(EXIT_DATA)
 
@@ -203,12 +200,11 @@ def attributes_list(attribute_file: AttributeFile = None, as_json: AsJson = Fals
 
 @attributes_app.command("test")
 @reporting_errors
+@reading_a_table
 def attributes_test(
     data: DataArgument,
     attribute: AttributeOption = None,
     attribute_file: AttributeFile = None,
-    column: ColumnOption = None,
-    winner: WinnerOption = None,
     sweep: str | None = Option(
         None,
         metavar="KEY=V1,V2,...",
@@ -216,13 +212,15 @@ def attributes_test(
     ),
     examples: int = Option(3, help="How many responses to show on each side."),
     as_json: AsJson = False,
+    *,
+    reading: dict,
 ) -> None:
     """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
     from badpo.data.checks import attribute_trials
     from badpo.data.judgments import Judgments
 
     configs = [parsed_attribute(text) for text in attribute or []]
-    judgments = Judgments.read(data, **named(column, winner))
+    judgments = Judgments.read(data, **reading)
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
     figures = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
     columns = ("attribute", "parameters", *figures)

@@ -23,7 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from badpo.data.files import Json
-from badpo.data.problems import ConfigError, DataError, written_out
+from badpo.data.problems import ConfigError, DataError, Problem, corrected, written_out
 from badpo.data.yaml_files import parse_value
 
 # -- values of options -------------------------------------------------------------------------------------------
@@ -101,9 +101,34 @@ def _alone(values: list[Any]) -> Any:
 
 
 def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
-    """What --column and --winner say, as the readers of a table take it."""
-    columns = dict(parted(column, "--column", "annotator=worker_id"))
+    """What --column and --winner say, as the readers of a table take it; a column of no name stays unused."""
+    columns = {
+        ours: theirs or None for ours, theirs in parted(column, "--column", "annotator=worker_id")
+    }
     return {"columns": columns, "winners": dict(parted(winner, "--winner", "model_a=a"))}
+
+
+def reading_a_table(command: Callable) -> Callable:
+    """Give a command the options that say how its table is read; the command takes them as ``reading``."""
+
+    @functools.wraps(command)
+    def wrapped(*args, column, winner, rating, wide, counts, **kwargs):
+        if wide and counts:
+            raise ConfigError("--wide and --counts are two layouts; a table has one")
+        reading = named([*(column or ()), *([f"rating={rating}"] if rating else [])], winner)
+        reading["layout"] = "wide" if wide else "counts" if counts else None
+        choices = {name: kwargs.pop(name) for name in ("annotators_missing", "repeated", "bad_rows")}
+        return command(*args, reading=reading | choices, **kwargs)
+
+    own = inspect.signature(command, eval_str=True)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    parameters = [parameter for name, parameter in own.parameters.items() if name != "reading"]
+    parameters += [
+        inspect.Parameter(name, keyword, default=default, annotation=kind)
+        for name, (kind, default) in READING_OPTIONS.items()
+    ]
+    vars(wrapped)["__signature__"] = own.replace(parameters=parameters)
+    return wrapped
 
 
 def declared(attribute: Sequence[str] | None) -> list:
@@ -117,7 +142,9 @@ def declared(attribute: Sequence[str] | None) -> list:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
-DataArgument = Annotated[Path, typer.Argument(help="Judgments: CSV, parquet, JSON or JSON lines.")]
+DataArgument = Annotated[
+    Path, typer.Argument(help="Votes: CSV, Excel, parquet, JSON, JSON lines or a folder.")
+]
 AttributeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -161,7 +188,9 @@ ArmFile = Annotated[
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--column", metavar="OURS=YOURS", help="Name a column, such as annotator=worker_id; repeatable."
+        "--column",
+        metavar="OURS=YOURS",
+        help="Name a column, such as annotator=worker_id; OURS= leaves one unused; repeatable.",
     ),
 ]
 WinnerOption = Annotated[
@@ -172,12 +201,23 @@ WinnerOption = Annotated[
         help="What a label in your table means, such as model_a=a; repeatable.",
     ),
 ]
-AnnotatorsMissing = Annotated[
-    str, typer.Option(help="What to do with votes without an annotator: error or drop.")
-]
-Repeated = Annotated[
-    str, typer.Option(help="What to do with an annotator's repeated votes: all or last.")
-]
+
+
+def _option(default: Any, help: str, *names: str, kind: Any = str, **more: Any) -> tuple[Any, Any]:
+    return Annotated[kind, typer.Option(*names, help=help, **more)], default
+
+
+_RATING = "A column of ratings in place of a winner; --winner high=a says which side is preferred."
+READING_OPTIONS: dict[str, tuple[Any, Any]] = {
+    "column": (ColumnOption, None),
+    "winner": (WinnerOption, None),
+    "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
+    "wide": _option(False, "Every column of labels is one annotator's.", "--wide", kind=bool),
+    "counts": _option(False, "Columns hold numbers of votes, such as votes_a.", "--counts", kind=bool),
+    "annotators_missing": _option("error", "What to do with votes without an annotator: error or drop."),
+    "repeated": _option("all", "What to do with an annotator's repeated votes: all or last."),
+    "bad_rows": _option("error", "What to do with rows that cannot be read: error, or drop and count."),
+}
 RunModel = Annotated[
     str | None,
     typer.Option(
@@ -327,6 +367,57 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
             print("\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
+# -- remedies ----------------------------------------------------------------------------------------------------
+
+# the words of the command line, and the table that they name: remedies repeat them
+typed: Json = {"words": (), "source": None}
+
+
+def flags_of(fix: Mapping[str, Any]) -> list[str]:
+    """Options of `Judgments.read` as flags, or as keys of a recipe."""
+    command = [*typed["words"], ""][0]
+    flags: list[str] = []
+    for name, value in fix.items():
+        entries = value.items() if isinstance(value, Mapping) else [(None, value)]
+        for key, entry in entries:
+            match command, name, key, entry:
+                case "train", _, _, _:
+                    own = "dataset_name" if name == "source" else name
+                    flag = f"--{own}" if key is None else f"--{own}.{key}"
+                    flags += [flag, "null" if entry is None else str(entry)]
+                case _, "source", _, _:
+                    pass
+                case _, "layout", _, _:
+                    flags += [f"--{entry}"]
+                case "import", "columns", "annotator", None:
+                    flags += ["--annotators", "none"]
+                case _, _, None, _:
+                    flags += [f"--{name.replace('_', '-')}", str(entry)]
+                case _:
+                    flags += [f"--{name.removesuffix('s')}", f"{key}={'' if entry is None else entry}"]
+    return flags
+
+
+def corrected_command(fix: Mapping[str, Any]) -> str:
+    """The command that was typed, with options that mend it, ready to be pasted."""
+    words = list(typed["words"])
+    if "source" in fix and words[0] != "train":
+        given = Path(str(typed["source"]))
+        words = [str(fix["source"]) if Path(word) == given else word for word in words]
+    return shlex.join(["badpo", *words, *flags_of(fix)])
+
+
+def as_told(problem: Problem) -> str:
+    """A problem with its remedy as flags."""
+    return problem.told(shlex.join(flags_of(problem.fix)))
+
+
+def as_json_problem(problem: Problem) -> Json:
+    """A problem for programs, with its remedy as flags."""
+    fields = {name: value for name, value in vars(problem).items() if name != "fix"}
+    return {**fields, "flags": flags_of(problem.fix)}
+
+
 # -- errors ------------------------------------------------------------------------------------------------------
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
@@ -354,8 +445,13 @@ def reporting_errors(command: Callable) -> Callable:
                 complain(traceback.format_exc())
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            typed["source"] = kwargs.get("data", kwargs.get("source"))
             code, told = _verdict(error)
             found = {"error": told, "exit_code": code}
+            if isinstance(error, DataError):
+                found["problems"] = [as_json_problem(problem) for problem in error.problems]
+                calls = [corrected_command(fix) for fix in (error.fix, error.turned) if fix]
+                found["commands"], found["as_read"] = calls, error.shown
             print_json(found) if kwargs.get("as_json") else complain(told)
             raise typer.Exit(code) from error
 
@@ -404,7 +500,9 @@ def _verdict(error: Exception) -> tuple[int, str]:
     """The exit code for an error, and what it was and what to do."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        return EXIT_DATA, text
+        told = [as_told(problem) for problem in error.problems]
+        told += corrected(error, corrected_command)
+        return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:

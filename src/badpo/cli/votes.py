@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 import typer
 from typer import Argument, Option
@@ -11,19 +12,19 @@ from typer import Argument, Option
 from badpo.cli.options import (
     EXIT_DATA,
     EXIT_NOT_MET,
-    AnnotatorsMissing,
     AsJson,
     AttributeFile,
     AttributeOption,
     ColumnOption,
     DataArgument,
-    Repeated,
-    WinnerOption,
     announce,
+    as_json_problem,
     as_lines,
+    as_told,
     complain,
     declared,
     named,
+    reading_a_table,
     reporting_errors,
     stopping_whole,
     tell,
@@ -34,6 +35,7 @@ from badpo.data.files import appearing, locked
 
 @reporting_errors
 @stopping_whole("stopped; nothing was written; start again with: {again}")
+@reading_a_table
 def audit(
     data: DataArgument,
     attribute: AttributeOption = None,
@@ -66,10 +68,6 @@ def audit(
     min_informative: int = Option(
         10, help="Informative votes below which an annotator's estimate counts as insufficient."
     ),
-    column: ColumnOption = None,
-    winner: WinnerOption = None,
-    annotators_missing: AnnotatorsMissing = "error",
-    repeated: Repeated = "all",
     people: bool = Option(
         False,
         "--people",
@@ -87,19 +85,26 @@ def audit(
         help="Also put a pair of answers for each attribute, in words of your table, on report.html.",
     ),
     as_json: AsJson = False,
+    *,
+    reading: dict,
 ) -> None:
     """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
+    from badpo.data.judgments import Judgments
     from badpo.data.tables import write_csv
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
+        keep = [time] if time else []
+        judgments = Judgments.read(data, attributes=declared(attribute), keep=keep, **reading)
+        for problem in judgments.findings:
+            if problem.code in _ABOUT_READING and not as_json:
+                complain(as_told(problem))
         result = audit_judgments(
-            data,
-            declared(attribute),
+            judgments,
             quality=quality,
             anchors=anchor,
             anchor_class=anchor_class,
@@ -109,9 +114,7 @@ def audit(
             fdr=fdr,
             min_informative=min_informative,
             progress=progress,
-            **named(column, winner),
-            annotators_missing=annotators_missing,
-            repeated=repeated,
+            source=str(data),
         )
         progress("drawing the page", 1.0)
         page = result.write(out, examples)
@@ -130,6 +133,7 @@ def audit(
 
 
 @reporting_errors
+@reading_a_table
 def watch(
     data: DataArgument,
     state: Path = Option(..., help="File that keeps what was counted between calls."),
@@ -141,9 +145,9 @@ def watch(
         help="A comparison is closed when it has so many judgments; without it all are.",
     ),
     alpha: float = Option(0.05, help="Share of the flags that may be false."),
-    column: ColumnOption = None,
-    winner: WinnerOption = None,
     as_json: AsJson = False,
+    *,
+    reading: dict,
 ) -> None:
     """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
     announce(data, as_json)
@@ -156,7 +160,7 @@ def watch(
         state,
         votes_per_comparison=votes_per_comparison,
         alpha=alpha,
-        **named(column, winner),
+        **reading,
     )
     tell(as_json, found.summary, found)
 
@@ -167,12 +171,16 @@ def _keep_to_one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
+_ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 
 
 @reporting_errors
+@reading_a_table
 def import_votes(
-    source: Path = Argument(..., metavar="SRC", help="An export: CSV, parquet, JSON or JSON lines."),
+    source: Path = Argument(
+        ..., metavar="SRC", help="An export: CSV, Excel, parquet, JSON, JSON lines or a folder."
+    ),
     out: Path = Option(..., "--out", "-o", help="The table to write; ends in .parquet."),
     format: str | None = Option(
         None,
@@ -180,35 +188,36 @@ def import_votes(
         metavar="FORMAT",
         help="A format by its name, such as label-studio; recognised when not given. A wrong name lists them.",
     ),
-    column: ColumnOption = None,
-    winner: WinnerOption = None,
     keep: list[str] = Option([], metavar="COLUMN", help="Carry this column along; repeatable."),
-    annotators_missing: AnnotatorsMissing = "error",
+    annotators: Literal["none"] | None = Option(None, help="none: no column names who cast the votes."),
     write_mapping: Path | None = Option(
         None, metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."
     ),
     as_json: AsJson = False,
+    *,
+    reading: dict,
 ) -> None:
     """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
     announce(source, as_json)
     from badpo.importers.convert import import_file
 
+    if annotators:
+        reading["columns"]["annotator"] = None
     told = import_file(
         source,
         out,
         format=format,
-        **named(column, winner),
         keep=keep,
-        annotators_missing=annotators_missing,
         mapping=write_mapping,
+        **reading,
     )
     problems = told.pop("problems")
     counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
     lines = [as_lines({name: value for name, value in counts.items() if value})]
-    lines += [str(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
+    lines += [as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
     if write_mapping:
         lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")
-    tell(as_json, told | {"problems": list(map(vars, problems))}, "\n".join(lines))
+    tell(as_json, told | {"problems": [as_json_problem(each) for each in problems]}, "\n".join(lines))
 
 
 @reporting_errors

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,23 @@ def check(judgments: Judgments) -> list[Problem]:
             delta = judgments.delta[:, j] * differs
             found += _of_annotators(attribute, delta, missing, judgments)
     return worst_first([*found, *_of_scores(judgments.votes), *_of_likeness(judgments)])
+
+
+def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
+    """The votes with the attributes that they can tell of, and a warning for each of the others.
+
+    Where no attribute is left, all stay, for `check` to say why.
+    """
+    kept: list[Attribute] = []
+    left_out: list[Problem] = []
+    for attribute in judgments.attributes:
+        problems = check(judgments.with_attributes([*kept, attribute]))
+        faults = [problem for problem in problems if problem.severity == "error"]
+        kept += [attribute] * (not faults)
+        left_out += [replace(fault, code="W120", what=f"left out: {fault.what}") for fault in faults]
+    if not left_out or not kept:
+        return judgments, []
+    return judgments.with_attributes(kept), left_out
 
 
 def _of_pool(judgments: Judgments) -> Iterator[Problem]:

@@ -47,7 +47,8 @@ from badpo.data.files import (
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import DROPPED_KEY, READERS, Objects, Table, annotator_hint, as_ids, read_table
+from badpo.data.spellings import columns_named
+from badpo.data.tables import DROPPED_KEY, READERS, Objects, Table, as_ids, like_annotators, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
@@ -228,12 +229,18 @@ class _Rows:
 
 
 def _rows_in(path: Path, people: People, column: str) -> _Rows:
+    if path.is_dir() or path.suffix.lower() == ".xlsx":
+        what, remedy = "no row can be taken out of it", "take it out in the program that wrote it"
+        raise DataError([Problem("E102", what, str(path), remedy)])
     table = read_table(path)
     names = [str(name) for name in table.frame.columns]
+    if column == "annotator":
+        column = columns_named(names, ["annotator"]).get("annotator", column)
     try:
         ids = as_ids(table.frame[column])
     except (KeyError, ValueError) as error:
-        what = str(error) if column in names else f"is not in the table.{annotator_hint(names)}"
+        like = [f"; {name} looks like it" for name in like_annotators(names)[:1]]
+        what = str(error) if column in names else f"is not in the table{''.join(like)}"
         remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
         where = f"{path}, found: {', '.join(names)}"
         raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
@@ -285,10 +292,10 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
         return as_json([*itertools.compress(records, ~rows.theirs)])
     # CSV counts lines as the csv module does, JSON lines by line feeds alone
     is_csv = path.suffix.lower() in (".csv", ".tsv")
-    text = io.StringIO(path.read_bytes().decode("utf-8"), newline="" if is_csv else "\n")
+    text = io.StringIO(path.read_bytes().decode(rows.table.encoding), newline="" if is_csv else "\n")
     before, *each = np.split(np.array([*text], dtype=object), rows.table.lines - 1)
     left = itertools.compress(each, ~rows.theirs)
-    return "".join(itertools.chain(before, *left)).encode("utf-8")
+    return "".join(itertools.chain(before, *left)).encode(rows.table.encoding)
 
 
 def _without_entries(path: Path, people: People) -> Iterator[_Step]:
@@ -489,7 +496,7 @@ def _is_in_column(path: Path, people: People) -> bool:
         return False
     try:
         frame = read(path).frame
-        columns = [frame[name] for name in frame.columns if annotator_hint([str(name)])]
+        columns = [frame[name] for name in frame.columns if like_annotators([str(name)])]
         return any(people.rows(as_ids(column)).any() for column in columns)
     except ValueError:
         return False  # no table, or no column of ids

@@ -99,16 +99,20 @@ class Judgments:
         repeated: str = "all",
         winners: Mapping[str, str] | None = None,
         keep: Sequence[str] = (),
+        bad_rows: str = "error",
+        layout: str | None = None,
     ) -> Judgments:
-        """Read judgments from a table, one row for each vote.
+        """Read judgments from a table of votes.
 
         Parameters
         ----------
         source : path, DataFrame, Arrow table, split of a dataset, or list of dicts
             With columns ``prompt, response_a, response_b, winner`` or ``chosen, rejected`` (and ``prompt``), and
-            optionally ``annotator, annotator_class, comparison_id, prompt_id, judgment_id, weight, shown_first``.
+            optionally ``annotator, annotator_class, comparison_id, prompt_id, judgment_id, weight, shown_first``. In
+            place of ``winner``: ``rating``, or ``rating_a, rating_b``, or ``votes_a, votes_b, votes_tie``.
         columns : mapping
-            Our column name -> the table's; None as a value leaves a column unused.
+            Our column name -> the table's; None as a value leaves a column unused. Columns whose names say what they
+            are need not be named; a finding says which were recognised.
         attributes : sequence of Attribute
         annotators_missing : "error" or "drop"
             What happens to rows without an annotator where others have one.
@@ -116,9 +120,14 @@ class Judgments:
             An annotator's repeated votes on one comparison: keep all of them, or the last one. Votes that saw the
             other side first are no repetition.
         winners : mapping
-            The table's winner labels -> ``a``, ``b`` or ``tie``.
+            The table's winner labels -> ``a``, ``b`` or ``tie``; of ratings, what ``high`` prefers and which number is
+            a ``tie``.
         keep : sequence of str
             Further columns to carry along with the votes.
+        bad_rows : "error" or "drop"
+            Whether rows that cannot be read stop the reader, or are left out and counted.
+        layout : None, "wide" or "counts"
+            Wide: every column of labels holds one annotator's votes. Counts: columns hold numbers of votes.
 
         Returns
         -------
@@ -132,8 +141,8 @@ class Judgments:
             A choice that is not there.
         """
         pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
-        choices = {"annotators_missing": annotators_missing, "repeated": repeated}
-        read = read_votes(source, columns, winners, keep, pairs, choices)
+        choices = {"annotators_missing": annotators_missing, "repeated": repeated, "bad_rows": bad_rows}
+        read = read_votes(source, columns, winners, keep, pairs, choices | {"layout": layout})
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
         none = np.empty(0, dtype=bool)
         bare = cls(**read, attributes=(), delta=np.empty(0), missing=none, source=name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,6 +37,10 @@ class Problem:
         notice only counts.
     count : int
         How many rows, judgments, comparisons or annotators it concerns, as ``what`` says.
+    fix : mapping
+        The options of `Judgments.read` that mend it, where some do.
+    shown : tuple of str
+        Rows as they were read, where a label could mean either side: for the eyes of who holds the table.
 
     Examples
     --------
@@ -52,6 +56,8 @@ class Problem:
     remedy: str
     severity: Severity = field(init=False)
     count: int = 1
+    fix: Mapping[str, Any] = field(default_factory=dict)
+    shown: tuple[str, ...] = ()
 
     def __post_init__(self):
         object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
@@ -63,7 +69,17 @@ class Problem:
             object.__setattr__(self, name, sentence)
 
     def __str__(self) -> str:
-        return f"{self.code} {self.severity}: {self.what}\n    where:  {self.where}\n    remedy: {self.remedy}"
+        return self.told(python_options(self.fix))
+
+    def told(self, options: str) -> str:
+        """The problem in words, with the options that mend it in the language of who reads it.
+
+        Those of an error are told once all are known to work; see `corrected`.
+        """
+        options *= self.severity != "error"
+        lines = [f"{self.code} {self.severity}: {self.what}", f"    where:  {self.where}"]
+        lines += [f"    as read: {row}" for row in self.shown]
+        return "\n".join([*lines, f"    remedy: {self.remedy}{f': {options}' if options else ''}"])
 
 
 def worst_first(problems: Iterable[Problem]) -> list[Problem]:
@@ -72,16 +88,48 @@ def worst_first(problems: Iterable[Problem]) -> list[Problem]:
 
 
 class DataError(ValueError):
-    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message."""
+    """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
+
+    ``fix`` are options of `Judgments.read` with which the same table was read without an error, empty where none were
+    found; ``shown`` are a few rows as they were read then.
+    """
 
     def __init__(self, problems: Iterable[Problem]):
         self.problems: tuple[Problem, ...] = tuple(problems)
+        self.fix: Mapping[str, Any] = {}
+        self.shown: tuple[str, ...] = ()
         super().__init__(self.problems)
 
+    @property
+    def turned(self) -> Mapping[str, Any]:
+        """``fix`` with the sides exchanged, where it says what a label means; else empty."""
+        winners = {
+            label: {"a": "b", "b": "a"}.get(side, side)
+            for label, side in self.fix.get("winners", {}).items()
+        }
+        return {**self.fix, "winners": winners} if winners else {}
+
     def __str__(self) -> str:
+        told = ["the data cannot be used as they are:", *(str(problem) for problem in self.problems)]
         return "\n".join(
-            ["the data cannot be used as they are:", *(str(problem) for problem in self.problems)]
+            told + corrected(self, lambda fix: f"Judgments.read(..., {python_options(fix)})")
         )
+
+
+def python_options(fix: Mapping[str, Any]) -> str:
+    """Options of `Judgments.read` as they are written in Python."""
+    return ", ".join(f"{name}={value!r}" for name, value in fix.items())
+
+
+def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
+    """The lines that say with which call the same table can be read, where there is one."""
+    if not error.fix:
+        return []
+    told = ["this reads the table, with rows such as:" if error.shown else "this reads the table:"]
+    told += [*(f"    {row}" for row in error.shown), f"    {call(error.fix)}"]
+    if error.turned:
+        told += ["if the other answer was preferred:", f"    {call(error.turned)}"]
+    return told
 
 
 class ConfigError(ValueError):

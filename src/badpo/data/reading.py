@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from badpo.data.attributes import plain_text
 from badpo.data.files import Json
+from badpo.data.layouts import LAYOUTS, Findings, as_numbers, holds_texts, recognise
 from badpo.data.privacy import (
     EVERYONE,
     MODEL_CLASS,
@@ -21,40 +24,43 @@ from badpo.data.privacy import (
     pseudonyms,
 )
 from badpo.data.problems import (
-    LISTED,
     ConfigError,
     DataError,
     Problem,
     counted,
     did_you_mean,
     listed,
-    worst_first,
+    written_out,
 )
+from badpo.data.spellings import TURNED, folded, number_of, proposed, scale_of, side_of, side_told
 from badpo.data.tables import (
     KNOWN,
+    MODELS,
     Objects,
-    Table,
-    annotator_hint,
-    as_ids,
     as_objects,
+    like_annotators,
     numbered_cells,
     read_table,
-    recognise,
     side_pairs,
     text_key,
 )
-from badpo.theory import Floats, Ints
+from badpo.theory import Ints
 
 Text = str | list[Json]
 
-CHOICES = {"annotators_missing": ("error", "drop"), "repeated": ("all", "last")}
-VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
-_SIDES = {"a_b": ("response_a", "response_b"), "chosen_rejected": ("chosen", "rejected")}
-_WINNERS = {"a": 1, "b": -1, "tie": 0}
-_FIRST_SHOWN = {
-    "a_b": {"a": 1, "b": -1},
-    "chosen_rejected": {"a": 1, "b": -1, "chosen": 1, "rejected": -1},
+CHOICES = {
+    "annotators_missing": ("error", "drop"),
+    "repeated": ("all", "last"),
+    "bad_rows": ("error", "drop"),
+    "layout": LAYOUTS,
 }
+VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
+_A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
+_WINNERS = {"a": 1, "b": -1, "tie": 0}
+_FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
+_ANSWERS_HERE = "\n\nAssistant:"
+_SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60
+_MOST_FIXES = 5
 _NOT_READ = (
     (
         "W107",
@@ -69,7 +75,6 @@ _NOT_READ = (
         "leave the column out where the texts can be judged without them; training refuses images",
     ),
 )
-_MODELS = ("model_a", "model_b")
 _LEFT_OUT = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133", "exported twice": "N132"}
 # Fewer votes that stand once more with the sides exchanged can be people who judged again and did not change.
 FEWEST_COPIES = 20
@@ -81,7 +86,7 @@ def read_votes(
     winners: Mapping[str, str] | None,
     keep: Sequence[str],
     pairs: Sequence[tuple[str, str]],
-    choices: Mapping[str, str],
+    choices: Mapping[str, str | None],
 ) -> Json:
     """What `badpo.data.judgments.Judgments` is made of, before attributes are measured; see `Judgments.read`.
 
@@ -90,105 +95,93 @@ def read_votes(
     """
     for key, known in CHOICES.items():
         if choices[key] not in known:
-            raise ConfigError(f"{key} must be {' or '.join(known)}; got {choices[key]!r}")
-    meanings = dict(_WINNERS)
+            raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {choices[key]!r}")
     for label, side in (winners or {}).items():
         if side not in _WINNERS:
             raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
-        meanings[str(label)] = _WINNERS[side]
-    table = recognise(read_table(source), columns)
+    asked = {**choices, "columns": columns or {}, "winners": winners or {}}
+    try:
+        return _read(source, asked, keep, pairs)
+    except DataError as error:
+        error.fix, error.shown = _mended(source, asked, keep, pairs, error)
+        raise
+
+
+def _mended(
+    source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[str, str]], error: DataError
+) -> tuple[Json, tuple[str, ...]]:
+    """The options with which the table can be read: what the problems propose, tried, until there is no error.
+
+    Where they say who won, a few rows as they were read then.
+    """
+    fix: Json = {}
+    for _ in range(_MOST_FIXES):
+        proposals = [problem.fix for problem in error.problems if problem.fix and problem.code[0] == "E"]
+        if not proposals:
+            break
+        for name, value in [item for each in proposals for item in each.items()]:
+            fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
+        tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
+        try:
+            read = _read(fix.get("source", source), {**asked, **fix, **tried}, keep, pairs)
+        except DataError as other:
+            error = other
+        else:
+            return fix, _rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
+    return {}, ()
+
+
+def _rows_in_words(read: Json) -> tuple[str, ...]:
+    """A few of the votes that were read, in words, both sides among them."""
+    votes, comparisons = read["votes"], read["comparisons"]
+    firsts = votes.index[~votes["sign"].duplicated()]
+    told = []
+    for vote in votes.loc[sorted({*firsts, *votes.index[:_SHOWN_ROWS]})[:_SHOWN_ROWS]].itertuples():
+        texts = comparisons.loc[vote.comparison, ["response_a", "response_b"]].to_list()
+        won, lost = (_beginning(plain_text(text)) for text in texts[:: vote.sign])
+        who = f"{read['annotators']['pseudonym'].iat[vote.annotator]} " * read["has_identities"]
+        told.append(f"row {vote.row + 1:,}: {who}preferred {won} over {lost}")
+    return tuple(told)
+
+
+def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Json:
+    table = read_table(source, asked["bad_rows"] == "drop")
+    table = recognise(table, asked["columns"], asked["layout"])
     if not len(table.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again")])
-    found = Findings(table)
+    found = Findings(table, asked["bad_rows"] == "drop")
     rows = pd.DataFrame(index=table.frame.index)
-    annotators = _annotators(rows, choices["annotators_missing"], found)
+    annotators = _annotators(rows, asked["annotators_missing"], found)
     _not_read(found)
     texts = _texts(rows, found)
     _compare(rows, found)
-    _answers(rows, meanings, found)
-    carried = _carried(keep, pairs, found)
+    _answers(rows, asked["winners"], texts, found)
+    carried = _carried((*keep, *found.kept), pairs, found)
     found.stop_at_errors()
-    votes, dropped = _votes(rows, choices["repeated"], found)
+    votes, dropped = _votes(rows, asked["repeated"], found)
     firsts = votes[~votes["number"].duplicated()]
     comparisons = _comparisons(votes, firsts, texts, found)
     annotator, order = pd.factorize(votes["annotator"])
     shown = pd.Series(as_objects([None, "a", "b"])[votes["shown"]], votes.index, dtype=object)
-    read = votes.assign(
-        comparison=votes["number"], annotator=annotator, row=votes.index, shown_first=shown
-    )[[*VOTE_COLUMNS]]
+    row = votes.index if table.rows is None else table.rows[votes.index]
+    read = votes.assign(comparison=votes["number"], annotator=annotator, row=row, shown_first=shown)
+    read = read[[*VOTE_COLUMNS]]
     for name, (values, other) in carried.items():
         read[name] = np.where(votes["turn"] < 0, other[votes.index], values[votes.index])
         of_comparison = read.loc[firsts.index, name].reset_index(drop=True)
         if of_comparison[votes["number"]].set_axis(read.index).equals(read[name]):
             comparisons[name] = of_comparison
-    return {
+    content = {
         "comparisons": comparisons,
         "votes": read.reset_index(drop=True),
         "annotators": annotators.iloc[order].reset_index(drop=True),
         "dropped": dropped,
-        "findings": tuple(found.problems),
         "has_identities": "annotator" in table.theirs,
     }
-
-
-class Findings:
-    """A table, the pseudonym of each row's annotator once known, and what is wrong."""
-
-    def __init__(self, table: Table):
-        self.table, self.frame = table, table.frame
-        self.pseudonyms = np.full(len(table.frame), None, dtype=object)
-        self.problems: list[Problem] = []
-
-    def rows(self, code: str, what: str, column: str | None, rows: Any, remedy: str) -> None:
-        """Note a problem of the rows where ``rows`` is True, with their count; nothing when there is none."""
-        index = np.flatnonzero(rows)
-        if n := len(index):
-            self.note(code, f"{what}: {n:,} of {len(rows):,} rows", remedy, n, column, index)
-
-    def note(
-        self,
-        code: str,
-        what: str,
-        remedy: str,
-        count: int = 1,
-        column: str | None = None,
-        rows: Any = (),
-    ) -> None:
-        """Note a problem with a count of its own; ``rows`` (0-based) are named with lines and pseudonyms."""
-        where, lines = self.table.name, self.table.lines
-        if column:
-            where += f', column "{self.table.theirs.get(column, column)}"'
-        if n := len(rows):
-            shown = np.asarray(rows)[:LISTED]
-            who = zip(shown, self.pseudonyms[shown], strict=True)
-            named = [f"{row + 1:,}" + f" [{name}]" * (name is not None) for row, name in who]
-            where += f", row{'s' * (n > 1)} {listed(named, n)}"
-            # a header is a line, and cells may hold breaks
-            if lines is not None and (lines[shown] != shown + 1).any():
-                told = [f"{line:,}" for line in lines[shown]]
-                where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
-        self.problems.append(Problem(code, what, where, remedy, count))
-
-    def ids(self, name: str, code: str, remedy: str | None = None) -> Objects:
-        """A column of ids or labels, None where there is none; with a remedy, rows without one are noted.
-
-        Where the table has no such column, or one that holds something else, which is noted, nobody has one.
-        """
-        ids = np.full(len(self.frame), None, dtype=object)
-        if name not in self.frame:
-            return ids
-        try:
-            ids = as_ids(self.frame[name])
-        except ValueError as error:
-            self.note(code, f"{name}: {error}", "give one id or label in each cell", len(ids), name)
-        else:
-            self.rows(code, f"no {name}", name, pd.isna(ids) & bool(remedy), str(remedy))
-        return ids
-
-    def stop_at_errors(self) -> None:
-        """Raise `DataError` with everything found, errors first, when there is an error."""
-        if any(problem.severity == "error" for problem in self.problems):
-            raise DataError(worst_first(self.problems))
+    is_told = any(problem.code == "N107" for problem in found.problems)
+    shown = {"shown": _rows_in_words(content)} if is_told else {}
+    problems = (replace(each, **shown) if each.code == "N107" else each for each in found.problems)
+    return content | {"findings": tuple(problems)}
 
 
 # Each of the following adds to ``rows`` what the rows of the table say, in numbers and ids.
@@ -199,20 +192,20 @@ class Findings:
 def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFrame:
     """Each row's ``annotator``, -1 where there is none; pseudonym and class of each; raw ids of models alone."""
     if "annotator" not in found.frame:
-        hint = annotator_hint(name for name in found.frame if name not in KNOWN)
+        like = like_annotators(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
-        remedy = (
-            f"map the column.{hint}"
-            if hint
-            else "nothing for a pooled bias; per-annotator bias needs ids"
-        )
-        found.note("W110" if hint else "N110", what, remedy)
+        remedy = "nothing for a pooled bias; per-annotator bias needs ids"
+        if like:
+            remedy = f'map the column; "{like[0]}" looks like it'
+        mapped: Json = {"columns": {"annotator": like[0]}} if like else {}
+        found.note("W110" if like else "N110", what, remedy, fix=mapped)
         rows["annotator"] = 0
         return pd.DataFrame(
             {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
         )
-    remedy = "fill it in, or leave these rows out: annotators_missing='drop'" * (missing == "error")
-    number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy))
+    remedy = "fill it in, or leave these rows out" * (missing == "error")
+    fix: Json = {"annotators_missing": "drop"}
+    number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy, fix))
     named = pseudonyms(list(raw_ids))
     found.pseudonyms = as_objects([*named, None])[number]
     rows["annotator"] = number
@@ -226,10 +219,9 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         annotators.loc[is_model, "model"] = model_names(raw_ids[is_model])
         conflict = label.notna() & (number >= 0) & (label != first.reindex(number).to_numpy())
         what = "an annotator has another annotator_class than before"
-        remedy = (
-            "give each annotator one class, or leave the column out: columns={'annotator_class': None}"
-        )
-        found.rows("E115", what, "annotator_class", conflict, remedy)
+        remedy = "give each annotator one class, or leave the column out"
+        fix = {"columns": {"annotator_class": None}}
+        found.rows("E115", what, "annotator_class", conflict, remedy, fix)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
         found.note("W301", what, "share the table that badpo import writes, not this one")
@@ -249,11 +241,14 @@ def arrange(prompt: Text | None, first: Text, second: Text) -> tuple[Text, Text,
     """Prompt and two responses of one row, all text or all messages; the responses are of one kind.
 
     An explicit prompt stays. Without one, or when the prompt is text and the responses are whole conversations, the
-    prompt is what the two begin with, as TRL takes it. A text beside messages becomes a message.
+    prompt is what the two begin with, as TRL takes it; where turns are marked, up to the last mark. A text beside
+    messages becomes a message.
     """
     chat = not isinstance(first, str)
     if prompt is None or (chat and isinstance(prompt, str)):
         n_shared = shared_beginning(first, second)
+        if not chat and (asked := str(first).rfind(_ANSWERS_HERE, 0, n_shared)) >= 0:
+            n_shared = asked + len(_ANSWERS_HERE)
         if n_shared or prompt is None:
             return first[:n_shared], first[n_shared:], second[n_shared:]
         return [{"role": "user", "content": prompt}], first, second
@@ -292,7 +287,8 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
 
     First is response a or the chosen one.
     """
-    sides, has_prompt = _SIDES[found.table.kind], "prompt" in found.frame
+    has_prompt = "prompt" in found.frame
+    sides = _CHOSEN if found.table.kind == "chosen_rejected" else _A_B
     names = [*["prompt"] * has_prompt, *sides]
     numbers, texts = numbered_cells(found.frame[names].to_numpy(dtype=object).ravel("F"))
     codes = numbers.reshape(len(names), -1)
@@ -321,7 +317,9 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
         found.rows("E134", "empty prompt", "prompt", blank[0], "fill it in, or leave the row out")
     else:
         what = f"no prompt, and {sides[0]} and {sides[1]} share no beginning"
-        found.rows("E134", what, None, blank[0], 'map the prompt: columns={"prompt": "..."}')
+        others = [name for name in found.frame if name not in KNOWN and holds_texts(found.frame[name])]
+        fix = {"columns": {"prompt": others[0]}} if len(others) == 1 else None
+        found.rows("E134", what, None, blank[0], "map the column of prompts", fix)
     for name, is_blank in zip(sides, blank[1:], strict=True):
         remedy = "check the export; kept, since saying nothing can be an answer"
         found.rows("W134", f"empty response ({name})", name, is_blank, remedy)
@@ -356,54 +354,132 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
     for name in ("judgment_id", "comparison_id", "prompt_id"):
         if name in found.frame:
-            remedy = f"fill it in, or leave the column out: columns={{'{name}': None}}"
-            rows[name] = pd.Series(found.ids(name, "E108", remedy), dtype=object)
+            remedy, fix = "fill it in, or leave the column out", {"columns": {name: None}}
+            rows[name] = pd.Series(found.ids(name, "E108", remedy, fix), dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
         what, remedy = "the judgment_id stands in more than one row", "keep one row for each judgment"
-        found.rows("E132", what, "judgment_id", twice, remedy)
+        found.rows("E132", what, "judgment_id", twice, remedy, {"columns": {"judgment_id": None}})
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         known = rows["pair"].where((rows["pair"] >= 0) & (rows["comparison"] >= 0))
         first = known.groupby(rows["comparison"]).transform("first")
         what = "the comparison_id stands for other texts in an earlier row"
-        remedy = "give each pair of responses an id of its own, or leave ids out: columns={'comparison_id': None}"
-        found.rows("E116", what, "comparison_id", known.notna() & (known != first), remedy)
+        remedy = "give each pair of responses an id of its own, or leave ids out"
+        is_other = known.notna() & (known != first)
+        found.rows("E116", what, "comparison_id", is_other, remedy, {"columns": {"comparison_id": None}})
 
 
 # -- what was answered -----------------------------------------------------------------------------------------
 
 
-def _answers(rows: pd.DataFrame, winners: Mapping[str, int], found: Findings) -> None:
+def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> None:
     """Each row's ``sign``, ``weight``, and side ``shown`` first (0 where nobody says)."""
     rows["sign"], rows["weight"] = 1, 1.0
-    if found.table.kind == "a_b":
-        remedy = 'write a, b or tie, or say what the labels mean: winners={"LABEL": "a", ...}'
-        rows["sign"] = _meant("winner", "E107", winners, remedy, found)
+    if found.table.kind != "chosen_rejected":
+        rows["sign"] = _winners(rows, winners, texts, found)
     if "weight" in found.frame:
-        rows["weight"] = weight = _numbers(found.frame["weight"])
+        rows["weight"] = weight = as_numbers(found.frame["weight"])
         wrong = ~(np.isfinite(weight) & (weight > 0))
         remedy = "give a positive number, or leave the row out"
         found.rows("E106", "the weight is no number above 0", "weight", wrong, remedy)
-    known = _FIRST_SHOWN[found.table.kind]
-    remedy = f"write {' or '.join(known)}, or leave the cell empty"
-    rows["shown"] = _meant("shown_first", "E109", known, remedy, found)
+    rows["shown"] = _shown_first(found)
 
 
-def _numbers(column: pd.Series) -> Floats:
-    return pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _meant(name: str, code: str, known: Mapping[str, int], remedy: str, found: Findings) -> Ints:
-    """What the labels of a column stand for; 0 where there is none, or one that is not known, which is reported."""
-    labels = found.ids(name, code, remedy * (name == "winner"))
+def _shown_first(found: Findings) -> Ints:
+    is_chosen = found.table.kind == "chosen_rejected"
+    known = {name: sign for name, sign in _FIRST_SHOWN.items() if is_chosen or name in "ab"}
+    labels = found.ids("shown_first", "E109")
     number, distinct = pd.factorize(labels)
-    meant = [known.get(label, known.get(label.strip().casefold())) for label in distinct]
-    if unknown := [label for label, value in zip(distinct, meant, strict=True) if value is None]:
-        quoted = listed([f'"{label}"' for label in unknown])
-        remedy = remedy.replace("LABEL", unknown[0])
-        found.rows(code, f"unknown {name} {quoted}", name, np.isin(labels, unknown), remedy)
+    sides = [(label.strip().casefold(), *(side_of(label) or ())) for label in distinct]
+    meant = [known.get(label, known.get([*side, ""][0])) for label, *side in sides]
+    unknown = [label for label, value in zip(distinct, meant, strict=True) if value is None]
+    remedy = f"write {' or '.join(known)}, or leave the cell empty"
+    what = f"unknown shown_first {_quoted(unknown)}"
+    found.rows("E109", what, "shown_first", np.isin(labels, unknown), remedy)
     return np.array([*(value or 0 for value in meant), 0])[number]
+
+
+def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
+    """The sign of each row's winner, 0 for a tie or a label that is not known, which is reported.
+
+    A label means what the user says, or names a side, a column of the responses, or in its row the text or the model
+    that was preferred. Where the sides are called otherwise than the columns, rows are shown as read. Where a label
+    could be either side, nothing is read.
+    """
+    labels = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
+    number, distinct = pd.factorize(labels)
+    told = {str(label): side for label, side in winners.items()}
+    columns = [folded(found.table.theirs[name]) for name in _A_B]
+    scale = scale_of(distinct, told, found.table.kind == "rating")
+    # 1 beside 0 is another thing than 1 beside 2
+    are_places = {number_of(label) for label in distinct} - {None} == {1.0, 2.0}
+    of_label = [side_told(label, told, columns, scale, are_places) for label in distinct]
+    side = as_objects([*(side for side, _ in of_label), ""])[number]
+    _by_row(labels, side, rows, texts, found)
+    if scale:
+        values = np.array([*(number_of(label) for label in distinct), None], dtype=np.float64)[number]
+        found.frame = found.frame.assign(strength=np.abs(values - scale.middle))
+        found.kept.append("strength")
+    by_order = {
+        label: side for label, (side, how) in zip(distinct, of_label, strict=True) if how == "order"
+    }
+    on_scale = (
+        f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle" if scale else ""
+    )
+    if scale and scale.high:
+        found.note("N107", on_scale, "strength goes along with the votes", len(labels), "winner")
+    elif by_order:
+        pairs = ", ".join(f'"{label}" = {side}' for label, side in by_order.items())
+        turned = {"winners": {label: TURNED[side] for label, side in by_order.items()}}
+        remedy = "where the other answer was preferred"
+        found.note(
+            "N107", f"winners read by their order: {pairs}", remedy, len(labels), "winner", fix=turned
+        )
+    is_unknown = (side == "") & ~pd.isna(labels)
+    unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
+    if fix := proposed(unknown, {*side} - {""}, scale):
+        # of all rows, so that none of them is bad
+        n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
+        what = (
+            f"{on_scale or f'unknown winner {_quoted(unknown)}'}: {n:,} of {counted(len(labels), 'row')}"
+        )
+        remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
+        found.note("E107", what, remedy, n, "winner", index, {"winners": fix})
+    else:
+        remedy = "write a, b or tie, or say what the labels mean"
+        found.rows("E107", f"unknown winner {_quoted(unknown)}", "winner", is_unknown, remedy)
+    return pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
+
+
+def _quoted(labels: Sequence[str]) -> str:
+    return listed([f'"{label[:_SHOWN_CHARACTERS]}"' for label in labels])
+
+
+def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
+    """Fill in the ``side`` of labels that are in their row the text or the model that was preferred."""
+    open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
+    pairs = [[texts[rows[name]] for name in ("first", "second")]]
+    if {*MODELS} <= {*found.frame}:
+        pairs.append([found.frame[name].to_numpy() for name in MODELS])
+    for cells in pairs:
+        label, a, b = ([_even(cell) for cell in column[open_rows]] for column in (labels, *cells))
+        for i, *is_it in zip(
+            open_rows, map(str.__eq__, label, a), map(str.__eq__, label, b), strict=True
+        ):
+            if sum(is_it) == 1:
+                side[i] = "ab"[is_it.index(True)]
+
+
+def _even(cell: Any) -> str:
+    """A text with one space between words, empty for what is none."""
+    return " ".join(cell.split()) if isinstance(cell, str) else ""
+
+
+def _beginning(text: str) -> str:
+    words = written_out(" ".join(text.split()))
+    cut = words if len(words) <= _SHOWN_CHARACTERS else f"{words[:_SHOWN_CHARACTERS]}..."
+    return f"\u201c{cut}\u201d"
 
 
 # -- what goes along -------------------------------------------------------------------------------------------
@@ -424,7 +500,7 @@ def _carried(
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         what = f'attribute column "{name}"'
         if name in frame:
-            columns[name] = _numbers(frame[name])
+            columns[name] = as_numbers(frame[name])
             is_missing = ~np.isfinite(columns[name])
             found.rows("E128", f"{what} holds no number", name, is_missing, "give a number")
         else:
@@ -433,7 +509,7 @@ def _carried(
     # what an attribute reads is a number all the same
     as_written = {*keep}.difference(columns)
     for pair in sides.items():
-        numbers = {name: _numbers(frame[name]) for name in pair}
+        numbers = {name: as_numbers(frame[name]) for name in pair}
         there = [values[frame[name].notna()] for name, values in numbers.items()]
         if all(len(values) and not np.isnan(values).any() for values in there):
             go = numbers if as_written.isdisjoint(pair) else frame[[*pair]].astype(object)
@@ -442,8 +518,8 @@ def _carried(
     for name in keep:
         if fault := _fault(name, frame):
             found.note("E103", f'keep: "{name}" {fault}.{did_you_mean(name, [*frame])}', remedy)
-    are_told = all(not _fault(name, frame) and frame[name].notna().all() for name in _MODELS)
-    for name in (*keep, *(_MODELS if are_told else ())):
+    are_told = all(not _fault(name, frame) and frame[name].notna().all() for name in MODELS)
+    for name in (*keep, *(MODELS if are_told else ())):
         if name in frame:
             columns.setdefault(name, frame[name].astype(object))
     partner: dict[str, str] = {}
@@ -476,6 +552,8 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
     reason = pd.Series(None, index=rows.index, dtype=object)
     reason[rows["sign"] == 0] = "tie"
     reason[rows["annotator"] < 0] = "no annotator"
+    is_bad = ~pd.isna(found.bad)
+    reason[is_bad] = found.bad[is_bad]
     if has_identities:
         reason[_exported_twice(rows[reason.isna()])] = "exported twice"
         reason[_repeated(rows[reason.isna()], repeated, found)] = "repeated vote"
@@ -485,10 +563,10 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
     remedy = "nothing; judgments.dropped counts them by annotator"
     for why, n_left in left_out["reason"].value_counts(sort=False).items():
         what = f"{n_left:,} of {counted(n, 'row')} left out: {why} ({n_left / n:.1%})"
-        found.note(_LEFT_OUT[str(why)], what, remedy, int(n_left))
+        found.note(_LEFT_OUT.get(str(why), "N104"), what, remedy, int(n_left))
     if n_before := sum(entry["n"] for entry in earlier):
         share = n_before / (n + n_before)
-        what = f"{counted(n_before, 'row')} were left out at import ({share:.1%})"
+        what = f"{counted(n_before, 'row')} were left out before ({share:.1%})"
         found.note("N119", what, remedy, n_before)
     votes = rows[reason.isna()]
     if not len(votes):
@@ -543,10 +621,10 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
             f"disagree with themselves; {then}"
         )
         remedy = (
-            "repeated='last' keeps the last vote only; of votes that saw the two sides in either order keep all, and "
-            "say in shown_first which was first"
+            "of votes that saw the two sides in either order keep all, and say in shown_first which was first; "
+            "otherwise the last vote alone can be kept"
         )
-        found.note("W133", what, remedy, n, rows=rows.index[again])
+        found.note("W133", what, remedy, n, rows=rows.index[again], fix={"repeated": "last"})
     return rows.index[same.duplicated(keep="last") & (repeated == "last")]
 
 
@@ -569,10 +647,10 @@ def _comparisons(
     if n := len(firsts) - firsts["pair"].nunique():
         what = f"{counted(n, 'comparison')} with the prompt and texts of another id; they stay apart"
         remedy = (
-            "leave ids out to merge them: columns={'comparison_id': None}; where the very same votes stand twice, also "
-            "repeated='last'"
+            "leave ids out to merge them; where the very same votes stand twice, keep the last alone too"
         )
-        found.note("N139", what, remedy, n, "comparison_id")
+        fix = {"columns": {"comparison_id": None}}
+        found.note("N139", what, remedy, n, "comparison_id", fix=fix)
     same = firsts[firsts["first"] == firsts["second"]]
     if n := len(same):
         n_votes = int(votes["number"].isin(same["number"]).sum())

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
+import difflib
+import io
 import json
 import os
 import re
-from collections import defaultdict
+import zipfile
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +24,16 @@ from numpy.typing import NDArray
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import Json, appearing, checksum_file, checksummed, is_changed
-from badpo.data.problems import DataError, Problem, did_you_mean, is_unicode, listed, written_out
+from badpo.data.problems import (
+    DataError,
+    Problem,
+    counted,
+    did_you_mean,
+    is_unicode,
+    listed,
+    written_out,
+)
+from badpo.data.spellings import columns_named
 from badpo.theory import Ints
 
 Objects = NDArray[np.object_]
@@ -30,6 +43,11 @@ _LONGEST_CELL = 2**31 - 1
 # of cells in JSON, where every row may have names of its own, and a frame has a cell for each
 _MOST_NAMES = 2_000
 _BUFFER_BYTES = 2**20
+_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_FIRST_ROWS = 20  # among which the header stands
+_LONGEST_NAME = 80
+_QUOTE = "quote cells that hold separators, quotes or line breaks"
+_ROLES = {"human": "user", "gpt": "assistant"}
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
@@ -45,20 +63,29 @@ class Table:
         What messages call it: the path, or the kind of object.
     lines : int array of shape (n_rows,), or None
         Line of the file, 1-based, at which each row starts; None where a row has no line.
+    rows : int array of shape (n_rows,), or None
+        Row of the source, 0-based, that each row was made of; None where each is its own.
     dropped : tuple of dict
-        What an earlier import left out of this file: ``reason``, ``annotator``, ``n``.
-    kind : "a_b", "chosen_rejected" or ""
-        The layout, once the columns carry our names; see `recognise`.
+        What is no row here: ``reason``, ``annotator``, ``n``.
+    kind : a name in `badpo.data.layouts.REQUIRED`, or ""
+        The layout, once the columns carry our names; see `badpo.data.layouts.recognise`.
     theirs : dict of str to str
         Our name -> the source's, for messages.
+    encoding : str
+        Of a file of text.
+    notes : tuple of Problem
+        What was noticed while the file was read.
     """
 
     frame: pd.DataFrame
     name: str
     lines: Ints | None = None
+    rows: Ints | None = None
     dropped: tuple[Json, ...] = ()
     kind: str = ""
     theirs: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    notes: tuple[Problem, ...] = ()
 
     def __post_init__(self) -> None:
         if not all(is_unicode(str(name)) for name in self.frame.columns):
@@ -66,13 +93,16 @@ class Table:
             raise _unreadable(self.name, what, "rename the column")
 
 
-def read_table(source: Any) -> Table:
+def read_table(source: Any, drop_uneven: bool = False) -> Table:
     """Read a table from a path or an object in memory.
 
     Parameters
     ----------
     source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
-        Paths end in .csv, .tsv, .parquet, .jsonl, .ndjson or .json. Anything with ``to_arrow`` works too.
+        Paths end in .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson or .json, or are a folder of Arrow or parquet files as
+        `datasets` writes them. Anything with ``to_arrow`` works too.
+    drop_uneven : bool
+        Whether lines of a CSV that have another number of cells than the header are left out and counted.
 
     Returns
     -------
@@ -91,7 +121,7 @@ def read_table(source: Any) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _read_file(Path(source))
+        return _read_file(Path(source), drop_uneven)
     kind = type(source).__name__
     if isinstance(source, pd.DataFrame):
         return Table(source.reset_index(drop=True), kind)
@@ -119,21 +149,81 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 # -- readers of files ------------------------------------------------------------------------------------------
 
 
-def _read_file(path: Path) -> Table:
-    if not path.is_file():
+def _read_file(path: Path, drop_uneven: bool) -> Table:
+    name, _, split = str(path).rpartition(":")
+    folder = path if path.is_dir() or not name else Path(name)
+    if not folder.is_dir() and is_hub_name(path):
+        found = read_table(from_hub(name or str(path), split=split if name else None))
+        return replace(found, name=str(path))
+    if not folder.is_dir() and not path.is_file():
         beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
-        absent = f"there is no such file.{did_you_mean(path.name, beside)}"
-        raise _unreadable(path, "it is a folder" if path.is_dir() else absent, "give the path of a file")
+        what = f"there is no such file.{did_you_mean(path.name, beside)}"
+        close = difflib.get_close_matches(path.name, beside, n=1)
+        fix = {"source": str(path.with_name(close[0]))} if close else {}
+        raise _unreadable(path, what, "give the path of a file", fix)
     read = READERS.get(path.suffix.lower())
-    if read is None:
+    if read is None and not folder.is_dir():
         what = f'files that end in "{path.suffix}" are not known'
         raise _unreadable(path, what, f"use {', '.join(READERS)}")
     try:
-        return read(path)
+        if read is None or folder.is_dir():
+            return _read_folder(folder, split)
+        return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
-        raise _unreadable(path, f"it is not UTF-8 ({error.reason})", "save the file as UTF-8") from error
-    except (OSError, pa.ArrowException) as error:
+        what = f"it is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
+        raise _unreadable(path, what, "save the file as UTF-8") from error
+    except (OSError, KeyError, json.JSONDecodeError, pa.ArrowException) as error:
         raise _unreadable(path, str(error).strip().split("\n")[0], "export the table again") from error
+
+
+def _read_folder(path: Path, split: str = "") -> Table:
+    """A folder that `datasets` wrote, or one of files, as a download from the Hub has them."""
+    if (path / "state.json").is_file():
+        state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+        files = [path / Path(entry["filename"]).name for entry in state["_data_files"]]
+        arrow = [pa.ipc.open_stream(file.read_bytes()).read_all() for file in files]
+        return Table(_frame_of_arrow(pa.concat_tables(arrow)), str(path))
+    parts: dict[str, list[Path]] = {}
+    if (path / "dataset_dict.json").is_file():
+        splits = json.loads((path / "dataset_dict.json").read_text(encoding="utf-8"))["splits"]
+        parts = {name: [path / name] for name in splits}
+    elif files := sorted(path.glob("*.parquet")) or sorted(path.glob("data/*.parquet")):
+        for file in files:
+            parts.setdefault(file.stem.split("-")[0], []).append(file)
+    else:
+        parts = {file.name: [file] for file in sorted(path.iterdir()) if file.suffix.lower() in READERS}
+    if split not in parts and len(parts) != 1:
+        raise _one_of(path, parts)
+    files = parts.get(split) or next(iter(parts.values()))
+    return Table(_frame_of_arrow(pq.read_table(files)), str(path)) if files[1:] else read_table(files[0])
+
+
+def is_hub_name(path: Path) -> bool:
+    """Whether a path may be a data set on the Hub, as in ``allenai/multipref`` or ``nvidia/HelpSteer3:validation``."""
+    is_short = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
+    return is_short and path.suffix.lower() not in READERS
+
+
+def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
+    """A split of a data set on the Hub or in the cache; the only one, or "train", where none is named."""
+    from datasets import load_dataset
+
+    try:
+        found = load_dataset(name, config, split=split)
+    except (OSError, ValueError) as error:
+        why = str(error).strip().split("\n")[0]
+        what = f"there is no such file, and no such data set could be loaded from the Hub ({why})"
+        remedy = "download it once with network, or name a local file"
+        raise DataError([Problem("E190", what, name, remedy)]) from error
+    if split is None and "train" not in found and len(found) > 1:
+        raise _one_of(name, found)
+    return found if split else found[min(found, key="train".__ne__)]
+
+
+def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
+    fix = {"source": f"{name}:{next(iter(parts))}"} if [*parts] else {}
+    what = "it holds several tables: " + ", ".join(parts) if fix else "it holds no table"
+    return _unreadable(name, what, f"name one of them after a colon, as in {name}:train", fix)
 
 
 def _read_parquet(path: Path) -> Table:
@@ -162,37 +252,158 @@ def _read_parquet(path: Path) -> Table:
         return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
 
 
-def _read_csv(path: Path) -> Table:
-    remedy = "quote cells that hold separators, quotes or line breaks"
+def decoded(content: bytes) -> tuple[str, str]:
+    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or cp1252.
+
+    Where most of what is not ASCII is valid UTF-8, a file is damaged UTF-8, and no cp1252.
+    """
+    for mark, name in _MARKS.items():
+        if content.startswith(mark):
+            return content.decode(name), name
+    start = content[:1_000]
+    for name, zeros in (("utf-16-le", start[1::2]), ("utf-16-be", start[::2])):
+        if zeros.count(0) * 4 > len(start):
+            return content.decode(name), name
+    try:
+        return content.decode("utf-8"), "utf-8"
+    except UnicodeDecodeError:
+        n_wrong = content.decode("utf-8", "replace").count("\ufffd")
+        if n_wrong * 2 < sum(byte > 127 for byte in content):
+            raise
+        return content.decode("cp1252"), "cp1252"
+
+
+def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     csv.field_size_limit(_LONGEST_CELL)
+    text, encoding = decoded(path.read_bytes())
+    separator = _separator(text)
     rows, lines = [], []
-    known: dict[str, str | None] = {"": None}  # so that a text of many rows is in memory once
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        header = file.readline()
-        file.seek(0)
-        reader = csv.reader(file, delimiter=max(",;\t", key=header.count), strict=True)
+    known: dict[str, str] = {}  # so that a text of many rows is in memory once
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    end = 0
+    try:
+        for row in reader:
+            rows.append([known.setdefault(cell, cell) for cell in row])
+            lines.append(end + 1)
+            end = reader.line_num
+    except csv.Error as error:
+        what = f"line {reader.line_num}: {error}"
+        raise _unreadable(path, what, _QUOTE) from error
+    told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
+    usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
+    told += [f'columns separated by "{separator}"'] if separator not in usual else []
+    return _framed(path, rows, lines, told, encoding, drop_uneven)
+
+
+def _separator(text: str) -> str:
+    """The sign that gives the first lines the most names of columns that are known, then the most even rows."""
+    beginning = text[:_BUFFER_BYTES]
+
+    def evidence(separator: str) -> tuple[int, float, int]:
+        rows: list[list[str]] = []
         try:
-            names, end = next(reader, []), reader.line_num
-            for row in reader:
-                if row:
-                    rows.append([known.setdefault(cell, cell) for cell in row])
-                    lines.append(end + 1)
-                end = reader.line_num
-        except csv.Error as error:
-            raise _unreadable(path, f"line {reader.line_num}: {error}", remedy) from error
-    lengths = zip(lines, map(len, rows), strict=True)
-    if uneven := [f"line {line} has {n}" for line, n in lengths if n != len(names)]:
-        what = f"the header has {len(names)} columns, but {len(uneven):,} rows have another number"
-        raise _unreadable(path, f"{what}: {listed(uneven)}", remedy)
-    columns = zip(*rows, strict=True) if rows else ([] for _ in names)
-    frame = _frame_of_columns(names, columns)
-    return Table(frame, str(path), np.array(lines, dtype=np.intp))
+            for row in csv.reader(io.StringIO(beginning, newline=""), delimiter=separator):
+                rows += [row] * any(map(str.strip, row))
+                if len(rows) == _FIRST_ROWS:
+                    break
+        except csv.Error:
+            return 0, 0.0, 0
+        if not rows:
+            return 0, 0.0, 0
+        width, n = Counter(map(len, rows)).most_common(1)[0]
+        return max(map(_n_known, rows)), (width > 1) * n / len(rows), width
+
+    return max(",;\t|", key=evidence)
+
+
+def _n_known(cells: Sequence[str]) -> int:
+    """How many cells of a row are names of columns."""
+    names = [cell.strip() for cell in cells if cell.strip()]
+    if len({*names}) < len(names) or any(len(name) > _LONGEST_NAME for name in names):
+        return 0  # a row of votes, whose labels may be names too
+    return len(columns_named(names, (*KNOWN, *ANSWERS)))
+
+
+def _framed(
+    path: Path,
+    rows: list[list[str]],
+    lines: Iterable[int],
+    told: list[str],
+    encoding: str = "utf-8",
+    drop_uneven: bool = False,
+) -> Table:
+    """Rows of cells as a table: what is no row of it is left out, and said."""
+    kept = [(line, row) for line, row in zip(lines, rows, strict=True) if any(map(str.strip, row))]
+    n_blank = sum(map(bool, rows)) - len(kept)
+    n_known = [_n_known(row) for _, row in kept[:_FIRST_ROWS]]
+    start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
+    header = [name.strip() for _, row in kept[start : start + 1] for name in row]
+    body = kept[start + 1 :]
+    while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
+        header.pop()
+    n, width = len(body), len(header)
+    # a header's words stand in few cells below it
+    if not max(n_known, default=1) and any(
+        cell and 10 * column.count(cell) >= n
+        for cell, column in zip(header, zip(*(row for _, row in body), strict=False), strict=False)
+    ):
+        body, header = kept, [""] * width
+        told.append("no header: the columns are called column_1, column_2 and so on")
+    # spreadsheets end rows with empty cells
+    body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
+    votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
+    for n_left_out, what in (
+        (start, "line above the header"),
+        (len(body) - len(votes), "repeated header"),
+        (n_blank, "empty row"),
+    ):
+        told += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
+    uneven = [f"line {line} has {len(row)}" for line, row in votes if len(row) != width]
+    dropped: tuple[Json, ...] = ()
+    if uneven:
+        what = f"the header has {width} columns, but {len(uneven):,} rows have another number"
+        if not drop_uneven:
+            raise _unreadable(path, f"{what}: {listed(uneven)}", _QUOTE, {"bad_rows": "drop"})
+        votes = [(line, row) for line, row in votes if len(row) == width]
+        dropped = ({"reason": "bad row: number of cells", "annotator": "unknown", "n": len(uneven)},)
+        told.append(f"{what}; these were left out")
+    cells = zip(*(row for _, row in votes), strict=True) if votes else ([] for _ in header)
+    names = [name or f"column_{i}" for i, name in enumerate(header, start=1)]
+    frame = _frame_of_columns(names, ([cell or None for cell in column] for column in cells))
+    what = f"the file was read with {'; '.join(told)}"
+    notes = (Problem("N102", what, str(path), "nothing"),) if told else ()
+    at = np.array([line for line, _ in votes], dtype=np.intp)
+    return Table(frame, str(path), at, dropped=dropped, encoding=encoding, notes=notes)
+
+
+def _read_excel(path: Path) -> Table:
+    """The sheet of a workbook that has the most names of columns that are known."""
+    try:
+        found = pd.read_excel(path, sheet_name=None, header=None, dtype=object, engine="openpyxl")
+    except ImportError:
+        what = "Excel files are read with openpyxl, which is not installed"
+        remedy = "pip install openpyxl (the extra [excel] of ba-dpo), or save the sheet as CSV"
+        raise _unreadable(path, what, remedy) from None
+    except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        what = f"it is no workbook ({error})"
+        raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
+    sheets = {title: sheet.map(_excel_text).to_numpy().tolist() for title, sheet in found.items()}
+    title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
+    told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
+    return _framed(path, sheets[title], range(1, len(sheets[title]) + 1), told)
+
+
+def _excel_text(cell: Any) -> str:
+    """A cell of a workbook as a CSV would have it."""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return "" if pd.isna(cell) else str(cell)
 
 
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
     # at line feeds alone, as forgetting counts lines
-    for number, line in enumerate(path.read_bytes().decode("utf-8-sig").split("\n"), start=1):
+    for number, line in enumerate(decoded(path.read_bytes())[0].split("\n"), start=1):
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -208,20 +419,27 @@ def _read_json_lines(path: Path) -> Table:
 
 def _read_json(path: Path) -> Table:
     remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
-    text = path.read_text(encoding="utf-8-sig")
+    text = decoded(path.read_bytes())[0]
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, str(error), remedy) from error
+    if isinstance(content, dict):
+        lists = [each for each in content.values() if isinstance(each, list)]
+        if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1:
+            return Table(_frame_of_columns([*content], lists), str(path))
+        content = lists[0] if len(lists) == 1 else None
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
     return Table(_frame_of_records(content, path), str(path))
 
 
 # By the end of a file's name.
-READERS: dict[str, Callable[[Path], Table]] = {
+READERS: dict[str, Callable[..., Table]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
+    ".txt": _read_csv,
+    ".xlsx": _read_excel,
     ".parquet": _read_parquet,
     ".jsonl": _read_json_lines,
     ".ndjson": _read_json_lines,
@@ -269,74 +487,32 @@ def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFr
     return frame
 
 
-def _unreadable(name: str | Path, what: str, remedy: str) -> DataError:
-    return DataError([Problem("E102", f"the table cannot be read: {what}", str(name), remedy)])
+def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = None) -> DataError:
+    what = f"the table cannot be read: {what}"
+    error = DataError([Problem("E102", what, str(name), remedy, fix=fix or {})])
+    error.fix = fix or {}
+    return error
 
 
 # -- names of columns ------------------------------------------------------------------------------------------
 
-REQUIRED = {
-    "a_b": ("prompt", "response_a", "response_b", "winner"),
-    "chosen_rejected": ("chosen", "rejected"),
-}
 OPTIONAL = (
     *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id", "weight"),
     "shown_first",
 )
-KNOWN = tuple(dict.fromkeys([*OPTIONAL, *REQUIRED["a_b"], *REQUIRED["chosen_rejected"]]))
+KNOWN = tuple(
+    dict.fromkeys([*OPTIONAL, "prompt", "response_a", "response_b", "winner", "chosen", "rejected"])
+)
+MODELS = ("model_a", "model_b")
+# What may stand in place of a winner.
+ANSWERS = ("rating", "rating_a", "rating_b", "rank_a", "rank_b", "votes_a", "votes_b", "votes_tie")
 _SIDES = {"a": "b", "chosen": "rejected"}
 _ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
 
 
-def recognise(table: Table, columns: Mapping[str, str | None] | None = None) -> Table:
-    """The table with its columns under our names, others under their own, and the kind of its layout.
-
-    ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
-    columns that are missing (E101) or misnamed (E103).
-    """
-    columns = columns or {}
-    found = pd.Index([str(name) for name in table.frame.columns], dtype=object)
-    if faults := _misnamed(found, columns):
-        raise DataError(Problem("E103", what, table.name, remedy) for what, remedy in faults.items())
-    asked = {ours: columns.get(ours, ours) for ours in KNOWN}
-    theirs = {ours: column for ours, column in asked.items() if column is not None and column in found}
-    lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
-    kind = min(REQUIRED, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
-    if missing := lacks[kind]:
-        hints = [f' "{name}":{hint}' for name in missing if (hint := did_you_mean(name, found))]
-        what = f"columns missing: {', '.join(missing)}.{''.join(hints)}"
-        where = f"{table.name}, found: {', '.join(found) or 'no column'}"
-        remedy = (
-            "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
-            "another program wrote, convert: badpo import SRC -o judgments.parquet"
-        )
-        raise DataError([Problem("E101", what, where, remedy, len(missing))])
-    others = found.difference([*theirs.values(), *KNOWN], sort=False)
-    used = table.frame.set_axis(found, axis=1)[[*theirs.values(), *others]]
-    return replace(table, frame=used.set_axis([*theirs, *others], axis=1), kind=kind, theirs=theirs)
-
-
-def _misnamed(found: pd.Index, columns: Mapping[str, str | None]) -> dict[str, str]:
-    """What is wrong with names of columns, and what to do."""
-    faults = {}
-    for name in found[found.duplicated()].unique():
-        faults[f'{(found == name).sum()} columns are called "{name}"'] = "rename all but one"
-    for ours, column in columns.items():
-        if ours not in KNOWN:
-            what = f'columns has no entry "{ours}".{did_you_mean(ours, KNOWN)}'
-            faults[what] = f"use one of {', '.join(KNOWN)}"
-        elif column is not None and column not in found:
-            what = (
-                f'column "{column}" (for {ours}) is not in the table.{did_you_mean(str(column), found)}'
-            )
-            faults[what] = f"found: {', '.join(found)}"
-    return faults
-
-
-def annotator_hint(found: Iterable[str]) -> str:
-    """A column that may hold the annotators, named in a sentence; empty when none looks like it."""
-    like = [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
-    return f' "{like[0]}" looks like it: columns={{"annotator": "{like[0]}"}}.' if like else ""
+def like_annotators(found: Iterable[str]) -> list[str]:
+    """Columns that may hold the annotators, by a word in their names."""
+    return [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
@@ -444,14 +620,21 @@ def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
 def as_messages(cell: Any) -> list[Json]:
     """Chat messages as plain dicts whose contents are text.
 
-    Keys without a value, which columnar files add, are left out; text parts of a content are joined.
+    A message alone is a list of one. Keys without a value, which columnar files add, are left out; text parts of a
+    content are joined.
     """
+    if isinstance(cell, Mapping):
+        cell = [cell]
     if not isinstance(cell, (list, tuple, np.ndarray)):
         raise ValueError(f"it is of type {type(cell).__name__}, not text")
     return [_message(message) for message in cell]
 
 
 def _message(message: Any) -> Json:
+    if isinstance(message, Mapping) and "from" in message:
+        # as ShareGPT has it
+        role = _ROLES.get(message["from"], message["from"])
+        message = {"role": role, "content": message.get("value")}
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise ValueError("a chat message needs a role and a content")
     role, content = message["role"], message.get("content")

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
+from badpo.data.layouts import recognise
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
-from badpo.data.tables import KNOWN, Table, as_ids, as_objects, read_table, recognise, write_table
+from badpo.data.tables import KNOWN, Table, as_ids, as_objects, read_table, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 
@@ -52,6 +53,8 @@ def import_votes(
     format: str | None = None,
     columns: Mapping[str, str | None] | None = None,
     winners: Mapping[str, str] | None = None,
+    layout: str | None = None,
+    bad_rows: str = "error",
 ) -> Imported:
     """Read the votes of any known export.
 
@@ -64,6 +67,8 @@ def import_votes(
         Our column -> the source's column or field.
     winners : mapping or None
         The source's labels -> a, b or tie.
+    layout, bad_rows
+        Of a plain table, as in `Judgments.read`.
 
     Raises
     ------
@@ -81,28 +86,30 @@ def import_votes(
     >>> imported.format, imported.table.frame["winner"].tolist()
     ('arena', ['b'])
     """
-    export = Export(read_table(source), columns or {}, winners or {})
+    export = Export(read_table(source, bad_rows == "drop"), columns or {}, winners or {})
     table, names = export.table, (*FORMATS, TABLE)
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
     name = format or next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
+    name = TABLE if layout else name
     if name != TABLE:
         votes = _votes(name, export, _answers(FORMATS[name], export))
         unused = [name for name in export.names if name not in export.used]
         personal = personal_fields(table.frame, but=export.used)
         return Imported(votes, name, {}, unused, personal, export.findings)
     try:
-        layout = recognise(table, export.columns)
+        read = recognise(table, export.columns, layout)
     except DataError as error:
-        if format or export.columns:
-            raise
+        if export.columns or format or any(problem.fix for problem in error.problems):
+            # `Judgments.read` says what is wrong, and how the table can be read
+            return Imported(table, TABLE, export.columns, [], [], [])
         looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
         remedy = "name the columns with --column, or the format with --format"
         refusal = export.refusal("E145", f"the format is not known; looked for {looked_for}", remedy)
         raise DataError([*refusal.problems, *error.problems]) from None
-    unused = [str(name) for name in layout.frame.columns if name not in KNOWN]
-    return Imported(table, name, export.columns, unused, personal_fields(table.frame[unused]), [])
+    unused = [str(name) for name in read.frame.columns if name not in KNOWN]
+    return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
 def _answers(importer: Importer, export: Export) -> list[Json]:
@@ -160,8 +167,8 @@ def import_file(
     columns: Mapping[str, str | None] | None = None,
     winners: Mapping[str, str] | None = None,
     keep: Sequence[str] = (),
-    annotators_missing: str = "error",
     mapping: str | os.PathLike[str] | None = None,
+    **reading: Any,
 ) -> Json:
     """Convert an export and write it as a table that `Judgments.read` takes.
 
@@ -177,11 +184,12 @@ def import_file(
         See `badpo.importers.convert.import_votes`.
     keep : sequence of str
         Further columns to carry along; personal ones are refused.
-    annotators_missing : "error" or "drop"
-        What happens to votes without an annotator where others have one.
     mapping : path or None
         Where to write which pseudonym is whose, readable by this user only. It undoes the pseudonyms without a key:
         None, the default, writes no such file.
+    **reading
+        Further options of `Judgments.read`. A table without annotators is written where ``columns`` says
+        ``{"annotator": None}``.
 
     Returns
     -------
@@ -195,7 +203,8 @@ def import_file(
         raise ConfigError(
             f"{mapping} is there already; a mapping is never written over, choose another name"
         )
-    imported = import_votes(source, format, columns, winners)
+    plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
+    imported = import_votes(source, format, columns, winners, **plain)
     frame, problems = imported.table.frame, imported.findings
     if imported.format == PAIRS:
         scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
@@ -205,10 +214,10 @@ def import_file(
         counts = {"makes": "scored pairs", "pairs": len(frame), "prompts": n_prompts}
         written = list(frame)
     else:
-        judgments = _judgments(imported, winners, keep, annotators_missing, mapping)
+        judgments = _judgments(imported, winners, keep, mapping, reading)
         judgments.to_parquet(out)
         if mapping is not None:
-            _write_mapping(imported, mapping)
+            _write_mapping(imported, mapping, reading.get("layout"))
         problems, dropped = [*problems, *judgments.findings], judgments.dropped
         counts = {
             "makes": "judgments",
@@ -235,8 +244,8 @@ def _judgments(
     imported: Imported,
     winners: Mapping[str, str] | None,
     keep: Sequence[str],
-    missing: str,
     mapping: Any,
+    reading: Json,
 ) -> Judgments:
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
@@ -245,10 +254,20 @@ def _judgments(
             "does not"
         )
     # a reader of a format has told the sides by them already
-    winners = winners if imported.format == TABLE else None
+    if imported.format != TABLE:
+        winners, reading = None, {**reading, "layout": None}
     judgments = Judgments.read(
-        imported.table, columns=imported.columns, winners=winners, annotators_missing=missing, keep=keep
+        imported.table, columns=imported.columns, winners=winners, keep=keep, **reading
     )
+    is_meant = imported.columns.get("annotator", "") is None or imported.format != TABLE
+    if not judgments.has_identities and not is_meant:
+        found = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
+        fix = found[0].fix or {"columns": {"annotator": None}}
+        what = "no column says who voted, so that all votes would count as one annotator's"
+        remedy = "name the column, or say that there is none"
+        error = DataError([Problem("E110", what, imported.table.name, remedy, fix=fix)])
+        error.fix = fix
+        raise error
     if mapping is not None and not judgments.has_identities:
         raise ConfigError(
             "there is no annotator column, so there is nobody to map; leave the mapping out"
@@ -256,7 +275,9 @@ def _judgments(
     return judgments
 
 
-def _write_mapping(imported: Imported, mapping: str | os.PathLike[str]) -> None:
-    column = imported.table.frame[imported.columns.get("annotator") or "annotator"]
-    ids = [raw for raw in dict.fromkeys(as_ids(column)) if raw is not None]
+def _write_mapping(imported: Imported, mapping: str | os.PathLike[str], layout: str | None) -> None:
+    table = imported.table
+    if imported.format == TABLE:
+        table = recognise(table, imported.columns, layout)
+    ids = [raw for raw in dict.fromkeys(as_ids(table.frame["annotator"])) if raw is not None]
     write_json(Path(mapping), dict(zip(pseudonyms(ids), ids, strict=True)), private=True)

@@ -14,23 +14,9 @@ import pandas as pd
 from badpo.data.files import Json
 from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.spellings import columns_named, side_of
 from badpo.data.tables import Table
 
-# Names that fields of prompts and of the two responses usually have; any other is named with --column.
-_PROMPTS = ("prompt", "instruction", "question", "input")
-_RESPONSE_A = re.compile(
-    r"(?:response|completion|answer|output|generation|text)[-_ ]?(?:a|1)", re.IGNORECASE
-)
-_OTHER_SIDE = {"a": "b", "A": "B", "1": "2"}
-_PARTS = re.compile(r"[a-z]+|\d+")
-# the words that may stand before a side: "not a" must not be read as a
-_SIDE_LABEL = re.compile(
-    r"(?:(?:response|completion|answer|output|option|choice|model|text|candidate|generation|assistant|prefer)_)?"
-    r"(?:(a|1|left|first)|b|2|right|second)(?:_is)?(?:_(?:clearly|slightly|much))?(?:_better)?"
-)
-_TIE_LABEL = re.compile(
-    r"tied?|tie_.*|(?:equally|both)_good|equal|same|both|neither|draw|both_?bad|model_tie"
-)
 _PERSONAL = re.compile(
     r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"
     r"address|birth|^dob$|^age$|gender|^sex$|ethnic|religion|nationality|location|country|city|^zip|postcode|"
@@ -100,18 +86,14 @@ class Export:
 
     def prompt_field(self, names: Sequence[str]) -> str:
         """The field that holds the prompt: as the user says, or by its name."""
-        folded = {name.casefold(): name for name in names}
-        known = (folded[word] for word in _PROMPTS if word in folded)
-        return self.named("prompt", names) or next(known, None) or self._ask_for(names, "prompt")
+        known = columns_named(names, ["prompt"])
+        return self.named("prompt", names) or known.get("prompt") or self._ask_for(names, "prompt")
 
     def text_fields(self, found: Iterable[str]) -> dict[str, str]:
         """The fields of the prompt and of the two responses, by our names: as the user says, or by their names."""
         names = list(dict.fromkeys(found))
         sides = tuple(filter(None, [self.named(name, names) for name in TEXTS[1:]]))
-        if not sides:
-            firsts = [name for name in names if _RESPONSE_A.fullmatch(name)]
-            pairs = [(a, b) for a in firsts if (b := a[:-1] + _OTHER_SIDE[a[-1]]) in names]
-            sides = pairs[0] if len(pairs) == 1 else ()
+        sides = sides or tuple(columns_named(names, TEXTS[1:]).values())
         if len(sides) != 2:
             self._ask_for(names, *TEXTS[1:])
         self.sides = sides
@@ -136,11 +118,8 @@ class Export:
         for side, name in zip("ab", self.sides, strict=False):
             if text.casefold() == name.casefold():
                 return side
-        folded = "_".join(_PARTS.findall(text.casefold()))
-        if _TIE_LABEL.fullmatch(folded):
-            return "tie"
-        found = _SIDE_LABEL.fullmatch(folded)
-        return text if found is None else "a" if found[1] else "b"
+        named = side_of(text)
+        return text if named is None else named[0]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
+from badpo.data.tables import from_hub, is_hub_name
 from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.training import trl_keys
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
@@ -172,29 +173,19 @@ class DataChoice(Block):
     annotators_missing: str = "error"
     repeated: str = "all"
     winners: dict[Any, Any] = {}
+    bad_rows: str = "error"
+    layout: str | None = None
 
     def source(self) -> Any:
         """The table for `Judgments.read`: a path, or the split of one on the Hub, as in ``allenai/multipref``."""
         path = Path(self.dataset_name)
-        if path.exists() or path.suffix or len(path.parts) != 2:
-            return path
-        from datasets import load_dataset
-
-        try:
-            return load_dataset(self.dataset_name, self.dataset_config, split=self.dataset_train_split)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f'E190 dataset_name: there is no file "{self.dataset_name}", and no such data set could be loaded from '
-                f"the Hub ({str(error).splitlines()[0]}); download it once with network, or name a local file"
-            ) from error
+        if is_hub_name(path):
+            return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
+        return path
 
     def read(self, attributes: Sequence[Attribute]) -> Judgments:
         """The judgments of the table, with these attributes measured."""
-        return Judgments.read(
-            self.source(),
-            attributes=attributes,
-            **self.model_dump(include={"columns", "annotators_missing", "repeated", "winners"}),
-        )
+        return Judgments.read(self.source(), attributes=attributes, **self.model_dump(include=_READING))
 
 
 _KINDS: dict[Any, Any] = {int: Whole, float: Number}
@@ -431,10 +422,11 @@ PATHS = (
 # What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
 OF_OTHERS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
-    *("repeated", "winners", "beta", "dtype", "encoding", "learning_rate", "max_length"),
-    *("max_prompt_length", "seed", "use_cpu"),
+    *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
+    *("max_length", "max_prompt_length", "seed", "use_cpu"),
 ]
 
+_READING = {"columns", "annotators_missing", "repeated", "winners", "bad_rows", "layout"}
 _FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 

@@ -1,0 +1,427 @@
+"""Which columns of a table hold what, and how its votes are laid out; every layout becomes one row for each vote."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from badpo.data.files import Json
+from badpo.data.problems import LISTED, DataError, Problem, counted, did_you_mean, listed, worst_first
+from badpo.data.spellings import alike, columns_named, folded, number_of, numbered_answers, side_of
+from badpo.data.tables import ANSWERS, KNOWN, MODELS, Objects, Table, as_ids, as_objects, numbered
+from badpo.theory import Floats
+
+_PAIR = ("prompt", "response_a", "response_b")
+REQUIRED = {
+    "a_b": (*_PAIR, "winner"),
+    "chosen_rejected": ("chosen", "rejected"),
+    "rating": (*_PAIR, "rating"),
+    "ratings": (*_PAIR, "rating_a", "rating_b"),
+    "ranks": (*_PAIR, "rank_a", "rank_b"),
+    "counts": (*_PAIR, "votes_a", "votes_b"),
+}
+LAYOUTS = (None, "wide", "counts")
+_MOST_LABELS = 12  # of one question
+_FEW_WORDS = (2, 3)
+_LARGEST_RATING, _LARGEST_SCALE = 10, 100
+_USUAL_TEXT = 15  # characters of a text, at the least
+_CHAT = re.compile("'(?:role|from)': ")
+_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
+
+
+class Findings:
+    """A table, the pseudonym of each row's annotator once known, and what is wrong."""
+
+    def __init__(self, table: Table, drops_bad_rows: bool = False):
+        self.table, self.frame = table, table.frame
+        self.pseudonyms = np.full(len(table.frame), None, dtype=object)
+        self.problems: list[Problem] = [*table.notes]
+        self.drops_bad_rows = drops_bad_rows
+        self.bad = np.full(len(table.frame), None, dtype=object)  # why a row is left out
+        self.kept: list[str] = []  # columns that go along
+
+    def rows(
+        self, code: str, what: str, column: str | None, rows: Any, remedy: str, fix: Json | None = None
+    ) -> None:
+        """Note a problem of the rows where ``rows`` is True, with their count; nothing when there is none.
+
+        Where bad rows are to be dropped, those of an error are marked instead.
+        """
+        index = np.flatnonzero(rows)
+        if not len(index):
+            return
+        if code[0] == "E" and self.drops_bad_rows:
+            # without the labels, which may be anything: reasons stand on pages that are passed on
+            self.bad[index] = "bad row: " + what.partition(' "')[0]
+            return
+        if code[0] == "E" and fix is None and len(index) < len(rows):
+            fix = {"bad_rows": "drop"}
+        said = f"{what}: {len(index):,} of {len(rows):,} rows"
+        self.note(code, said, remedy, len(index), column, index, fix)
+
+    def note(
+        self,
+        code: str,
+        what: str,
+        remedy: str,
+        count: int = 1,
+        column: str | None = None,
+        rows: Any = (),
+        fix: Json | None = None,
+    ) -> None:
+        """Note a problem with a count of its own; ``rows`` (0-based) are named with lines and pseudonyms."""
+        where, lines = self.table.name, self.table.lines
+        if column:
+            where += f', column "{self.table.theirs.get(column, column)}"'
+        if n := len(rows):
+            shown = np.asarray(rows)[:LISTED]
+            who = zip(shown, self.pseudonyms[shown], strict=True)
+            named = [self.row_name(row) + f" [{name}]" * (name is not None) for row, name in who]
+            where += f", row{'s' * (n > 1)} {listed(named, n)}"
+            # a header is a line, and cells may hold breaks
+            if lines is not None and (lines[shown] != shown + 1).any():
+                told = [f"{line:,}" for line in lines[shown]]
+                where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
+        problem = Problem(code, what, where, remedy, count, fix=fix or {})
+        self.problems.append(problem)
+
+    def row_name(self, row: int) -> str:
+        """The row of the source, counted from 1, that a row was made of."""
+        return f"{(row if self.table.rows is None else self.table.rows[row]) + 1:,}"
+
+    def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
+        """A column of ids or labels, None where there is none; with a remedy, rows without one are noted.
+
+        Where the table has no such column, or one that holds something else, which is noted, nobody has one.
+        """
+        ids = np.full(len(self.frame), None, dtype=object)
+        if name not in self.frame:
+            return ids
+        try:
+            ids = as_ids(self.frame[name])
+        except ValueError as error:
+            self.note(code, f"{name}: {error}", "give one id or label in each cell", len(ids), name)
+        else:
+            self.rows(code, f"no {name}", name, pd.isna(ids) & bool(remedy), str(remedy), fix)
+        return ids
+
+    def stop_at_errors(self) -> None:
+        """Raise `DataError` with everything found, errors first, when there is an error."""
+        if any(problem.severity == "error" for problem in self.problems):
+            raise DataError(worst_first(self.problems))
+
+
+def recognise(
+    table: Table, columns: Mapping[str, str | None] | None = None, layout: str | None = None
+) -> Table:
+    """The table with its columns under our names, others under their own, and one row for each vote.
+
+    ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
+    columns that are missing (E101) or misnamed (E103).
+    """
+    columns = columns or {}
+    found = [str(name) for name in table.frame.columns]
+    if problems := _misnamed(found, columns, table.name):
+        raise DataError(problems)
+    # what nobody reads may be called alike
+    found = [f"{name} ({i})" if name in found[:i] else name for i, name in enumerate(found)]
+    table = replace(table, frame=table.frame.set_axis(pd.Index(found, dtype=object), axis=1))
+    told = {ours: name for ours, name in columns.items() if name is not None}
+    free = [name for name in found if name not in told.values()]
+    wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
+    theirs = told | columns_named(free, wanted)
+    if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
+        # beside a winner they are columns like any other
+        theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
+    recognised = {ours: name for ours, name in theirs.items() if name not in (ours, told.get(ours))}
+    if recognised:
+        pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
+        table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
+    if layout == "wide":
+        table, theirs = _one_annotator_a_row(table, theirs)
+    elif (answers := numbered_answers(free)) and "response_a" not in told:
+        table, theirs = _best_beside_others(table, theirs, answers)
+    asked = layout if layout == "counts" else "rating" if "rating" in told else None
+    lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
+    others = [name for name in table.frame if name not in theirs.values()]
+    if "rating_a" not in told and not lacks["ratings"] and _columns_of_votes(table.frame, others):
+        # ratings beside votes are no votes
+        del lacks["ratings"]
+    kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
+    if lacks[kind]:
+        raise DataError([_missing(table, theirs, lacks[kind])])
+    if kind == "counts":
+        table, theirs = _one_row_a_vote(table, theirs)
+    elif kind in ("ratings", "ranks"):
+        table, theirs = _compared(table, theirs, REQUIRED[kind][-2:])
+    elif kind == "rating":
+        theirs = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
+    kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
+    others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
+    used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
+    return replace(table, frame=used, kind=kind, theirs=theirs)
+
+
+def _noted(
+    table: Table, code: str, what: str, remedy: str = "nothing", fix: Json | None = None
+) -> Table:
+    note = Problem(code, what, table.name, remedy, len(table.frame), fix=fix or {})
+    return replace(table, notes=(*table.notes, note))
+
+
+def _misnamed(found: Sequence[str], columns: Mapping[str, str | None], where: str) -> list[Problem]:
+    """What is wrong with names of columns, and what to do."""
+    problems, known = [], (*KNOWN, *ANSWERS)
+    for name in columns_named(sorted({name for name in found if found.count(name) > 1}), known).values():
+        what = f'{found.count(name)} columns are called "{name}"'
+        problems.append(Problem("E103", what, where, "rename all but one"))
+    for ours, column in columns.items():
+        if ours not in known:
+            what = f'columns has no entry "{ours}".{did_you_mean(ours, known)}'
+            problems.append(Problem("E103", what, where, f"use one of {', '.join(known)}"))
+        elif column is not None and column not in found:
+            hint, close = did_you_mean(str(column), found), alike([folded(column)], found)
+            what = f'column "{column}" (for {ours}) is not in the table.{hint}'
+            fix = {"columns": dict.fromkeys([ours], *close.values())} if close else {}
+            problems.append(Problem("E103", what, where, f"found: {', '.join(found)}", fix=fix))
+    return problems
+
+
+# -- columns that nobody named ---------------------------------------------------------------------------------
+
+
+def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
+    """The columns that a table lacks, with those that may be meant: written alike, or holding what they would hold.
+
+    Texts that nothing names are taken in their order: a prompt, then the two answers.
+    """
+    frame = table.frame
+    free = [name for name in frame if name not in theirs.values()]
+    columns = alike(missing, free)
+    hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in columns.items())
+    free = [name for name in free if name not in columns.values()]
+    votes = [name for name in _columns_of_votes(frame, free) if len(_labels(frame[name])) != 1]
+    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
+    lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
+    if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
+        # prompts may be short
+        many = [name for name in free if name not in (*votes, *texts) and not _labels(frame[name])]
+        texts = [*many[:1], *texts]
+    if len(lacks) == len(texts):
+        columns |= dict(zip(lacks, texts, strict=True))
+    fix: Json = {}
+    if missing[-1] not in (*_PAIR, *columns):
+        few = [name for name in free if name not in texts and len(_labels(frame[name])) in _FEW_WORDS]
+        called = {word for name in texts for word in folded(name).split("_")}
+        few = [name for name in few if called & {*map(folded, _labels(frame[name]))}] or few
+        if len(votes) > 1:
+            fix["layout"] = "wide"
+        # of two such columns one may hold people, whose ids no message shows
+        elif one := votes or few * (len(few) == 1) or [name for name in free if _is_scale(frame[name])]:
+            columns["winner"] = one[0]
+    if columns:
+        fix["columns"] = columns
+    # columns that hold votes may be called like the people who cast them
+    shown = [name for name in frame if name not in votes]
+    shown += [f"{counted(len(votes), 'column')} of labels"] if votes else []
+    what = f"columns missing: {', '.join(missing)}.{hints}"
+    remedy = (
+        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
+        "another program wrote, convert: badpo import SRC -o judgments.parquet"
+    )
+    where = f"{table.name}, found: {', '.join(shown) or 'no column'}"
+    return Problem("E101", what, where, remedy, len(missing), fix=fix)
+
+
+def _labels(column: pd.Series) -> list[str]:
+    """The distinct labels of a column; empty where there are more than one question has."""
+    try:
+        _, distinct = numbered(as_ids(column))
+    except ValueError:
+        return []
+    labels = [label for label in distinct if label is not None]
+    return labels if len(labels) <= _MOST_LABELS else []
+
+
+def _columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
+    """Columns that hold nothing but labels of a side, ratings on a small scale, or what one of two columns holds.
+
+    Where there are none, columns that hold the same two or three words.
+    """
+    models = [*columns_named([*map(str, frame)], MODELS).values()]
+    sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
+
+    def holds_votes(name: str) -> bool:
+        column = frame[name]
+        copies = [column == frame[side] for side in sides if side != name]
+        copies = [copy for copy in copies if copy.sum() > 1]
+        if len(copies) > 1:
+            column = column[~np.any(copies, axis=0)]
+        labels = _labels(column)
+        are_votes = column.isna().all() or (bool(labels) and all(map(_is_vote, labels)))
+        return bool(are_votes and name not in models and frame[name].notna().any())
+
+    if found := [name for name in free if holds_votes(name)]:
+        return found
+    words = [frozenset(_labels(frame[name])) for name in free]
+    are_few = [len(one) in _FEW_WORDS and words.count(one) > 1 for one in words]
+    return list(itertools.compress(free, are_few))
+
+
+def _is_scale(column: pd.Series) -> bool:
+    """Whether a column holds numbers as from a slider, and no ids."""
+    found = as_numbers(column)
+    return bool((np.abs(found) <= _LARGEST_SCALE).all()) and 3 < len(np.unique(found)) < len(found)
+
+
+def _is_vote(label: str) -> bool:
+    number = number_of(label)
+    return side_of(label) is not None if number is None else abs(number) <= _LARGEST_RATING
+
+
+def holds_texts(column: pd.Series) -> bool:
+    """Whether the cells of a column are longer than labels."""
+    texts = [cell for cell in column if isinstance(cell, str) and _WORDS.search(cell)]
+    chats = [cell for cell in column if isinstance(cell, list) and _CHAT.search(str(cell[:1]))]
+    lengths = [len(str(cell)) for cell in texts + chats]
+    return 2 * len(lengths) > len(column) and float(np.median(lengths)) >= _USUAL_TEXT
+
+
+# -- layouts ---------------------------------------------------------------------------------------------------
+# Each gives the table with one row for each vote, and our names of its columns.
+
+_Recognised = tuple[Table, dict[str, str]]
+
+
+def _spread(
+    table: Table, frame: pd.DataFrame, theirs: Mapping[str, str], new: Sequence[str], what: str
+) -> _Recognised:
+    """A table of votes, whose index says from which row each was made, with its ``new`` columns and a notice."""
+    rows = frame.index.to_numpy()
+    lines = None if table.lines is None else table.lines[rows]
+    table = replace(table, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
+    kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
+    return _noted(table, "N106", what), kept | {name: name for name in new}
+
+
+def _one_annotator_a_row(table: Table, theirs: Mapping[str, str]) -> _Recognised:
+    """Every column of labels is an annotator; an empty cell is no vote."""
+    new = ["annotator", "winner"]
+    frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
+    theirs = {ours: name for ours, name in theirs.items() if ours not in (*new, *ANSWERS)}
+    free = [name for name in frame if name not in theirs.values()]
+    people = _columns_of_votes(frame, free)
+    if not people:
+        what = "no column holds one annotator's votes: labels of a side, or ratings"
+        where = f"{table.name}, free columns: {', '.join(free) or 'none'}"
+        raise DataError([Problem("E101", what, where, "give the votes of each annotator in a column")])
+    others = [name for name in frame if name not in people]
+    votes = frame.melt(others, people, *new, ignore_index=False).sort_index(kind="stable")
+    is_vote = ~pd.isna(as_ids(votes["winner"]))
+    what = (
+        f"{counted(len(people), 'column')} of labels, one for each annotator: {counted(int(is_vote.sum()), 'vote')}, "
+        f"{counted(int((~is_vote).sum()), 'empty cell')}"
+    )
+    return _spread(table, votes[is_vote], theirs, new, what)
+
+
+def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
+    """As many rows for each side as there are votes for it; nobody knows whose they are."""
+    sides = {name.removeprefix("votes_"): theirs[name] for name in ANSWERS[-3:] if name in theirs}
+    cells = {side: table.frame[name].map(_count) for side, name in sides.items()}
+    counts = pd.DataFrame({side: as_numbers(column) for side, column in cells.items()})
+    is_wrong = ~((counts >= 0) & (counts % 1 == 0)).all(axis=1)
+    found = Findings(table)
+    remedy = "give whole numbers, 0 where a side has none"
+    found.rows("E106", "the number of votes is no whole number", None, is_wrong, remedy, {})
+    found.stop_at_errors()
+    each = counts.stack().astype(np.intp)
+    rows, winner = (each.index.repeat(each).get_level_values(level) for level in (0, 1))
+    votes = table.frame.loc[rows].assign(winner=winner.astype(object))
+    what = f"counts of votes: {counted(len(votes), 'vote')} from {counted(len(counts), 'row')}"
+    return _spread(table, votes, theirs, ["winner"], what)
+
+
+def _count(cell: Any) -> Any:
+    """A number of votes; none is none, and a box that was ticked is one."""
+    return {"true": 1, "false": 0, "none": 0, "nan": 0, "": 0}.get(str(cell).strip().casefold(), cell)
+
+
+def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str]) -> _Recognised:
+    """Of two ratings a row the higher one wins, of two ranks the lower; without two numbers nobody does."""
+    names = [theirs[ours] for ours in sides]
+    a, b = (as_numbers(table.frame[name]) for name in names)
+    is_rank = sides[0] == "rank_a"
+    won = ["b", "a", "tie"] if is_rank else ["a", "b", "tie"]
+    winner = pd.Series(np.sign(a - b)).map(dict(zip((1, -1, 0), won, strict=True))).astype(object)
+    what = f"two numbers a row: the {'lower' if is_rank else 'higher'} one wins, equal ones are a tie"
+    turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
+    table = replace(table, frame=table.frame.assign(winner=winner))
+    table = _noted(table, "N107", what, "where it is the other way round", turned)
+    kept = {ours: name for ours, name in theirs.items() if ours not in sides}
+    return table, kept | {"winner": "winner"}
+
+
+def _best_beside_others(
+    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
+) -> _Recognised:
+    """Of three or more answers the best, beside each of the others; the table itself where nothing ranks them."""
+    frame, keys = table.frame, [*answers]
+    forms = {folded(name): name for name in frame if name not in answers.values()}
+    ranks = [forms.get(f"rank_{key}", forms.get(f"{folded(answers[key])}_rank")) for key in keys]
+    orders = [forms[form] for form in ("ranking", "rank", "order") if form in forms]
+    order = [*orders, theirs.get("winner")][0]
+    if None not in ranks:
+        places = np.array([as_numbers(frame[name]) for name in ranks])
+        low = np.nanmin(np.append(places, np.full((1, len(frame)), np.inf), axis=0), axis=0)
+        best = np.where((places == low).sum(axis=0) == 1, (places == low).argmax(axis=0), -1)
+    elif order is not None:
+        cells = zip(frame[order], *(frame[name] for name in answers.values()), strict=True)
+        best = np.array([_first_of(cell, texts, keys) for cell, *texts in cells], dtype=np.intp)
+        found, what = Findings(table), f"the ranking names none of the answers {', '.join(keys)}"
+        is_wrong = (best < 0) & frame[order].notna()
+        found.rows("E107", what, order, is_wrong, "name the best answer first", {})
+        found.stop_at_errors()
+    else:
+        return table, dict(theirs)
+    texts = frame[[*answers.values()]].to_numpy(dtype=object)
+    is_other = (best[:, None] >= 0) & (best[:, None] != np.arange(len(keys))) & ~pd.isna(texts)
+    rows, other = np.nonzero(is_other)
+    first, second = np.sort([best[rows], other], axis=0)
+    n_without = int((best < 0).sum())
+    what = (
+        f"rankings of up to {len(keys)} answers: the best beside each of the others makes {counted(len(rows), 'pair')} "
+        f"of {counted(len(frame) - n_without, 'choice')}"
+    )
+    if n_without:
+        what += f"; {counted(n_without, 'row')} without a best answer left out"
+        entry = {"reason": "no best answer", "annotator": "unknown", "n": n_without}
+        table = replace(table, dropped=(*table.dropped, entry))
+    used = [*answers.values(), *(ranks if None not in ranks else [order])]
+    new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
+    new["winner"] = as_objects(np.where(first == best[rows], "a", "b"))
+    return _spread(table, frame.drop(columns=used).iloc[rows].assign(**new), theirs, [*new], what)
+
+
+def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int:
+    """The place of the answer that a ranking is, or names first, as in ``2>1>3`` or ``response_2``; else -1."""
+    if isinstance(cell, str) and texts.count(cell) == 1:
+        return texts.index(cell)
+    first = str(cell[0] if isinstance(cell, list | np.ndarray) and len(cell) else cell)
+    parts = [part for part in re.findall(r"[a-z]+|\d+", first.casefold()) if part in keys]
+    return keys.index(parts[0]) if parts else -1
+
+
+def as_numbers(column: pd.Series) -> Floats:
+    """A column as numbers, NaN where a cell holds none; of texts also with decimal commas."""
+    found = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
+    texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(column.iat[i], str)]
+    told = [number_of(column.iat[i]) for i in texts]
+    found[texts] = [np.nan if number is None else number for number in told]
+    return found

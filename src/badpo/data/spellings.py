@@ -1,0 +1,266 @@
+"""What people call columns and sides: the column of ours that a name means, and the side that a label means."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+TURNED = {"a": "b", "b": "a", "tie": "tie"}
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_OF_TURK = re.compile(r"^(?:Input|Answer)\.")  # what Mechanical Turk puts before names
+_PARTS = re.compile(r"[^\W\d_]+|\d+")
+_CLOSE = 0.75
+_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
+
+# -- names of columns ------------------------------------------------------------------------------------------
+
+_SIDES = {"a": "b", "1": "2", "left": "right", "first": "second"}
+_WON = {
+    "chosen": "rejected",
+    "better": "worse",
+    "winning": "losing",
+    "winner": "loser",
+    "preferred": "rejected",
+}
+_ANSWER = (
+    "(?:(?:model|assistant)_)?"
+    "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant)"
+)
+_PERSON = (
+    "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder"
+)
+# What stands for a column of ours, where no column has the name itself.
+_NAMED = {
+    "prompt": "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)",
+    "winner": (
+        "preference|preferred|preferred_(?:side|response|answer|text)|choice|vote|verdict|better|best|selected|"
+        f"(?:better|best)_(?:{_ANSWER})|which(?:_{_ANSWER})?_(?:is_better|do_you_prefer)|overall_preference|human_preference|winning_(?:{_ANSWER})"
+    ),
+    "annotator": (
+        rf"(?:{_PERSON})(?:_(?:id|name|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
+        "mturk_(?:worker_)?id"
+    ),
+    "rating": "likert|likert_rating|slider|score|preference_(?:rating|score|strength)",
+    "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
+}
+_ELSE = {"prompt": "(?:user_)?input"}  # where nothing else stands for one
+# Two columns that differ in the word for a side, and in nothing else; {} is that word.
+_NAMED_PAIRS = {
+    ("response_a", "response_b"): (_SIDES, rf"(?:{_ANSWER})_{{}}|{{}}(?:_(?:{_ANSWER}))?"),
+    ("chosen", "rejected"): (_WON, rf"{{}}_(?:{_ANSWER})|(?:{_ANSWER})_{{}}"),
+    ("rating_a", "rating_b"): (
+        _SIDES,
+        r"(?:rating|score|stars|points|likert)_{}|{}_(?:rating|score|stars|points)",
+    ),
+    ("rank_a", "rank_b"): (_SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
+    ("model_a", "model_b"): (_SIDES, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
+    ("votes_a", "votes_b"): (
+        _SIDES,
+        r"(?:n_|num_)?(?:votes|wins|count|n)_(?:for_)?{}|{}_(?:votes|wins|count|on)|winner_(?:model_)?{}",
+    ),
+}
+
+
+def folded(text: str) -> str:
+    """A name without what people write now in one way, now in another: case, spaces, signs, humps.
+
+    Examples
+    --------
+    >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
+    ('response_a', 'response_a', 'worker_id', 'answer_1')
+    """
+    return "_".join(_PARTS.findall(_HUMP.sub("_", _OF_TURK.sub("", text)).casefold()))
+
+
+def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
+    """Our names among ``wanted`` and the column that each stands for; none where two columns could be meant.
+
+    A column that has our name comes first, then one that is our name written otherwise, then one of `_NAMED`.
+    """
+    wanted = list(wanted)
+    theirs = {ours: ours for ours in wanted if ours in found}
+    free = {name: folded(name) for name in found if name not in theirs}
+
+    def take(ours: str, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            theirs[ours] = names[0]
+            del free[names[0]]
+
+    for ours in wanted:
+        if ours not in theirs:
+            take(ours, [name for name, form in free.items() if form == ours])
+    for pair, (words, pattern) in _NAMED_PAIRS.items():
+        if {*pair} <= {*wanted} and not {*pair} & {*theirs}:
+            pairs = _pairs(free, words, pattern)
+            for ours, name in zip(pair, pairs[0] if len(pairs) == 1 else (), strict=False):
+                take(ours, [name])
+    for ours in wanted:
+        for pattern in (_NAMED.get(ours, ""), _ELSE.get(ours, "")):
+            if ours not in theirs:
+                take(ours, [name for name, form in free.items() if re.fullmatch(pattern, form)])
+    return theirs
+
+
+def _pairs(free: Mapping[str, str], words: Mapping[str, str], pattern: str) -> list[tuple[str, str]]:
+    """Columns of the two sides whose names differ in the word for the side alone."""
+    by_form = {form: name for name, form in free.items()}
+    pairs = []
+    for first, second in words.items():
+        for form, name in by_form.items():
+            other = "_".join(second if part == first else part for part in form.split("_"))
+            # a number alone is no name, and is a column that nobody named
+            is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
+            if is_side and other != form and other in by_form:
+                pairs.append((name, by_form[other]))
+    return pairs
+
+
+def numbered_answers(found: Iterable[str]) -> dict[str, str]:
+    """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
+    kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name in found:
+        kind, _, key = folded(name).rpartition("_")
+        if re.fullmatch(_ANSWER, kind) and re.fullmatch(r"[a-z]|\d\d?", key):
+            kinds[kind][key] = name
+    many = [sides for sides in kinds.values() if len(sides) > 2]
+    return many[0] if len(many) == 1 else {}
+
+
+def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
+    """For each of our names the column that is written most like it; no column stands for two."""
+    pairs = [
+        (SequenceMatcher(None, name, folded(other)).ratio(), name, other)
+        for name in ours
+        for other in found
+        if len(other) <= _LONGEST_NAME
+    ]
+    theirs: dict[str, str] = {}
+    for ratio, name, other in sorted(pairs, key=lambda pair: -pair[0]):
+        if ratio >= _CLOSE and name not in theirs and other not in theirs.values():
+            theirs[name] = other
+    return theirs
+
+
+# -- labels of sides -------------------------------------------------------------------------------------------
+
+# the words that may stand before a side: "not a" must not be read as a
+_SIDE = re.compile(
+    r"(?:i_)?(?:(?:strongly|slightly|clearly)_)?(?:(?:prefers?|preferred)_)?(?:the_)?"
+    r"(?:(?:response|completion|answer|output|option|choice|model|text|candidate|generation|assistant|argument)_)?"
+    r"(?:(a|1|left|first)|(b|2|right|second))"
+    r"(?:_(?:one|response|answer))?(?:_(?:wins?|won))?(?:_is)?(?:_(?:clearly|slightly|much|significantly))?(?:_better)?"
+)
+_TIE = re.compile(
+    r"tied?|ties|tie_.*|(?:equally|both)_good|(?:about_)?(?:equal|the_same|same)|both|neither|draw|both_?bad|model_tie|"
+    r"no_(?:difference|preference)"
+)
+_YES = ("true", "yes", "y")
+_OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
+    (-1.0, 0.0, 1.0): ("a", "tie", "b"),
+    (0.0, 1.0, 2.0): ("tie", "a", "b"),
+}
+_COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
+
+
+def side_of(label: str) -> tuple[str, str] | None:
+    """The side that a label names, and the word for that side; None where the label is not known.
+
+    Examples
+    --------
+    >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
+    (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
+    """
+    if compared := _COMPARED.fullmatch(label.casefold()):
+        sign = compared[2][0]
+        side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
+        return side, side.removeprefix("tie")
+    form = folded(label)
+    if _TIE.fullmatch(form):
+        return "tie", ""
+    if found := _SIDE.fullmatch(form):
+        return ("a", found[1]) if found[1] else ("b", found[2])
+    return None
+
+
+def number_of(label: str) -> float | None:
+    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; None where none is."""
+    text = label.strip().replace("\u2212", "-").replace(",", ".")
+    if found := re.fullmatch(r"([+-]?\d{1,9}(?:\.\d+)?)(?:%| ?/ ?\d+)?", text):
+        return float(found[1])
+    return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else None
+
+
+class Scale(NamedTuple):
+    """The ends of a rating's scale, the number that is a tie, and the side that a high rating prefers or ""."""
+
+    low: float
+    middle: float
+    end: float
+    high: str
+
+
+def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> Scale | None:
+    """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
+
+    ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
+    ``told`` does not mention are a rating too.
+
+    Examples
+    --------
+    >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
+    Scale(low=1.0, middle=4.0, end=7.0, high='b')
+    """
+    numbers = [number for label in labels if (number := number_of(label)) is not None]
+    untold = {number_of(label) for label in labels if label not in told} - {None}
+    if not numbers or not (is_rating or len(untold) > 3 or {"high", "low"} & {*told}):
+        return None
+    low, end = min(numbers), max(numbers)
+    ties = [number_of(label) for label, side in told.items() if side == "tie"]
+    middles = [number for number in ties if number is not None]
+    step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
+    guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
+    middle = [*middles, guess][0]
+    return Scale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
+
+
+def side_told(
+    label: str, told: Mapping[str, str], columns: Sequence[str], scale: Scale | None, are_places: bool
+) -> tuple[str, str]:
+    """The side that a label names, and whether its name or its place among the sides says so; empty texts else.
+
+    ``columns`` are the names of the two responses, and ``are_places`` says that the numbers among labels are 1 and 2.
+    """
+    own, number, form = label.strip().casefold(), number_of(label), folded(label)
+    if label in told or own in TURNED:
+        return told.get(label, own), "name"
+    if number is not None and scale:
+        above = scale.high if number > scale.middle else TURNED.get(scale.high, "")
+        return "tie" if number == scale.middle else above, "name"
+    is_called = [form == column or form in column.split("_") for column in columns]
+    if number is None and sum(is_called) == 1:
+        return "ab"[is_called.index(True)], "name"
+    side, word = ("", "") if number is not None and not are_places else side_of(label) or ("", "")
+    is_named = word in ("", "a", "b") or any(word in column.split("_") for column in columns)
+    return side, ("name" if is_named else "order") * bool(side)
+
+
+def proposed(labels: Sequence[str], known: set[str], scale: Scale | None) -> dict[str, str]:
+    """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
+
+    Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
+    """
+    if scale and not scale.high:
+        return {"high": "a"} | ({f"{scale.middle:g}": "tie"} if scale.low >= 0 else {})
+    if {"a", "b"} & known or len(labels) not in (2, 3):
+        return {}
+    numbers = [number_of(label) for label in labels]
+    ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in _YES, label)) + [*labels[2:]]
+    sides: tuple[str, ...] = ("a", "b", "tie")
+    if None not in numbers:
+        ordered = sorted(labels, key=lambda label: number_of(label) or 0.0)
+        sides = _OF_THREE.get(tuple(sorted(number or 0.0 for number in numbers)), sides)
+    return dict(zip(ordered, sides, strict=False))
