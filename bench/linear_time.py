@@ -13,10 +13,11 @@ import pandas as pd
 
 from badpo.auditing.pool import _MARKS
 from badpo.data.attributes import BUILT_IN
+from badpo.data.cells import Table
 from badpo.data.markers import split_signature
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import did_you_mean, written_out
-from badpo.data.tables import Table, inert
+from badpo.data.tables import inert
 from badpo.importers.export import Export, personal_fields
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures

@@ -7,8 +7,8 @@ import pickle
 import re
 from pathlib import Path
 
+from badpo.data.cells import KNOWN
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.tables import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"

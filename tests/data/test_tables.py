@@ -12,21 +12,19 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from badpo.data.layouts import recognise
-from badpo.data.problems import DataError
-from badpo.data.spellings import columns_named
-from badpo.data.tables import (
+from badpo.data.cells import (
     KNOWN,
     Table,
     as_ids,
     as_messages,
     as_objects,
-    inert,
+    columns_named,
     numbered_cells,
-    read_table,
     side_pairs,
-    write_csv,
 )
+from badpo.data.layouts import recognise
+from badpo.data.problems import DataError
+from badpo.data.tables import inert, read_table, write_csv
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},

@@ -14,9 +14,9 @@ from scipy.special import softmax
 from badpo.anchoring.editors import CounterfactualEditor, SignatureSwap, carries
 from badpo.anchoring.sampling import whole_name_logps
 from badpo.data.attributes import BUILT_IN
+from badpo.data.cells import numbered
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.tables import numbered
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.sampled import attribute_values, figures, share_figures, token_counts

@@ -12,11 +12,11 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri, stdtrit
 
+from badpo.data.cells import side_pairs
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean
-from badpo.data.tables import side_pairs
 from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
 from badpo.estimation.pool import summed

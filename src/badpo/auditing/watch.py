@@ -16,11 +16,12 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from badpo.data.attributes import Attribute
+from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import as_ids, read_table
+from badpo.data.tables import read_table
 from badpo.estimation.sequential import (
     CARE_GRID,
     GRID,

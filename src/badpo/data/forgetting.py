@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from badpo.data.cells import Objects, Table, as_ids, columns_named, like_annotators
 from badpo.data.files import (
     AUDIT_FILES,
     PERSONAL_RUN_FILES,
@@ -47,8 +48,7 @@ from badpo.data.files import (
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.spellings import columns_named
-from badpo.data.tables import DROPPED_KEY, READERS, Objects, Table, as_ids, like_annotators, read_table
+from badpo.data.tables import DROPPED_KEY, READERS, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"

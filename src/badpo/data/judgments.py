@@ -22,10 +22,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
+from badpo.data.cells import Objects, text_key
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.reading import VOTE_COLUMNS, read_votes
-from badpo.data.tables import DROPPED_KEY, Objects, numbered_texts, text_key, write_table
+from badpo.data.tables import DROPPED_KEY, numbered_texts, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
 

@@ -11,10 +11,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from badpo.data.cells import (
+    ANSWERS,
+    KNOWN,
+    MODELS,
+    Objects,
+    Table,
+    alike,
+    as_ids,
+    as_objects,
+    columns_named,
+    folded,
+    number_of,
+    numbered,
+    numbered_answers,
+    side_of,
+)
 from badpo.data.files import Json
 from badpo.data.problems import LISTED, DataError, Problem, counted, did_you_mean, listed, worst_first
-from badpo.data.spellings import alike, columns_named, folded, number_of, numbered_answers, side_of
-from badpo.data.tables import ANSWERS, KNOWN, MODELS, Objects, Table, as_ids, as_objects, numbered
 from badpo.theory import Floats
 
 _PAIR = ("prompt", "response_a", "response_b")

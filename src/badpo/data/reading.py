@@ -13,6 +13,23 @@ import pandas as pd
 import pyarrow as pa
 
 from badpo.data.attributes import plain_text
+from badpo.data.cells import (
+    KNOWN,
+    MODELS,
+    TURNED,
+    Objects,
+    as_objects,
+    folded,
+    like_annotators,
+    number_of,
+    numbered_cells,
+    proposed,
+    scale_of,
+    side_of,
+    side_pairs,
+    side_told,
+    text_key,
+)
 from badpo.data.files import Json
 from badpo.data.layouts import LAYOUTS, Findings, as_numbers, holds_texts, recognise
 from badpo.data.privacy import (
@@ -32,18 +49,7 @@ from badpo.data.problems import (
     listed,
     written_out,
 )
-from badpo.data.spellings import TURNED, folded, number_of, proposed, scale_of, side_of, side_told
-from badpo.data.tables import (
-    KNOWN,
-    MODELS,
-    Objects,
-    as_objects,
-    like_annotators,
-    numbered_cells,
-    read_table,
-    side_pairs,
-    text_key,
-)
+from badpo.data.tables import read_table
 from badpo.theory import Ints
 
 Text = str | list[Json]

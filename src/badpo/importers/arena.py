@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from badpo.data.cells import as_messages
 from badpo.data.files import Json
 from badpo.data.privacy import MODEL_CLASS
 from badpo.data.reading import shared_beginning
-from badpo.data.tables import as_messages
 from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
 COLUMNS = {"conversation_a", "conversation_b", "winner"}

@@ -11,12 +11,13 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
+from badpo.data.cells import KNOWN, Table, as_ids, as_objects
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
-from badpo.data.tables import KNOWN, Table, as_ids, as_objects, read_table, write_table
+from badpo.data.tables import read_table, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 

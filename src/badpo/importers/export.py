@@ -11,11 +11,10 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
+from badpo.data.cells import Table, columns_named, side_of
 from badpo.data.files import Json
 from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
-from badpo.data.spellings import columns_named, side_of
-from badpo.data.tables import Table
 
 _PERSONAL = re.compile(
     r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"

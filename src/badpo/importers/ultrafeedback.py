@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from badpo.data.tables import as_messages
+from badpo.data.cells import as_messages
 from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
 SCORES = ("score_chosen", "score_rejected")

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
+from badpo.data.cells import numbered, text_key
 from badpo.data.files import Json
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
-from badpo.data.tables import numbered, text_key
 from badpo.readouts.generation import padded
 from badpo.readouts.sampled import figures
 from badpo.theory.summaries import cluster_mean

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from badpo.data.attributes import Attribute
+from badpo.data.cells import numbered
 from badpo.data.files import Json
-from badpo.data.tables import numbered
 from badpo.readouts.names import read_signature
 from badpo.theory.summaries import (
     Interval,

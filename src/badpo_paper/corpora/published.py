@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
+from badpo.data.cells import Table
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import Table, read_table
+from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
 
 Source = str | os.PathLike[str] | None

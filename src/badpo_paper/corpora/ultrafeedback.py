@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from badpo.data.cells import Table, as_messages
 from badpo.data.problems import DataError, Problem
-from badpo.data.tables import Table, as_messages
 from badpo.importers.convert import PAIRS, import_votes
 from badpo.readouts.names import ask_to_sign
 from badpo_paper.corpora import signed

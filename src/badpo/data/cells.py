@@ -1,13 +1,24 @@
-"""What people call columns and sides: the column of ours that a name means, and the side that a label means."""
+"""What stands in a table: names of columns, labels of sides, ids, numbers, texts, and what people mean by them."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from badpo.data.problems import DataError, Problem, is_unicode
+from badpo.theory import Ints
+
+Objects = NDArray[np.object_]
 
 TURNED = {"a": "b", "b": "a", "tie": "tie"}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -16,7 +27,94 @@ _PARTS = re.compile(r"[^\W\d_]+|\d+")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 
+_ROLES = {"human": "user", "gpt": "assistant"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table and where it came from.
+
+    Attributes
+    ----------
+    frame : DataFrame
+        Index 0, 1, ...; text of a CSV stays text, so ``0123`` is not a number.
+    name : str
+        What messages call it: the path, or the kind of object.
+    lines : int array of shape (n_rows,), or None
+        Line of the file, 1-based, at which each row starts; None where a row has no line.
+    rows : int array of shape (n_rows,), or None
+        Row of the source, 0-based, that each row was made of; None where each is its own.
+    dropped : tuple of dict
+        What is no row here: ``reason``, ``annotator``, ``n``.
+    kind : a name in `badpo.data.layouts.REQUIRED`, or ""
+        The layout, once the columns carry our names; see `badpo.data.layouts.recognise`.
+    theirs : dict of str to str
+        Our name -> the source's, for messages.
+    encoding : str
+        Of a file of text.
+    notes : tuple of Problem
+        What was noticed while the file was read.
+    """
+
+    frame: pd.DataFrame
+    name: str
+    lines: Ints | None = None
+    rows: Ints | None = None
+    dropped: tuple[dict[str, Any], ...] = ()
+    kind: str = ""
+    theirs: Mapping[str, str] = field(default_factory=dict)
+    encoding: str = "utf-8"
+    notes: tuple[Problem, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not all(is_unicode(str(name)) for name in self.frame.columns):
+            what = "the name of a column holds half of a surrogate pair"
+            raise DataError(
+                [Problem("E102", f"the table cannot be read: {what}", self.name, "rename the column")]
+            )
+
+
 # -- names of columns ------------------------------------------------------------------------------------------
+
+OPTIONAL = (
+    *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id", "weight"),
+    "shown_first",
+)
+KNOWN = tuple(
+    dict.fromkeys([*OPTIONAL, "prompt", "response_a", "response_b", "winner", "chosen", "rejected"])
+)
+MODELS = ("model_a", "model_b")
+# What may stand in place of a winner.
+ANSWERS = ("rating", "rating_a", "rating_b", "rank_a", "rank_b", "votes_a", "votes_b", "votes_tie")
+_SIDES = {"a": "b", "chosen": "rejected"}
+_ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
+
+
+def like_annotators(found: Iterable[str]) -> list[str]:
+    """Columns that may hold the annotators, by a word in their names."""
+    return [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
+
+
+def side_pairs(names: Iterable[str]) -> dict[str, str]:
+    """Columns that hold one value for each side: the name of the first side's -> the name of the second's.
+
+    A name has ``a`` and ``b``, or ``chosen`` and ``rejected``, as one of the parts that underscores separate.
+    Columns of identifiers are left out.
+
+    Examples
+    --------
+    >>> side_pairs(["score_a", "score_b", "chosen_words", "rejected_words", "id_a", "id_b", "a_b"])
+    {'score_a': 'score_b', 'chosen_words': 'rejected_words'}
+    """
+    pairs = {}
+    for name in (names := dict.fromkeys(names)):
+        parts = name.split("_")
+        other = "_".join(_SIDES.get(part, part) for part in parts)
+        is_of_one_side = sum(part in _SIDES for part in parts) == 1
+        if is_of_one_side and other in names and not {"id", "ids"} & set(parts):
+            pairs[name] = other
+    return pairs
+
 
 _SIDES = {"a": "b", "1": "2", "left": "right", "first": "second"}
 _WON = {
@@ -264,3 +362,119 @@ def proposed(labels: Sequence[str], known: set[str], scale: Scale | None) -> dic
         ordered = sorted(labels, key=lambda label: number_of(label) or 0.0)
         sides = _OF_THREE.get(tuple(sorted(number or 0.0 for number in numbers)), sides)
     return dict(zip(ordered, sides, strict=False))
+
+
+# -- cells -----------------------------------------------------------------------------------------------------
+
+_WORDS_FOR_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
+
+
+def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
+    """Number of each value, and the distinct values in order of first appearance.
+
+    Of texts, pandas before 3 compares what stands before a NUL: `pandas.factorize` takes others for equal.
+    """
+    places: defaultdict[Hashable, int] = defaultdict()
+    places.default_factory = places.__len__
+    numbers = np.fromiter(map(places.__getitem__, values), dtype=np.intp)
+    return numbers, as_objects(places)
+
+
+def as_objects(values: Iterable[Any]) -> Objects:
+    """A one-dimensional object array, also of lists of equal length."""
+    return np.fromiter(values, dtype=object)
+
+
+def as_ids(column: Iterable[Any]) -> Objects:
+    """Identifiers as text, None where there is none.
+
+    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them; text is never changed.
+    Blank cells and the words that programs write for a missing value count as missing.
+    """
+    cells = pd.Series(column, dtype=object).to_numpy(copy=True)
+    cells[pd.isna(cells)] = None
+    try:
+        numbers, distinct = numbered(cells)
+    except TypeError:
+        raise ValueError("a cell is a list or an object, not an identifier") from None
+    return as_objects(map(_id_text, distinct))[numbers]
+
+
+def _id_text(value: Any) -> str | None:
+    if isinstance(value, (float, np.floating)) and float(value).is_integer():
+        value = int(value)
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
+    text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
+
+
+def text_key(value: Any) -> str:
+    """A text that identifies a text or a list of messages."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
+    """The number of each cell's text or chat messages, -1 where there is none, and the distinct ones; the last is None.
+
+    Where a cell holds neither, a `ValueError` says why in their place.
+    """
+    others: dict[Hashable, Any] = {}
+
+    def key(cell: Any) -> Hashable:
+        if pd.api.types.is_scalar(cell) and pd.isna(cell):
+            return None
+        try:
+            messages = as_messages(cell)
+            # a text may look like messages that are written as JSON
+            key: Hashable = "messages", text_key(messages)
+            others[key] = messages
+        except (ValueError, TypeError, RecursionError) as error:
+            key = "fault", str(error)
+            others[key] = ValueError(str(error))
+        return key
+
+    # most cells hold a text that another one has held
+    numbers, keys = numbered(cell if isinstance(cell, str) else key(cell) for cell in cells)
+    values = as_objects([*(others.get(key, key) for key in keys), None])
+    half = ValueError("it holds half of a surrogate pair, which is no character")
+    for i, value in enumerate(values):
+        if isinstance(value, (str, list)) and not is_unicode(text_key(value)):
+            values[i] = half
+    numbers[pd.isna(values)[numbers]] = -1
+    return numbers, values
+
+
+def as_messages(cell: Any) -> list[dict[str, Any]]:
+    """Chat messages as plain dicts whose contents are text.
+
+    A message alone is a list of one. Keys without a value, which columnar files add, are left out; text parts of a
+    content are joined.
+    """
+    if isinstance(cell, Mapping):
+        cell = [cell]
+    if not isinstance(cell, (list, tuple, np.ndarray)):
+        raise ValueError(f"it is of type {type(cell).__name__}, not text")
+    return [_message(message) for message in cell]
+
+
+def _message(message: Any) -> dict[str, Any]:
+    if isinstance(message, Mapping) and "from" in message:
+        # as ShareGPT has it
+        role = _ROLES.get(message["from"], message["from"])
+        message = {"role": role, "content": message.get("value")}
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise ValueError("a chat message needs a role and a content")
+    role, content = message["role"], message.get("content")
+    if isinstance(content, (list, tuple, np.ndarray)):
+        parts = [part if isinstance(part, Mapping) else {} for part in content]
+        texts = [part["text"] for part in parts if part.get("type") == "text" and "text" in part]
+        is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
+        content = "".join(texts) if is_text else None
+    if content is None and message.get("tool_calls"):
+        remedy = "and only text is trained on; write the call into its content"
+        raise ValueError(f"the {role} message calls a tool and has no text, {remedy}")
+    if not isinstance(content, str):
+        raise ValueError(f"the content of the {role} message is not text")
+    others = {key: value for key, value in message.items() if value is not None}
+    return others | {"role": role, "content": content}
