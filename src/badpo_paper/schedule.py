@@ -136,13 +136,18 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
     DataError
         The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
     """
-    told, n_done = progress if jobs == 1 else silent, 0
+    n_done, n = 0, len(asked.runs)
+
+    def told(what: str, share: float) -> None:
+        progress(f"{what} (run {n_done + 1} of {n})", share)
+
+    given = [told] if jobs == 1 else []
     try:
         with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1 if jobs > 1 else None):
             for phase in range(3):
                 left = [run for run in asked.runs if run.phase == phase]
                 for wait in (False, True):
-                    calls = (delayed(run_one)(asked, run, wait, told) for run in left)
+                    calls = (delayed(run_one)(asked, run, wait, *given) for run in left)
                     finished = zip(left, Parallel(return_as="generator")(calls), strict=True)
                     left = []
                     for run, is_done in finished:
@@ -150,7 +155,7 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
                             left.append(run)
                             continue
                         n_done += 1
-                        progress(f"{run.place} ({n_done} of {len(asked.runs)})", 1.0)
+                        progress(f"runs: {n_done} of {n} done", n_done / n)
     except TerminatedWorkerError as error:
         raise ConfigError(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "

@@ -330,13 +330,16 @@ SECONDS_A_LINE = 20  # where nobody watches; on a terminal the line changes each
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done); a thread says so, also while a library computes."""
+    """A function of (what is being done, share of it done); a thread says so, also while a library computes.
+
+    What begins alike up to a colon is one thing, of which the time left is told.
+    """
     begun = time.monotonic()
     now, ended = ("starting", 0.0, begun, 0.0), threading.Event()
 
     def progress(what: str, share: float) -> None:
         nonlocal now
-        goes_on = what == now[0] and share >= now[1]
+        goes_on = what.partition(":")[0] == now[0].partition(":")[0] and share >= now[1]
         now = (what, share, *(now[2:] if goes_on else (time.monotonic(), share)))
 
     def line() -> str:
