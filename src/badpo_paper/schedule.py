@@ -59,15 +59,8 @@ class PlannedRun:
 class Reproduction:
     """Suites at a scale: whose runs, of which seeds, in which folder.
 
-    Attributes
-    ----------
-    suites : sequence of Suite
-    scale : Scale
-    seeds : sequence of int
-    out : Path
-    data : Path or None
-        Rows of a public corpus in a local file: of MultiPref where one of the suites is on length or Markdown, of
-        UltraFeedback where all of them are on names.
+    ``data`` is a local file with rows of a public corpus: of MultiPref where one of the suites is on length or Markdown,
+    of UltraFeedback where all of them are on names.
     """
 
     suites: Sequence[Suite]
@@ -127,14 +120,9 @@ class Reproduction:
 def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
     """Train and measure every run that is not there yet, some side by side, each on one thread then.
 
-    Runs that another process works on are left for last and waited for.
-
-    Raises
-    ------
-    ConfigError
-        A folder holds a run with other data or settings, or a worker was killed.
-    DataError
-        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
+    Runs that another process works on are left for last and waited for. A `ConfigError` says that a folder holds a run
+    with other data or settings, or that a worker was killed; a `DataError` that the votes of a corpus cannot be used,
+    or that one of its evaluation prompts is a training prompt.
     """
     n_done, n = 0, len(asked.runs)
 

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -347,8 +348,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         time_now = time.monotonic()
         left = (time_now - since) * (1 - share) / (share - first) if share > first else 0.0
         told = f"{100 * share:.0f} %" if share else ""
-        told += f", about {left:.0f} s left" if 1 <= left < 120 else ""
-        told += f", about {left / 60:.0f} min left" if left >= 120 else ""
+        told += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
         return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
 
     def speak() -> None:

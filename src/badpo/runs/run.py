@@ -291,16 +291,8 @@ class Ticker(TrainerCallback):
 class Prepared:
     """What a run trains on and by, where that is more than its recipe says.
 
-    Attributes
-    ----------
-    judgments : Judgments
-        The training votes as the run sees them.
-    bias : BiasTerm or None
-        None builds the variant that the recipe names.
-    objective : Objective or None
-        None weights every vote as the table does.
-    facts : mapping
-        JSON: what tells the run from others with the same recipe and votes.
+    Without ``bias`` the variant that the recipe names is built, without ``objective`` every vote weighs as in the
+    table. ``facts`` are JSON that tells the run from others with the same recipe and votes.
     """
 
     judgments: Judgments
