@@ -59,8 +59,8 @@ class PlannedRun:
 class Reproduction:
     """Suites at a scale: whose runs, of which seeds, in which folder.
 
-    ``data`` is a local file with rows of a public corpus: of MultiPref where one of the suites is on length or Markdown,
-    of UltraFeedback where all of them are on names.
+    ``data`` is a local file with rows of a public corpus: of MultiPref where one of the suites is on length or
+    Markdown, of UltraFeedback where all of them are on names.
     """
 
     suites: Sequence[Suite]
