@@ -8,6 +8,7 @@ import select
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _SECONDS = 60
+# of the keys that tests press: number, and the text that they write
+KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), " ": (32, " "), "ArrowRight": (39, "")}
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
     *("--disable-background-networking", "--remote-debugging-pipe"),
@@ -78,14 +81,27 @@ class Browser:
         assert "error" not in answer, f"{method}: {answer['error']['message']}"
         return answer["result"]
 
-    def open(self, page: Path, width: int) -> None:
-        """Show a file in a window of this width, and wait until it is loaded."""
+    def open(self, page: Path | str, width: int) -> None:
+        """Show a file or an address in a window of this width, and wait until it is loaded."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
         self.call("Emulation.setDeviceMetricsOverride", **size)
+        url = page if isinstance(page, str) else page.resolve().as_uri()
+        self.shows_another_page(lambda: self.call("Page.navigate", url=url))
+
+    def shows_another_page(self, ask: Callable[[], object]) -> None:
+        """Do what brings another page, and wait until it is loaded."""
         self.events.clear()
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        ask()
         while not self.reported("Page.loadEventFired"):
             self._next()
+
+    def press(self, *keys: str) -> None:
+        """Press keys one after the other, as they are called in JavaScript."""
+        for key in keys:
+            told = {"key": key, "code": key, "windowsVirtualKeyCode": KEYS[key][0]}
+            text = {"text": KEYS[key][1]} if KEYS[key][1] else {}
+            self.call("Input.dispatchKeyEvent", type="keyDown", **told, **text)
+            self.call("Input.dispatchKeyEvent", type="keyUp", **told)
 
     def value(self, expression: str) -> Any:
         """What a JavaScript expression is on the page."""

@@ -21,6 +21,7 @@ from typer import Option
 
 from badpo import __version__
 from badpo.cli.anchor import anchor
+from badpo.cli.local_page import open_table
 from badpo.cli.options import (
     EXIT_DATA,
     ArmFile,
@@ -111,6 +112,7 @@ attributes_app = typer.Typer(
 )
 app.add_typer(attributes_app, name="attributes")
 app.command("audit")(audit)
+app.command("open")(open_table)
 app.command("watch")(watch)
 app.command("anchor")(anchor)
 app.command("import")(import_votes)
@@ -304,8 +306,11 @@ def evaluate(
         for folder in folders:
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
-    shown = {run: found | {"answers": len(found["answers"])} for run, found in results.items()}
-    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in shown.items()))
+    told = []
+    for run, found in results.items():
+        figures = {name: value for name, value in found.items() if name != "answers"}
+        told.append(f"{run}\n{as_lines(figures)}")
+    tell(as_json, results, "\n".join(told))
 
 
 @app.command()

@@ -17,7 +17,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -331,16 +330,13 @@ SECONDS_A_LINE = 20  # where nobody watches; on a terminal the line changes each
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done); a thread says so, also while a library computes.
-
-    What begins alike up to a colon is one thing, of which the time left is told.
-    """
+    """A function of (what is being done, share of it done); a thread says so, also while a library computes."""
     begun = time.monotonic()
     now, ended = ("starting", 0.0, begun, 0.0), threading.Event()
 
     def progress(what: str, share: float) -> None:
         nonlocal now
-        goes_on = what.partition(":")[0] == now[0].partition(":")[0] and share >= now[1]
+        goes_on = what == now[0] and share >= now[1]
         now = (what, share, *(now[2:] if goes_on else (time.monotonic(), share)))
 
     def line() -> str:
@@ -348,7 +344,8 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         time_now = time.monotonic()
         left = (time_now - since) * (1 - share) / (share - first) if share > first else 0.0
         told = f"{100 * share:.0f} %" if share else ""
-        told += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
+        told += f", about {left:.0f} s left" if 1 <= left < 120 else ""
+        told += f", about {left / 60:.0f} min left" if left >= 120 else ""
         return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
 
     def speak() -> None:
@@ -424,7 +421,8 @@ def as_json_problem(problem: Problem) -> Json:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
-TRAIN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
+_TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
+EXTRAS = dict.fromkeys(_TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
 
 
 def reporting_errors(command: Callable) -> Callable:
@@ -508,11 +506,10 @@ def _verdict(error: Exception) -> tuple[int, str]:
         return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in TRAIN_PACKAGES:
-        return (
-            EXIT_USAGE,
-            f'this needs {error.name}, which is not installed: pip install "ba-dpo[train]"',
-        )
+    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
+    if extra := EXTRAS.get((missing or "").partition(".")[0]):
+        needed = f"this needs {missing}, which is not installed"
+        return EXIT_USAGE, f'{needed}: pip install "ba-dpo[{extra}]"'
     if kind == "OutOfMemoryError":
         return EXIT_FAILED, (
             "E180 out of memory on the device\n"

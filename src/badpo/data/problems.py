@@ -103,17 +103,20 @@ class DataError(ValueError):
     @property
     def turned(self) -> Mapping[str, Any]:
         """``fix`` with the sides exchanged, where it says what a label means; else empty."""
-        winners = {
-            label: {"a": "b", "b": "a"}.get(side, side)
-            for label, side in self.fix.get("winners", {}).items()
-        }
-        return {**self.fix, "winners": winners} if winners else {}
+        return with_sides_exchanged(self.fix)
 
     def __str__(self) -> str:
         told = ["the data cannot be used as they are:", *(str(problem) for problem in self.problems)]
         return "\n".join(
             told + corrected(self, lambda fix: f"Judgments.read(..., {python_options(fix)})")
         )
+
+
+def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options of `Judgments.read` whose labels mean the other side; empty where no label is explained."""
+    other = {"a": "b", "b": "a"}
+    winners = {label: other.get(side, side) for label, side in fix.get("winners", {}).items()}
+    return {**fix, "winners": winners} if winners else {}
 
 
 def python_options(fix: Mapping[str, Any]) -> str:

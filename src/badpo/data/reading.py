@@ -133,11 +133,11 @@ def _mended(
         except DataError as other:
             error = other
         else:
-            return fix, _rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
+            return fix, rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
     return {}, ()
 
 
-def _rows_in_words(read: Json) -> tuple[str, ...]:
+def rows_in_words(read: Json) -> tuple[str, ...]:
     """A few of the votes that were read, in words, both sides among them."""
     votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
@@ -185,7 +185,7 @@ def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[s
         "has_identities": "annotator" in table.theirs,
     }
     is_told = any(problem.code == "N107" for problem in found.problems)
-    shown = {"shown": _rows_in_words(content)} if is_told else {}
+    shown = {"shown": rows_in_words(content)} if is_told else {}
     problems = (replace(each, **shown) if each.code == "N107" else each for each in found.problems)
     return content | {"findings": tuple(problems)}
 

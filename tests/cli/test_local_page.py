@@ -1,0 +1,162 @@
+"""`badpo open` in a real browser, by keyboard, and what its server refuses."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser import Browser, browser_program
+from tests.public_face import invoke
+
+pytest.importorskip("starlette", reason="needs the extra [app]")
+pytest.importorskip("uvicorn", reason="needs the extra [app]")
+
+# whichever answer is the longer one wins, except in every fourth vote
+WORDS = (8, 5, 9)
+
+
+@pytest.fixture
+def table(tmp_path) -> Path:
+    """Votes whose labels could be either side by their order alone."""
+    rows = []
+    for i in range(36):
+        texts = ["so " * WORDS[i % 3], "because " * 4]
+        first, second = texts[:: 1 if i % 2 else -1]
+        wins = "12"[(i % 2 == 0) == (i % 4 != 3)]
+        rows.append([f"<b>Why {i}?</b>", first, second, wins, f"w{i % 3}"])
+    with (tmp_path / "votes.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(
+            [["prompt", "response_a", "response_b", "winner", "annotator"], *rows]
+        )
+    return tmp_path / "votes.csv"
+
+
+@pytest.fixture
+def server(table) -> Iterator[tuple[str, subprocess.Popen]]:
+    """A server's address and process, which has no key of pseudonyms."""
+    home = {"HOME": str(table.parent), "XDG_CONFIG_HOME": str(table.parent)}
+    known = {name: value for name, value in os.environ.items() if name != "BADPO_PSEUDONYM_KEY"}
+    command = [sys.executable, "-m", "badpo", "open", table.name, "--no-browser"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    running = subprocess.Popen(command, cwd=table.parent, env=known | home, **pipes)
+    running.stdout.readline()
+    address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", running.stdout.readline())
+    assert address, running.stderr.read()
+    yield address[0], running
+    running.kill()
+    running.communicate()
+
+
+def answered(address: str, form: dict | None = None, **headers: str) -> tuple[int, str]:
+    """Status and text of an answer."""
+    data = urllib.parse.urlencode(form, doseq=True).encode() if form else None
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, data, headers)) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        return refused.code, refused.read().decode()
+
+
+def test_only_who_has_the_token_and_names_this_host_is_answered(server, table):
+    address, running = server
+    root, token = address[:-45], address[-44:-1]
+    other = token[:-1] + ("A" if token[-1] != "A" else "B")
+    for wrong in ("", "/", f"/{other}/", f"/{token}x/", "/é/", f"/{token}/audit", "/found"):
+        assert answered(root + urllib.parse.quote(wrong))[0] == 403, wrong
+    for host in ("example.org", f"example.org:{root.rpartition(':')[2]}", "localhost", "127.0.0.1"):
+        assert answered(address, Host=host)[0] == 403, host
+    assert answered(address)[0] == 200
+    read = {
+        "reading": json.dumps({"winners": {"1": "a", "2": "b"}}),
+        "ratio": "1.5",
+        "attribute": "length",
+    }
+    assert "annotators" in answered(f"{address}report", read)[1]
+    assert answered(f"{address}found", {"reading": "no"})[0] == 400
+    # what the form does not offer is not taken
+    assert "Tick" in answered(f"{address}found", read | {"attribute": "regex:name=x,pattern=x"})[1]
+    running.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    assert running.communicate(timeout=60)[1] == "ended; nothing was written\n"
+    assert running.returncode == 0 and time.monotonic() - started < 10
+    assert [path.name for path in table.parent.rglob("*")] == [table.name]
+
+
+def test_without_the_extra_the_message_names_it(monkeypatch, table):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    found = invoke("open", str(table))
+    assert found.exit_code == 2 and found.stderr.endswith('pip install "ba-dpo[app]"\n')
+
+
+def waited(browser: Browser, expression: str) -> None:
+    """Wait until an expression holds on the page."""
+    ends = time.monotonic() + 60
+    while not browser.value(expression):
+        assert time.monotonic() < ends, browser.value("document.body.innerText")
+
+
+def test_rows_are_confirmed_and_the_ratio_moved_by_keyboard(server, table):
+    address, _ = server
+    with Browser(browser_program()) as browser:
+        browser.open(address, 1280)
+        assert "preferred \u201cso so" in browser.value(
+            "document.getElementById('rows').parentNode.innerText"
+        )
+        assert browser.value("document.getElementById('found')") is None, "nobody confirmed the rows"
+        focus_on(browser, "[name=fix]")
+        browser.shows_another_page(lambda: browser.press("Enter"))
+        shown = "document.getElementById('found').innerText"
+        command = "document.querySelector('pre').innerText"
+        assert "won 75" in browser.value(shown) and "Asked \u201c<b>Why" in browser.value(shown)
+        pair = browser.value("document.querySelector('.pair').innerText")
+        focus_on(browser, "[type=range]")
+        browser.press(*["ArrowRight"] * 11)
+        waited(browser, f"{command}.includes('ratio=2.05') && !document.querySelector('[aria-busy]')")
+        assert "of the 12 judgments" in browser.value(shown)
+        assert browser.value("document.querySelector('.pair').innerText") != pair
+        focus_on(browser, "[value=lists]")
+        browser.press(" ")
+        waited(browser, f"{command}.includes('--attribute lists')")
+        assert "never differ in lists" in browser.value("document.getElementById('told').innerText")
+        browser.value("document.querySelector('details').open = true")
+        assert unnamed(browser) == []
+        for event in ("Network.loadingFailed", "Log.entryAdded", "Runtime.exceptionThrown"):
+            assert not browser.reported(event)
+        asked = browser.reported("Network.requestWillBeSent")
+        assert {one["request"]["url"] for one in asked} <= {address, f"{address}found", "data:,"}
+        pasted = shlex.split(browser.value(command))
+    found = invoke(*pasted[1:2], str(table), *pasted[3:], "--out", str(table.parent / "audit"), "--json")
+    (length, *_) = json.loads(found.stdout)["attributes"]
+    assert length["n_cross"] == 12
+
+
+def focus_on(browser: Browser, selector: str) -> None:
+    """Press Tab until what is selected has the focus."""
+    for _ in range(60):
+        if browser.value(f"document.activeElement.matches({selector!r})"):
+            return
+        browser.press("Tab")
+    raise AssertionError(f"Tab does not reach {selector}")
+
+
+def unnamed(browser: Browser) -> list[str]:
+    """The roles of what takes the focus and has no name; everything is there to be named."""
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    kinds = ("checkbox", "combobox", "slider", "button")
+    found = [node for node in nodes if not node["ignored"] and node["role"]["value"] in kinds]
+    assert {node["role"]["value"] for node in found} == {*kinds}
+    return [node["role"]["value"] for node in found if not node["name"]["value"]]
