@@ -21,6 +21,8 @@ ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
 VERSION := "import sys; print('%d.%d' % sys.version_info[:2])"
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+# while packages are loaded a line says so every half minute
+TELLING := while sleep 25 >/dev/null 2>&1; do echo "still installing packages"; done & told=$$!; trap 'kill $$told' EXIT;
 
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden mutants test test-slow test-floor test-no-torch check format clean
@@ -122,6 +124,6 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	fi; \
 	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
 	"$$python" -m venv $(VENV)
-	$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
-	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis scikit-learn statsmodels)
+	@$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(TELLING) $(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
+	@$(TELLING) $(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis scikit-learn statsmodels)
 	@touch $@
