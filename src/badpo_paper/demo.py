@@ -47,29 +47,9 @@ def run_demo(
 ) -> list[dict]:
     """Reference, DPO, pooled and shared-mean on a signed corpus; run folders, summaries and ``report.html``.
 
-    Parameters
-    ----------
-    out : Path
-        Folder of the runs; runs that stand there already are not run again.
-    seeds : sequence of int
-        Training seeds.
-    progress : function of (what is being done, share done of it)
-    model : str or None
-        Folder or Hub id of a causal language model; None builds a small one from its configuration.
-    data_seed : int
-        Of the votes that are drawn.
-
-    Returns
-    -------
-    list of dict
-        One summary per seed; with one seed it is ``out/summary.json``, else ``out/summary-s<seed>.json`` each.
-
-    Raises
-    ------
-    ConfigError
-        The model cannot be loaded, or ``out`` holds runs with other data or settings.
-    DataError
-        The model's tokenizer does not fit the model.
+    Runs that stand in ``out`` already are not run again. ``model`` is a folder or Hub id; without it a small one is
+    built from its configuration. ``data_seed`` is that of the votes that are drawn. There is a summary for each seed:
+    of one seed in ``out/summary.json``, else in ``out/summary-s<seed>.json`` each.
     """
     started, scale = time.perf_counter(), SCALES["demo"]
     if model is not None:

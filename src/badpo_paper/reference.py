@@ -27,19 +27,8 @@ from badpo_paper.suites import Corpus
 class CorpusStage(Stage):
     """What the runs on a corpus share.
 
-    Attributes
-    ----------
-    corpus : Corpus
-    scale : Scale
-    folder : Path
-        That of the runs.
-    data : Path or None
-        A local file with the rows of a public corpus.
-    dataset : Dataset
-    keys : mapping
-        Keys of a run's recipe, which starts from the reference.
-    reference : Recipe
-        That of the reference itself.
+    ``folder`` is that of the runs, ``data`` a local file with the rows of a public corpus; ``keys`` are those of a
+    run's recipe, which starts from the reference, and ``reference`` is the recipe of that itself.
     """
 
     corpus: Corpus

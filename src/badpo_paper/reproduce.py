@@ -16,7 +16,7 @@ from markupsafe import Markup
 from badpo import __version__
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
-from badpo.results.words import page_templates, signed, write_whole
+from badpo.results.words import page_templates, write_whole
 from badpo.runs.run import Progress
 from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
@@ -171,7 +171,6 @@ def suite_html(result: SuiteResult, options: str) -> str:
         options=options,
         written=written,
         published=published,
-        signed=signed,
         chart=chart,
         legend=legend([("this run", OURS), ("the paper", THEIRS)]),
         version=__version__,

@@ -59,15 +59,8 @@ class PlannedRun:
 class Reproduction:
     """Suites at a scale: whose runs, of which seeds, in which folder.
 
-    Attributes
-    ----------
-    suites : sequence of Suite
-    scale : Scale
-    seeds : sequence of int
-    out : Path
-    data : Path or None
-        Rows of a public corpus in a local file: of MultiPref where one of the suites is on length or Markdown, of
-        UltraFeedback where all of them are on names.
+    ``data`` is a local file with rows of a public corpus: of MultiPref where one of the suites is on length or
+    Markdown, of UltraFeedback where all of them are on names.
     """
 
     suites: Sequence[Suite]
@@ -127,22 +120,22 @@ class Reproduction:
 def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
     """Train and measure every run that is not there yet, some side by side, each on one thread then.
 
-    Runs that another process works on are left for last and waited for.
-
-    Raises
-    ------
-    ConfigError
-        A folder holds a run with other data or settings, or a worker was killed.
-    DataError
-        The votes of a corpus cannot be used, or one of its evaluation prompts is a training prompt.
+    Runs that another process works on are left for last and waited for. A `ConfigError` says that a folder holds a run
+    with other data or settings, or that a worker was killed; a `DataError` that the votes of a corpus cannot be used,
+    or that one of its evaluation prompts is a training prompt.
     """
-    told, n_done = progress if jobs == 1 else silent, 0
+    n_done, n = 0, len(asked.runs)
+
+    def told(what: str, share: float) -> None:
+        progress(f"{what} (run {n_done + 1} of {n})", share)
+
+    given = [told] if jobs == 1 else []
     try:
         with parallel_config("loky", n_jobs=jobs, inner_max_num_threads=1 if jobs > 1 else None):
             for phase in range(3):
                 left = [run for run in asked.runs if run.phase == phase]
                 for wait in (False, True):
-                    calls = (delayed(run_one)(asked, run, wait, told) for run in left)
+                    calls = (delayed(run_one)(asked, run, wait, *given) for run in left)
                     finished = zip(left, Parallel(return_as="generator")(calls), strict=True)
                     left = []
                     for run, is_done in finished:
@@ -150,7 +143,7 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
                             left.append(run)
                             continue
                         n_done += 1
-                        progress(f"{run.place} ({n_done} of {len(asked.runs)})", 1.0)
+                        progress(f"runs: {n_done} of {n} done", n_done / n)
     except TerminatedWorkerError as error:
         raise ConfigError(
             "a process that trained a run was ended from outside; finished runs are whole, start the command again to "

@@ -218,17 +218,6 @@ class PanelTable:
         """Labels of the columns that the paper has too."""
         return {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
 
-    @property
-    def differing(self) -> set[str]:
-        """Labels of the columns in which a difference from the paper is known."""
-        cells = ((label, cell) for row in self.rows for label, cell in row.cells.items())
-        return {label for label, cell in cells if cell.difference is not None}
-
-    def parts(self, column: str) -> list[str]:
-        """What stands under the head of a column: our value, the paper's and the difference where there are any."""
-        others = {"paper": self.published, "diff.": self.differing}
-        return ["here", *(part for part, labels in others.items() if column in labels)]
-
     def footnotes(self) -> list[str]:
         """What is to be said of the table, and of single rows: each footnote once, behind the labels of its rows."""
         rows_of: dict[str, list[str]] = {}

@@ -354,8 +354,11 @@ def test_where_care_prompts_classes_and_few_annotators_can_mislead_it_is_said():
     told = audit(table, [Length()])
     assert codes(told) & {"W410", "W413", "N415"} == {"N415"} and "leans beyond what care" in str(told)
     differs = table["response_a"].str.startswith(LONG) ^ table["response_b"].str.startswith(LONG)
-    open_one = audit(table[differs], [Length()])
-    assert "W410" in codes(open_one) and "may then be about care" in " ".join(str(open_one).split())
+    few = table["comparison_id"].isin(table["comparison_id"].unique()[:120])
+    for rows, how in ((differs, "is not known"), (differs | few, "is hardly known")):
+        told = audit(table[rows], [Length()])
+        assert "W410" in codes(told) and how in str(told) and "leans beyond" not in str(told)
+        assert "They may differ in care instead" in " ".join(str(told).split())
     assert "W413" in codes(audit(table, [Length()], quality="random"))
     many = votes(1500, 30, spread=0.0)[0]
     many["prompt"] = many["comparison_id"]

@@ -36,7 +36,7 @@ def finished(tmp_path_factory) -> Path:
     told = []
     with small_demo():
         run_demo(out, [42], lambda what, share: told.append(what))
-    assert any("dpo-s42 readouts" in what for what in told) and "reference" in told
+    assert any("dpo-s42 readouts" in what for what in told) and "reference (run 1 of 4)" in told
     return out
 
 

@@ -105,16 +105,16 @@ def audit(
     3
     """
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
-    progress("reading", 0.0)
+    progress("audit: reading", 0.0)
     judgments, times, problems = _read(data, attributes, models, time, reading)
-    progress("annotators", 0.2)
+    progress("audit: annotators", 0.2)
     design = Design(judgments)
     people, both = people_of(judgments, design, options), both_orders(judgments)
     health = data_health(judgments, design, both)
-    progress("undeclared features", 0.6)
+    progress("audit: undeclared features", 0.6)
     features = undeclared_features(judgments)
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
-    progress("pool", 0.8)
+    progress("audit: pool", 0.8)
     parts = {
         "data": {"source": _named(source or data) or judgments.source or "this table", **health},
         "attributes": pool_attributes(judgments),

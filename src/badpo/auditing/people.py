@@ -84,12 +84,13 @@ FEW_EQUAL = 25
 # By what is known of care.
 ABOUT_CARE = {
     "": "deviations count from a line in care, which comparisons whose sides do not differ tell",
-    "hardly": "care is hardly known: few votes are on comparisons whose sides do not differ in any attribute",
+    "hardly": "care is hardly known: annotators have few votes each where sides do not differ in any attribute",
     "few": "care is not known: too few votes are on comparisons whose sides do not differ in any attribute",
     "careless": "care is not known: where sides do not differ in any attribute, annotators agree as if by chance",
     "unanimous": "care is not known: where sides do not differ in any attribute, annotators hardly ever disagree",
 }
 LEVELS_KNOWN = "care is not needed: the levels of all leans are known"
+MAYBE_CARE = " They may differ in care instead, of which too little is known (W410)."
 WITHIN = " That is within groups; whether groups differ from one another the votes do not say."
 UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
@@ -483,6 +484,8 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         equal_p[j] += line.chance * (beside.equal_leans_p[j] - equal_p[j])
     leans = beside.leans
     table = annotator_table(design, leans, spreads, care, options)
+    about_care = _care(design, care, bool(beside.lines), table) if told else {}
+    is_open = any(about_care.get(name) for name in ("is_unknown", "is_hardly_known"))
     classes, pool, graph = _classes(design, leans), {}, {}
     for j, name in enumerate(design.attributes):
         group, spread = pd.Series(leans.component[:, j]), spreads[j]
@@ -491,6 +494,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         graph[name] = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
         groups, (offsets, class_p) = _groups(design, leans, j, sizes), classes[j]
         advice = recommend(spread, equal_p[j], class_p)
+        is_care = is_open and not leans.absolute[j] and advice.variant != "pooled"
         pool[name] = {
             "components": len(sizes),
             **_counts(design, leans, j),
@@ -506,7 +510,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             "classes": offsets,
             "class_test_p": class_p,
             "recommendation": advice.variant,
-            "recommendation_reason": advice.reason + WITHIN * bool(groups),
+            "recommendation_reason": advice.reason + WITHIN * bool(groups) + MAYBE_CARE * is_care,
             **_level(design, leans, j, int(anchored.sum())),
         }
     checks = {
@@ -514,7 +518,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graph},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
-        "care": _care(design, care, bool(beside.lines), table) if told else None,
+        "care": about_care or None,
     }
     return AuditedPeople(leans, spreads, table, pool, checks)
 

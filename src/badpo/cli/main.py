@@ -306,11 +306,8 @@ def evaluate(
         for folder in folders:
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
-    told = []
-    for run, found in results.items():
-        figures = {name: value for name, value in found.items() if name != "answers"}
-        told.append(f"{run}\n{as_lines(figures)}")
-    tell(as_json, results, "\n".join(told))
+    shown = {run: found | {"answers": len(found["answers"])} for run, found in results.items()}
+    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in shown.items()))
 
 
 @app.command()

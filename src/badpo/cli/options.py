@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -330,13 +331,16 @@ SECONDS_A_LINE = 20  # where nobody watches; on a terminal the line changes each
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done); a thread says so, also while a library computes."""
+    """A function of (what is being done, share of it done); a thread says so, also while a library computes.
+
+    What begins alike up to a colon is one thing, of which the time left is told.
+    """
     begun = time.monotonic()
     now, ended = ("starting", 0.0, begun, 0.0), threading.Event()
 
     def progress(what: str, share: float) -> None:
         nonlocal now
-        goes_on = what == now[0] and share >= now[1]
+        goes_on = what.partition(":")[0] == now[0].partition(":")[0] and share >= now[1]
         now = (what, share, *(now[2:] if goes_on else (time.monotonic(), share)))
 
     def line() -> str:
@@ -344,8 +348,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         time_now = time.monotonic()
         left = (time_now - since) * (1 - share) / (share - first) if share > first else 0.0
         told = f"{100 * share:.0f} %" if share else ""
-        told += f", about {left:.0f} s left" if 1 <= left < 120 else ""
-        told += f", about {left / 60:.0f} min left" if left >= 120 else ""
+        told += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
         return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
 
     def speak() -> None:

@@ -116,7 +116,7 @@ def audit(
             progress=progress,
             source=str(data),
         )
-        progress("drawing the page", 1.0)
+        progress("audit: drawing the page", 1.0)
         page = result.write(out, examples)
         if people:
             result.people_to_html(out / PEOPLE_FILE)

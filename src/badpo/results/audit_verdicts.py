@@ -133,6 +133,8 @@ def care_sentence(summary: Json) -> str:
         text += f" (test that all are equally careful: {p_value(care['p_value'])})"
     flagged = " of ".join(count_text(care[name]) for name in ("n_flagged", "n_told"))
     text += f". Flagged for care below half the mean, more at random than others: {flagged}"
+    if care["is_hardly_known"]:
+        return f"{text}. {care['why'].capitalize()}. A flag for a lean may then be about care."
     beyond = "; whoever is flagged for a lean leans beyond what care explains" * care["is_used"]
     return f"{text}{beyond}."
 

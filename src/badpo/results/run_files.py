@@ -60,13 +60,6 @@ class LearnedTheta(_Content):
     planted_level: _Number = None
 
 
-class Answer(_Content):
-    """What a policy answered to a prompt; both may be cut."""
-
-    prompt: str
-    answer: str
-
-
 class Readouts(_Content):
     """``readouts.json``."""
 
@@ -81,7 +74,7 @@ class Readouts(_Content):
     votes: dict[str, dict[str, Measured]] = {}
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
-    answers: list[Answer] = []
+    answers: list[dict[str, str]] = []  # of each a prompt and an answer, which may be cut
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
@@ -298,7 +291,7 @@ class MeasuredRuns:
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
-                found.setdefault(one.prompt, []).append((arm_label(arm), one.answer))
+                found.setdefault(one["prompt"], []).append((arm_label(arm), one["answer"]))
         return [(prompt, told) for prompt, told in found.items() if len(told) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
@@ -356,15 +349,15 @@ def runs_in(folders: Sequence[Path]) -> list[Path]:
 
 def finished_runs(folders: Sequence[Path]) -> list[Path]:
     """The run folders that are named, and the finished ones in other folders; the rest of those are told."""
-    found = [run for run in runs_in(folders) if run in folders or run.name != REFERENCE]
-    finished = [run for run in found if run in folders or (run / "model").exists()]
+    found = runs_in(folders)
+    finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:
         raise ConfigError(
             f"no finished run in {', '.join(map(str, folders))}; train one with `badpo train`"
         )
-    for run in found:
-        if run not in finished:
-            logger.warning("%s is left out: it is not finished", run)
+    left_out = [str(run) for run in found if run not in finished and run.name != REFERENCE]
+    if left_out:
+        logger.warning("not finished, and left out: %s", ", ".join(left_out))
     return finished
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +45,8 @@ N_SHOWN, SHOWN_LETTERS = 3, 600  # answers that a page shows, and how much of a 
 class Stage:
     """What runs are measured on: held-out votes, prompts, and the reference that they started from.
 
-    Attributes
-    ----------
-    recipe : Recipe
-        That of a run, or what the recipes of several have in common.
-    train, held_out : Judgments
-    start : str
-        Folder or name of the reference.
-    prompts : tuple
-        What policies are asked; one that stands there twice is answered twice.
-    decoding : Decoding
+    ``recipe`` is that of a run, or what those of several have in common; ``start`` the folder or name of the
+    reference; a prompt that stands twice among ``prompts`` is answered twice.
     """
 
     recipe: Recipe
@@ -149,20 +142,8 @@ def measure(
 ) -> Json:
     """Every readout of the policy in ``folder/model``, from ``readouts.json`` where that is of the same policy.
 
-    Parameters
-    ----------
-    folder : Path
-        A run folder; for the reference the folder beside the runs, in which ``readouts.json`` is written.
-    stage : Stage
-    seed : int
-        Of the sampled answers.
-    bias : BiasTerm or None
-        The run's theta; None measures the reference.
-    more : function of Measured
-        What is read besides.
-    progress : function of (what is being done, share done of it)
-    facts : sequence
-        JSON: what decides ``more``.
+    Without a bias it is the reference's, in a folder of its own beside the runs. ``seed`` is that of the answers,
+    ``more`` what is read besides, and ``facts`` are JSON that decides it.
     """
     own = stage.key if bias is None else weights_of(folder / "model")
     content = [
@@ -214,13 +195,9 @@ def measure(
 
 def _shown(prompts: Sequence, written: Sequence[Generation]) -> list[Json]:
     """The first prompts, each once, with their answers, for people to read."""
-    answers: dict[str, str] = {}
-    for prompt, answer in zip(map(plain_text, prompts), written, strict=True):
-        answers.setdefault(prompt, answer.text)
-    return [
-        {"prompt": prompt[:SHOWN_LETTERS], "answer": answer[:SHOWN_LETTERS]}
-        for prompt, answer in [*answers.items()][:N_SHOWN]
-    ]
+    answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
+    shown = islice(answers.items(), N_SHOWN)
+    return [{"prompt": p[:SHOWN_LETTERS], "answer": text[:SHOWN_LETTERS]} for p, text in shown]
 
 
 def write_readouts(folder: Path, readouts: Json) -> None:
@@ -265,13 +242,9 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
     Held-out comparisons that do not fit ``max_length`` are left out and counted. The reference's own answers are
     measured beside a run that was made here; nothing is written beside one that was not.
 
-    Raises
-    ------
-    ConfigError
-        The folder holds no finished run, a file in it is damaged, the run held nothing out, its reference is gone, or
-        it was made elsewhere and ``sources`` does not say what to take in place of what its recipe names.
-    DataError
-        The table cannot be read any more, or no held-out comparison fits.
+    A `ConfigError` says that the folder holds no finished run or a damaged file, that nothing was held out, that the
+    reference is gone, or that ``sources`` does not say what to take in place of what a recipe made elsewhere names; a
+    `DataError` that the table cannot be read any more, or that no held-out comparison fits.
     """
     stage = finished_stage(folder, sources)
     if stage.held_out.n_votes == 0:

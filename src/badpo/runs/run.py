@@ -8,11 +8,12 @@ import logging
 import math
 import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import yaml
+from accelerate.utils import release_memory
 from transformers import PrinterCallback, TrainerCallback
 
 from badpo.data.attributes import attribute_from_config
@@ -134,63 +135,54 @@ def train_run(
     """Train as a recipe says, then its baselines beside it, and write the run folders; return the run's own.
 
     A folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
-    At SIGTERM the step is finished and a checkpoint written.
-
-    Parameters
-    ----------
-    recipe : Recipe
-        Where it compares, what is finished already is taken as it is.
-    resume : bool
-        Continue from the newest whole checkpoint of the same run folder.
-    allow_changed : sequence of str
-        What may differ from that checkpoint: "code", or nothing.
-    progress : function of (what is being done, share done of it)
-
-    Raises
-    ------
-    ConfigError
-        The folder holds a finished run, or an unfinished one that is not to be resumed, or nothing to resume; another
-        process works on it; something has changed since the checkpoint; or the other runs in ``output_dir`` have
-        another reference.
-    DataError
-        The table cannot be used, or says nothing about a declared attribute.
-    KeyboardInterrupt
-        Stopped, with what is kept and the command to go on where anything is.
+    At SIGTERM the step is finished and a checkpoint written; `KeyboardInterrupt` says what is kept and how to go on.
+    With ``resume`` a run goes on from its newest whole checkpoint, from which only what is in ``allow_changed`` may
+    differ: "code", or nothing. Where runs are compared, one that is finished is taken as it is. A `ConfigError` says
+    that there is nothing to do, nothing to resume, that another process works on a folder or that something has
+    changed; a `DataError` that the table cannot be used.
     """
     asked, folder = [recipe, *recipe.baselines], run_folder(recipe)
     recipes = {run_folder(one): one for one in asked}
     if len(recipes) < len(asked):
         raise ConfigError(f"compare names a run twice, or what {folder.name} is itself")
-    go_on = shlex.join(["badpo", "train", "--config", str(folder / RUN_RECIPE), "--resume"])
-    if baselines := recipe.keys.get("compare"):
-        names = (one["name"] if len(one) == 1 else json.dumps(one) for one in baselines)
-        go_on = shlex.join([*shlex.split(go_on), "--compare", *names])
-    with contextlib.ExitStack() as held:
-        # the votes are read with the folders held: whoever is forgotten while they are read would be trained on
-        for place in recipes:
-            held.enter_context(locked_by_first(place))
-        left = _to_train(recipes, resume, allow_changed)
-        progress("reading the votes", 0.0)
-        train, held_out = read_judgments(recipe)
-        settled, findings = examined(recipe, train)
-        if run_folder(settled) != folder:
-            logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
-            return train_run(settled, resume, allow_changed, progress)
-        for finding in findings:
-            logger.log(logging.INFO if finding.severity == "notice" else logging.WARNING, "%s", finding)
-        # what it lacks is told before a reference is trained
-        build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
-        recipes[folder] = settled
-        try:
+    try:
+        with contextlib.ExitStack() as held:
+            # the votes are read with the folders held: whoever is forgotten while they are read would be trained on
+            for place in recipes:
+                held.enter_context(locked_by_first(place))
+            left = _to_train(recipes, resume, allow_changed)
+            progress("reading the votes", 0.0)
+            train, held_out = read_judgments(recipe)
+            settled, findings = examined(recipe, train)
+            if run_folder(settled) != folder:
+                logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
+                return train_run(settled, resume, allow_changed, progress)
+            for finding in findings:
+                level = logging.INFO if finding.severity == "notice" else logging.WARNING
+                logger.log(level, "%s", finding)
+            # what it lacks is told before a reference is trained
+            build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
+            recipes[folder] = settled
             for place, is_begun in left.items():
                 trainer = _trainer_of(recipes[place], place, train, held_out, progress)
-                _require_one_table(recipes, trainer.judgments.fingerprint())
-                command = f"badpo train --config {place.name}/{RUN_RECIPE}"
+                _require_same(recipes, trainer.judgments.fingerprint())
+                command, go_on = f"badpo train --config {place.name}/{RUN_RECIPE}", _go_on(recipe)
                 _train_into(trainer, recipes[place], command, is_begun, allow_changed, go_on=go_on)
-                trainer.accelerator.free_memory()
-        except KeyboardInterrupt as stopped:
-            raise KeyboardInterrupt(str(stopped) or _kept(recipes, go_on)) from None
+                del trainer
+                release_memory()
+    except KeyboardInterrupt as stopped:
+        kept = [p if (p / RUN_SEAL).exists() else next(_begun(p), None) for p in recipes]
+        names = ", ".join(str(place) for place in kept if place)
+        told = f"stopped; kept: {names}; go on with: {_go_on(recipe)}" if names else ""
+        raise KeyboardInterrupt(str(stopped) or told) from None
     return folder
+
+
+def _go_on(recipe: Recipe) -> str:
+    """The command that takes up a run, with what it is compared with."""
+    words = ["badpo", "train", "--config", str(run_folder(recipe) / RUN_RECIPE), "--resume"]
+    named = [one["name"] if len(one) == 1 else json.dumps(one) for one in recipe.keys.get("compare", ())]
+    return shlex.join([*words, *["--compare"] * bool(named), *named])
 
 
 def _trainer_of(
@@ -204,76 +196,44 @@ def _trainer_of(
     return trainer
 
 
-def _kept(folders: Iterable[Path], go_on: str) -> str:
-    """What a run that was stopped within a step leaves, and the command that goes on; empty where nothing is left."""
-    newest = [
-        folder if (folder / RUN_SEAL).exists() else next(_begun(folder), None) for folder in folders
-    ]
-    kept = ", ".join(str(place) for place in newest if place)
-    return f"stopped; kept: {kept}; go on with: {go_on}" if kept else ""
-
-
 def _begun(folder: Path) -> Iterator[Path]:
     """The whole checkpoints of a run, newest first."""
     return (path for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists())
 
 
-def _to_train(
-    folders: Mapping[Path, Recipe], resume: bool, allow_changed: Sequence[str]
-) -> dict[Path, bool]:
-    """The runs that are not finished, each with whether it goes on from a checkpoint.
-
-    Refuses to write over a run, and to continue one that is finished or not there.
-    """
+def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[str]) -> dict[Path, bool]:
+    """The runs that are not finished, each with whether a checkpoint of it is there to go on from."""
     if allow_changed and not resume:
         raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
     left = {}
-    for folder, recipe in folders.items():
-        begun = [*_begun(folder)]
+    for folder in folders:
+        begun = next(_begun(folder), None)
         if (folder / "model").exists() and ((folder / RUN_SEAL).exists() or not begun):
-            if len(folders) > 1:
-                _require_same(folder, recipe)
             continue
         if begun and not resume:
-            told = f"{folder} holds an unfinished run ({begun[0].name}); continue it with --resume"
+            told = f"{folder} holds an unfinished run ({begun.name}); continue it with --resume"
             raise ConfigError(f"{told}, or remove it to start anew")
-        left[folder] = bool(begun)
+        left[folder] = begun is not None
+    names = " and ".join(map(str, folders))
     if not left:
-        names = " and ".join(map(str, folders))
-        what = (
-            "holds a finished run; remove it" if len(folders) == 1 else "hold finished runs; remove one"
-        )
-        raise ConfigError(f"{names} {what} or choose another output_dir")
+        raise ConfigError(f"{names} holds a finished run; remove it or choose another output_dir")
     if resume and len(left) == len(folders) and not any(left.values()):
-        raise ConfigError(
-            f"{next(iter(left))} has no whole checkpoint to resume from; train without --resume"
-        )
+        raise ConfigError(f"{names} has no whole checkpoint to resume from; train without --resume")
     return left
 
 
-def _require_same(folder: Path, recipe: Recipe) -> None:
-    """Refuse to compare with a finished run of another recipe."""
-    require_undamaged(folder, but=["readouts.json"])
-    before = read_yaml(folder / RUN_RECIPE).values
-    now = _plain(kept_in_run(recipe.keys, folder))
-    for keys in (before, now):
-        keys.pop("compare", None)
-        keys["bias"] = {**keys["bias"], "variant": None}  # the folder's name has it
-    if changes := changed_facts(before, now):
-        raise ConfigError(
-            f"{folder} holds a run with other settings: {'; '.join(changes.values())}; change them back, or choose "
-            "another output_dir"
-        )
-
-
-def _require_one_table(folders: Iterable[Path], data: str) -> None:
-    """Refuse to compare runs that were trained on other votes than the table has now."""
-    for folder in folders:
-        if kept_json(folder / "bias.json").get("extra", {}).get("data", data) != data:
-            raise ConfigError(
-                f"{folder} was trained on other votes than the table holds now; remove that run, or choose another "
-                "output_dir"
-            )
+def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
+    """Refuse to compare with a finished run of other votes or settings."""
+    for folder, recipe in recipes.items():
+        if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
+            continue
+        require_undamaged(folder, but=["readouts.json"])
+        votes = kept_json(folder / "bias.json")["extra"]["data"]
+        before = {**read_yaml(folder / RUN_RECIPE).values, "compare": None, "votes": votes}
+        now = {**_plain(kept_in_run(recipe.keys, folder)), "compare": None, "votes": data}
+        if changes := changed_facts(before, now):
+            told = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
+            raise ConfigError(f"{told}; change them back, or choose another output_dir")
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
@@ -331,16 +291,8 @@ class Ticker(TrainerCallback):
 class Prepared:
     """What a run trains on and by, where that is more than its recipe says.
 
-    Attributes
-    ----------
-    judgments : Judgments
-        The training votes as the run sees them.
-    bias : BiasTerm or None
-        None builds the variant that the recipe names.
-    objective : Objective or None
-        None weights every vote as the table does.
-    facts : mapping
-        JSON: what tells the run from others with the same recipe and votes.
+    Without ``bias`` the variant that the recipe names is built, without ``objective`` every vote weighs as in the
+    table. ``facts`` are JSON that tells the run from others with the same recipe and votes.
     """
 
     judgments: Judgments
@@ -354,20 +306,8 @@ def keep_run(
 ) -> BiasTerm:
     """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
 
-    Parameters
-    ----------
-    recipe : Recipe
-        Its model is the reference, as a folder.
-    folder : Path
-    prepared : Prepared
-    command : str
-        What makes the run again.
-    progress : function of (what is being done, share done of it)
-
-    Raises
-    ------
-    ConfigError
-        The folder holds a run with other data or settings.
+    The recipe's model is the reference, as a folder; ``command`` is what makes the run again. A `ConfigError` says that
+    the folder holds a run with other data or settings.
     """
     facts = run_facts(recipe, prepared)
     if not is_there(folder, facts):

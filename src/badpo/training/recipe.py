@@ -256,15 +256,14 @@ class Recipe:
     @property
     def baselines(self) -> list[Recipe]:
         """What the run is compared with: an objective without theta each, and all else alike."""
-        own = ("compare", "objective", "bias", "push_to_hub")
-        shared = {name: value for name, value in self.keys.items() if name not in own}
+        left_out = ("compare", "objective", "push_to_hub")
+        keys = {name: value for name, value in self.keys.items() if name not in left_out}
+        keys["bias"] = {"variant": "none"}
+        named = (
+            {"objective": one} if one["name"] != DPO else {} for one in self.keys.get("compare", ())
+        )
         remote = self.model.trust_remote_code
-        found = []
-        for one in self.keys.get("compare", ()):
-            objective = {} if one["name"] == DPO else {"objective": one}
-            keys = shared | {"bias": {"variant": "none"}} | objective
-            found.append(read_recipe(overrides=keys, trust_remote_code=remote))
-        return found
+        return [read_recipe(overrides=keys | one, trust_remote_code=remote) for one in named]
 
 
 def read_recipe(
