@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 import threading
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -207,64 +202,11 @@ def test_a_run_that_another_process_works_on_is_left_for_last(finished, tmp_path
     assert trained == ["signed/pooled-s42", "signed/dpo-s42"]
 
 
-CODE = """
-import sys
-from pathlib import Path
-from badpo_paper.suites import Condition
-from badpo_paper.schedule import execute, silent
-from tests.paper.suite_scale import small, suite
-if __name__ == "__main__":
-    told = lambda what, share: print(what, share, flush=True)
-    asked = small(Path(sys.argv[1]), suite(Condition("dpo"), Condition("pooled")))
-    execute(asked, told, int(sys.argv[2]))
-"""
-
-
-def started(tmp_path, out: Path, jobs: int = 1) -> subprocess.Popen:
-    script = tmp_path / "run_suite.py"
-    script.write_text(CODE, encoding="utf-8")
-    paths = [str(Path(__file__).parents[2]), *(p for p in sys.path if p.endswith("src"))]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(script), str(out), str(jobs)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
-    )
-
-
-def finish(process: subprocess.Popen) -> str:
-    """What a process says until it ends well; it does not outlive the test."""
-    try:
-        told, _ = process.communicate(timeout=900)
-    finally:
-        process.kill()
-    assert process.returncode == 0, told
-    return told
-
-
-def same_results(one: Path, other: Path) -> None:
+@pytest.mark.slow
+def test_two_jobs_give_what_one_gives(finished, tmp_path):
+    told = []
+    execute(small(tmp_path, suite(DPO, POOLED)), lambda what, share: told.append(what), jobs=2)
+    assert told[-1].endswith("(3 of 3)")
     for name in ("dpo-s42", "pooled-s42"):
-        assert readouts(one / "signed" / name) == readouts(other / "signed" / name)
-        assert log_lines(one / "signed" / name) == log_lines(other / "signed" / name)
-
-
-@pytest.mark.slow
-def test_two_processes_on_one_suite_one_with_two_jobs_give_what_one_alone_gives(finished, tmp_path):
-    processes = [started(tmp_path, tmp_path / "out", jobs) for jobs in (2, 1)]
-    assert all("(3 of 3)" in finish(process) for process in processes)
-    same_results(finished, tmp_path / "out")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mark", ["reference", "dpo-s42", "pooled-s42 readouts"])
-def test_a_suite_that_was_killed_goes_on(finished, tmp_path, mark):
-    out = tmp_path / "out"
-    process = started(tmp_path, out)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if mark in line:
-            break
-    time.sleep(0.05)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
-    finish(started(tmp_path, out))
-    same_results(finished, out)
+        alone, beside = (out / "signed" / name for out in (finished, tmp_path))
+        assert readouts(alone) == readouts(beside) and log_lines(alone) == log_lines(beside)
