@@ -110,12 +110,22 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     if (times.isna() & written.notna()).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
     before = times[np.argsort(row)].ffill().shift().reindex(times.index)
-    unread, early = times.isna() & written.notna(), "nothing, where the table was sorted by something else"
-    shown = f'with times that cannot be read, such as "{written[unread].iloc[0]}"' if unread.any() else ""
+    unread, early = (
+        times.isna() & written.notna(),
+        "nothing, where the table was sorted by something else",
+    )
+    shown = (
+        f'with times that cannot be read, such as "{written[unread].iloc[0]}"' if unread.any() else ""
+    )
     kinds = (
         ("E156", unread, shown, WRITE_TIMES),
         ("N417", written.isna(), "without a time, of which no drift is told", WRITE_TIMES),
-        ("N418", times < before, "with times before that of a row above; drift goes by the times", early),
+        (
+            "N418",
+            times < before,
+            "with times before that of a row above; drift goes by the times",
+            early,
+        ),
     )
     found = []
     for code, of, told, remedy in kinds:

@@ -501,7 +501,8 @@ def _carried(
     behind unless they are in ``keep``, since a free column may say who an annotator is.
     """
     frame = found.frame[[name for name in found.frame if name not in (*KNOWN, *VOTE_COLUMNS)]]
-    sides, remedy = side_pairs(frame), f"free columns: {', '.join(frame)}"
+    sides = side_pairs(frame)
+    remedy = f"free columns: {', '.join(frame) or 'none; badpo import carries one along with --keep'}"
     columns: dict[str, Any] = {}
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         what = f'attribute column "{name}"'
