@@ -5,7 +5,6 @@ import torch
 
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import DESCRIPTION_FILE, TENSORS_FILE, VARIANTS, BiasFileError, BiasTerm
-from badpo.theory.likelihood import judgment_loss
 
 ATTRIBUTES = ["woman", "black"]
 ANNOTATORS = ["ann_a", "ann_b", "ann_c", "ann_d"]
@@ -65,6 +64,12 @@ def test_theta_is_the_masked_sum_of_the_parts_plus_the_fixed_part():
     expected = bias.mean + bias.class_offset[[0, 1, 1, 0]] + bias.deviation
     expected[1] = 0
     torch.testing.assert_close(bias.theta(), (expected + fixed).double(), rtol=0, atol=1e-6)
+    # one step moves the mean by as much as the free deviations together
+    bias.theta().sum().backward()
+    moved = bias.mean.grad, bias.class_offset.grad, bias.deviation.grad
+    expected = [3.0], [[2.0], [1.0]], [[1.0], [0.0], [1.0], [1.0]]
+    for gradient, each in zip(moved, expected, strict=True):
+        assert torch.equal(gradient, torch.tensor(each).expand_as(gradient))
 
 
 def test_the_logit_is_theta_times_the_difference_of_an_unknown_annotator_the_pool_mean():
@@ -81,34 +86,6 @@ def test_the_logit_is_theta_times_the_difference_of_an_unknown_annotator_the_poo
 
 
 # -- dynamics ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("n_annotators", [2, 7, 60])
-def test_the_naive_mean_moves_m_times_slower_and_the_deviations_alike(n_annotators):
-    """Prop. rate: one step on the same judgments, as many of each, from a common start that is not zero."""
-    draw = torch.Generator().manual_seed(0)
-    n = 6 * n_annotators
-    margins = torch.randn(n, generator=draw, dtype=torch.float64)
-    annotator = torch.arange(n) % n_annotators
-    delta = torch.randint(-1, 2, (n, 1), generator=draw).double()
-    sign = torch.randint(0, 2, (n,), generator=draw).double() * 2 - 1
-    start = torch.randn(n_annotators, 1, generator=draw, dtype=torch.float64)
-    naive, shared = (
-        BiasTerm(["g"], list(map(str, range(n_annotators))), VARIANTS[name]).double()
-        for name in ("per_annotator", "shared_mean")
-    )
-    for bias in (naive, shared):
-        bias.deviation.data = start.clone()
-        judgment_loss(margins, bias(annotator, delta), sign).mean().backward()
-        torch.optim.SGD(bias.parameters(), lr=0.3).step()
-    motion = (naive.theta() - start).mean().item()
-    assert abs(motion) > 1e-5
-    assert shared.mean.item() == pytest.approx(n_annotators * motion, rel=1e-12)
-    before, apart, together = (theta - theta.mean() for theta in (start, naive.theta(), shared.theta()))
-    torch.testing.assert_close(together, apart, rtol=0, atol=1e-13)
-    assert (apart - before).abs().max() > 1e-3
-    # the raw deviations drift by the naive mean's motion: nothing holds their mean at zero
-    assert (shared.deviation - start).mean().item() == pytest.approx(motion, rel=1e-9)
 
 
 def test_gradients_are_added_up_in_float64():

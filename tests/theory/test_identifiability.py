@@ -62,20 +62,6 @@ def test_free_directions_agree_with_the_dense_null_space(scope):
         np.testing.assert_array_equal(groups[:, None] == groups[None], same)
 
 
-def test_the_rank_agrees_with_the_graph_for_one_response_attribute():
-    rng = np.random.default_rng(3)
-    for _ in range(50):
-        n = int(rng.integers(5, 60))
-        comparison, annotator = rng.integers(0, 15, n), rng.integers(0, 12, n)
-        delta = rng.integers(-1, 2, 15)[comparison]
-        labels = annotator_components(comparison, annotator, delta, 12)
-        free = free_directions(comparison, annotator, delta, 12)
-        assert free.n_free == labels.max() + 1 + (labels < 0).sum()
-        groups = free.difference_groups()[:, 0]
-        connected = (labels == labels.T) & (labels >= 0) | np.eye(12, dtype=bool)
-        np.testing.assert_array_equal(groups[:, None] == groups, connected)
-
-
 def test_components_are_numbered_by_size_and_mark_who_saw_no_difference():
     comparison = [0, 0, 1, 1, 1, 2, 3, 3]
     annotator = [0, 1, 2, 3, 4, 5, 6, 0]
