@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 import shlex
 from pathlib import Path
+from types import FunctionType
 
 import pytest
 
@@ -75,6 +77,28 @@ def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
     new = "\n".join(line[1:] for line in change.splitlines() if line.startswith("+"))
     imports = [node for node in ast.parse(new).body if isinstance(node, ast.ImportFrom)]
     exec(compile(ast.Module(imports, []), "README.md", "exec"), {})
+
+
+ROOMS = "theory|objective|data|estimation|training|readouts|anchoring|auditing|runs|results|badpo_paper"
+
+
+def is_there(name: str) -> bool:
+    """Whether a module, or what it defines itself, has this name."""
+    whole = name if name.startswith("badpo_paper.") else f"badpo.{name}"
+    try:
+        found = pkgutil.resolve_name(whole)
+    except (ImportError, AttributeError):
+        return False
+    return not isinstance(found, type | FunctionType) or whole.startswith(found.__module__)
+
+
+def test_the_code_of_the_papers_map_is_there():
+    pytest.importorskip("torch")
+    text = (ROOT / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    names = set(re.findall(rf"`((?:{ROOMS})(?:\.\w+)+)`", text))
+    assert len(names) > 25
+    assert [name for name in names if not is_there(name)] == []
+    assert not is_there("theory.tilt.shift_to_target") and not is_there("theory.tilt.softmax")
 
 
 def test_make_targets_are_there():

@@ -1,7 +1,8 @@
-"""The scripts in examples/ and the code in docs/extending.md run as they stand."""
+"""Scripts and configurations in examples/ and the code in docs/extending.md work as they stand."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -10,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from badpo.data.attributes import ATTRIBUTES
 from badpo.importers.convert import FORMATS
@@ -17,6 +19,7 @@ from tests.public_face import invoke
 
 ROOT = Path(__file__).parents[1]
 VOTES = ROOT / "examples" / "votes.csv"
+ACCELERATE = ROOT / "examples" / "accelerate"
 ONE_SCREEN = 50
 
 
@@ -47,6 +50,29 @@ def test_training(name, tmp_path):
 
     printed = ran(name, tmp_path, save_model(tmp_path / "model"), VOTES)
     assert "{'length': " in printed
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in ACCELERATE.glob("*.yaml")))
+def test_accelerate_reads_the_file_and_its_comment_names_it(name):
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    found, text = (
+        config_args.load_config_from_file(str(ACCELERATE / name)),
+        (ACCELERATE / name).read_text(),
+    )
+    expected = {"ddp.yaml": "MULTI_GPU", "zero2.yaml": "DEEPSPEED"}.get(name, "FSDP")
+    assert str(found.distributed_type).removeprefix("DistributedType.") == expected
+    assert f"accelerate launch --config_file examples/accelerate/{name} -m badpo train" in text
+    if expected == "FSDP":  # divided weights are loaded by every process
+        settings = yaml.safe_load(text)["fsdp_config"]
+        assert settings["fsdp_version"] == 2 and settings["fsdp_cpu_ram_efficient_loading"] is False
+
+
+def test_the_deepspeed_file_is_there_and_divides_moments_and_gradients():
+    launched = yaml.safe_load((ACCELERATE / "zero2.yaml").read_text())["deepspeed_config"]
+    settings = json.loads((ROOT / launched["deepspeed_config_file"]).read_text())
+    assert settings["zero_optimization"]["stage"] == 2
+    left_to_the_recipe = ("gradient_accumulation_steps", "gradient_clipping", "train_batch_size")
+    assert all(settings[key] == "auto" for key in left_to_the_recipe)
 
 
 @pytest.fixture

@@ -62,3 +62,23 @@ def test_extreme_margins_stay_finite():
     loss.sum().backward()
     assert loss.tolist() == [1e4, 0.0]
     assert u.grad.tolist() == [-1.0, 0.0]
+
+
+def test_the_closed_form_policy_and_the_planted_leans_minimise_the_expected_loss():
+    """Prop. compat: pi_ref exp(r / beta) / Z, for two prompts with four responses, every pair judged by everyone."""
+    generator, beta = torch.Generator().manual_seed(0), 0.2
+    reward, reference = torch.randn(2, 2, 4, generator=generator, dtype=torch.float64)
+    reference = reference.log_softmax(dim=1)
+    group = torch.tensor([[1, 0, 1, 0], [0, 1, 0, 0]], dtype=torch.float64)
+    prompt, a, b = torch.tensor([(x, i, j) for x in range(2) for i in range(4) for j in range(i)]).T
+    delta = (group[prompt, a] - group[prompt, b])[None, :, None]
+    policy = (reference + reward / beta).requires_grad_()
+    theta = torch.tensor([0.0, 1.5, -0.4], dtype=torch.float64)[:, None, None].requires_grad_()
+    bias = bias_logit(theta, delta)
+    chose_a = (reward[prompt, a] - reward[prompt, b] + bias).detach().sigmoid()
+    logps = policy.log_softmax(dim=1)
+    u = margin(logps[prompt, a], logps[prompt, b], reference[prompt, a], reference[prompt, b], beta)
+    one = torch.ones_like(bias)
+    loss = chose_a * judgment_loss(u, bias, one) + (1 - chose_a) * judgment_loss(u, bias, -one)
+    for gradient in torch.autograd.grad(loss.mean(), [policy, theta]):
+        torch.testing.assert_close(gradient, torch.zeros_like(gradient), rtol=0, atol=1e-15)
