@@ -36,7 +36,8 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
     def means(of_prompts: Floats, name: str) -> dict[str, dict[str, float | None]]:
         each = zip(ATTRIBUTES, map(cluster_mean, of_prompts.T), strict=True)
-        return {attribute: figures(**{name: mean.estimate, "se": mean.se}) for attribute, mean in each}
+        told = {a: {name: mean.estimate, "se": mean.se, "n": mean.n} for a, mean in each}
+        return {attribute: figures(**given) for attribute, given in told.items()}
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)

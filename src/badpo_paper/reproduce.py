@@ -99,7 +99,7 @@ class SuiteResult:
         """How many of the paper's patterns were found."""
         counts = Counter(p.verdict for p in self.patterns)
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
-        return f"The paper's patterns: {told or 'none is read here'}."
+        return f"Of the paper's patterns: {told}." if told else "No pattern of the paper is read here."
 
     def to_json(self) -> dict[str, Any]:
         """The same as plain values."""

@@ -257,7 +257,7 @@ _TINY = Scale(
     fresh_prompts=bundled_fresh,
     stand_in="The model that was run has 0.4 million weights and was trained from scratch on the texts of these votes: "
     "compare orders with the paper, not numbers.",
-    ran="a model of 0.4 million weights",
+    ran="A model of 0.4 million weights",
 )
 _DEMO = Scale(
     "demo",

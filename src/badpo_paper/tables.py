@@ -216,7 +216,8 @@ class PanelTable:
     @property
     def published(self) -> set[str]:
         """Labels of the columns that the paper has too."""
-        return {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
+        has = {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
+        return has & {*self.columns}
 
     def footnotes(self) -> list[str]:
         """What is to be said of the table, and of single rows: each footnote once, behind the labels of its rows."""
