@@ -15,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -45,20 +46,28 @@ def table(tmp_path) -> Path:
     return tmp_path / "votes.csv"
 
 
-@pytest.fixture
-def server(table) -> Iterator[tuple[str, subprocess.Popen]]:
+@contextmanager
+def started(table: Path, *flags: str, **further: str) -> Iterator[tuple[str, subprocess.Popen]]:
     """A server's address and process, which has no key of pseudonyms."""
     home = {"HOME": str(table.parent), "XDG_CONFIG_HOME": str(table.parent)}
     known = {name: value for name, value in os.environ.items() if name != "BADPO_PSEUDONYM_KEY"}
-    command = [sys.executable, "-m", "badpo", "open", table.name, "--no-browser"]
+    command = [sys.executable, "-m", "badpo", "open", table.name, *flags]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    running = subprocess.Popen(command, cwd=table.parent, env=known | home, **pipes)
+    running = subprocess.Popen(command, cwd=table.parent, env=known | home | further, **pipes)
     running.stdout.readline()
     address = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{43}/", running.stdout.readline())
     assert address, running.stderr.read()
-    yield address[0], running
-    running.kill()
-    running.communicate()
+    try:
+        yield address[0], running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+@pytest.fixture
+def server(table) -> Iterator[tuple[str, subprocess.Popen]]:
+    with started(table, "--no-browser") as found:
+        yield found
 
 
 def answered(address: str, form: dict | None = None, **headers: str) -> tuple[int, str]:
@@ -94,6 +103,22 @@ def test_only_who_has_the_token_and_names_this_host_is_answered(server, table):
     assert running.communicate(timeout=60)[1] == "ended; nothing was written\n"
     assert running.returncode == 0 and time.monotonic() - started < 10
     assert [path.name for path in table.parent.rglob("*")] == [table.name]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="browsers start otherwise there")
+def test_the_address_that_a_browser_is_given_opens_the_page_once(table, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "xdg-open").write_text(
+        f'#!/bin/sh\nprintf %s "$1" > {folder}/new && mv {folder}/new {folder}/asked\n'
+    )
+    (folder / "xdg-open").chmod(0o755)
+    with started(table, PATH=f"{folder}:{os.environ['PATH']}") as (address, _):
+        ends = time.monotonic() + 60
+        while not (folder / "asked").exists():
+            assert time.monotonic() < ends
+        once = (folder / "asked").read_text()
+        assert once.startswith(address[:-44]) and once != address
+        assert [answered(once)[0], answered(once)[0], answered(address)[0]] == [200, 403, 200]
 
 
 def test_without_the_extra_the_message_names_it(monkeypatch, table):
