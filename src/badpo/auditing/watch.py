@@ -329,7 +329,7 @@ def watch(
         An option that makes no sense, a file that is no state, or a state of other attributes.
     """
     if not attributes:
-        raise ConfigError("watch needs an attribute to look at, such as length")
+        raise ConfigError("watch needs an attribute to look at, as in --attribute length or [Length()]")
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
             f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"

@@ -116,7 +116,10 @@ def _of_pool(judgments: Judgments) -> Iterator[Problem]:
     if always.any():
         who = counted(int(always.sum()), "annotator")
         what = f"{who} chose one side of the table nearly always, whatever stood there"
-        remedy = "their leans and care, and with several of them those of others, mean little: leave their votes out"
+        remedy = (
+            "their leans and care, and with several of them those of others, mean little: "
+            "leave their rows out; badpo check says whose"
+        )
         yield Problem("W115", what, listed(list(names[always])), remedy, int(n_votes[always].sum()))
 
 
@@ -130,7 +133,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         if attribute.scope == "response" and attribute.columns is None:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
-                what = f"{where} is {values[0]:g} for every response of {of_all}: nothing to estimate"
+                what = f"the value is {values[0]:g} for every response of {of_all}: nothing to estimate"
                 return [Problem("E120", what, where, "check the rule: badpo attributes test", n)]
         what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ tell of a bias"
         remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
