@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TELLING := while sleep 25 >/dev/null 2>&1; do echo "still installing packages"; done & told=$$!; trap 'kill $$told' EXIT;
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden mutants test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -36,6 +36,7 @@ help:
 	@echo "make fuzz        a hundred thousand generated inputs; the part of make faults, for half an hour"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
 	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
+	@echo "make codes       the codes of messages; writes docs/results/codes.md"
 	@echo "make mutants     200 small mistakes, one at a time: which of them do the tests notice? writes docs/results/mutants.md (hours of a core)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
@@ -78,6 +79,9 @@ golden: $(STAMP)
 	$(BIN)/python -m bench.golden --base $(BASE)
 
 # goes on where it was stopped: remove runs/mutants to measure other code
+codes: $(STAMP)
+	$(BIN)/python -m bench.codes
+
 mutants: $(STAMP)
 	$(PIP) install --quiet --quiet coverage==7.17.3
 	$(BIN)/python -m bench.mutants

@@ -11,6 +11,7 @@ from types import FunctionType
 
 import pytest
 
+from bench import codes
 from tests.public_face import commands, invoke
 
 ROOT = Path(__file__).parents[1]
@@ -114,3 +115,8 @@ def test_the_documentation_keeps_to_its_measure():
         "generated": words([page for page in PAGES if "results" in page.parts]),
     }
     assert {name: n for name, n in found.items() if n > LIMITS[name]} == {}, found
+
+
+def test_the_page_of_codes_is_that_of_the_source():
+    assert codes.PAGE.read_text(encoding="utf-8") == codes.page(), "make codes"
+    assert len(re.findall(r"^## [EWN]\d{3}$", codes.page(), re.M)) > 100

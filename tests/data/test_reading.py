@@ -233,6 +233,13 @@ def test_one_column_for_each_annotator():
     with pytest.raises(DataError) as caught:
         Judgments.read(table)
     assert caught.value.fix == {"layout": "wide"} and "Zoe" not in str(caught.value)
+    numbered = table.rename(columns={"Zoe": "ann_1", "Ann": "ann_2"})
+    for odd in ({"difficulty": [1, 5, 3, 4]}, {"was_first": list("abba")}):
+        with pytest.raises(DataError, match="E113") as caught:
+            Judgments.read(numbered.assign(**odd), layout="wide")
+        assert caught.value.fix == {"columns": {"annotator": "ann_1,ann_2"}}
+        read = Judgments.read(numbered.assign(**odd), layout="wide", **caught.value.fix)
+        assert read.votes["sign"].tolist() == judgments.votes["sign"].tolist()
 
 
 def test_the_best_of_three_is_one_choice():

@@ -38,7 +38,7 @@ from badpo.cli.options import (
     as_lines,
     as_table,
     as_text,
-    as_told,
+    as_told_all,
     complain,
     declared,
     is_first_process,
@@ -185,7 +185,7 @@ def check(
     shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
     found = counts | {"errors": n_errors, "problems": [as_json_problem(each) for each in problems]}
-    tell(as_json, found, "\n".join([shown, *map(as_told, problems), verdict]))
+    tell(as_json, found, "\n".join([shown, *as_told_all(problems), verdict]))
     if n_errors:
         raise typer.Exit(EXIT_DATA)
 

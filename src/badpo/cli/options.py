@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import typer
 
 from badpo.data.files import Json
-from badpo.data.problems import ConfigError, DataError, Problem, corrected, written_out
+from badpo.data.problems import ConfigError, DataError, Problem, corrected, listed, written_out
 from badpo.data.yaml_files import parse_value
 
 # -- values of options -------------------------------------------------------------------------------------------
@@ -78,13 +78,17 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
     --------
     >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
     {'disable_dropout': False, 'learning_rate': 5e-07, 'report_to': ['tensorboard', 'trackio']}
+    >>> parsed_flags(["--winners.Resp. A-1", "a"])
+    {'winners.Resp. A-1': 'a'}
     """
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
     for argument in arguments:
         if argument.startswith("--"):
             name, equals, value = argument[2:].partition("=")
-            values = given.setdefault(name.replace("-", "_"), [])
+            # what stands behind a dot may be a label of the user's
+            key, dot, inner = name.partition(".")
+            values = given.setdefault(key.replace("-", "_") + dot + inner, [])
             values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
@@ -213,7 +217,12 @@ READING_OPTIONS: dict[str, tuple[Any, Any]] = {
     "column": (ColumnOption, None),
     "winner": (WinnerOption, None),
     "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
-    "wide": _option(False, "Every column of labels is one annotator's.", "--wide", kind=bool),
+    "wide": _option(
+        False,
+        "Columns of labels are annotators: --column annotator=ann_1,ann_2 or all.",
+        "--wide",
+        kind=bool,
+    ),
     "counts": _option(False, "Columns hold numbers of votes, such as votes_a.", "--counts", kind=bool),
     "annotators_missing": _option("error", "What to do with votes without an annotator: error or drop."),
     "repeated": _option("all", "What to do with an annotator's repeated votes: all or last."),
@@ -418,7 +427,13 @@ def as_told(problem: Problem) -> str:
 def as_json_problem(problem: Problem) -> Json:
     """A problem for programs, with its remedy as flags."""
     fields = {name: value for name, value in vars(problem).items() if name != "fix"}
-    return {**fields, "flags": flags_of(problem.fix)}
+    return {**fields, "flags": flags_of(problem.fix), "page": problem.page}
+
+
+def as_told_all(problems: Iterable[Problem]) -> list[str]:
+    """Problems with their remedies as flags, and where the documentation has their codes."""
+    told, pages = [*map(as_told, problems)], dict.fromkeys(problem.page for problem in problems)
+    return [*told, f"more: {listed([*pages])}"] if told else []
 
 
 # -- errors ------------------------------------------------------------------------------------------------------
@@ -480,7 +495,7 @@ def stopping_whole(what_is_left: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as told:
-        again = shlex.join(["badpo", *sys.argv[1:]])
+        again = shlex.join(["badpo", *typed["words"]])
         complain(str(told) or what_is_left.format(again=again))
         raise typer.Exit(EXIT_STOPPED) from None
     finally:
@@ -504,8 +519,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
     """The exit code for an error, and what it was and what to do."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        told = [as_told(problem) for problem in error.problems]
-        told += corrected(error, corrected_command)
+        told = as_told_all(error.problems) + corrected(error, corrected_command)
         return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text

@@ -128,7 +128,8 @@ class Judgments:
         bad_rows : "error" or "drop"
             Whether rows that cannot be read stop the reader, or are left out and counted.
         layout : None, "wide" or "counts"
-            Wide: every column of labels holds one annotator's votes. Counts: columns hold numbers of votes.
+            Wide: each column of labels holds one annotator's votes; where other columns hold labels too, name them in
+            ``columns``, as in ``{"annotator": "ann_1,ann_2"}``. Counts: columns hold numbers of votes.
 
         Returns
         -------

@@ -139,9 +139,13 @@ def recognise(
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
     """
-    columns = columns or {}
+    columns, people = dict(columns or {}), []
+    if layout == "wide":
+        people = [*filter(None, (columns.pop("annotator", "") or "").split(","))]
     found = [str(name) for name in table.frame.columns]
-    if problems := _misnamed(found, columns, table.name):
+    if problems := _misnamed(
+        found, [*columns.items(), *(("annotator", one) for one in people)], table.name
+    ):
         raise DataError(problems)
     # what nobody reads may be called alike
     found = [f"{name} ({i})" if name in found[:i] else name for i, name in enumerate(found)]
@@ -158,7 +162,7 @@ def recognise(
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
     if layout == "wide":
-        table, theirs = _one_annotator_a_row(table, theirs)
+        table, theirs = _one_annotator_a_row(table, theirs, people)
     elif (answers := numbered_answers(free)) and "response_a" not in told:
         table, theirs = _best_beside_others(table, theirs, answers)
     asked = layout if layout == "counts" else "rating" if "rating" in told else None
@@ -189,20 +193,23 @@ def _noted(
     return replace(table, notes=(*table.notes, note))
 
 
-def _misnamed(found: Sequence[str], columns: Mapping[str, str | None], where: str) -> list[Problem]:
+def _misnamed(
+    found: Sequence[str], columns: Sequence[tuple[str, str | None]], where: str
+) -> list[Problem]:
     """What is wrong with names of columns, and what to do."""
     problems, known = [], (*KNOWN, *ANSWERS)
     for name in columns_named(sorted({name for name in found if found.count(name) > 1}), known).values():
         what = f'{found.count(name)} columns are called "{name}"'
         problems.append(Problem("E103", what, where, "rename all but one"))
-    for ours, column in columns.items():
+    for ours, column in columns:
         if ours not in known:
             what = f'columns has no entry "{ours}".{did_you_mean(ours, known)}'
             problems.append(Problem("E103", what, where, f"use one of {', '.join(known)}"))
         elif column is not None and column not in found:
             hint, close = did_you_mean(str(column), found), alike([folded(column)], found)
             what = f'column "{column}" (for {ours}) is not in the table.{hint}'
-            fix = {"columns": dict.fromkeys([ours], *close.values())} if close else {}
+            is_one = [name for name, _ in columns].count(ours) == 1
+            fix = {"columns": dict.fromkeys([ours], *close.values())} if close and is_one else {}
             problems.append(Problem("E103", what, where, f"found: {', '.join(found)}", fix=fix))
     return problems
 
@@ -288,6 +295,19 @@ def _columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
     return list(itertools.compress(free, are_few))
 
 
+def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Of columns of votes the most that share half of their labels and, where names are numbered, the name."""
+    labels = {name: {*_labels(frame[name])} for name in columns}
+    stems = {name: folded(name).rstrip("_0123456789") for name in columns}
+    are_numbered = len({*stems.values()}) < len(columns)
+
+    def are_alike(one: str, other: str) -> bool:
+        n_shared, n_most = len(labels[one] & labels[other]), max(len(labels[one]), len(labels[other]))
+        return 2 * n_shared >= n_most and (not are_numbered or stems[one] == stems[other])
+
+    return max(([other for other in columns if are_alike(one, other)] for one in columns), key=len)
+
+
 def _is_scale(column: pd.Series) -> bool:
     """Whether a column holds numbers as from a slider, and no ids."""
     found = as_numbers(column)
@@ -324,17 +344,24 @@ def _spread(
     return _noted(table, "N106", what), kept | {name: name for name in new}
 
 
-def _one_annotator_a_row(table: Table, theirs: Mapping[str, str]) -> _Recognised:
-    """Every column of labels is an annotator; an empty cell is no vote."""
+def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequence[str]) -> _Recognised:
+    """Every one of these columns is an annotator, by default those of labels; an empty cell is no vote."""
     new = ["annotator", "winner"]
     frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
     theirs = {ours: name for ours, name in theirs.items() if ours not in (*new, *ANSWERS)}
     free = [name for name in frame if name not in theirs.values()]
-    people = _columns_of_votes(frame, free)
+    people, are_told = people or _columns_of_votes(frame, free), bool(people)
     if not people:
         what = "no column holds one annotator's votes: labels of a side, or ratings"
         where = f"{table.name}, free columns: {', '.join(free) or 'none'}"
         raise DataError([Problem("E101", what, where, "give the votes of each annotator in a column")])
+    if not are_told and len(alike := _most_alike(frame, people)) < len(people):
+        n = counted(len(people), "column")
+        what = (
+            f"{n} could hold one annotator's votes each, but hold other labels, or are called otherwise"
+        )
+        fix = {"columns": {"annotator": ",".join(alike)}}
+        raise DataError([Problem("E113", what, table.name, "name those that do", len(people), fix=fix)])
     others = [name for name in frame if name not in people]
     votes = frame.melt(others, people, *new, ignore_index=False).sort_index(kind="stable")
     is_vote = ~pd.isna(as_ids(votes["winner"]))

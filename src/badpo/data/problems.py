@@ -68,6 +68,11 @@ class Problem:
                 sentence = f"{sentence[:_LONGEST_SENTENCE]}... ({len(sentence):,} characters)"
             object.__setattr__(self, name, sentence)
 
+    @property
+    def page(self) -> str:
+        """Where the documentation tells of the code."""
+        return f"docs/results/codes.md#{self.code.lower()}"
+
     def __str__(self) -> str:
         return self.told(python_options(self.fix))
 

@@ -40,6 +40,7 @@ _LONGEST_CELL = 2**31 - 1
 _MOST_NAMES = 2_000
 _BUFFER_BYTES = 2**20
 _MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_PATIENCE_SECONDS = 10  # with the Hub
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
@@ -159,15 +160,29 @@ def is_hub_name(path: Path) -> bool:
 
 def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
     """A split of a data set on the Hub or in the cache; the only one, or "train", where none is named."""
+    from datasets import config as settings
     from datasets import load_dataset
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
 
+    is_offline, was_offline = False, constants.HF_HUB_OFFLINE
     try:
+        HfApi().dataset_info(name, timeout=_PATIENCE_SECONDS)
+    except HfHubHTTPError:
+        pass  # the Hub answers, and says why below
+    except Exception:
+        is_offline = True  # whatever the client of HTTP calls its error
+    try:
+        # who is offline has the cache alone, and each file would be asked for six times
+        constants.HF_HUB_OFFLINE = settings.HF_HUB_OFFLINE = was_offline or is_offline
         found = load_dataset(name, config, split=split)
     except (OSError, ValueError) as error:
         why = str(error).strip().split("\n")[0]
         what = f"there is no such file, and no such data set could be loaded from the Hub ({why})"
         remedy = "download it once with network, or name a local file"
         raise DataError([Problem("E190", what, name, remedy)]) from error
+    finally:
+        constants.HF_HUB_OFFLINE = settings.HF_HUB_OFFLINE = was_offline
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
     return found if split else found[min(found, key="train".__ne__)]
