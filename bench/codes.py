@@ -15,7 +15,8 @@ PAGE = ROOT / "docs" / "results" / "codes.md"
 _CODE = re.compile(r"[EWN]\d{3}")
 _HEAD = """# Codes
 
-What messages say of each code, and what to do; … stands for names and numbers of your table. `make codes` writes this page.
+What messages say of each code, and what to do; … stands for names and numbers of your table. `make codes` writes
+this page.
 """
 # Where the remedy stands, counted from the code; what is wrong is the first text after the code.
 _REMEDIES = {"Problem": 3, "rows": 4, "note": 2, "refusal": 2}
