@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.special import expit, logit
+from scipy.special import expit
 
 from badpo import attributes as on
-from badpo.auditing.pool import (
-    FEATURES,
-    LENGTH_RATIOS,
-    plain,
-    pool_attributes,
-    undeclared_features,
-)
+from badpo.auditing import pool
 from badpo.auditing.pool import scan_features as scan_measured
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
-UKP = Path(__file__).parents[3] / "shared" / "data" / "ukpconvarg1_human.parquet"
 NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_high, naive_ci_low, naive_ci_high, odds"
 
 
 def scan_features(judgments: Judgments) -> list[dict]:
-    return scan_measured(judgments, undeclared_features(judgments))
+    return scan_measured(judgments, pool.undeclared_features(judgments))
 
 
 def winner(rng, lean):
@@ -48,7 +40,7 @@ def rows(n=600, n_prompts=60):
 
 
 def pooled(table, *attributes):
-    return plain(pool_attributes(Judgments.read(table, attributes=attributes)))
+    return pool.plain(pool.pool_attributes(Judgments.read(table, attributes=attributes)))
 
 
 def of(row, names):
@@ -57,7 +49,7 @@ def of(row, names):
 
 def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     judgments = Judgments.read(rows(), attributes=[on.Length(), on.Bold(), on.Emoji()])
-    found = plain(pool_attributes(judgments))
+    found = pool.plain(pool.pool_attributes(judgments))
     for row, one in zip(found, judgments.offline_log_odds(), strict=True):
         assert set(NAMED.split(", ")) <= set(row)
         expected = [one.n_cross, one.n_clusters, one.carrier_wins]
@@ -66,7 +58,7 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
         assert row["cross_share"] == one.n_cross / 600
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
     assert found[0]["odds"] == pytest.approx(math.exp(found[0]["log_odds"]))
-    assert pool_attributes(Judgments.read(rows(5))) == []
+    assert pool.pool_attributes(Judgments.read(rows(5))) == []
 
 
 def test_few_prompts_and_one_prompt_are_said():
@@ -79,10 +71,12 @@ def test_few_prompts_and_one_prompt_are_said():
 
 def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     judgments = Judgments.read(rows(), attributes=[on.Length(ratio=2, name="longer"), on.Bold()])
-    longer, bold = pool_attributes(judgments)
+    longer, bold = pool.pool_attributes(judgments)
     steps = longer["sweep"]
     assert bold["sweep"] == []
-    assert [(one["parameter"], one["value"]) for one in steps] == [("ratio", r) for r in LENGTH_RATIOS]
+    assert [(one["parameter"], one["value"]) for one in steps] == [
+        ("ratio", r) for r in pool.LENGTH_RATIOS
+    ]
     for one in steps[1:]:
         (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
         assert of(one, "log_odds ci_low ci_high") == pytest.approx([found.log_odds, *found.interval()])
@@ -108,7 +102,7 @@ def test_votes_that_go_one_way_and_no_cross_group_vote():
     assert bold["joint"]["log_odds"] is None and length["joint"]["log_odds"] is not None
     assert of(headers, "n_cross interval carrier_wins ci_low") == [0, None, None, None]
     judgments = Judgments.read(rows(5), attributes=[on.Length(), on.Bold()])
-    for row in plain(pool_attributes(judgments.take(np.zeros(5, dtype=bool)))):
+    for row in pool.plain(pool.pool_attributes(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross cross_share log_odds interval") == [0, 0.0, None, None]
         assert row["quality_adjusted"] is None
 
@@ -128,7 +122,7 @@ def test_continuous_attributes_count_by_their_side_whichever_stands_first():
 def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
     corpus = signed.build(bundled.scored_pairs(1500), seed=0)
     gate = signed.gate(corpus)
-    for row in pool_attributes(corpus.judgments):
+    for row in pool.pool_attributes(corpus.judgments):
         adjusted = row["quality_adjusted"]
         assert adjusted["how"] == "swap pairs"
         assert adjusted["log_odds"] == pytest.approx(gate["swap_log_odds"][row["name"]]["all"])
@@ -140,7 +134,7 @@ def test_a_kind_column_says_what_is_a_swap_pair():
     table = [row | {"kind": "swap" if i % 3 == 0 else "real"} for i, row in enumerate(rows(300))]
     judgments = Judgments.read(table, attributes=[on.Bold()], keep=["kind"])
     is_swap = (judgments.comparisons["kind"] == "swap").to_numpy()[judgments.votes["comparison"]]
-    (row,), (found,) = pool_attributes(judgments), judgments.take(is_swap).offline_log_odds()
+    (row,), (found,) = pool.pool_attributes(judgments), judgments.take(is_swap).offline_log_odds()
     assert row["quality_adjusted"]["log_odds"] == pytest.approx(found.log_odds)
     assert row["quality_adjusted"]["n_votes"] == found.n_cross
 
@@ -210,14 +204,14 @@ def phrased(n=800, n_prompts=40, leans=None, shown=None):
 
 
 def scanned(table, *attributes):
-    found = plain(scan_features(Judgments.read(table, attributes=attributes)))
+    found = pool.plain(scan_features(Judgments.read(table, attributes=attributes)))
     return {row["feature"]: row for row in found}
 
 
 def test_planted_preferences_are_found_and_the_others_are_not():
     table = phrased(2000, leans={"lists": 0.8, "links": -0.7}, shown=0.6)
     found = scanned(table)
-    assert list(found) == list(FEATURES)
+    assert list(found) == list(pool.FEATURES)
     advice = [(name, row["advice"]) for name, row in found.items() if row["advice"] != "nothing"]
     assert sorted(advice) == [(name, "declare") for name in ("links", "lists", "position")]
     for name, lean in (("lists", 0.8), ("links", -0.7), ("position", 0.6), ("hedging", 0.0)):
@@ -233,9 +227,9 @@ def test_planted_preferences_are_found_and_the_others_are_not():
 
 def test_declared_features_are_skipped_and_position_needs_to_be_known():
     table = phrased(100)
-    assert set(FEATURES) - set(scanned(table)) == {"position"}
+    assert set(pool.FEATURES) - set(scanned(table)) == {"position"}
     declared = scanned(table, on.Length(), on.Links(name="addresses"))
-    assert set(FEATURES) - set(declared) == {"position", "length", "links"}
+    assert set(pool.FEATURES) - set(declared) == {"position", "length", "links"}
     assert "length" not in scanned(table, on.LengthWords(threshold=2))
 
 
@@ -288,18 +282,5 @@ def test_one_prompt_is_never_sure_one_way_is_sure_and_no_vote_tells_nothing():
     lists = scanned([row | {"winner": "ba"[has]} for row, has in differ])["lists"]
     assert of(lists, "carrier_wins log_odds ci_high advice") == [1.0, None, None, "declare"]
     judgments = Judgments.read(phrased(5))
-    for row in plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
+    for row in pool.plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross advice ci_low") == [0, "nothing", None]
-
-
-def test_84_000_real_votes():
-    if not UKP.is_file():
-        pytest.skip("needs ukpconvarg1_human.parquet in ../shared/data beside the project")
-    judgments = Judgments.read(UKP, attributes=[on.Length(), on.Markdown()])
-    length, markdown = pool_attributes(judgments)
-    assert (length["n_cross"], length["n_prompts"], length["interval"]) == (40_558, 32, "small-cluster")
-    assert length["log_odds"] == pytest.approx(1.07, abs=0.005)
-    # five times as wide as if 40,558 votes were independent
-    assert length["ci_high"] - length["ci_low"] > 5 * (length["naive_ci_high"] - length["naive_ci_low"])
-    assert logit(markdown["carrier_wins"]) == pytest.approx(0.5553, abs=1e-3)
-    assert "declare" not in [row["advice"] for row in scan_features(judgments)]

@@ -7,16 +7,6 @@ import pytest
 
 from badpo.estimation import fit, newton
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
-from badpo.estimation.fit import (
-    clustered_errors,
-    confirmed,
-    explained_by_receding,
-    finite_part,
-    fit_conditional,
-    identified_leans,
-    lean_votes,
-    weakly_joined_teams,
-)
 from badpo.estimation.newton import Information
 from badpo.estimation.pool import cluster_errors
 from badpo.theory.identifiability import separating_mixes
@@ -77,7 +67,7 @@ def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said(monkeypatch
     for seed in range(140):
         votes, anchored = small_pool(seed)
         mixes.clear()
-        leans = fit_conditional(*votes, anchored=anchored, min_informative=1)
+        leans = fit.fit_conditional(*votes, anchored=anchored, min_informative=1)
         assert leans.gradient_norm < 1e-8
         assert np.isfinite(leans.deviation[leans.status == "ok"]).all()
         n_not_finite += int(np.isin(leans.status, ("separated_high", "separated_low")).sum())
@@ -101,11 +91,11 @@ def test_infinite_leans_beside_others():
     delta, mine = np.random.default_rng(0).normal(size=(300, 2))[comparison], annotator == 0
     delta[:, 0] = np.sign(delta[:, 0])
     others = [each[~mine] for each in (comparison, sign, annotator, delta)]
-    without = fit_conditional(*others, m)
+    without = fit.fit_conditional(*others, m)
     for follows, status in ((1.0, "separated_high"), (0.0, "no_information")):
         weighed = delta * [1.0, 1.0 if follows else 0.1]
         sign[mine] = np.where(weighed[mine] @ [1.0, follows] > 0, 1, -1)
-        leans = fit_conditional(comparison, sign, annotator, weighed, m)
+        leans = fit.fit_conditional(comparison, sign, annotator, weighed, m)
         assert leans.status[0].tolist() == ["separated_high", status]
         assert (leans.status[1:] == "ok").all()
         if follows:
@@ -117,7 +107,7 @@ def decided(*meetings: tuple[int, int]):
     """The leans after meetings of two, the winner first, all sides different."""
     comparison = np.repeat(np.arange(len(meetings)), 2)
     sign, delta = np.tile([1, -1], len(meetings)), np.ones((len(comparison), 1))
-    return fit_conditional(
+    return fit.fit_conditional(
         comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1, min_informative=1
     )
 
@@ -127,7 +117,7 @@ def test_an_infinite_lean_is_in_the_component_of_those_whom_it_met(anchored):
     """0 wins against everybody, and the others win and lose."""
     meetings = np.array([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (0, 1), (0, 2)])
     votes = np.repeat(np.arange(8), 2), np.tile([1, -1], 8), meetings.ravel(), np.ones((16, 1)), 5
-    leans = fit_conditional(*votes, anchored=anchored, min_informative=1)
+    leans = fit.fit_conditional(*votes, anchored=anchored, min_informative=1)
     assert leans.status[0] == "separated_high"
     assert len(set(leans.component.ravel())) == 1
 
@@ -162,7 +152,7 @@ def test_an_annotator_between_two_groups_is_not_estimated():
 )
 def test_votes_that_a_direction_explains(comparison, won, change, explained):
     _, blocks = sorted_blocks(comparison)
-    assert explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
+    assert fit.explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
 
 
 # -- large designs ----------------------------------------------------------------------------------------------
@@ -186,15 +176,15 @@ def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
 
 def both_ways(votes, anchored=None):
     """What the graph leads to expect with whether the information confirms it, and what the rank says."""
-    given = lean_votes(*votes, anchored)
+    given = fit.lean_votes(*votes, anchored)
     status = np.where(given.crossed & ~given.anchored[:, None], "ok", "no_cross").astype(object)
-    used = finite_part(given, status)
+    used = fit.finite_part(given, status)
     active = status == "ok"
     at = KnownWins(used.blocks, used.sign).curvature(np.zeros(len(used.row)))
-    expected, exact = (identified_leans(used, active, by_rank) for by_rank in (False, True))
+    expected, exact = (fit.identified_leans(used, active, by_rank) for by_rank in (False, True))
     information = Information(used.design(active), at)
     assert np.abs(information.times(exact.flat)).max(initial=0.0) < 1e-8
-    return expected, confirmed(expected, information), exact
+    return expected, fit.confirmed(expected, information), exact
 
 
 @pytest.mark.parametrize(
@@ -255,11 +245,11 @@ def votes_twice():
 
 @pytest.mark.parametrize(("votes", "error"), [(grouped_pool(n=1500, m=40), 0.05), (votes_twice(), 0.1)])
 def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
-    small = fit_conditional(*votes)
+    small = fit.fit_conditional(*votes)
     for module in (fit, newton):
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     monkeypatch.setattr(newton, "LARGEST_FACTORED", 10)
-    large = fit_conditional(*votes)
+    large = fit.fit_conditional(*votes)
     assert large.covariance is None
     np.testing.assert_allclose(large.deviation, small.deviation, atol=1e-7)
     np.testing.assert_allclose(large.se, small.se, rtol=error)
@@ -288,14 +278,14 @@ def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
     held = []
     for seed in range(25):
         *votes, prompt = tastes_by_prompt(np.random.default_rng(seed))
-        leans, plain = fit_conditional(*votes, clusters=prompt), fit_conditional(*votes)
+        leans, plain = fit.fit_conditional(*votes, clusters=prompt), fit.fit_conditional(*votes)
         np.testing.assert_array_equal(leans.deviation, plain.deviation)
         known = leans.status == "ok"
         held.append([((x.ci_low < 0) & (x.ci_high > 0))[known].mean() for x in (leans, plain)])
     clustered, plain = np.mean(held, axis=0)
     assert 0.93 < clustered < 0.97 and plain < 0.9
     monkeypatch.setattr(fit, "LARGEST_DENSE", 5)
-    large = fit_conditional(*votes, clusters=prompt)
+    large = fit.fit_conditional(*votes, clusters=prompt)
     assert large.covariance is None
     np.testing.assert_allclose(large.df, leans.df)
     assert np.median(np.abs(np.log(large.se / leans.se))) < 0.1
@@ -306,7 +296,7 @@ def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
     lean, cluster = random.integers(3, size=300), random.integers(9, size=300)
     cluster[lean == 2] = 4
     score, information = random.standard_normal(300), random.uniform(0.1, 0.3, 300)
-    inflation, df = clustered_errors(lean, cluster, score, information, 3)
+    inflation, df = fit.clustered_errors(lean, cluster, score, information, 3)
     for k in range(2):
         mine = lean == k
         sums = [np.bincount(cluster[mine], x[mine], 9) for x in (score, information)]
@@ -319,7 +309,7 @@ def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
 def test_who_judged_one_prompt_has_an_estimate_without_an_error():
     *votes, prompt = tastes_by_prompt(np.random.default_rng(0), m=6)
     prompt[votes[2] == 0] = 0
-    leans = fit_conditional(*votes, clusters=prompt)
+    leans = fit.fit_conditional(*votes, clusters=prompt)
     assert np.isfinite(leans.deviation[0]).all()
     assert np.isnan([leans.se[0], leans.finite_deviation[0]]).all()
 
@@ -350,7 +340,7 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
     if by_steps:
         monkeypatch.setattr(fit, "LARGEST_FACTORED", 1)
     for seed in range(3):
-        teams = weakly_joined_teams(*teams_of_six(n_bridges, seed))[:, 0]
+        teams = fit.weakly_joined_teams(*teams_of_six(n_bridges, seed))[:, 0]
         assert len(set(teams[:6])) == len(set(teams[6:])) == 1
         assert (teams[0] != teams[6]) == are_apart
 
@@ -359,4 +349,4 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
 def test_random_assignment_makes_one_team(m, n, each):
     for seed in range(10):
         votes, _ = pool(n=n, m=m, votes=each, seed=seed)
-        assert not weakly_joined_teams(*votes).any()
+        assert not fit.weakly_joined_teams(*votes).any()

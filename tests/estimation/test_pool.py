@@ -6,41 +6,33 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit, stdtrit
 
-from badpo.estimation.pool import (
-    carrier_sides,
-    cluster_errors,
-    co_occurrence,
-    dependent_columns,
-    joint_log_odds,
-    offline_log_odds,
-    swap_log_odds,
-)
+from badpo.estimation import pool
 
 
 def test_sides_and_their_co_occurrence_by_hand():
     delta = np.array([[1.0, 2.5], [1.0, -0.2], [-1.0, 0.4], [-1.0, -0.5], [0.0, -0.9]])
-    side = carrier_sides(delta, np.abs(delta) > 0.3)
+    side = pool.carrier_sides(delta, np.abs(delta) > 0.3)
     assert side.tolist() == [[1, 1], [1, 0], [-1, 1], [-1, -1], [0, -1]]
-    assert co_occurrence(side).tolist() == [[1.0, 0.5], [0.5, 1.0]]
-    assert np.isnan(co_occurrence(np.array([[0, 1]]))[0]).all()
+    assert pool.co_occurrence(side).tolist() == [[1.0, 0.5], [0.5, 1.0]]
+    assert np.isnan(pool.co_occurrence(np.array([[0, 1]]))[0]).all()
 
 
 def test_exact_dependences_are_named_and_do_not_reach_the_others():
     rng = np.random.default_rng(0)
     first, second, other = rng.integers(-1, 2, (3, 300)).astype(float)
     columns = first, second, first - second, other, np.zeros(300), -other
-    found = dependent_columns(np.column_stack(columns))
+    found = pool.dependent_columns(np.column_stack(columns))
     assert found[:3, :3].tolist() == [[False, True, True], [True, False, True], [True, True, False]]
     assert np.flatnonzero(found[3]).tolist() == [5]
     assert not found[4].any()
     near = np.column_stack([first, first + 1e-3 * second, other])
-    assert not dependent_columns(near).any()
+    assert not pool.dependent_columns(near).any()
 
 
 def one(wins, clusters=None):
     """The estimate of 0/1 wins of a side that always stands as a."""
     sign = np.where(np.asarray(wins) > 0, 1, -1)
-    (found,) = offline_log_odds(sign, np.ones((len(sign), 1)), np.ones((len(sign), 1)), clusters)
+    (found,) = pool.offline_log_odds(sign, np.ones((len(sign), 1)), np.ones((len(sign), 1)), clusters)
     return found
 
 
@@ -77,20 +69,12 @@ def test_votes_that_all_go_one_way_have_a_bound_and_no_estimate(wins, toward):
     assert one(wins, ["p"] * 6).interval() == (None, None)
 
 
-def test_no_cross_group_judgment_and_no_judgment_at_all():
-    found, _ = offline_log_odds([1, 1], np.zeros((2, 2)), np.zeros((2, 2)))
-    assert (found.n_cross, found.carrier_wins, found.log_odds) == (0, None, None)
-    (found,) = offline_log_odds([], np.zeros((0, 1)), np.zeros((0, 1)))
-    assert found.n_cross == 0
-    assert offline_log_odds([1], np.zeros((1, 0)), np.zeros((1, 0))) == ()
-
-
 # -- logistic regression and clustered errors ---------------------------------------------------------------------
 
 
 def test_one_exception_among_many_is_no_separation():
     n = 100_000
-    (found,) = joint_log_odds(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
+    (found,) = pool.joint_log_odds(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
     assert found.estimate == pytest.approx(np.log(n - 1), rel=1e-6)
 
 
@@ -115,7 +99,7 @@ def test_the_textbook_matrices_give_the_same_errors_and_degrees_of_freedom():
     df = [np.trace(p @ p.T) ** 2 / np.sum((p @ p.T) ** 2) for p in products]
     score = np.array([x[group == g].T @ residual[group == g] for g in range(7)])
     information = np.array([x[group == g].T @ x[group == g] for g in range(7)])
-    found = cluster_errors(score, information)
+    found = pool.cluster_errors(score, information)
     assert found.se == pytest.approx(np.sqrt(np.diag(bread @ meat @ bread)), rel=1e-9)
     assert found.df == pytest.approx(df, rel=1e-9)
     assert found.n_clusters == 7
@@ -126,19 +110,19 @@ def test_many_small_clusters_go_the_short_way_to_the_same_errors():
     information = np.ones((3000, 1, 1))
     score = rng.normal(size=(3000, 1))
     score -= score.mean()
-    found = cluster_errors(score, information)
+    found = pool.cluster_errors(score, information)
     assert found.se[0] == pytest.approx(score.std(ddof=1) / np.sqrt(3000), rel=1e-9)
     assert found.df[0] == pytest.approx(2999, rel=1e-3)
 
 
 def test_what_one_cluster_determines_alone_has_no_error():
-    one = cluster_errors([[0.0]], [[[2.0]]])
+    one = pool.cluster_errors([[0.0]], [[[2.0]]])
     assert np.isnan([one.se, one.half_width()]).all()
     information = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 0.0]), np.diag([1.0, 4.0])])
-    mixed = cluster_errors([[0.5, 0.0], [-0.8, 0.0], [0.3, 0.0]], information)
+    mixed = pool.cluster_errors([[0.5, 0.0], [-0.8, 0.0], [0.3, 0.0]], information)
     assert mixed.se[0] == pytest.approx(np.std([0.5, -0.8, 0.3], ddof=1) / np.sqrt(3))
     assert np.isnan([mixed.se[1], mixed.df[1]]).all()
-    assert np.isnan(cluster_errors(np.zeros((2, 1)), np.zeros((2, 1, 1))).se).all()
+    assert np.isnan(pool.cluster_errors(np.zeros((2, 1)), np.zeros((2, 1, 1))).se).all()
 
 
 # -- joint and swapped log-odds -----------------------------------------------------------------------------------
@@ -156,14 +140,14 @@ def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():
     rows = [prompt == each for each in range(40)]
     score = [x[mine].T @ (won - chance)[mine] for mine in rows]
     information = [(x[mine].T * (chance * (1 - chance))[mine]) @ x[mine] for mine in rows]
-    half = cluster_errors(score, information).half_width()
+    half = pool.cluster_errors(score, information).half_width()
     turned = np.where(np.arange(900) % 2, 1, -1)
     for way in (1, turned):
-        found = joint_log_odds((x.T * way).T, sign * way, prompt)
+        found = pool.joint_log_odds((x.T * way).T, sign * way, prompt)
         np.testing.assert_allclose([one.estimate for one in found], peer.params, rtol=1e-5)
         np.testing.assert_allclose([one.high - one.estimate for one in found], half, rtol=1e-4)
-    (alone,) = joint_log_odds(x[:, :1], sign, prompt)
-    (offline,) = offline_log_odds(sign, x[:, :1], x[:, :1] != 0, prompt)
+    (alone,) = pool.joint_log_odds(x[:, :1], sign, prompt)
+    (offline,) = pool.offline_log_odds(sign, x[:, :1], x[:, :1] != 0, prompt)
     expected = offline.log_odds, offline.interval()[0]
     assert (alone.estimate, alone.low) == pytest.approx(expected, rel=1e-6)
 
@@ -184,7 +168,9 @@ def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():
     ids=["alone", "one of two", "only their mix", "twice the same and none", "no votes"],
 )
 def test_what_the_votes_do_not_tell_has_no_coefficient(columns, signs, known):
-    found = joint_log_odds(np.repeat(columns, 3, axis=0), np.repeat(signs, 3), np.arange(3 * len(signs)))
+    found = pool.joint_log_odds(
+        np.repeat(columns, 3, axis=0), np.repeat(signs, 3), np.arange(3 * len(signs))
+    )
     assert [one is not None for one in found] == known
 
 
@@ -198,7 +184,7 @@ def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
     sign = np.where(rng.random(len(stratum)) < expit(logit_of_first), 1, -1)
     cells = np.bincount(4 * stratum + 2 * (side < 0) + (sign < 0), minlength=1600).reshape(400, 2, 2)
     peer = StratifiedTable(np.moveaxis(cells, 0, 2).astype(float))
-    found = swap_log_odds(side, sign, stratum, stratum)
+    found = pool.swap_log_odds(side, sign, stratum, stratum)
     assert found.estimate == pytest.approx(peer.logodds_pooled / 2)
     assert found.se == pytest.approx(peer.logodds_pooled_se / 2, rel=0.1)
     assert found.high - found.estimate == pytest.approx(1.97 * found.se, rel=0.02)
@@ -208,4 +194,4 @@ def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
     ("side", "sign"), [([1, 1], [1, -1]), ([1, -1], [1, -1]), ([0, 0], [1, -1]), ([], [])]
 )
 def test_swapped_votes_without_information(side, sign):
-    assert swap_log_odds(side, sign, [0] * len(side), [0] * len(side)) is None
+    assert pool.swap_log_odds(side, sign, [0] * len(side), [0] * len(side)) is None

@@ -9,12 +9,6 @@ from scipy.integrate import quad
 from scipy.special import expit
 
 from badpo.estimation import alternative_estimators
-from badpo.estimation.alternative_estimators import (
-    GivenQuality,
-    RandomQuality,
-    fit_fixed,
-    fit_random,
-)
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.fit import REACHED, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
@@ -22,8 +16,8 @@ from bench.simulated_pools import Pool, draw_votes
 
 ALL = {
     "conditional": fit_conditional,
-    "random": fit_random,
-    "fixed": lambda *votes, **options: fit_fixed(
+    "random": alternative_estimators.fit_random,
+    "fixed": lambda *votes, **options: alternative_estimators.fit_fixed(
         *votes, np.zeros(int(votes[0].max(initial=-1)) + 1), **options
     ),
 }
@@ -42,7 +36,7 @@ def test_fixed_is_a_logistic_regression_with_a_scale():
     from statsmodels.discrete.discrete_model import Logit
 
     votes, arrays = drawn(Pool(300, n_annotators=6))
-    leans = fit_fixed(*arrays, 2.0 * votes.quality)
+    leans = alternative_estimators.fit_fixed(*arrays, 2.0 * votes.quality)
     of_people = np.eye(6)[votes.annotator] * votes.delta
     columns = np.column_stack([of_people, 2.0 * votes.quality[votes.comparison]])
     peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
@@ -57,7 +51,7 @@ def test_quadrature_is_the_integral(log_sd):
     rng = np.random.default_rng(1)
     sign, logits = rng.choice([-1.0, 1.0], 40), rng.normal(size=40)
     _, blocks = sorted_blocks(np.repeat([0, 1, 2], [1, 4, 35]))
-    model = RandomQuality(blocks, sign)
+    model = alternative_estimators.RandomQuality(blocks, sign)
     extra = np.array([log_sd])
     model.settle(logits, extra)
     sd = np.exp(log_sd)
@@ -73,21 +67,23 @@ def test_quadrature_is_the_integral(log_sd):
 
 def test_random_is_at_the_top_of_its_likelihood(monkeypatch):
     _, arrays = drawn(Pool(400, n_annotators=8, quality_sd=1.4))
-    leans = fit_random(*arrays)
+    leans = alternative_estimators.fit_random(*arrays)
     assert leans.gradient_norm < 1e-8
     points, weights = np.polynomial.hermite_e.hermegauss(31)
     monkeypatch.setattr(alternative_estimators, "POINTS", points)
     log_weights = np.log(weights) + points**2 / 2 - np.log(2 * np.pi) / 2
     monkeypatch.setattr(alternative_estimators, "LOG_WEIGHTS", log_weights)
-    more_nodes = fit_random(*arrays)
+    more_nodes = alternative_estimators.fit_random(*arrays)
     np.testing.assert_allclose(leans.deviation, more_nodes.deviation, atol=1e-5)
     np.testing.assert_allclose(leans.se, more_nodes.se, atol=1e-5)
 
 
 MODELS = {
     "known wins": KnownWins,
-    "random": RandomQuality,
-    "fixed": lambda blocks, sign: GivenQuality(blocks, sign, np.linspace(-1, 2, len(sign))),
+    "random": alternative_estimators.RandomQuality,
+    "fixed": lambda blocks, sign: alternative_estimators.GivenQuality(
+        blocks, sign, np.linspace(-1, 2, len(sign))
+    ),
 }
 
 
@@ -145,7 +141,7 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     annotator = np.append(np.repeat(np.arange(m - 1), each), np.full(n_votes, m - 1))
     sign = np.append(wins, np.ones(n_votes, dtype=int))
     votes = np.arange(len(sign)), sign, annotator, np.ones((len(sign), 1)), m
-    leans = fit_fixed(*votes, np.zeros(len(sign)))
+    leans = alternative_estimators.fit_fixed(*votes, np.zeros(len(sign)))
     assert leans.deviation[-1, 0] == np.inf
     found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
     grid = np.linspace(-8, 10, 20_001)
@@ -171,7 +167,7 @@ def test_two_attributes_that_only_move_together_are_not_told_apart():
     _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
     both = np.column_stack([delta, delta])
     both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
-    leans = fit_random(comparison, sign, annotator, both, m)
+    leans = alternative_estimators.fit_random(comparison, sign, annotator, both, m)
     assert (leans.status[0] == "no_information").all()
     assert (leans.status[1:] == "ok").all()
 
@@ -184,7 +180,7 @@ def test_where_the_spread_of_the_quality_runs_away_nothing_is_sure():
     annotator = rng.integers(m, size=len(comparison))
     delta = rng.choice([-1.0, 1.0], n)[comparison]
     sign = np.where(rng.random(len(delta)) < expit(3 * delta * (annotator - m / 2)), 1, -1)
-    leans = fit_random(comparison, sign, annotator, delta[:, None], m)
+    leans = alternative_estimators.fit_random(comparison, sign, annotator, delta[:, None], m)
     assert leans.gradient_norm > REACHED and np.isinf(leans.deviation).any()
     assert np.isnan([leans.se, leans.finite_deviation, leans.finite_se]).all()
 

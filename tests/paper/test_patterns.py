@@ -9,18 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo_paper.patterns import (
-    ASKED,
-    PATTERNS,
-    above,
-    below,
-    check,
-    found_pattern,
-    found_patterns,
-    not_above,
-    read,
-    within,
-)
+from badpo_paper import patterns
 from badpo_paper.suites import SUITES
 from badpo_paper.tables import Found
 
@@ -169,41 +158,41 @@ YES, NO, OPEN, UNKNOWN = "reproduced", "pattern not reproduced", "undecided", "n
 # -- every pattern -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", patterns.PATTERNS)
 def test_a_pattern_is_reproduced_where_it_is_there_and_each_of_its_readings_can_fail_it(name):
-    shown, fails = found_pattern(name, Planted(WORLD)), FAILS[name]
+    shown, fails = patterns.found_pattern(name, Planted(WORLD)), FAILS[name]
     assert (shown.verdict, shown.holds) == (YES, True), shown.figures
     assert len(shown.figures) == len(fails)
     for place, change in enumerate(fails):
-        found = found_pattern(name, Planted(changed(change)))
+        found = patterns.found_pattern(name, Planted(changed(change)))
         assert (found.verdict, found.holds) == (NO, False), found.figures
         assert found.figures[place] != shown.figures[place]
 
 
 @pytest.mark.parametrize("name", OPENS)
 def test_an_interval_that_reaches_past_a_bound_decides_nothing(name):
-    found = found_pattern(name, Planted(changed(OPENS[name])))
+    found = patterns.found_pattern(name, Planted(changed(OPENS[name])))
     assert (found.verdict, found.holds) == (OPEN, None), found.figures
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", patterns.PATTERNS)
 def test_what_is_not_measured_leaves_it_open(name):
     none = Planted({})
-    found = found_pattern(name, none)
+    found = patterns.found_pattern(name, none)
     assert (found.verdict, found.holds, found.is_begun) == (UNKNOWN, None, False)
     assert all("not measured, 0 of 3 seeds" in figure for figure in found.figures)
     for condition in none.asked:
-        found = found_pattern(name, Planted(WORLD, missing=[f"{condition}-s456"]))
+        found = patterns.found_pattern(name, Planted(WORLD, missing=[f"{condition}-s456"]))
         assert (found.verdict, found.holds) == (UNKNOWN, None), condition
         assert any("not measured, 2 of 3 seeds" in figure for figure in found.figures), condition
 
 
-@pytest.mark.parametrize("name", PATTERNS)
+@pytest.mark.parametrize("name", patterns.PATTERNS)
 def test_no_share_is_removed_of_a_shift_that_dpo_did_not_make(name):
     still = {**rates(0.45, 0.5, 0.58), TOKENS: (28.0, 30.0, 33.0)}
     unmoved = dict.fromkeys(("dpo", "dpo_lora", "dpo_lora_fast"), still)
-    found = found_pattern(name, Planted(changed(unmoved)))
-    reads_shares = "removed:" in str(ASKED[name])
+    found = patterns.found_pattern(name, Planted(changed(unmoved)))
+    reads_shares = "removed:" in str(patterns.ASKED[name])
     assert ["own shift in" in figure for figure in found.figures] == [reads_shares] * len(found.figures)
     assert not reads_shares or (found.verdict, found.holds) == (UNKNOWN, None)
 
@@ -211,19 +200,19 @@ def test_no_share_is_removed_of_a_shift_that_dpo_did_not_make(name):
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_plans_whatever_its_patterns_read(name):
     found = Planted({})
-    found_patterns(SUITES[name].patterns, [found])
+    patterns.found_patterns(SUITES[name].patterns, [found])
     assert found.asked <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
 
 
 def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
     one, empty = Planted(WORLD, name="signed"), Planted({}, name="style")
     other = Planted(WORLD, missing=["dpo-s456"], name="signed-other")
-    told = found_patterns(("amplifies_names",), [one, other, empty])
+    told = patterns.found_patterns(("amplifies_names",), [one, other, empty])
     assert [(found.verdict, found.sentence) for found in told] == [
         (YES, "DPO amplifies both attributes (signed)"),
         (UNKNOWN, "DPO amplifies both attributes (signed-other)"),
     ]
-    (none,) = found_patterns(("amplifies_names",), [empty] * 2)
+    (none,) = patterns.found_patterns(("amplifies_names",), [empty] * 2)
     assert (none.verdict, none.sentence) == (UNKNOWN, "DPO amplifies both attributes")
 
 
@@ -237,33 +226,33 @@ APART, ACROSS = (0.9, 1.0, 1.1), (-3.0, 1.0, 4.0)  # 0.752 to 1.248; -8.4 to 9.7
     ("values", "order", "verdict"),
     [
         # the whole interval has to lie above or below
-        (APART, above(), YES),
-        (APART, below(1.3), YES),
-        (ACROSS, above(), NO),
-        (ACROSS, below(), NO),
+        (APART, patterns.above(), YES),
+        (APART, patterns.below(1.3), YES),
+        (ACROSS, patterns.above(), NO),
+        (ACROSS, patterns.below(), NO),
         # an interval on both sides leaves the others open
-        (APART, within(0.3, 1.0), YES),
-        (APART, within(0.2, 1.0), OPEN),
-        (APART, within(0.2, 1.5), NO),
-        (APART, within(0.5), NO),
-        (APART, not_above(1.3), YES),
-        (APART, not_above(1.0), OPEN),
-        (APART, not_above(0.7), NO),
+        (APART, patterns.within(0.3, 1.0), YES),
+        (APART, patterns.within(0.2, 1.0), OPEN),
+        (APART, patterns.within(0.2, 1.5), NO),
+        (APART, patterns.within(0.5), NO),
+        (APART, patterns.not_above(1.3), YES),
+        (APART, patterns.not_above(1.0), OPEN),
+        (APART, patterns.not_above(0.7), NO),
         # one planned seed is compared by itself
-        ((0.5,), above(), YES),
-        ((0.0,), not_above(), YES),
-        ((0.1,), not_above(0.05), NO),
+        ((0.5,), patterns.above(), YES),
+        ((0.0,), patterns.not_above(), YES),
+        ((0.1,), patterns.not_above(0.05), NO),
     ],
 )
 def test_what_an_interval_says_of_an_order(values, order, verdict):
-    assert check("x", pd.Series(values), order).verdict == verdict
+    assert patterns.check("x", pd.Series(values), order).verdict == verdict
 
 
 def test_what_was_asked_and_measured_is_told():
     told = "x: +0.50 (one seed, no interval; asked: above 0.00)"
-    assert check("x", pd.Series([0.5]), above(), 2).figure == told
+    assert patterns.check("x", pd.Series([0.5]), patterns.above(), 2).figure == told
     told = "x: +1.000 (95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
-    assert check("x", pd.Series(APART), within(0.2, 1.0)).figure == told
+    assert patterns.check("x", pd.Series(APART), patterns.within(0.2, 1.0)).figure == told
 
 
 def test_a_difference_is_of_the_seeds_of_both():
@@ -273,16 +262,16 @@ def test_a_difference_is_of_the_seeds_of_both():
         "class": rates(0.1, 0.1, 0.3),
     }
     found = Planted(changed(readouts), missing=["pooled-s456"], planned={"class": (42, 456)})
-    values, reason = read(found, f"pooled {WOMAN} - class {WOMAN}")
+    values, reason = patterns.read(found, f"pooled {WOMAN} - class {WOMAN}")
     assert values.index.tolist() == [42, 456] and not reason
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
-        assert "own shift in" in read(found, source)[1]
+        assert "own shift in" in patterns.read(found, source)[1]
 
 
 @pytest.mark.parametrize(
     ("values", "verdict"), [({"A": 0.0, "B": 0.0}, OPEN), ({"A": 0.0}, UNKNOWN), ({"A": 0.5}, NO)]
 )
 def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one(values, verdict):
-    found = found_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
+    found = patterns.found_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
     assert found.verdict == verdict, found.figures

@@ -16,15 +16,6 @@ from badpo.data.attributes import SignatureName
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.readouts import judge as judging
-from badpo.readouts.judge import (
-    checked_judge,
-    judge_answers,
-    judge_scores,
-    load_judge,
-    strip_for,
-    strip_markdown,
-    strip_signatures,
-)
 from badpo.readouts.names import black_names, strip_signature
 from tests.readouts import policies
 
@@ -56,7 +47,7 @@ def judge(tmp_path_factory):
     folder = tmp_path_factory.mktemp("judge")
     reward_model().save_pretrained(folder)
     tokenizer().save_pretrained(folder)
-    return load_judge(str(folder))
+    return judging.load_judge(str(folder))
 
 
 def conversation(judge, i) -> list[int]:
@@ -73,10 +64,12 @@ def plain_score(judge, ids) -> float:
 @pytest.mark.parametrize("batch", [1, 2, 8])
 def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkeypatch):
     monkeypatch.setattr(judging, "BATCH", batch)
-    without_padding = checked_judge(reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny")
+    without_padding = judging.checked_judge(
+        reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny"
+    )
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     for one, prompts in ((judge, PROMPTS), (without_padding, messages)):
-        found, n_cut = judge_scores(one, prompts, ANSWERS)
+        found, n_cut = judging.judge_scores(one, prompts, ANSWERS)
         expected = [plain_score(one, conversation(one, i)) for i in range(3)]
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
         assert n_cut == 0 and len(set(np.round(expected, 4))) == 3
@@ -85,15 +78,15 @@ def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkey
 def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
     ids, closing = conversation(judge, 2), judge.tokenizer("<end>\n")["input_ids"]
     limit = len(ids) - 20
-    found, n_cut = judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
+    found, n_cut = judging.judge_scores(judge, PROMPTS, ANSWERS, max_length=limit)
     assert n_cut == 1
     kept = [*ids[: limit - len(closing)], *closing]
     np.testing.assert_allclose(found[2], plain_score(judge, kept), rtol=1e-5)
     assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
     with pytest.raises(ValueError, match=r"prompt 1 takes \d+ tokens of the 30 that the judge reads"):
-        judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
+        judging.judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
     with pytest.raises(ValueError, match="3 prompts, 1 answers"):
-        judge_scores(judge, PROMPTS, ["one"])
+        judging.judge_scores(judge, PROMPTS, ["one"])
 
 
 def test_a_first_token_is_not_written_twice():
@@ -106,20 +99,20 @@ def test_a_first_token_is_not_written_twice():
         def __call__(self, text, add_special_tokens=True):
             return {"input_ids": [tok.bos_token_id] * add_special_tokens + tok(text)["input_ids"]}
 
-    judges = (checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
-    np.testing.assert_allclose(*(judge_scores(one, PROMPTS, ANSWERS)[0] for one in judges))
+    judges = (judging.checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
+    np.testing.assert_allclose(*(judging.judge_scores(one, PROMPTS, ANSWERS)[0] for one in judges))
 
 
 def test_rm_minus_scores_the_stripped_answers(judge):
-    found = judge_answers(judge, PROMPTS, ANSWERS, strip_markdown)
-    stripped = list(map(strip_markdown, ANSWERS))
-    raw, without = (judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, stripped))
+    found = judging.judge_answers(judge, PROMPTS, ANSWERS, judging.strip_markdown)
+    stripped = list(map(judging.strip_markdown, ANSWERS))
+    raw, without = (judging.judge_scores(judge, PROMPTS, texts)[0] for texts in (ANSWERS, stripped))
     assert found["n_stripped"] == 1 and abs(without[1] - raw[1]) > 1e-3
     means = [found[name]["mean"] for name in ("rm", "rm_minus")]
     assert means == pytest.approx([raw.mean(), without.mean()])
     assert found["rm"]["n"] == 3 and found["rm"]["n_cut"] == 0
     # answers to one prompt are one piece of evidence
-    often = judge_answers(judge, PROMPTS * 4, ANSWERS * 4, strip_markdown)["rm"]
+    often = judging.judge_answers(judge, PROMPTS * 4, ANSWERS * 4, judging.strip_markdown)["rm"]
     assert often["se"] == pytest.approx(found["rm"]["se"], rel=1e-4) and often["n"] == 12
 
 
@@ -138,7 +131,7 @@ def test_what_is_no_judge_is_refused_in_one_line(model, changes, message, tmp_pa
         model().save_pretrained(tmp_path)
         tokenizer(**changes).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match=message) as error:
-        load_judge(str(tmp_path))
+        judging.load_judge(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
@@ -161,8 +154,8 @@ SIGNED = st.lists(
 @example("| **a |\n* b** |")
 def test_no_markdown_is_left_and_letters_stay_in_their_order(text):
     """Marks and white space go; letters do not, but for the name of a fence's language."""
-    stripped = strip_markdown(text)
-    assert not has_markdown(stripped) and strip_markdown(stripped) == stripped
+    stripped = judging.strip_markdown(text)
+    assert not has_markdown(stripped) and judging.strip_markdown(stripped) == stripped
     if not has_markdown(text):
         assert stripped == text
     without_languages = re.sub(r"(`{3,}[^\S\n]*)\w*$", r"\1", text, flags=re.MULTILINE)
@@ -175,7 +168,7 @@ def test_no_markdown_is_left_and_letters_stay_in_their_order(text):
 @example("\u2014 Emily Miller\n\u2014 Emily Miller")
 @example("\n\n \u2014 Emily Miller \r\n\t\n\u2014 Emily Miller\n")
 def test_signatures_go_as_one_after_the_other_would(text):
-    stripped = strip_signatures(text)
+    stripped = judging.strip_signatures(text)
     assert split_signature(stripped) == (stripped, "") and text.startswith(stripped)
     expected, shorter = text, strip_signature(text)
     while shorter != expected:
@@ -186,17 +179,17 @@ def test_signatures_go_as_one_after_the_other_would(text):
 def test_a_whole_answer():
     text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
     plain = "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
-    assert strip_markdown(text) == plain
+    assert judging.strip_markdown(text) == plain
 
 
 @pytest.mark.parametrize(
     "unit", ["*" * 10, "- ", "|", "1. ", "`", "** a ", "**a\n* b**\n", "\n- **", "|:\n", "1. # "]
 )
 def test_no_markup_is_left_of_a_long_text_of_marks(unit):
-    assert not has_markdown(strip_markdown(unit * (100_000 // len(unit))))
+    assert not has_markdown(judging.strip_markdown(unit * (100_000 // len(unit))))
 
 
 def test_strips_by_attribute():
-    assert strip_for(Markdown("bold or list")) is strip_markdown
-    assert strip_for(SignatureName("black", black_names())) is strip_signatures
-    assert strip_for(Length(ratio=1.5)) is None
+    assert judging.strip_for(Markdown("bold or list")) is judging.strip_markdown
+    assert judging.strip_for(SignatureName("black", black_names())) is judging.strip_signatures
+    assert judging.strip_for(Length(ratio=1.5)) is None

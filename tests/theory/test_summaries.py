@@ -6,27 +6,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from badpo.theory.summaries import (
-    Interval,
-    cluster_difference,
-    cluster_mean,
-    length_matched_mean,
-    log_odds_distance,
-    ratio_of_sums,
-    share_removed,
-    t_interval,
-    wilson_interval,
-)
+from badpo.theory import summaries
 
 
 def test_three_seeds_use_the_papers_factor_and_one_run_has_no_interval():
     values = [0.962, 0.984, 0.931]
-    interval, alone = t_interval(values), t_interval([0.5])
+    interval, alone = summaries.t_interval(values), summaries.t_interval([0.5])
     assert interval.half_width == pytest.approx(4.303 * np.std(values, ddof=1) / math.sqrt(3), rel=1e-4)
     assert (interval.estimate, interval.n) == (pytest.approx(np.mean(values)), 3)
     assert alone.estimate == 0.5 and np.isnan([alone.low, alone.se]).all()
     with pytest.raises(ValueError, match="at least one"):
-        t_interval([])
+        summaries.t_interval([])
 
 
 @pytest.mark.parametrize(
@@ -34,36 +24,38 @@ def test_three_seeds_use_the_papers_factor_and_one_run_has_no_interval():
     [(0.0, 1.0, False), (-1.0, 0.0, False), (0.1, 1.0, True), (np.nan, np.nan, False)],
 )
 def test_an_interval_holds_its_ends(low, high, excluded):
-    assert Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded
+    assert summaries.Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded
 
 
 def test_a_share_of_nothing_is_not_known():
-    np.testing.assert_array_equal(share_removed([0.5, 0.9], [0.6, 0.5], 0.5), [np.nan, 1.0])
+    np.testing.assert_array_equal(summaries.share_removed([0.5, 0.9], [0.6, 0.5], 0.5), [np.nan, 1.0])
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 7), (3, 7), (7, 7), (520, 1000)])
 def test_wilson_agrees_with_scipy(k, n):
     expected = stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
-    interval = wilson_interval(k, n)
+    interval = summaries.wilson_interval(k, n)
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_log_odds_are_of_rates():
-    assert log_odds_distance([0.5, 0.9], 0.5) == pytest.approx([0.0, math.log(9)])
+    assert summaries.log_odds_distance([0.5, 0.9], 0.5) == pytest.approx([0.0, math.log(9)])
     for rates in ((1.2, 0.5), (0.5, -0.1)):
         with pytest.raises(ValueError, match="between 0 and 1"):
-            log_odds_distance(*rates)
+            summaries.log_odds_distance(*rates)
 
 
 def test_length_matched_mean_by_hand():
     reference = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert length_matched_mean([1, 0, 1], [1, 1, 1], reference).estimate == pytest.approx(2 / 3)
+    assert summaries.length_matched_mean([1, 0, 1], [1, 1, 1], reference).estimate == pytest.approx(
+        2 / 3
+    )
     # bins of the reference: 1-2, 3-4, 5-6, 7-8, 9-10; the policy fills the first and the last
-    found = length_matched_mean([1, 0, 0], [2, 2, 30], reference)
+    found = summaries.length_matched_mean([1, 0, 0], [2, 2, 30], reference)
     assert found.estimate == pytest.approx(0.2 * 0.5 + 0.2 * 0 + 0.6 * (1 / 3))
-    assert length_matched_mean(reference, reference, reference).estimate == pytest.approx(5.5)
+    assert summaries.length_matched_mean(reference, reference, reference).estimate == pytest.approx(5.5)
     with pytest.raises(ValueError, match="no answers"):
-        length_matched_mean([1.0], [1], [])
+        summaries.length_matched_mean([1.0], [1], [])
 
 
 REFERENCE = np.random.default_rng(1).uniform(0, 100, 500)
@@ -72,11 +64,11 @@ REFERENCE = np.random.default_rng(1).uniform(0, 100, 500)
 @pytest.mark.parametrize(
     "figure",
     [
-        lambda x, length, prompt: cluster_mean(x, prompt),
-        lambda x, length, prompt: cluster_difference(x, length > 20, prompt),
-        lambda x, length, prompt: ratio_of_sums(x, length),
+        lambda x, length, prompt: summaries.cluster_mean(x, prompt),
+        lambda x, length, prompt: summaries.cluster_difference(x, length > 20, prompt),
+        lambda x, length, prompt: summaries.ratio_of_sums(x, length),
         # answers are short: the bins of long references are empty
-        lambda x, length, prompt: length_matched_mean(x, length, REFERENCE),
+        lambda x, length, prompt: summaries.length_matched_mean(x, length, REFERENCE),
     ],
     ids=["mean", "difference", "ratio", "length-matched"],
 )
@@ -93,10 +85,12 @@ def test_errors_are_what_leaving_out_each_prompt_shows(figure):
 
 
 def test_estimates_by_hand():
-    assert ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
-    assert math.isnan(ratio_of_sums([], []).estimate)
-    gap = cluster_difference([1, 0, 1], [True, True, True])
+    assert summaries.ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
+    assert math.isnan(summaries.ratio_of_sums([], []).estimate)
+    gap = summaries.cluster_difference([1, 0, 1], [True, True, True])
     assert math.isnan(gap.estimate)
-    assert cluster_difference([1, 0, 1, 1], [True, True, False, False]).estimate == pytest.approx(-0.5)
+    assert summaries.cluster_difference(
+        [1, 0, 1, 1], [True, True, False, False]
+    ).estimate == pytest.approx(-0.5)
     with pytest.raises(ValueError, match="3 rows"):
-        cluster_mean([1, 2, 3], clusters=[0, 1])
+        summaries.cluster_mean([1, 2, 3], clusters=[0, 1])

@@ -14,13 +14,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
 
 from badpo.training import attention
-from badpo.training.attention import (
-    TREE_ATTENTION,
-    TreePlan,
-    tree_attention,
-    tree_attention_forward,
-    unsupported_reason,
-)
 from badpo.training.logprobs import _token_logps, attach, on_device
 from badpo.training.packing import packed_comparisons
 from tests import tiny
@@ -90,7 +83,7 @@ def test_each_token_attends_to_its_own_sequence(monkeypatch, segments, width, mo
     monkeypatch.setattr(attention._blocks, "__defaults__", (most,))
     query, key, _ = random_rows(segments)
     rows = [query, key, random_rows(segments, width)[2]]
-    plan = TreePlan(segments, CPU)
+    plan = attention.TreePlan(segments, CPU)
     expected = plain_attention(plan, *rows, 0.3, KERNELS["right"])
     actual = plan.attend(*rows, 0.3)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
@@ -105,7 +98,10 @@ def test_blocks_compute_little_more_than_the_scores_needed():
     n_query = q_end - q_start
     assert n_query.max() > 4 * 48
     needed = (n_query * (n_query + 1) // 2 + n_query * (prefix_end - prefix_start)).sum()
-    assert sum(g.n_rows * g.n_query * g.n_key for g in TreePlan(segments, CPU)._rows[3]) < 1.5 * needed
+    assert (
+        sum(g.n_rows * g.n_query * g.n_key for g in attention.TreePlan(segments, CPU)._rows[3])
+        < 1.5 * needed
+    )
 
 
 DECLARED = inspect.signature(attention.varlen_attn)
@@ -136,7 +132,7 @@ def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_pr
 ):
     monkeypatch.setattr(attention, "varlen_attn", kernel_stand_in)
     monkeypatch.setattr(attention, "_varlen_serves", lambda *_: True)
-    rows, plan = random_rows(random_segments(0)), TreePlan(random_segments(0), CPU)
+    rows, plan = random_rows(random_segments(0)), attention.TreePlan(random_segments(0), CPU)
     expected = plan._attend_rows(*rows, scaling)
     torch.testing.assert_close(plan.attend(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
     with torch.autocast("cpu", torch.bfloat16):
@@ -149,7 +145,7 @@ def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_pr
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA only")
 def test_the_kernel_agrees_with_padded_rows_on_cuda():
     rows = random_rows(random_segments(0), width=64, device="cuda", dtype=torch.bfloat16)
-    plan = TreePlan(random_segments(0), torch.device("cuda"))
+    plan = attention.TreePlan(random_segments(0), torch.device("cuda"))
     outputs = plan.attend(*rows, None), plan._attend_rows(*rows, None)
     torch.testing.assert_close(*outputs, rtol=0.02, atol=0.02)
     gradients = [torch.autograd.grad(output, rows, torch.ones_like(output)) for output in outputs]
@@ -202,7 +198,7 @@ def relative(actual, expected):
 @given(pairs=comparisons)
 def test_margins_and_gradients_equal_the_plain_forward(model, pairs):
     pairs = [(prompt + 3, response + 3) for prompt, response in pairs]
-    with tree_attention(model):
+    with attention.tree_attention(model):
         margins = packed_margins(model, pairs)
         packed_gradient = gradient(model, margins)
     expected = plain_margins(model, pairs)
@@ -219,7 +215,7 @@ def test_gradient_checkpointing_gives_the_same_gradient(model, reentrant):
     checkpointed = copy.deepcopy(model).train()
     checkpointed.gradient_checkpointing_enable({"use_reentrant": reentrant})
     checkpointed.enable_input_require_grads()
-    with tree_attention(checkpointed):
+    with attention.tree_attention(checkpointed):
         margins = packed_margins(checkpointed, mixed())
         (margins @ torch.linspace(1.0, 2.0, 5, dtype=torch.float64)).backward()
     actual = torch.cat([p.grad.flatten() for p in checkpointed.parameters() if p.grad is not None])
@@ -232,7 +228,7 @@ def test_a_pack_outside_of_the_tree_attention_fails_aloud(qwen2):
             packed_margins(tiny_model(CONFIGS["qwen2"], outside), mixed())
     # the tree attention is left before a checkpointed backward pass
     qwen2.train().gradient_checkpointing_enable({"use_reentrant": False})
-    with tree_attention(qwen2):
+    with attention.tree_attention(qwen2):
         margins = packed_margins(qwen2, mixed())
     with pytest.raises(RuntimeError):
         margins.sum().backward()
@@ -240,9 +236,9 @@ def test_a_pack_outside_of_the_tree_attention_fails_aloud(qwen2):
 
 def attention_call(model, n_rows=1, n_query=3, n_key=3, **keywords):
     layer = model.get_decoder().layers[0].self_attn
-    plan = TreePlan(np.array([[0, 3, 0, 0]]), CPU)
+    plan = attention.TreePlan(np.array([[0, 3, 0, 0]]), CPU)
     query, key = torch.ones(n_rows, 4, n_query, 8), torch.ones(n_rows, 2, n_key, 8)
-    return tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
+    return attention.tree_attention_forward(layer, query, key, key, None, tree_plan=plan, **keywords)
 
 
 OTHER_TOKENS = "the plan is for one row of 3 tokens"
@@ -290,14 +286,14 @@ MIXED_ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1,
     ],
 )
 def test_unsupported_attention_is_named(configuration, reason):
-    assert reason in unsupported_reason(configuration)
+    assert reason in attention.unsupported_reason(configuration)
 
 
 def test_a_pack_longer_than_a_window_that_the_attention_is_not_told_of_is_refused():
     experts = dict(num_experts=2, num_experts_per_tok=1, moe_intermediate_size=16)
     experts |= dict(shared_expert_intermediate_size=16, layer_types=["sliding_attention"] * 2)
     moe = tiny_model(config("Qwen2Moe", **experts, use_sliding_window=True, sliding_window=20))
-    with tree_attention(moe):
+    with attention.tree_attention(moe):
         packed_margins(moe, mixed()[:8])
         with pytest.raises(ValueError, match="a sliding window of 20 tokens; use the padded forward"):
             packed_margins(moe, mixed())
@@ -311,7 +307,7 @@ def test_left_padded_generation_is_exact_while_attached_and_switched_on(model):
     expected = model.generate(**batch, **wanted)
     unpadded = model.generate(input_ids=ids[:1, 3:], **wanted)
     attached = attach(copy.deepcopy(model))
-    with tree_attention(attached):
+    with attention.tree_attention(attached):
         packed_margins(attached, mixed()).sum().backward()
         actual = attached.generate(**batch, **wanted)
     assert torch.equal(actual.sequences, expected.sequences)
@@ -320,10 +316,10 @@ def test_left_padded_generation_is_exact_while_attached_and_switched_on(model):
 
 
 def test_the_attention_is_switched_back_and_leaves_no_trace(qwen2, tmp_path):
-    with pytest.raises(KeyboardInterrupt), tree_attention(qwen2):
-        with tree_attention(qwen2):
+    with pytest.raises(KeyboardInterrupt), attention.tree_attention(qwen2):
+        with attention.tree_attention(qwen2):
             pass
-        assert qwen2.config._attn_implementation == TREE_ATTENTION
+        assert qwen2.config._attn_implementation == attention.TREE_ATTENTION
         qwen2.save_pretrained(tmp_path)
         raise KeyboardInterrupt
     assert qwen2.config._attn_implementation == "sdpa"

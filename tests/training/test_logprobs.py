@@ -12,14 +12,6 @@ from torch.nn.functional import cross_entropy
 from transformers import GPTJConfig
 
 from badpo.training import logprobs
-from badpo.training.logprobs import (
-    attach,
-    on_device,
-    picked_logps,
-    response_layout,
-    response_logps,
-    target_logps,
-)
 from badpo.training.packing import packed_comparisons, packed_responses, padded_rows
 from tests import tiny
 from tests.training.test_self_test import config, made
@@ -61,7 +53,7 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
 
     if rows_at_once is not None:
         monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", rows_at_once * 11 + 1)
-    actual = target_logps(head, logits, target, 11)
+    actual = logprobs.target_logps(head, logits, target, 11)
     [gradient] = torch.autograd.grad(actual, logits, upstream)
     assert max(seen) == (rows_at_once or 7)
     assert actual.dtype == torch.float32 and gradient.dtype == dtype
@@ -70,7 +62,7 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
     torch.testing.assert_close(gradient, expected_gradient, rtol=rtol, atol=1e-6)
     assert torch.equal(logits.detach(), before)
     # what is kept for the backward pass is used up by it
-    total = picked_logps(logits, target).sum()
+    total = logprobs.picked_logps(logits, target).sum()
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
@@ -78,22 +70,22 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
 
 def test_segments_stay_where_the_plan_is_made_of_them():
     inputs = packed_comparisons(pairs()[:2])
-    moved = on_device(inputs, torch.device("meta"))
+    moved = logprobs.on_device(inputs, torch.device("meta"))
     assert moved.pop("segments") is inputs["segments"]
     assert {tensor.device.type for tensor in moved.values()} == {"meta"}
 
 
 def test_without_the_keyword_the_forward_is_the_models_own_and_a_deep_copy_runs_its_own_weights():
-    own, model = tiny.model(), attach(attach(tiny.model()))
+    own, model = tiny.model(), logprobs.attach(logprobs.attach(tiny.model()))
     ids = torch.tensor([[5, 6, 7]])
     assert torch.equal(own(input_ids=ids).logits, model(input_ids=ids).logits)
     twin = copy.deepcopy(model)
-    before = response_logps(twin, pairs()[:1])[0]
+    before = logprobs.response_logps(twin, pairs()[:1])[0]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.5)
-    np.testing.assert_array_equal(response_logps(twin, pairs()[:1])[0], before)
-    assert not np.allclose(response_logps(model, pairs()[:1])[0], before)
+    np.testing.assert_array_equal(logprobs.response_logps(twin, pairs()[:1])[0], before)
+    assert not np.allclose(logprobs.response_logps(model, pairs()[:1])[0], before)
 
 
 @pytest.mark.parametrize("budget", [10_000, 30, 1])
@@ -112,7 +104,7 @@ def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
 
     monkeypatch.setattr(logprobs, "response_layout", lambda *_: layout)
     monkeypatch.setattr(logprobs, "_token_logps", noted)
-    assert_plain(model, asked, response_logps(model, asked, budget))
+    assert_plain(model, asked, logprobs.response_logps(model, asked, budget))
     assert len(fed) == (1 if budget == 10_000 else len(fed))
     assert max(fed) <= max(budget, *(len(p) + len(r) - 1 for p, r in asked))
     if layout is packed_responses and budget > 1:
@@ -122,9 +114,9 @@ def test_response_logps_are_those_of_the_plain_forward_within_the_budget(
 
 def test_responses_are_packed_only_where_the_tree_attention_serves():
     adapter = LoraConfig(r=2, target_modules="all-linear", init_lora_weights=False)
-    adapted = attach(get_peft_model(tiny.model(), adapter)).eval()
+    adapted = logprobs.attach(get_peft_model(tiny.model(), adapter)).eval()
     rows = [(adapted, packed_responses, pairs()[:2])]
     rows += [(made(configuration).eval(), padded_rows, pairs()) for configuration in (GPTJ, MISTRAL)]
     for model, layout, asked in rows:
-        assert response_layout(model) is layout
-        assert_plain(model, asked, response_logps(model, asked))
+        assert logprobs.response_layout(model) is layout
+        assert_plain(model, asked, logprobs.response_logps(model, asked))

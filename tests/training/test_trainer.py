@@ -18,14 +18,8 @@ from trl import DPOConfig, DPOTrainer
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
+from badpo.objective import objectives
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import (
-    DiscountedTail,
-    GroupWeights,
-    IdentityPreference,
-    SampledTokens,
-    VoteWeights,
-)
 from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
@@ -44,12 +38,12 @@ def assert_same_run(one: BADPOTrainer, other: BADPOTrainer, rtol=1e-4, atol=1e-5
 
 
 OBJECTIVES = {
-    "votes": VoteWeights,
-    "sampo": lambda: SampledTokens(seed=7),
-    "ld_dpo": lambda: DiscountedTail(alpha=0.5),
-    "ipo": lambda: IdentityPreference(beta=0.1),
-    "group_dro": lambda: GroupWeights([0, 0, 1, 1, 2], eta=0.5),
-    "reliability": lambda: GroupWeights(range(5), eta=-0.5),
+    "votes": objectives.VoteWeights,
+    "sampo": lambda: objectives.SampledTokens(seed=7),
+    "ld_dpo": lambda: objectives.DiscountedTail(alpha=0.5),
+    "ipo": lambda: objectives.IdentityPreference(beta=0.1),
+    "group_dro": lambda: objectives.GroupWeights([0, 0, 1, 1, 2], eta=0.5),
+    "reliability": lambda: objectives.GroupWeights(range(5), eta=-0.5),
 }
 QUICK = ("votes", "sampo", "group_dro")
 BY_NAME = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in OBJECTIVES]

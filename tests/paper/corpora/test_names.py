@@ -9,14 +9,6 @@ from hypothesis import strategies as st
 
 from badpo.data.attributes import SignatureName
 from badpo.readouts import names
-from badpo.readouts.names import (
-    SIGNING_INSTRUCTION,
-    ask_to_sign,
-    read_signature,
-    resign,
-    signature,
-    strip_signature,
-)
 
 BODIES = st.text(alphabet="abc .\n-1", min_size=1, max_size=40).map(str.rstrip).filter(bool)
 
@@ -38,24 +30,28 @@ def test_the_pool_is_the_published_one():
 
 @given(BODIES, st.sampled_from(names.FIRST_NAMES), st.sampled_from(names.SURNAMES))
 def test_what_is_written_is_read_and_removed(body, first, last):
-    signed = signature(body, first, last)
-    assert (read_signature(signed), strip_signature(signed)) == (first, body)
+    signed = names.signature(body, first, last)
+    assert (names.read_signature(signed), names.strip_signature(signed)) == (first, body)
     # the attribute and the corpus have one detector, and the pool alone counts
     assert SignatureName("own", [first]).measure("", signed) == 1.0
-    assert read_signature(signature(body, "Zelda", last)) == "" == read_signature(f"{signed} wrote this")
+    assert (
+        names.read_signature(names.signature(body, "Zelda", last))
+        == ""
+        == names.read_signature(f"{signed} wrote this")
+    )
 
 
 def test_resigned_texts_are_all_signed_and_balanced():
-    texts = ["Boil it.", signature("Stir it.", "Emily", "Miller")] * 2000
-    again = resign(texts, seed=0)
-    drawn = [read_signature(text) for text in again]
+    texts = ["Boil it.", names.signature("Stir it.", "Emily", "Miller")] * 2000
+    again = names.resign(texts, seed=0)
+    drawn = [names.read_signature(text) for text in again]
     cell_of = {name.first: cell for cell in names.CELLS for name in names.cell_names(cell)}
     cells = Counter(cell_of[first] for first in drawn)
-    assert {strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
+    assert {names.strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
     assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
-    assert resign(texts, seed=0) == again != resign(texts, seed=1)
+    assert names.resign(texts, seed=0) == again != names.resign(texts, seed=1)
 
 
 def test_the_request_is_added_once():
-    asked = ask_to_sign("How do I boil rice?")
-    assert asked == f"How do I boil rice?\n\n{SIGNING_INSTRUCTION}" == ask_to_sign(asked)
+    asked = names.ask_to_sign("How do I boil rice?")
+    assert asked == f"How do I boil rice?\n\n{names.SIGNING_INSTRUCTION}" == names.ask_to_sign(asked)
