@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import pytest
 
@@ -24,21 +22,3 @@ def test_every_tool_is_measured(tool, tmp_path):
         assert 0.6 < row["slope"] < 2
         assert row["peak_mb"] > 10
         assert row["cpu_seconds"] > before["cpu_seconds"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "row"),
-    [
-        ("--case S --tool badpo --tool statsmodels", "S | statsmodels"),
-        ("--case judges --case jury", "jury | audit"),
-    ],
-)
-def test_the_table_has_the_ratios_of_processor_time(arguments, row, monkeypatch, capsys):
-    found = {"cpu_seconds": 0.1, "slope": 1.0}
-    answers = iter([[found], [found | {"cpu_seconds": 30.0}]])
-    monkeypatch.setattr(audit.timing, "apart", lambda work, *arguments: next(answers))
-    monkeypatch.setattr(audit, "draw", lambda size: audit.Votes(*np.zeros((5, 1))))
-    monkeypatch.setattr(sys, "argv", ["audit", *arguments.split()])
-    audit.main()
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"| {row} | 30.00 | 1.00 | 300.00 |" in shown

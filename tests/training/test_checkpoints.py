@@ -30,7 +30,6 @@ from badpo.training.checkpoints import (
     newest_complete,
     remove_checkpoint,
     saving_when_told,
-    separated_by_attribute,
     whole_folder,
 )
 from badpo.training.trainer import BADPOTrainer
@@ -345,16 +344,3 @@ def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at, told, sa
         run.train()
     assert str(stopped.value) == told and signal.getsignal(signal.SIGTERM) == before
     assert steps(tmp_path / "checkpoints") == saved
-
-
-# -- what the bias term is told to rest on -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("parts", "expected"), [(["deviation"], {"length": 4}), (["mean"], {"length": 4}), ([], {})]
-)
-def test_who_is_held_at_zero_does_not_count_as_separated(parts, expected):
-    everyone = Judgments.read(tiny.for_the_longer(tiny.votes()), attributes=[Length(ratio=1.5)])
-    people = everyone.annotators["pseudonym"].tolist()
-    gold = torch.tensor([0.0] + [1.0] * (len(people) - 1))
-    assert separated_by_attribute(everyone, BiasTerm(["length"], people, parts, mask=gold)) == expected

@@ -15,7 +15,7 @@ import torch
 from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import save_bias
+from badpo.training.checkpoints import save_bias, separated_by_attribute
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
 from tests.runs.recipes import log_lines
@@ -168,3 +168,10 @@ def test_annotators_who_always_side_one_way_are_counted(tmp_path):
     for bias, expected in (("shared_mean", {"length": (of_each == 1).sum()}), ("pooled", {})):
         save_bias(trainer(tmp_path, data, bias=bias), tmp_path)
         assert json.loads((tmp_path / "bias.json").read_text())["extra"]["separated"] == expected
+    # who is held at zero does not count
+    everyone = Judgments.read(tiny.for_the_longer(table), attributes=[Length(ratio=1.5)])
+    people = everyone.annotators["pseudonym"].tolist()
+    gold = torch.tensor([0.0] + [1.0] * (len(people) - 1))
+    for parts, expected in ((["deviation"], {"length": 4}), (["mean"], {"length": 4}), ([], {})):
+        bias = BiasTerm(["length"], people, parts, mask=gold)
+        assert separated_by_attribute(everyone, bias) == expected

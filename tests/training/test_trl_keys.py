@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import types
 import typing
-from pathlib import Path
 
 import pytest
 from trl import DatasetMixtureConfig, DPOConfig, ModelConfig, ScriptArguments
 
 from badpo.training.config import RENAMED, BADPOConfig
-from badpo.training.recipe import DataChoice, ModelChoice
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, HONOURED, REFUSED, refusal
+from bench.trl_keys import HONOURED_TRAINING, PAGE, page
 
 TRL_CLASSES = (ScriptArguments, DPOConfig, ModelConfig, DatasetMixtureConfig)
 TRL_FIELDS = {field.name: field for owner in TRL_CLASSES for field in dataclasses.fields(owner)}
@@ -22,10 +20,6 @@ PARSER_KEYS = {"env", "num_processes", "accelerate_config"}
 OURS = {field.name for field in dataclasses.fields(BADPOConfig)}
 # An older Trainer has these under their old names only; a recipe that uses the new ones is then refused with a remedy.
 NEWER = set(RENAMED.values()) - OURS
-HONOURED_MODEL = HONOURED.keys() & ModelChoice.model_fields
-HONOURED_DATA = HONOURED.keys() & DataChoice.model_fields
-HONOURED_TRAINING = HONOURED.keys() - HONOURED_MODEL - HONOURED_DATA
-PAGE = Path(__file__).parents[2] / "docs" / "results" / "trl_keys.md"
 
 
 def test_every_trl_key_stands_in_one_list():
@@ -60,32 +54,5 @@ def test_another_value_of_a_refused_key_names_the_key_and_the_reason():
     assert refusal("label_smoothing", 0) is None
 
 
-def page() -> str:
-    """What becomes of every key of TRL, keys with one reason together."""
-    lines = [
-        "# Keys of TRL",
-        "",
-        "What becomes of each key of a `trl dpo` recipe, from `badpo.training.trl_keys`; written by",
-        "`WRITE_PAGES=1 python -m pytest tests/training/test_trl_keys.py`.",
-        "",
-        "## Honoured",
-    ]
-    honoured = {"Model": HONOURED_MODEL, "Data": HONOURED_DATA, "Training": HONOURED_TRAINING}
-    for kind, keys in honoured.items():
-        lines += ["", f"{kind}: {', '.join(f'`{key}`' for key in sorted(keys))}."]
-    named = {
-        "Accepted without effect": ("Each is named in a notice.", ACCEPTED_WITHOUT_EFFECT),
-        "Refused": ("A neutral value passes; any other one stops the command.", REFUSED),
-    }
-    for title, (what, reasons) in named.items():
-        lines += ["", f"## {title}", "", what, ""]
-        for reason in dict.fromkeys(reasons.values()):
-            keys = ", ".join(f"`{key}`" for key, why in reasons.items() if why == reason)
-            lines.append(f"- {keys}: {reason}")
-    return "\n".join(lines) + "\n"
-
-
 def test_the_documentation_lists_every_key():
-    if os.environ.get("WRITE_PAGES"):
-        PAGE.write_text(page())
     assert PAGE.read_text() == page()
