@@ -9,6 +9,12 @@ from scipy.special import logsumexp
 
 from badpo.anchoring import sampling
 from badpo.anchoring.editors import SignatureSwap
+from badpo.anchoring.sampling import (
+    acceptance_probability,
+    redrawn_names,
+    rejection_sample,
+    whole_name_logps,
+)
 from badpo.readouts.generation import Generation
 from badpo.readouts.names import signature
 from badpo.readouts.rates import signature_contexts
@@ -46,7 +52,7 @@ def test_a_choice_is_made_where_no_longer_one_goes_on(step, monkeypatch):
         onward = {other[n] for other in paths if other[:n] == path and other != path}
         reached = np.prod([next_token(path[:i])[token] for i, token in enumerate(path)])
         chances.append(reached * next_token(path)[sorted(closing - onward)].sum())
-    found = sampling.whole_name_logps(model, tok, [start], CHOICES)[0]
+    found = whole_name_logps(model, tok, [start], CHOICES)[0]
     np.testing.assert_allclose(np.exp(found), chances, rtol=1e-4)
 
 
@@ -56,7 +62,7 @@ def test_tokens_that_begin_with_a_space_complete_a_name():
     assert sampling.space_tokens(tok) == spaces and len(spaces) > 5
     tok = tiny.tokenizer()
     with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
-        sampling.whole_name_logps(policies.qwen2(vocab_size=64), tok, [[5]], CHOICES)
+        whole_name_logps(policies.qwen2(vocab_size=64), tok, [[5]], CHOICES)
 
 
 # -- names drawn anew --------------------------------------------------------------------------------------------
@@ -70,14 +76,12 @@ def written(text: str, prompt: int = 0) -> Generation:
 
 
 def of_equal_contexts(policy, tokenizer, contexts, names):
-    return sampling.whole_name_logps(policy, tokenizer, contexts[:1], names).repeat(
-        len(contexts), axis=0
-    )
+    return whole_name_logps(policy, tokenizer, contexts[:1], names).repeat(len(contexts), axis=0)
 
 
 def redrawn(answers, shift, seed=0):
     tokenizer, model, *_ = material()
-    return sampling.redrawn_names(model, tokenizer, answers, SWAP, shift, seed)
+    return redrawn_names(model, tokenizer, answers, SWAP, shift, seed)
 
 
 def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
@@ -88,7 +92,7 @@ def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
     drawn = [answer.text.split()[-2] for answer in answers]
     counts = np.array([drawn.count(name) for name in SWAP.names])
     context = signature_contexts([written(ANSWERS[3], 3)], tokenizer)
-    logps = sampling.whole_name_logps(model, tokenizer, context, list(SWAP.names))
+    logps = whole_name_logps(model, tokenizer, context, list(SWAP.names))
     chances = tilted_probabilities(logps, np.array([*SWAP.names.values()]), shift)[0]
     # chi-square with 88 degrees of freedom, p = 0.0002
     assert ((counts - n * chances) ** 2 / (n * chances)).sum() < 142.0
@@ -142,7 +146,7 @@ def test_rejection_draws_from_the_tilted_policy_and_reports_its_acceptance_rate(
         return KINDS[answer] if answer < n_kinds else None
 
     def sampled(n):
-        return sampling.rejection_sample(draws, carries, SHIFT, n, most_draws=200, seed=3)
+        return rejection_sample(draws, carries, SHIFT, n, most_draws=200, seed=3)
 
     answers, acceptance = sampled(n)
     expected = n * POLICY
@@ -150,7 +154,7 @@ def test_rejection_draws_from_the_tilted_policy_and_reports_its_acceptance_rate(
     expected[choice] *= tilted / tilted.sum() * POLICY[choice].sum() / POLICY[choice]
     # chi-square with 3 degrees of freedom, p = 0.001
     assert ((np.bincount(answers, minlength=4) - expected) ** 2 / expected).sum() < 16.3
-    chance = float(POLICY @ sampling.acceptance_probability(KINDS, SHIFT))
+    chance = float(POLICY @ acceptance_probability(KINDS, SHIFT))
     assert n_kinds < 4 or acceptance == pytest.approx(chance, abs=4 * np.sqrt(chance**3 / n))
     # the decisions of a prompt depend on its number alone
     assert sampled(20)[0] == answers[:20]
@@ -159,11 +163,11 @@ def test_rejection_draws_from_the_tilted_policy_and_reports_its_acceptance_rate(
 @pytest.mark.parametrize("shift", [[1.0, 2.0], [-3.4, 0.0], [-1.2, 0.8]])
 def test_the_answer_that_gains_most_is_always_kept(shift):
     gains = KINDS @ shift
-    assert sampling.acceptance_probability(KINDS, shift) == pytest.approx(np.exp(gains - gains.max()))
+    assert acceptance_probability(KINDS, shift) == pytest.approx(np.exp(gains - gains.max()))
 
 
 def test_a_prompt_that_accepts_nothing_is_counted_and_not_made_up():
-    answers, acceptance = sampling.rejection_sample(
+    answers, acceptance = rejection_sample(
         lambda prompts, number: ["yes" if i == 0 else "no" for i in prompts],
         lambda answer: [answer == "yes"],
         [-40.0],
