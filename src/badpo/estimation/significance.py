@@ -122,9 +122,10 @@ def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
     .. math:: \hat d_k = \mu_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad F = \frac{Q_0 - Q_1}{Q_1} \cdot \frac{n - p_1}{p_1 - p_0}
 
-    with Sigma the covariance of the estimates' errors (their variances alone where it is too large to hold), tau^2
-    such that the weighted squares about the classes are as many as their degrees of freedom (Paule and Mandel, 1982),
-    and Q the weighted squares that are left without the classes and with them. F is read with the annotators that are
+    with Sigma the covariance of the estimates' errors (their variances alone where it is too large to hold), made as
+    large as so many informative votes have on average, tau^2 such that the weighted squares about the classes are as
+    many as their degrees of freedom (Paule and Mandel, 1982), and Q the weighted squares that are left without the
+    classes and with them. F is read with the annotators that are
     left over as degrees of freedom, and intervals with Student's t, scaled by what is left (Knapp and Hartung, 2003).
     Groups that no votes compare have means gamma of their own.
 
@@ -190,12 +191,15 @@ def _uncorrelated(
     They count as that where they are not known.
     """
     value, group = leans.finite_deviation[rows, j], leans.component[rows, j]
-    variance = leans.finite_se[rows, j] ** 2
+    own, n = leans.finite_se[rows, j] ** 2, leans.n_informative[rows, j]
+    # whoever leans far has a larger error: weighed by that, classes differ in fewer than 5 % of pools where none do
+    variance = (own * n).mean() / n
     if leans.covariance is None:
         return value, design, variance
     place = rows * leans.deviation.shape[1] + j
     errors = leans.covariance[np.ix_(place, place)]
-    errors = np.where(np.isnan(errors), np.diag(variance), errors)
+    size = np.sqrt(variance / own)
+    errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
     # the level of a group is in the design: added to the errors, which leave it open, it changes no contrast
     errors = errors + variance.mean() * np.equal.outer(group, group)
     size, turn = np.linalg.eigh(errors)
