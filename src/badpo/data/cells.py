@@ -26,52 +26,29 @@ _OF_TURK = re.compile(r"^(?:Input|Answer)\.")  # what Mechanical Turk puts befor
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
-
 _ROLES = {"human": "user", "gpt": "assistant"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table and where it came from.
+    """A table and where it came from."""
 
-    Attributes
-    ----------
-    frame : DataFrame
-        Index 0, 1, ...; text of a CSV stays text, so ``0123`` is not a number.
-    name : str
-        What messages call it: the path, or the kind of object.
-    lines : int array of shape (n_rows,), or None
-        Line of the file, 1-based, at which each row starts; None where a row has no line.
-    rows : int array of shape (n_rows,), or None
-        Row of the source, 0-based, that each row was made of; None where each is its own.
-    dropped : tuple of dict
-        What is no row here: ``reason``, ``annotator``, ``n``.
-    kind : a name in `badpo.data.layouts.REQUIRED`, or ""
-        The layout, once the columns carry our names; see `badpo.data.layouts.recognise`.
-    theirs : dict of str to str
-        Our name -> the source's, for messages.
-    encoding : str
-        Of a file of text.
-    notes : tuple of Problem
-        What was noticed while the file was read.
-    """
-
-    frame: pd.DataFrame
-    name: str
-    lines: Ints | None = None
-    rows: Ints | None = None
-    dropped: tuple[dict[str, Any], ...] = ()
-    kind: str = ""
-    theirs: Mapping[str, str] = field(default_factory=dict)
-    encoding: str = "utf-8"
-    notes: tuple[Problem, ...] = ()
+    frame: pd.DataFrame  # index 0, 1, ...; text of a CSV stays text, so 0123 is not a number
+    name: str  # what messages call it: the path, or the kind of object
+    lines: Ints | None = None  # of the file, from 1, at which each row starts
+    rows: Ints | None = (
+        None  # of the source, from 0, that each row was made of; None where each is its own
+    )
+    dropped: tuple[dict[str, Any], ...] = ()  # what is no row here: reason, annotator, n
+    kind: str = ""  # a name in `badpo.data.layouts.REQUIRED`, once the columns carry our names
+    theirs: Mapping[str, str] = field(default_factory=dict)  # our name -> the source's, for messages
+    encoding: str = "utf-8"  # of a file of text
+    notes: tuple[Problem, ...] = ()  # what was noticed while the file was read
 
     def __post_init__(self) -> None:
         if not all(is_unicode(str(name)) for name in self.frame.columns):
-            what = "the name of a column holds half of a surrogate pair"
-            raise DataError(
-                [Problem("E102", f"the table cannot be read: {what}", self.name, "rename the column")]
-            )
+            what = "the table cannot be read: the name of a column holds half of a surrogate pair"
+            raise DataError([Problem("E102", what, self.name, "rename the column")])
 
 
 # -- names of columns ------------------------------------------------------------------------------------------
@@ -86,13 +63,12 @@ KNOWN = tuple(
 MODELS = ("model_a", "model_b")
 # What may stand in place of a winner.
 ANSWERS = ("rating", "rating_a", "rating_b", "rank_a", "rank_b", "votes_a", "votes_b", "votes_tie")
-_SIDES = {"a": "b", "chosen": "rejected"}
-_ANNOTATOR_WORDS = ("annotator", "worker", "rater", "judge", "evaluator", "labeler", "labeller", "user")
+_SIDE_PARTS = {"a": "b", "chosen": "rejected"}
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
     """Columns that may hold the annotators, by a word in their names."""
-    return [name for name in found if any(word in name.casefold() for word in _ANNOTATOR_WORDS)]
+    return [name for name in found if re.search(f"{_PERSON}|user", name.casefold())]
 
 
 def side_pairs(names: Iterable[str]) -> dict[str, str]:
@@ -109,8 +85,8 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     pairs = {}
     for name in (names := dict.fromkeys(names)):
         parts = name.split("_")
-        other = "_".join(_SIDES.get(part, part) for part in parts)
-        is_of_one_side = sum(part in _SIDES for part in parts) == 1
+        other = "_".join(_SIDE_PARTS.get(part, part) for part in parts)
+        is_of_one_side = sum(part in _SIDE_PARTS for part in parts) == 1
         if is_of_one_side and other in names and not {"id", "ids"} & set(parts):
             pairs[name] = other
     return pairs

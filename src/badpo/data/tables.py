@@ -24,14 +24,7 @@ import pyarrow.parquet as pq
 from badpo.data.attributes import plain_text
 from badpo.data.cells import ANSWERS, KNOWN, Objects, Table, as_objects, columns_named, numbered
 from badpo.data.files import Json, appearing, checksum_file, checksummed, is_changed
-from badpo.data.problems import (
-    DataError,
-    Problem,
-    counted,
-    did_you_mean,
-    listed,
-    written_out,
-)
+from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
 from badpo.theory import Ints
 
 DROPPED_KEY = b"badpo.dropped"
@@ -48,24 +41,11 @@ _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
 def read_table(source: Any, drop_uneven: bool = False) -> Table:
-    """Read a table from a path or an object in memory.
+    """Read a table from a path or an object in memory; a `DataError` (E102) says why it cannot be read.
 
-    Parameters
-    ----------
-    source : path, pandas DataFrame, Arrow table, `datasets` split, list of dicts, or Table
-        Paths end in .csv, .tsv, .xlsx, .parquet, .jsonl, .ndjson or .json, or are a folder of Arrow or parquet files as
-        `datasets` writes them. Anything with ``to_arrow`` works too.
-    drop_uneven : bool
-        Whether lines of a CSV that have another number of cells than the header are left out and counted.
-
-    Returns
-    -------
-    Table
-
-    Raises
-    ------
-    DataError
-        E102, when it cannot be read.
+    A path is of one of `READERS`, or of a folder of Arrow or parquet files as `datasets` writes them, or a name on the
+    Hub. Anything with ``to_arrow`` works too. ``drop_uneven`` leaves out lines of a CSV that have another number of
+    cells than the header, and counts them.
 
     Examples
     --------
