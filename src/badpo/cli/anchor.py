@@ -22,6 +22,7 @@ from badpo.cli.options import (
     as_lines,
     parted,
     reporting_errors,
+    stopping_whole,
     tell,
     terminal_progress,
 )
@@ -31,6 +32,7 @@ EXAMPLE = "woman=0.5"
 
 
 @reporting_errors
+@stopping_whole("stopped; finished rounds are kept; go on with: {again}")
 def anchor(
     source: str = Argument(
         ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."

@@ -307,7 +307,8 @@ def evaluate(
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
     shown = {run: found | {"answers": len(found["answers"])} for run, found in results.items()}
-    tell(as_json, results, "\n".join(f"{run}\n{as_lines(found)}" for run, found in shown.items()))
+    told = [f"{run}\n{as_lines(found)}" for run, found in shown.items()]
+    tell(as_json, results, "\n".join([*told, f"next: badpo report {folders[0].parent}"]))
 
 
 @app.command()
