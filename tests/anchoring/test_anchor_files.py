@@ -1,4 +1,4 @@
-"""An anchor that is killed: the result is the old one or the new one, and finished rounds are not trained again."""
+"""The files of an anchor: the result is the old one or the new one, and finished rounds are told from others'."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from badpo.anchoring import anchor as anchor_train
 from badpo.anchoring import source as anchor_source
-from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, anchor_run, require_teachable
+from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, require_teachable
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.anchoring.rates import answer_rates
@@ -113,42 +113,3 @@ def test_what_a_bare_model_reads_fits_its_positions(tmp_path):
     policies.tokenizer().save_pretrained(tmp_path)
     stage = anchor_source.model_source(str(tmp_path), Prompts([], [], [], "here")).stage
     assert (stage.encoding, stage.max_length, stage.max_prompt_length) == ("paper", 256, 128)
-
-
-# -- the whole ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_killed_anchor_goes_on_with_its_rounds_and_ends_the_same(signer, tmp_path, monkeypatch):
-    policy, prompts = str(signer / "signer"), signer / "prompts.txt"
-    opened = anchor_source.open_source(policy, prompts, steps=4, learning_rate=1e-3)
-    anchor = Anchor(SignatureSwap(), {"woman": 0.4}, tolerance=1e-6, rounds=2)
-    trained, train_offset = [], anchor_train.train_offset
-
-    def train(*arguments, **options):
-        if killing and trained:
-            raise KeyboardInterrupt
-        trained.append(arguments[8].name)
-        return train_offset(*arguments, **options)
-
-    monkeypatch.setattr(anchor_train, "train_offset", train)
-
-    def run(place: str) -> dict:
-        return anchor_run(opened, anchor, "train", tmp_path / place / "out", print)
-
-    killing = True
-    with pytest.raises(KeyboardInterrupt):
-        run("killed")
-    assert not (tmp_path / "killed" / "out").exists()
-    killing = False
-    found = run("killed")
-    assert trained == ["round-1", "round-2"] and len(found["calibration"]) == 2
-    assert not found["converged"] and "more steps" in found["reason"]
-    assert run("whole") == found
-    for name in ("out/anchor.json", "out/model/model.safetensors"):
-        killed, whole = ((tmp_path / place / name).read_bytes() for place in ("killed", "whole"))
-        assert killed == whole, name
-    # what is there is not made again
-    trained.clear()
-    assert run("whole") == found and not trained
-    assert {path.name for path in (tmp_path / "whole").iterdir()} == {"anchor_cache", "out", ".out.lock"}

@@ -98,15 +98,6 @@ def test_classes_that_differ_are_found():
     assert entry["class_test_p"] < 0.01 and entry["recommendation"] == "class"
 
 
-def test_two_attributes_have_rows_of_their_own():
-    table = votes(400, 8)[0]
-    kind = table["comparison_id"].str[1:].astype(int) % 3
-    table = table.assign(hedge_a=(kind == 1).astype(float), hedge_b=(kind == 2).astype(float))
-    result = audit(table, [Length(), Column("hedging", "hedge_a", "hedge_b")])
-    assert result.annotators["attribute"].tolist() == ["length", "hedging"] * 8
-    assert list(result.pool) == result.attributes["name"].tolist() == ["length", "hedging"]
-
-
 def test_anchors_make_leans_absolute():
     table, lean = votes(1500, 10, spread=0.4, mean=0.9)
     theirs = table["annotator"] == "w0"

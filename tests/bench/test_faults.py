@@ -11,7 +11,6 @@ import pytest
 
 from bench.faults import GENERATED, Row
 from bench.faults import __main__ as faults
-from bench.faults.children import Kill, run_child
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,27 +47,6 @@ def test_a_kind_that_fails_is_told(monkeypatch):
     monkeypatch.setattr("bench.faults.kills.rows", lambda seconds: [])
     assert faults.run("kills", 1.0)["problem"] == "it gave no row"
     assert sum(faults.seconds_for(name, 10) for name in faults.KINDS) == pytest.approx(600)
-
-
-def test_a_child_is_killed_or_finds_the_disk_full_at_the_change_that_is_asked_for(tmp_path):
-    folder = tmp_path / "work"
-    folder.mkdir()
-
-    def write_two() -> None:
-        Path("one").write_text("1")
-        Path("two").write_text("2")
-        Path("two").rename("three")
-
-    whole = run_child(write_two, folder)
-    assert (whole.status, whole.writes) == (0, ("open one", "open two", "os.rename two"))
-    (folder / "three").unlink()
-    killed = run_child(write_two, folder, Kill(before_write=3))
-    assert killed.was_killed and killed.writes == ("os.rename two",)
-    assert sorted(path.name for path in folder.iterdir()) == ["one", "two"]
-    (folder / "two").unlink()
-    full = run_child(write_two, folder, Kill(before_write=2, is_full=True))
-    assert (full.status, full.writes) == (1, ("open one", "open two"))
-    assert [path.name for path in folder.iterdir()] == ["one"]
 
 
 @pytest.mark.slow
