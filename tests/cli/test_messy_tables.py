@@ -37,13 +37,9 @@ WORDS = {
 LABELS = (*WORDS, "text")
 OURS = ("prompt", "response_a", "response_b", "winner", "annotator")
 NAMES = {
-    "spaced": dict(
-        zip(OURS, ("prompt", "Response A", "Response B", "winner", "Annotator ID"), strict=True)
-    ),
-    "others": dict(
-        zip(OURS, ("Question", "answer_1", "answer_2", "preferred", "worker_id"), strict=True)
-    ),
-    "foreign": dict(zip(OURS, ("Frage", "Text links", "Text rechts", "Urteil", "Wer"), strict=True)),
+    "spaced": "prompt|Response A|Response B|winner|Annotator ID",
+    "others": "Question|answer_1|answer_2|preferred|worker_id",
+    "foreign": "Frage|Text links|Text rechts|Urteil|Wer",
 }
 
 
@@ -69,54 +65,54 @@ def table(rows: list[dict], layout: str, form: str) -> list[dict]:
     """The votes as records in a layout, under our names where it has them."""
     found: list[dict] = []
     for row in rows:
-        base = {"prompt": row["prompt"], "response_a": row["a"], "response_b": row["b"]}
+        base, cast = dict(zip(OURS, (row["prompt"], row["a"], row["b"]), strict=False)), row["votes"]
         if form == "model" and layout in ("long", "wide"):
             base |= {"model_a": "gpt-x", "model_b": "llama-y"}
         if layout == "wide":
-            found.append(
-                base | {who: label(v, form, row) for who, v in zip(PEOPLE, row["votes"], strict=True)}
-            )
+            labels = (label(vote, form, row) for vote in cast)
+            found.append(base | dict(zip(PEOPLE, labels, strict=True)))
         elif layout == "counts":
             names = {"votes_a": 1, "votes_b": -1, "ties": 0}
-            found.append(base | {name: str(row["votes"].count(vote)) for name, vote in names.items()})
-        for who, vote in (
-            zip(PEOPLE, row["votes"], strict=True) if layout not in ("wide", "counts") else ()
-        ):
-            found += [
-                record | {"annotator": who}
-                for record in records(base, vote, layout, form, row, len(found))
-            ]
+            found.append(base | {name: str(cast.count(vote)) for name, vote in names.items()})
+        elif layout == "chosen":
+            for who, (won, lost) in (
+                (w, (row["a"], row["b"])[::v]) for w, v in zip(PEOPLE, cast, strict=True) if v
+            ):
+                found.append(
+                    {"prompt": row["prompt"], "chosen": won, "rejected": lost, "annotator": who}
+                )
+        else:
+            for who, vote in zip(PEOPLE, cast, strict=True):
+                found.append(record(base, vote, layout, form, row, len(found)) | {"annotator": who})
     return found
 
 
-def records(base: dict, vote: int, layout: str, form: str, row: dict, n: int) -> list[dict]:
-    """One vote in a layout that has a row for each; none where it has no row for ties."""
+def record(base: dict, vote: int, layout: str, form: str, row: dict, n: int) -> dict:
+    """One vote in a layout that has a row for each."""
     score = vote * (1 + n % 3)
     match layout:
         case "long":
-            return [base | {"winner": label(vote, form, row)}]
-        case "chosen":
-            won, lost = (row["a"], row["b"])[:: vote or 1]
-            return [{"prompt": row["prompt"], "chosen": won, "rejected": lost}] * abs(vote)
+            return base | {"winner": label(vote, form, row)}
         case "ratings":
-            return [base | {"rating_a": f"{3 + vote / 2}".replace(".", ","), "rating_b": "3"}]
+            return base | {"rating_a": f"{3 + vote / 2}".replace(".", ","), "rating_b": "3"}
         case "ranks":
-            return [base | {"Rank A": str(2 - vote), "Rank B": "2"}]
+            return base | {"Rank A": str(2 - vote), "Rank B": "2"}
         case "ticked":
             names = {"winner_model_a": 1, "winner_model_b": -1, "winner_tie": 0}
-            return [base | {name: str(vote == meant).lower() for name, meant in names.items()}]
+            return base | {name: str(vote == meant).lower() for name, meant in names.items()}
         case "signed" | "likert":
-            return [base | {"score": str(score + 4 * (layout == "likert"))}]
+            return base | {"score": str(score + 4 * (layout == "likert"))}
     ranks = {1: "123", -1: "213", 0: "113"}[vote]
     texts = [row["a"], row["b"], "Something else that nobody likes at all"]
     numbered = {f"response_{k}": text for k, text in enumerate(texts, start=1)}
     ranked = {f"rank_{k}": rank for k, rank in enumerate(ranks, start=1)}
-    return [{"prompt": row["prompt"]} | numbered | ranked]
+    return {"prompt": row["prompt"]} | numbered | ranked
 
 
 def cells(records: list[dict], header: str) -> list[list[str]]:
     names = [*records[0]]
-    shown = [NAMES.get(header, {}).get(name, name) for name in names]
+    theirs = dict(zip(OURS, NAMES.get(header, "|".join(OURS)).split("|"), strict=True))
+    shown = [theirs.get(name, name) for name in names]
     body = [[record[name] for name in names] for record in records]
     if header == "title":
         return [["Votes of spring, final"], [], shown, *body]
@@ -167,10 +163,8 @@ def test_a_messy_table_is_audited_or_answered(encoding, separator, header, form,
         result = invoke(*told)
     assert result.exit_code == 0, (told, result.stderr[-3000:])
     (length,) = json.loads((tmp_path / "audit" / "audit.json").read_text())["attributes"]
-    longer = [
-        vote * (len(row["a"]) - len(row["b"])) > 0 for row in rows for vote in row["votes"] if vote
-    ]
-    n, n_wins = len(longer), sum(longer)
+    signs = [v * (len(row["a"]) - len(row["b"])) for row in rows for v in row["votes"] if v]
+    n, n_wins = len(signs), sum(sign > 0 for sign in signs)
     if layout == "ranking":
         # a best answer that is longer also beats the third, which is as short as the other
         n, n_wins = n + n_wins, 2 * n_wins
