@@ -270,7 +270,8 @@ def train(
     if dry_run:
         with redirect_stdout(sys.stderr):
             plan = plan_run(recipe)
-        tell(as_json, asdict(plan), "\n".join(plan.lines()))
+        told = asdict(plan) | {"findings": [as_json_problem(each) for each in plan.findings]}
+        tell(as_json, told, "\n".join(plan.lines()))
         return
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         folder = train_run(recipe, resume, allow_changed or (), progress)
