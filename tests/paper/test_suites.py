@@ -120,7 +120,7 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
         read_suite(names, Reproduction([names], SCALES[scale], SEEDS, tmp_path))
         for scale in ("tiny", "paper")
     )
-    assert "one of 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
+    assert "has 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text("text")
     # a table of signatures stands behind the others, once there is something to show

@@ -87,9 +87,9 @@ def test_what_is_left_out_is_told_and_the_rest_trained_on(tmp_path, votes, told)
 
 def test_no_annotator_column(tmp_path, votes, told, caplog):
     votes = votes.drop(columns=["annotator", "annotator_class"])
-    result = train(tmp_path, votes.assign(worker_id="w"), reference={"sft": True})
+    result = train(tmp_path, votes.assign(the_user="w"), reference={"sft": True})
     refused(result, USAGE, tmp_path, "bias: shared_mean needs an annotator column", "use bias: pooled")
-    assert 'columns={"annotator": "worker_id"}' in caplog.text
+    assert '"the_user" looks like it' in caplog.text
     alone = 'all votes count as one annotator, "everyone"'
     told(train(tmp_path, votes, max_steps=1), "N110", "N161", alone)
     assert (tmp_path / "runs" / "pooled-s42" / "run.json").exists()

@@ -268,7 +268,7 @@ def number_of(label: str) -> float | None:
     return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else None
 
 
-class Scale(NamedTuple):
+class RatingScale(NamedTuple):
     """The ends of a rating's scale, the number that is a tie, and the side that a high rating prefers or ""."""
 
     low: float
@@ -277,7 +277,7 @@ class Scale(NamedTuple):
     high: str
 
 
-def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> Scale | None:
+def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
     """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
 
     ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
@@ -286,7 +286,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     Examples
     --------
     >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
-    Scale(low=1.0, middle=4.0, end=7.0, high='b')
+    RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
     """
     numbers = [number for label in labels if (number := number_of(label)) is not None]
     untold = {number_of(label) for label in labels if label not in told} - {None}
@@ -298,11 +298,15 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
     guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
     middle = [*middles, guess][0]
-    return Scale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
+    return RatingScale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
 
 
 def side_told(
-    label: str, told: Mapping[str, str], columns: Sequence[str], scale: Scale | None, are_places: bool
+    label: str,
+    told: Mapping[str, str],
+    columns: Sequence[str],
+    scale: RatingScale | None,
+    are_places: bool,
 ) -> tuple[str, str]:
     """The side that a label names, and whether its name or its place among the sides says so; empty texts else.
 
@@ -322,7 +326,7 @@ def side_told(
     return side, ("name" if is_named else "order") * bool(side)
 
 
-def proposed(labels: Sequence[str], known: set[str], scale: Scale | None) -> dict[str, str]:
+def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) -> dict[str, str]:
     """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
 
     Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.

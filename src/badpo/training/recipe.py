@@ -262,8 +262,8 @@ class Recipe:
         named = (
             {"objective": one} if one["name"] != DPO else {} for one in self.keys.get("compare", ())
         )
-        remote = self.model.trust_remote_code
-        return [read_recipe(overrides=keys | one, trust_remote_code=remote) for one in named]
+        trust_remote_code = self.model.trust_remote_code
+        return [read_recipe(overrides=keys | one, trust_remote_code=trust_remote_code) for one in named]
 
 
 def read_recipe(
