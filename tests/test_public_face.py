@@ -160,10 +160,3 @@ def test_what_a_command_prints_as_json(command, tmp_path, request):
         pytest.importorskip("torch")
     found = json.loads(run(*words, "--json", code=code).stdout)
     assert_face(f"{request.node.callspec.id} --json", keys(found))
-
-
-def test_rows_of_the_training_bench_have_their_keys():
-    text = (ROOT / "bench" / "training.py").read_text()
-    promised = ("case", "batching", "micro_batch", "rel_grad_diff")
-    ratios = ("ratio_vs_trl", "ratio_vs_trl_compact")
-    assert [name for name in promised + ratios if f'"{name}"' not in text] == []

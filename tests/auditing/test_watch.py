@@ -16,7 +16,6 @@ from badpo.attributes import Column, Length, Markdown, Position
 from badpo.auditing.watch import GUARANTEE, AuditMonitor, watch
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, DataError
-from badpo.estimation.sequential import GRID, log_e_values, log_tilt_ratios
 from tests.auditing.planted import votes
 
 
@@ -40,16 +39,6 @@ def fed(comparisons, attributes=("length", "markdown"), **options):
 
 def closed(name="c", people="xy", sign=(1, -1), delta=(1.0,)):
     return name, list(people), list(sign), list(delta)
-
-
-def test_e_values_are_products_over_comparisons():
-    comparisons, total = stream(40), np.zeros((2, len(GRID)))
-    for _, annotators, sign, delta in comparisons:
-        if "w3" in annotators:
-            won = sign > 0
-            total += log_tilt_ratios([won[annotators.index("w3")]] * 2, [won.mean()] * 2, delta)
-    rows = fed(comparisons).table().query("annotator == 'w3'")
-    np.testing.assert_allclose(rows["e_value"], np.exp(log_e_values(total)))
 
 
 def test_half_saved_and_loaded_is_as_good_as_all(tmp_path):

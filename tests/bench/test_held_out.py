@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 from scipy.special import logsumexp
 
-from bench import held_out
 from bench.held_out import People, log_joint, log_loss, logits_at_nodes, most_likely
 from bench.simulated_pools import Pool, draw_votes
 
@@ -44,9 +43,3 @@ def test_votes_are_predicted_best_by_the_model_that_they_were_drawn_from(drawn):
         for common in (found, *near)
     ]
     assert np.argmax(heights) == 0
-
-
-def test_without_the_data_it_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(held_out, "DATA", tmp_path / "none.parquet")
-    with pytest.raises(SystemExit, match="is not there"):
-        held_out.main()

@@ -219,25 +219,13 @@ def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
 # -- orders ----------------------------------------------------------------------------------------------------------
 
 
-APART, ACROSS = (0.9, 1.0, 1.1), (-3.0, 1.0, 4.0)  # 0.752 to 1.248; -8.4 to 9.7
+APART = (0.9, 1.0, 1.1)  # 0.752 to 1.248
 
 
 @pytest.mark.parametrize(
     ("values", "order", "verdict"),
     [
-        # the whole interval has to lie above or below
-        (APART, patterns.above(), YES),
-        (APART, patterns.below(1.3), YES),
-        (ACROSS, patterns.above(), NO),
-        (ACROSS, patterns.below(), NO),
-        # an interval on both sides leaves the others open
-        (APART, patterns.within(0.3, 1.0), YES),
         (APART, patterns.within(0.2, 1.0), OPEN),
-        (APART, patterns.within(0.2, 1.5), NO),
-        (APART, patterns.within(0.5), NO),
-        (APART, patterns.not_above(1.3), YES),
-        (APART, patterns.not_above(1.0), OPEN),
-        (APART, patterns.not_above(0.7), NO),
         # one planned seed is compared by itself
         ((0.5,), patterns.above(), YES),
         ((0.0,), patterns.not_above(), YES),
