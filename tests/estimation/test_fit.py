@@ -141,6 +141,20 @@ def test_an_annotator_between_two_groups_is_not_estimated():
     assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
 
 
+@pytest.mark.parametrize(
+    ("comparison", "won", "change", "explained"),
+    [
+        ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 0], [True, True, False, False]),
+        ([0, 0, 1, 1], [1, 0, 1, 0], [1.0, 0, 0, 1.0], [False] * 4),
+        ([0] * 4, [1, 1, 0, 0], [2.0, 1.0, 1.0, 0.0], [True, False, False, True]),
+    ],
+    ids=["recession", "a loser gains", "ties at the border remain"],
+)
+def test_votes_that_a_direction_explains(comparison, won, change, explained):
+    _, blocks = sorted_blocks(comparison)
+    assert fit.explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
+
+
 # -- large designs ----------------------------------------------------------------------------------------------
 
 
