@@ -87,12 +87,9 @@ class SuiteResult:
         parts = [written_table(table, form) for table in self.tables]
         mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
         found = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
-        left_out = [f"not at this scale: {title}" for title in self.left_out]
-        first, last = (
-            "\n".join(mark + line for line in lines if line)
-            for lines in ((self.verdict, *found, self.stand_in), left_out)
-        )
-        return "\n\n".join(filter(None, [first, *parts, last]))
+        found += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
+        first = "\n".join(mark + line for line in (self.verdict, *found) if line)
+        return "\n\n".join([first, *parts]).rstrip()
 
     @property
     def verdict(self) -> str:

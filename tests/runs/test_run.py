@@ -244,15 +244,9 @@ def test_a_stopped_run_is_resumed_to_the_same_weights_and_not_otherwise(trained,
     assert (folder / "log.jsonl").read_text() == (trained / "log.jsonl").read_text()
 
 
-def test_a_comparison_scores_the_reference_once_and_goes_on_where_it_was_stopped(
-    trained, tmp_path, monkeypatch
-):
-    scored, response_logps = [], reference.response_logps
-    monkeypatch.setattr(
-        reference,
-        "response_logps",
-        lambda model, pairs: scored.append(1) or response_logps(model, pairs),
-    )
+def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, monkeypatch):
+    scored = Mock(side_effect=reference.response_logps)
+    monkeypatch.setattr(reference, "response_logps", scored)
     asked, other = recipe(tmp_path, compare=True), ["dpo", "identity_preference"]
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt) as told:
@@ -260,22 +254,20 @@ def test_a_comparison_scores_the_reference_once_and_goes_on_where_it_was_stopped
     folder = run_folder(asked)
     kept = f"kept: {folder / 'checkpoints' / 'checkpoint-2'}; go on with: badpo train"
     assert kept in str(told.value) and str(told.value).endswith("--resume --compare dpo")
-    n_scored = len(scored)
+    n_scored = scored.call_count
     assert n_scored and train_run(asked, resume=True) == folder
-    assert same_weights(folder, trained) and len(scored) == n_scored
+    assert same_weights(folder, trained) and scored.call_count == n_scored
     dpo = folder.with_name("dpo-s42")
     assert BiasTerm.load(dpo).parts == () and not same_weights(dpo, folder)
     before = changed_at(folder), changed_at(dpo)
     with pytest.raises(ConfigError, match="s42 holds a finished run; remove it"):
         train_run(asked)
-    with pytest.raises(
-        ConfigError, match=r"holds a run with other settings: beta was None, is now 0\.5"
-    ):
+    with pytest.raises(ConfigError, match=r"with other settings: beta was None, is now 0\.5"):
         train_run(recipe(tmp_path, compare=other, beta=0.5))
     with pytest.raises(ConfigError, match="with other settings: votes was"):
         train_run(recipe(tmp_path, tiny.votes(40, 6, seed=1), compare=other))
     train_run(recipe(tmp_path, compare=other))
-    assert before == (changed_at(folder), changed_at(dpo)) and len(scored) == n_scored
+    assert before == (changed_at(folder), changed_at(dpo)) and scored.call_count == n_scored
     assert (folder.with_name("dpo_identity_preference-s42") / "run.json").exists()
 
 
