@@ -14,12 +14,11 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from typer.testing import CliRunner
 
-from badpo.cli.main import app
 from badpo.data.privacy import pseudonym, pseudonym_key
 from tests.auditing.planted import votes
 from tests.importers.test_exports import ALL, EXPORTS, records_of
+from tests.public_face import invoke as badpo
 
 # the ids, and not the word in a sentence of ours
 PLANTED = re.compile(rb"planted(?:[-.]\S| ?\d)", re.IGNORECASE)
@@ -33,10 +32,6 @@ VARIANTS = {
     **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
     "argilla nested": EXPORTS / "argilla_nested.json",
 }
-
-
-def badpo(*arguments: object):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def said(result) -> bytes:

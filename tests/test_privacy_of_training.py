@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 
 from badpo.runs.run import make_trainer, train_run
 from tests import tiny
+from tests.public_face import invoke as badpo
 from tests.runs.recipes import recipe, write_recipe
-from tests.test_privacy import PLANTED, badpo, files, leaks, said
+from tests.test_privacy import PLANTED, files, leaks, said
 
 pytestmark = pytest.mark.slow
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.cli.main import app
 from badpo.data.files import read_seal
 from badpo.results.run_files import read_suite
 from badpo.results.run_page import write_report
@@ -20,6 +18,7 @@ from badpo.runs.run import train_run
 from badpo.training.checkpoints import MARKER, mark_complete
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
+from tests.public_face import invoke
 from tests.results.suites import write_suite
 from tests.runs.recipes import Owned, recipe, save_model, write_recipe
 from tests.runs.test_run import stop_at_step
@@ -79,7 +78,7 @@ def test_code_beside_a_model_is_not_run(tmp_path, monkeypatch, where):
     (folder / where).write_text(json.dumps(config | {"auto_map": classes, "model_type": "hostile"}))
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda prompt="": asked.append(prompt) or "y")
-    result = CliRunner().invoke(app, ["train", "--config", str(write_recipe(tmp_path))])
+    result = invoke("train", "--config", write_recipe(tmp_path))
     assert not (tmp_path / "owned").exists()
     assert not asked, "a run asked whether it may carry out code"
     assert result.exit_code != 0 or where == "tokenizer_config.json", result.output
