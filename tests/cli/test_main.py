@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 from unittest import mock
 
-import pandas as pd
 import pytest
 
 import badpo
@@ -66,15 +65,6 @@ def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
     wrong = run("check", EXAMPLE, "--attribute", "emoji")
     assert wrong.exit_code == 3
     assert "E120" in wrong.output and "1 to mend before training" in wrong.output
-
-
-def test_check_maps_columns_and_translates_winners(tmp_path):
-    path, frame = tmp_path / "votes.csv", pd.read_csv(EXAMPLE).rename(columns={"annotator": "who"})
-    frame.replace({"winner": {"a": "won", "b": "lost"}}).to_csv(path, index=False)
-    winners = ("--winner", "won=a", "--winner", "lost=b", "--winner", "tie=tie")
-    found = json.loads(run("check", path, "--column", "annotator=who", *winners, "--json").stdout)
-    assert (found["annotators"], found["judgments"], found["errors"]) == (7, 158, 0)
-    assert [problem["code"] for problem in found["problems"]] and run("check", path).exit_code == 3
 
 
 def test_what_needs_no_model_loads_no_torch(tmp_path):

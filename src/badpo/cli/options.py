@@ -9,6 +9,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import sys
@@ -71,6 +72,10 @@ def _parameter(text: str) -> Any:
     return text
 
 
+# the user's word for a side, with any sign in it
+_LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie))?")
+
+
 def parsed_flags(arguments: Sequence[str]) -> Json:
     """Recipe keys as ``trl dpo`` takes them: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
@@ -78,17 +83,16 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
     --------
     >>> parsed_flags(["--learning-rate", "5e-7", "--no_disable_dropout", "--report_to", "tensorboard", "trackio"])
     {'disable_dropout': False, 'learning_rate': 5e-07, 'report_to': ['tensorboard', 'trackio']}
-    >>> parsed_flags(["--winners.Resp. A-1", "a"])
-    {'winners.Resp. A-1': 'a'}
+    >>> parsed_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
+    {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
     for argument in arguments:
         if argument.startswith("--"):
-            name, equals, value = argument[2:].partition("=")
-            # what stands behind a dot may be a label of the user's
-            key, dot, inner = name.partition(".")
-            values = given.setdefault(key.replace("-", "_") + dot + inner, [])
+            label = _LABEL.fullmatch(argument[2:])
+            name, equals, value = label.groups("") if label else argument[2:].partition("=")
+            values = given.setdefault(name if label else name.replace("-", "_"), [])
             values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
