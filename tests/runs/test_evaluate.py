@@ -30,6 +30,7 @@ def test_readouts_are_written_and_returned(run):
     readouts = evaluate_run(run, lambda what, share: told.setdefault(what, []).append(share))
     text = (run / "readouts.json").read_text()
     assert json.loads(text) == readouts
+    assert (run / "readouts.json").stat().st_mode & 0o077 == 0  # it has texts
     assert "NaN" not in text and "Infinity" not in text
     own = {"heldout", "votes", "tokens", "generated", "kl", "theta", "answers"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}

@@ -203,7 +203,7 @@ def _shown(prompts: Sequence, written: Sequence[Generation]) -> list[Json]:
 def write_readouts(folder: Path, readouts: Json) -> None:
     """Write ``readouts.json``, and the model card with what stands in it."""
     with resealed(folder, ["readouts.json"]):
-        write_json(folder / "readouts.json", readouts)
+        write_json(folder / "readouts.json", readouts, private=True)  # it has prompts and answers
     if (folder / "bias.json").exists():
         write_card(folder)
 
