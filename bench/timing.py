@@ -9,7 +9,7 @@ import platform
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from importlib.metadata import version
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ def machine(libraries: Sequence[str]) -> str:
     info = Path("/proc/cpuinfo")
     names = re.findall(r"model name\s*: (.*)", info.read_text()) if info.is_file() else []
     processor = names[0] if names else platform.processor() or platform.machine()
-    versions = [f"{name} {version(name)}" for name in libraries]
+    versions = [f"{name} {one.version}" for name in libraries for one in [*distributions(name=name)][:1]]
     return "; ".join([processor, f"threads {THREADS}", f"python {platform.python_version()}", *versions])
 
 
