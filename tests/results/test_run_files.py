@@ -127,3 +127,6 @@ def test_the_share_is_taken_seed_by_seed_over_the_seeds_that_both_arms_have():
     found = of_rates(reference={0: 0.5}, dpo=dpo, pooled=pooled).removal("pooled", True, *RATE).share
     assert tuple(found.of_seed) == (2, 3)
     assert found.values == pytest.approx((0.36 / 0.45, 0.21 / 0.42))
+    # seeds that disagree withhold the share
+    unsure = of_rates(reference={0: 0.56}, dpo={42: 0.60, 123: 0.55, 456: 0.62})
+    assert not unsure.moved(*RATE).excludes(0.0)
