@@ -62,10 +62,10 @@ def demo(
     if not as_json:
         # nothing that trains is loaded yet
         say("\n".join(lean_lines(demo_votes(Corpus("signed", "demo", data_seed)).judgments)))
-    from badpo_paper.demo import demo_tables, run_demo
-
     numbers = parsed_seeds(seeds)
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
+        from badpo_paper.demo import demo_tables, run_demo
+
         summaries = run_demo(out, numbers, progress, model, data_seed)
 
     if results is not None:
