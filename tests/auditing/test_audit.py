@@ -271,6 +271,13 @@ ODD = {
 }
 
 
+def test_a_model_has_its_name_but_nobody_the_name_that_looks_like_a_persons():
+    table = votes(100, 6)[0].replace({"annotator": {"w0": "gpt4", "w1": "ann@example.org"}})
+    result = audit(table, [Length()], models=["gpt4", "ann@example.org", "gpt4"])
+    named = [row["model"] for row in result.summary["models"]]
+    assert sorted(named) == sorted(["gpt4", *pseudonyms(["ann@example.org"])])
+
+
 @pytest.mark.parametrize("code", ODD)
 def test_what_is_odd_is_a_sentence_that_says_what_to_do(code, table, result, tmp_path):
     what, change = ODD[code]

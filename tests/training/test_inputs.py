@@ -223,3 +223,9 @@ def test_a_compiled_model_or_reference_is_refused():
             inputs.load_model(compiled, arguments())
         with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
             inputs.given_reference(compiled, tiny.model(), arguments())
+
+
+def test_dropout_is_set_to_zero_everywhere():
+    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Sequential(torch.nn.Dropout(0.1)))
+    inputs.disable_dropout(model)
+    assert [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)] == [0.0, 0.0]
