@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from typer import Argument, Option
@@ -32,6 +32,9 @@ from badpo.cli.options import (
 )
 from badpo.data.files import appearing, locked
 
+if TYPE_CHECKING:
+    from badpo.auditing.result import AuditResult
+
 
 @reporting_errors
 @stopping_whole("stopped; nothing was written; start again with: {again}")
@@ -55,10 +58,7 @@ def audit(
         None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
     ),
     model: list[str] = Option(
-        [],
-        "--models",
-        metavar="ANNOTATOR",
-        help="A model among the annotators, to be named; repeatable.",
+        [], "--models", metavar="ANNOTATOR", help="A model, to be named; repeatable."
     ),
     time: str | None = Option(
         None, metavar="COLUMN", help="When each vote was cast, to see what changes over time."
@@ -69,9 +69,7 @@ def audit(
         10, help="Informative votes below which an annotator's estimate counts as insufficient."
     ),
     people: bool = Option(
-        False,
-        "--people",
-        help="Also write people.html and, with texts, reread.csv: single annotators, personal data.",
+        False, "--people", help="Also people.html and, with texts, reread.csv: personal data."
     ),
     fail_on: list[str] = Option(
         [],
@@ -80,9 +78,7 @@ def audit(
         help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
     ),
     examples: bool = Option(
-        False,
-        "--examples",
-        help="Also put a pair of answers for each attribute, in words of your table, on report.html.",
+        False, "--examples", help="Show a pair of answers for each attribute, in your table's words."
     ),
     as_json: AsJson = False,
     *,
@@ -92,9 +88,7 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
     from badpo.data.judgments import Judgments
-    from badpo.data.tables import write_csv
 
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
@@ -118,18 +112,24 @@ def audit(
         )
         progress("audit: drawing the page", 1.0)
         page = result.write(out, examples)
-        if people:
-            result.people_to_html(out / PEOPLE_FILE)
-            with appearing(out / REREAD_FILE, private=True) as unfinished:
-                write_csv(result.reread, unfinished)
+        about_people = _write_people(result, out) if people else ""
     written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
-    if people:
-        written += f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
     beyond = result.beyond(fail_on)
-    tell(as_json, result.summary, f"{result}\n\n{written}")
+    tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
     if beyond:
         complain("\n".join(f"--fail-on {told}" for told in beyond))
         raise typer.Exit(EXIT_NOT_MET)
+
+
+def _write_people(result: AuditResult, out: Path) -> str:
+    """The files about single annotators, and where they are."""
+    from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
+    from badpo.data.tables import write_csv
+
+    result.people_to_html(out / PEOPLE_FILE)
+    with appearing(out / REREAD_FILE, private=True) as unfinished:
+        write_csv(result.reread, unfinished)
+    return f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
 
 
 @reporting_errors
