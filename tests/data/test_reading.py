@@ -168,6 +168,7 @@ READ = {
     "1 and 2": (answered(["1", "2", "2", "1"]), [1, -1, -1, 1], "N107"),
     "left and right": (answered(["left", "right", "same", "left"]), [1, -1, 1], "N107"),
     "names": (answered(["Response A", "B is better", "A>>B", "[[B]]"]), [1, -1, 1, -1], ""),
+    "a tie's sign": (answered(["A", "=", "Both about the same", "B"]), [1, -1], ""),
     "sentences": (answered(["I prefer the first one", "both", "second", "tie"]), [1, -1], "N107"),
     "texts": (answered(TEXTS), [-1, 1, 1], ""),
     "models": (answered(["x1", "y2", "y2", "x1"], model_a="x1", model_b="y2"), [1, -1, -1, 1], ""),
@@ -195,6 +196,7 @@ UNREAD = {
     "0 and 1": (answered(["0", "1", "1", "0"]), {"winners": {"0": "a", "1": "b"}}),
     "-1, 0, 1": (answered(["-1", "0", "1", "1"]), {"winners": {"-1": "a", "0": "tie", "1": "b"}}),
     "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "a"}}),
+    "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "a"}}),
     "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
     "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
@@ -247,6 +249,8 @@ def test_the_best_of_three_is_one_choice():
     texts |= {"answer_1": "first", "answer_2": "second", "answer_3": "third"}
     ranks = ("rank_1", "rank_2", "rank_3")
     ranked = [texts | dict(zip(ranks, places, strict=True)) for places in ((2, 1, 3), (1, 1, 3))]
+    told = [texts | {"ranking": order} for order in ("2>1>3", "1=2>3")]
+    assert len(Judgments.read(told).votes) == len(Judgments.read(ranked).votes) == 2
     judgments = Judgments.read(ranked)
     pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy().tolist()
     assert pairs == [["first", "second"], ["second", "third"]]

@@ -257,7 +257,8 @@ def test_missing_and_wrong_columns_are_all_named():
         # either could be meant: neither is taken
         (["response_a", "response_b", "worker", "rater"], "response_a response_b"),
         (["answer_a", "answer_b", "text_a", "text_b"], ""),
-        (["annotator_age", "judgement_time", "1", "2", "context"], ""),
+        (["annotator_age", "judgement_time", "1", "2", "context", "#"], ""),
+        (["INPUT:prompt", "ASSIGNMENT:worker_id"], "prompt annotator"),
     ],
 )
 def test_columns_are_known_by_what_people_call_them(names, ours):

@@ -22,7 +22,8 @@ Objects = NDArray[np.object_]
 
 TURNED = {"a": "b", "b": "a", "tie": "tie"}
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_OF_TURK = re.compile(r"^(?:Input|Answer)\.")  # what Mechanical Turk puts before names
+# what Mechanical Turk and Toloka put before names
+_OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
@@ -147,7 +148,7 @@ def folded(text: str) -> str:
     >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
     ('response_a', 'response_a', 'worker_id', 'answer_1')
     """
-    return "_".join(_PARTS.findall(_HUMP.sub("_", _OF_TURK.sub("", text)).casefold()))
+    return "_".join(_PARTS.findall(_HUMP.sub("_", _OF_CROWD.sub("", text)).casefold()))
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
@@ -157,7 +158,8 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
     """
     wanted = list(wanted)
     theirs = {ours: ours for ours in wanted if ours in found}
-    free = {name: folded(name) for name in found if name not in theirs}
+    # a sign alone, as "#", is no name
+    free = {name: form for name in found if name not in theirs and (form := folded(name))}
 
     def take(ours: str, names: Sequence[str]) -> None:
         if len(names) == 1:
@@ -229,8 +231,8 @@ _SIDE = re.compile(
     r"(?:_(?:one|response|answer))?(?:_(?:wins?|won))?(?:_is)?(?:_(?:clearly|slightly|much|significantly))?(?:_better)?"
 )
 _TIE = re.compile(
-    r"tied?|ties|tie_.*|(?:equally|both)_good|(?:about_)?(?:equal|the_same|same)|both|neither|draw|both_?bad|model_tie|"
-    r"no_(?:difference|preference)"
+    r"tied?|ties|tie_.*|(?:equally|both)_good|(?:both_)?(?:about_)?(?:equal|the_same|same)|both|neither|draw|both_?bad|"
+    r"model_tie|no_(?:difference|preference)"
 )
 _YES = ("true", "yes", "y")
 _OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
@@ -253,7 +255,7 @@ def side_of(label: str) -> tuple[str, str] | None:
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
         return side, side.removeprefix("tie")
     form = folded(label)
-    if _TIE.fullmatch(form):
+    if _TIE.fullmatch(form) or label.strip() in ("=", "=="):
         return "tie", ""
     if found := _SIDE.fullmatch(form):
         return ("a", found[1]) if found[1] else ("b", found[2])
@@ -281,7 +283,7 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
 
     ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
-    ``told`` does not mention are a rating too.
+    ``told`` does not mention, or one below -1, are a rating too.
 
     Examples
     --------
@@ -289,8 +291,10 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
     """
     numbers = [number for label in labels if (number := number_of(label)) is not None]
-    untold = {number_of(label) for label in labels if label not in told} - {None}
-    if not numbers or not (is_rating or len(untold) > 3 or {"high", "low"} & {*told}):
+    others = [number_of(label) for label in labels if label not in told]
+    untold = {number for number in others if number is not None}
+    is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
+    if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
     low, end = min(numbers), max(numbers)
     ties = [number_of(label) for label, side in told.items() if side == "tie"]

@@ -426,7 +426,7 @@ def _best_beside_others(
         cells = zip(frame[order], *(frame[name] for name in answers.values()), strict=True)
         best = np.array([_first_of(cell, texts, keys) for cell, *texts in cells], dtype=np.intp)
         found, what = Findings(table), f"the ranking names none of the answers {', '.join(keys)}"
-        is_wrong = (best < 0) & frame[order].notna()
+        is_wrong = (best == -1) & frame[order].notna()
         found.rows("E107", what, order, is_wrong, "name the best answer first", {})
         found.stop_at_errors()
     else:
@@ -451,10 +451,12 @@ def _best_beside_others(
 
 
 def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int:
-    """The place of the answer that a ranking is, or names first, as in ``2>1>3`` or ``response_2``; else -1."""
+    """The place of the answer that a ranking is, or names first, as in ``2>1>3`` or ``response_2``; -2 of a tie."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
     first = str(cell[0] if isinstance(cell, list | np.ndarray) and len(cell) else cell)
+    if "=" in first.partition(">")[0]:
+        return -2
     parts = [part for part in re.findall(r"[a-z]+|\d+", first.casefold()) if part in keys]
     return keys.index(parts[0]) if parts else -1
 
