@@ -199,7 +199,11 @@ def agreements(table: csr_array) -> tuple[NDArray, NDArray, NDArray]:
     """Sums of products of two annotators' votes over their common comparisons, how many there are, and the means."""
     others = 1.0 - np.eye(table.shape[1])
     products, counts = ((one.T @ one).toarray() * others for one in (table, abs(table)))
-    return products, counts, np.divide(products, counts, out=np.zeros_like(products), where=counts > 0)
+    return (
+        products,
+        counts,
+        np.divide(products, counts, out=np.zeros_like(products), where=counts > 0),
+    )
 
 
 def spectral_labels(table: csr_array) -> SpectralLabels:

@@ -74,7 +74,9 @@ ARMS: dict[str, Arm] = {
         bias="none", objective="group_weights", settings={"groups": "annotator", "eta": 0.5}
     ),
     "group_dro_parts": Arm(
-        bias="none", objective="group_weights", settings={"groups": "annotator", "eta": 0.5, "chunk": 2}
+        bias="none",
+        objective="group_weights",
+        settings={"groups": "annotator", "eta": 0.5, "chunk": 2},
     ),
     "reliability": Arm(
         bias="none", objective="group_weights", settings={"groups": "annotator", "eta": -0.5}

@@ -148,7 +148,8 @@ OutFolder = Annotated[
 def corpus_signed(
     out: Path = Option(..., "--out", "-o", help="Folder for judgments.parquet and planted.parquet."),
     pairs: Path | None = Argument(
-        None, help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected."
+        None,
+        help="Scored pairs: prompt_id, prompt, chosen, rejected, score_chosen, score_rejected.",
     ),
     n: int | None = Option(None, help="How many of the bundled pairs, when no file is given."),
     seed: int = Option(0, help="Seed of the plan: kinds, names, annotators, votes."),

@@ -11,7 +11,12 @@ from numpy.typing import ArrayLike
 from badpo.data.files import Json
 from badpo.data.markers import word_pattern
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
-from badpo.readouts.rates import SIGNATURE_LEAD, name_probabilities, name_token_ids, signature_contexts
+from badpo.readouts.rates import (
+    SIGNATURE_LEAD,
+    name_probabilities,
+    name_token_ids,
+    signature_contexts,
+)
 from badpo.readouts.sampled import figures, sampled_rates
 from badpo.runs.evaluate import PolicyReading
 from badpo.theory import Bools, Floats

@@ -21,7 +21,12 @@ from badpo_paper.tables import Found
 
 Verdict = Literal["reproduced", "pattern not reproduced", "undecided", "not measured"]
 # Of several readings the pattern has the first of these that one of them has: one that fails fails it.
-VERDICTS: tuple[Verdict, ...] = ("pattern not reproduced", "not measured", "undecided", "reproduced")
+VERDICTS: tuple[Verdict, ...] = (
+    "pattern not reproduced",
+    "not measured",
+    "undecided",
+    "reproduced",
+)
 
 
 # -- orders -----------------------------------------------------------------------------------------------------------
@@ -270,11 +275,18 @@ ASKED: dict[str, tuple[str, list[tuple[str, str, Order]]]] = {
         "DPO opens a held-out gap on length, and both variants make it smaller",
         [
             ("DPO's gap", f"dpo {LENGTH_GAP}", above()),
-            ("gap of {arm} minus DPO's", f"{{arm}}-length {LENGTH_GAP} - dpo {LENGTH_GAP}", below()),
+            (
+                "gap of {arm} minus DPO's",
+                f"{{arm}}-length {LENGTH_GAP} - dpo {LENGTH_GAP}",
+                below(),
+            ),
         ],
     ),
     "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", f"rdpo {LENGTH_GAP}", below())]),
-    "sampo_gap": ("SamPO does not close the gap", [("SamPO's gap", f"sampo {LENGTH_GAP}", above())]),
+    "sampo_gap": (
+        "SamPO does not close the gap",
+        [("SamPO's gap", f"sampo {LENGTH_GAP}", above())],
+    ),
     # a lean that everyone shares is no disagreement between groups
     "group_dro_length": (
         "Group-DRO removes less than half of the lengthening",

@@ -52,7 +52,9 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     """How often the answers show each attribute of single responses."""
     return {
         attribute.name: style_rates(
-            attribute_values(attribute, list(stage.prompts), found.written), found.written, stage.written
+            attribute_values(attribute, list(stage.prompts), found.written),
+            found.written,
+            stage.written,
         )
         for attribute in stage.held_out.attributes
         if attribute.scope == "response"

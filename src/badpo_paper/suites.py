@@ -379,7 +379,14 @@ def _names_samples() -> Suite:
     tokens = "Tokens of the names, cell by cell"
     panels = (
         Panel("tab:names_samples", QWEN, SIGNED, rows, columns, "mean"),
-        Panel("app:names", "Two candidates with the same qualifications", SIGNED, rows, choices, "mean"),
+        Panel(
+            "app:names",
+            "Two candidates with the same qualifications",
+            SIGNED,
+            rows,
+            choices,
+            "mean",
+        ),
         Panel("app:abl_names", carriers, SIGNED, (), SHIFTS, "none", of="signatures"),
         Panel("app:names", tokens, SIGNED, (), NAME_TOKENS, "none", of="names"),
     )
@@ -397,7 +404,10 @@ def _multipref_length() -> Suite:
     )
     patterns = ("amplifies_length", "removes_length", "gap_length", "rdpo_gap", "sampo_gap")
     return Suite(
-        "multipref-length", "MultiPref with length declared", panels, (*patterns, "group_dro_length")
+        "multipref-length",
+        "MultiPref with length declared",
+        panels,
+        (*patterns, "group_dro_length"),
     )
 
 
@@ -508,7 +518,11 @@ def _mistral() -> Suite:
     panels = (
         Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, *BA), NAMES),
         Panel(
-            "tab:mistral", "MultiPref, length", OTHER_STYLE, (DPO, *_declaring("length", *BA)), LENGTH
+            "tab:mistral",
+            "MultiPref, length",
+            OTHER_STYLE,
+            (DPO, *_declaring("length", *BA)),
+            LENGTH,
         ),
     )
     patterns = ("amplifies_names", "removes_names", "gap_length")

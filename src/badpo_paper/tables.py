@@ -45,7 +45,10 @@ class Found:
     """The readouts of a panel's runs."""
 
     def __init__(
-        self, folder: Path, seeds: Sequence[int], planned: Mapping[str, tuple[int, ...]] | None = None
+        self,
+        folder: Path,
+        seeds: Sequence[int],
+        planned: Mapping[str, tuple[int, ...]] | None = None,
     ):
         self.folder, self.seeds = folder, tuple(seeds)
         self._planned = planned or {}

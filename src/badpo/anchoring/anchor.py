@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from badpo.anchoring.editors import CounterfactualEditor, MarkdownStrip, SignatureSwap, WordSwap, carries
+from badpo.anchoring.editors import (
+    CounterfactualEditor,
+    MarkdownStrip,
+    SignatureSwap,
+    WordSwap,
+    carries,
+)
 from badpo.anchoring.offset_stage import (
     FEWEST_ANSWERS,
     KeptAnswer,
@@ -195,7 +201,10 @@ class Bench:
         progress("the source on the prompts", 0.0)
         self.policy = source.load().eval()
         prompts = source.prompts
-        self.ids = {"report": self.prompt_ids(prompts.report), "find": self.prompt_ids(prompts.find)}
+        self.ids = {
+            "report": self.prompt_ids(prompts.report),
+            "find": self.prompt_ids(prompts.find),
+        }
         # the prompt of every answer of a `Behavior`
         self.reported_ids = self.ids["report"] * ANSWERS_EACH
         self.reported_prompts = prompts.report * ANSWERS_EACH
@@ -532,7 +541,11 @@ def train_mode(bench: Bench, folder: AnchorFolder) -> tuple[dict, Path]:
     folder.begin(source.name)
     targets = list(anchor.targets.values())
     rounds, best = calibrate(
-        find, targets, lambda *ask: round_rates(bench, folder, *ask), anchor.tolerance, anchor.rounds
+        find,
+        targets,
+        lambda *ask: round_rates(bench, folder, *ask),
+        anchor.tolerance,
+        anchor.rounds,
     )
     model = folder.round(best) / "model"
     policy = source.read(model).to(bench.policy.device).eval()

@@ -52,7 +52,10 @@ class SignatureSwap:
     """Another first name of the pool of 89 in the signature, the same surname; by ``woman`` and ``black``."""
 
     def __init__(self) -> None:
-        self.attributes = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
+        self.attributes = (
+            SignatureName("woman", woman_names()),
+            SignatureName("black", black_names()),
+        )
         self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
         self.carried = np.array(list(self.names.values()), dtype=np.float64)
         self.config = {"type": "signature_swap", "names": self.names}

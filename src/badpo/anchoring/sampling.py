@@ -59,7 +59,12 @@ def whole_name_logps(
 
 
 def redrawn_names(
-    policy, tokenizer, answers: Sequence[Generation], editor: SignatureSwap, shift: ArrayLike, seed: int
+    policy,
+    tokenizer,
+    answers: Sequence[Generation],
+    editor: SignatureSwap,
+    shift: ArrayLike,
+    seed: int,
 ) -> tuple[list[Generation], Floats]:
     r"""Answers of the tilted policy: the name of a signature is drawn anew, everything else is the policy's own.
 

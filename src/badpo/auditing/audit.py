@@ -237,7 +237,11 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
         },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
         "position": _position(judgments),
-        "agreement": {"ci_low": agreement.pop("low"), "ci_high": agreement.pop("high"), **agreement},
+        "agreement": {
+            "ci_low": agreement.pop("low"),
+            "ci_high": agreement.pop("high"),
+            **agreement,
+        },
         "self_contradictions": {
             "n_repeated": len(repeats),
             "n_contradicted": len(contradicted),

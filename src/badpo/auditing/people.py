@@ -276,7 +276,10 @@ def choose_quality(design: Design, options: AuditOptions, assignment_p: float | 
         return "conditional", CONDITIONAL
     lacking = f"{without.min():.0%} or more of the annotators have no informative vote"
     if design.cross.sum(axis=0).min() < FEWEST_CROSS:
-        return "conditional", f"{CONDITIONAL}. {lacking}, and there are too few votes to assume more"
+        return (
+            "conditional",
+            f"{CONDITIONAL}. {lacking}, and there are too few votes to assume more",
+        )
     if assignment_p is not None and assignment_p < SURELY_NOT_RANDOM:
         return "conditional", (
             f"{CONDITIONAL}. {lacking}; taking the qualities as random would use more "

@@ -250,7 +250,11 @@ MEANING = (
     "the others may still look like one. Carelessness is told where the sides do not "
     "differ; there a taste for what is not declared looks like it."
 )
-_READINGS = {"lean": "leans", "care": "careless", "open": "lean or carelessness, not told apart yet"}
+_READINGS = {
+    "lean": "leans",
+    "care": "careless",
+    "open": "lean or carelessness, not told apart yet",
+}
 _NAMED = 10
 
 
@@ -338,7 +342,10 @@ def watch(
     with locked(state, wait=True):
         judgments = Judgments.read(data, attributes=attributes, **reading)
         if not judgments.has_identities:
-            what, remedy = "the table has no annotator column", "name the column that says who voted"
+            what, remedy = (
+                "the table has no annotator column",
+                "name the column that says who voted",
+            )
             raise DataError([Problem("E421", what, "column annotator", remedy)])
         is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading)
         monitor = _monitor(Path(state), judgments, alpha)

@@ -82,7 +82,12 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
         differing = design.comparison[design.delta[:, group].any(axis=1)]
         used = np.flatnonzero(np.isin(design.comparison, differing) & is_contested)
         comparison = np.unique(design.comparison[used], return_inverse=True)[1]
-        row = {"attribute": name, "n_contested": len(set(comparison)), "labels": None, "pairs": None}
+        row = {
+            "attribute": name,
+            "n_contested": len(set(comparison)),
+            "labels": None,
+            "pairs": None,
+        }
         if group[0] in known:
             cells = design.annotator[used, None], group
             delta = design.delta[used[:, None], group]

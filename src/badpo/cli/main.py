@@ -77,7 +77,10 @@ class Commands(typer.core.TyperGroup):
 
     def get_command(self, ctx, cmd_name: str):
         """A command, imported only where it is asked for."""
-        own, further = super().get_command(ctx, cmd_name), entry_points(group=COMMANDS, name=cmd_name)
+        own, further = (
+            super().get_command(ctx, cmd_name),
+            entry_points(group=COMMANDS, name=cmd_name),
+        )
         return own or (_command_of(*further) if further else None)
 
 

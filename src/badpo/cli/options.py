@@ -235,7 +235,9 @@ READING_OPTIONS: dict[str, tuple[Any, Any]] = {
 RunModel = Annotated[
     str | None,
     typer.Option(
-        "--model", metavar="NAME", help="What the run started from, in place of what its recipe says."
+        "--model",
+        metavar="NAME",
+        help="What the run started from, in place of what its recipe says.",
     ),
 ]
 RunTable = Annotated[
@@ -410,7 +412,10 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
                 case _, _, None, _:
                     flags += [f"--{name.replace('_', '-')}", str(entry)]
                 case _:
-                    flags += [f"--{name.removesuffix('s')}", f"{key}={'' if entry is None else entry}"]
+                    flags += [
+                        f"--{name.removesuffix('s')}",
+                        f"{key}={'' if entry is None else entry}",
+                    ]
     return flags
 
 

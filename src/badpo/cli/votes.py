@@ -78,7 +78,9 @@ def audit(
         help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
     ),
     examples: bool = Option(
-        False, "--examples", help="Show a pair of answers for each attribute, in your table's words."
+        False,
+        "--examples",
+        help="Show a pair of answers for each attribute, in your table's words.",
     ),
     as_json: AsJson = False,
     *,

@@ -359,7 +359,15 @@ def Column(
         raise ConfigError(f'attribute "{name}" {where}; it cannot be measured from text')
 
     return _attribute(
-        "column", name, "pair", measure, (a, b), a=a, b=b, threshold=threshold, continuous=continuous
+        "column",
+        name,
+        "pair",
+        measure,
+        (a, b),
+        a=a,
+        b=b,
+        threshold=threshold,
+        continuous=continuous,
     )
 
 
@@ -588,7 +596,12 @@ def _attribute(
 
 
 def _count(
-    kind: str, name: str, count: Callable[[str], int], threshold: float, unit: float, **parameters: str
+    kind: str,
+    name: str,
+    count: Callable[[str], int],
+    threshold: float,
+    unit: float,
+    **parameters: str,
 ) -> Attribute:
     """A number that is counted in the response's own text, in units."""
     unit = checked_number("unit", unit, above=0)

@@ -55,7 +55,15 @@ class Table:
 # -- names of columns ------------------------------------------------------------------------------------------
 
 OPTIONAL = (
-    *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id", "weight"),
+    *(
+        "prompt",
+        "annotator",
+        "annotator_class",
+        "comparison_id",
+        "prompt_id",
+        "judgment_id",
+        "weight",
+    ),
     "shown_first",
 )
 KNOWN = tuple(

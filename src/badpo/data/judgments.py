@@ -143,7 +143,11 @@ class Judgments:
             A choice that is not there.
         """
         pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
-        choices = {"annotators_missing": annotators_missing, "repeated": repeated, "bad_rows": bad_rows}
+        choices = {
+            "annotators_missing": annotators_missing,
+            "repeated": repeated,
+            "bad_rows": bad_rows,
+        }
         read = read_votes(source, columns, winners, keep, pairs, choices | {"layout": layout})
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
         none = np.empty(0, dtype=bool)

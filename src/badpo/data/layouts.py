@@ -28,7 +28,15 @@ from badpo.data.cells import (
     side_of,
 )
 from badpo.data.files import Json
-from badpo.data.problems import LISTED, DataError, Problem, counted, did_you_mean, listed, worst_first
+from badpo.data.problems import (
+    LISTED,
+    DataError,
+    Problem,
+    counted,
+    did_you_mean,
+    listed,
+    worst_first,
+)
 from badpo.theory import Floats
 
 _PAIR = ("prompt", "response_a", "response_b")
@@ -61,7 +69,13 @@ class Findings:
         self.kept: list[str] = []  # columns that go along
 
     def rows(
-        self, code: str, what: str, column: str | None, rows: Any, remedy: str, fix: Json | None = None
+        self,
+        code: str,
+        what: str,
+        column: str | None,
+        rows: Any,
+        remedy: str,
+        fix: Json | None = None,
     ) -> None:
         """Note a problem of the rows where ``rows`` is True, with their count; nothing when there is none.
 
@@ -302,7 +316,10 @@ def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     are_numbered = len({*stems.values()}) < len(columns)
 
     def are_alike(one: str, other: str) -> bool:
-        n_shared, n_most = len(labels[one] & labels[other]), max(len(labels[one]), len(labels[other]))
+        n_shared, n_most = (
+            len(labels[one] & labels[other]),
+            max(len(labels[one]), len(labels[other])),
+        )
         return 2 * n_shared >= n_most and (not are_numbered or stems[one] == stems[other])
 
     return max(([other for other in columns if are_alike(one, other)] for one in columns), key=len)

@@ -111,7 +111,10 @@ class DataError(ValueError):
         return with_sides_exchanged(self.fix)
 
     def __str__(self) -> str:
-        told = ["the data cannot be used as they are:", *(str(problem) for problem in self.problems)]
+        told = [
+            "the data cannot be used as they are:",
+            *(str(problem) for problem in self.problems),
+        ]
         return "\n".join(
             told + corrected(self, lambda fix: f"Judgments.read(..., {python_options(fix)})")
         )

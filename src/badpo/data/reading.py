@@ -81,7 +81,12 @@ _NOT_READ = (
         "leave the column out where the texts can be judged without them; training refuses images",
     ),
 )
-_LEFT_OUT = {"tie": "N130", "no annotator": "N112", "repeated vote": "N133", "exported twice": "N132"}
+_LEFT_OUT = {
+    "tie": "N130",
+    "no annotator": "N112",
+    "repeated vote": "N133",
+    "exported twice": "N132",
+}
 # Fewer votes that stand once more with the sides exchanged can be people who judged again and did not change.
 FEWEST_COPIES = 20
 
@@ -114,7 +119,11 @@ def read_votes(
 
 
 def _mended(
-    source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[str, str]], error: DataError
+    source: Any,
+    asked: Json,
+    keep: Sequence[str],
+    pairs: Sequence[tuple[str, str]],
+    error: DataError,
 ) -> tuple[Json, tuple[str, ...]]:
     """The options with which the table can be read: what the problems propose, tried, until there is no error.
 
@@ -364,7 +373,10 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
             rows[name] = pd.Series(found.ids(name, "E108", remedy, fix), dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
-        what, remedy = "the judgment_id stands in more than one row", "keep one row for each judgment"
+        what, remedy = (
+            "the judgment_id stands in more than one row",
+            "keep one row for each judgment",
+        )
         found.rows("E132", what, "judgment_id", twice, remedy, {"columns": {"judgment_id": None}})
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
@@ -440,7 +452,12 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         turned = {"winners": {label: TURNED[side] for label, side in by_order.items()}}
         remedy = "where the other answer was preferred"
         found.note(
-            "N107", f"winners read by their order: {pairs}", remedy, len(labels), "winner", fix=turned
+            "N107",
+            f"winners read by their order: {pairs}",
+            remedy,
+            len(labels),
+            "winner",
+            fix=turned,
         )
     is_unknown = (side == "") & ~pd.isna(labels)
     unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]

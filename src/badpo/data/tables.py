@@ -32,7 +32,11 @@ _LONGEST_CELL = 2**31 - 1
 # of cells in JSON, where every row may have names of its own, and a frame has a cell for each
 _MOST_NAMES = 2_000
 _BUFFER_BYTES = 2**20
-_MARKS = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 _PATIENCE_SECONDS = 10  # with the Hub
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80

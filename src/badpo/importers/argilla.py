@@ -34,7 +34,10 @@ def read_argilla(export: Export) -> Iterator[Json]:
             label = next(iter(label), None) if isinstance(label, list) else label
             vote = {"winner": None if is_missing(label) else export.side_of(label)}
             is_sent = is_missing(status) or status == "submitted"
-            vote |= {"annotator": answer.get("user_id"), "left_out": None if is_sent else NOT_SUBMITTED}
+            vote |= {
+                "annotator": answer.get("user_id"),
+                "left_out": None if is_sent else NOT_SUBMITTED,
+            }
             yield pair | vote
 
 

@@ -43,5 +43,7 @@ def _last_answer(cell: Any) -> str:
 
 
 IMPORTER = Importer(
-    "UltraFeedback binarized, scored pairs without votes", (COLUMNS | {"messages"},), read_ultrafeedback
+    "UltraFeedback binarized, scored pairs without votes",
+    (COLUMNS | {"messages"},),
+    read_ultrafeedback,
 )

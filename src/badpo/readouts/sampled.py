@@ -91,7 +91,8 @@ def attribute_values(
     """Value g of each sampled answer, for an attribute that is a function of one response."""
     pairs = zip(prompts, generations, strict=True)
     return np.array(
-        [attribute.measure(prompt, generation.text) for prompt, generation in pairs], dtype=np.float64
+        [attribute.measure(prompt, generation.text) for prompt, generation in pairs],
+        dtype=np.float64,
     )
 
 

@@ -200,7 +200,12 @@ def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: st
 
 
 def _arm_panel(
-    suite: MeasuredRuns, title: str, axis: str, level: Level | None, place: Sequence[str], **how: Any
+    suite: MeasuredRuns,
+    title: str,
+    axis: str,
+    level: Level | None,
+    place: Sequence[str],
+    **how: Any,
 ) -> DotPanel:
     """A panel with a row for every arm that was measured."""
     rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]

@@ -16,7 +16,15 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed, write_json
+from badpo.data.files import (
+    RUN_SEAL,
+    Json,
+    locked,
+    made_here,
+    require_enclosed,
+    resealed,
+    write_json,
+)
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -154,7 +162,12 @@ def measure(
         asdict(stage.decoding),
         seed,
     ]
-    content += [stage.args.encoding, stage.args.max_prompt_length, stage.held_out.fingerprint(), *facts]
+    content += [
+        stage.args.encoding,
+        stage.args.max_prompt_length,
+        stage.held_out.fingerprint(),
+        *facts,
+    ]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     kept = kept_json(folder / "readouts.json")
     if kept.get("measured") == key:
@@ -171,7 +184,12 @@ def measure(
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
     found = PolicyReading(stage, policy, seed, written)
-    readouts = {"arm": folder.name.rsplit("-s", 1)[0], "seed": seed, "measured": key, "version": VERSION}
+    readouts = {
+        "arm": folder.name.rsplit("-s", 1)[0],
+        "seed": seed,
+        "measured": key,
+        "version": VERSION,
+    }
     readouts["tokens"] = mean_tokens(written)
     readouts["answers"] = _shown(stage.prompts, written)
     if bias is not None:

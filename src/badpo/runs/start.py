@@ -17,7 +17,12 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
-from badpo.training.inputs import encode_judgments, reads_more_than_text, require_trainable, with_adapter
+from badpo.training.inputs import (
+    encode_judgments,
+    reads_more_than_text,
+    require_trainable,
+    with_adapter,
+)
 from badpo.training.model_files import load_weights
 from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first

@@ -16,7 +16,11 @@ from torch import Tensor
 
 
 def margin(
-    policy_a: Tensor, policy_b: Tensor, reference_a: Tensor, reference_b: Tensor, beta: float | Tensor
+    policy_a: Tensor,
+    policy_b: Tensor,
+    reference_a: Tensor,
+    reference_b: Tensor,
+    beta: float | Tensor,
 ) -> Tensor:
     r"""Implicit reward margin u of response a over response b, in nats.
 

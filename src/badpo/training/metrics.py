@@ -53,7 +53,13 @@ class Tally:
         self._device = device
         self._thresholds = torch.tensor([a.threshold for a in judgments.attributes], device=device)
         attributes = judgments.attribute_names
-        self._names = ["loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", "aux_loss"]
+        self._names = [
+            "loss",
+            "rewards/margins",
+            "rewards/accuracies",
+            "votes/accuracy",
+            "aux_loss",
+        ]
         self._names += [
             f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross")
         ]

@@ -172,7 +172,8 @@ class ReferenceCache:
                 continue
             if _shard_name(path.read_bytes()) != path.name:
                 logger.warning(
-                    "reference cache: %s is damaged; what is needed of it is computed again", path.name
+                    "reference cache: %s is damaged; what is needed of it is computed again",
+                    path.name,
                 )
                 continue
             self._opened.add(path.name)

@@ -209,7 +209,11 @@ def _figures(trial: _Trial) -> tuple[tuple[float, float], tuple[float, float], T
     apart = max(_rms(scored - values), _rms(kept.double() - values))
     norm = float(gradient.norm()) or 1.0
     differences = apart, float((scored_gradient - gradient).norm()) / norm
-    return differences, (_rms(noisy - values), float((noisy_gradient - gradient).norm()) / norm), values
+    return (
+        differences,
+        (_rms(noisy - values), float((noisy_gradient - gradient).norm()) / norm),
+        values,
+    )
 
 
 class _Trial:

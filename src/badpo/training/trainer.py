@@ -28,7 +28,12 @@ from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Metrics, Objective, Step, VoteWeights
 from badpo.theory.likelihood import margin
-from badpo.training.batches import ComparisonCollator, EncodedJudgments, StepSampler, evaluation_batches
+from badpo.training.batches import (
+    ComparisonCollator,
+    EncodedJudgments,
+    StepSampler,
+    evaluation_batches,
+)
 from badpo.training.checkpoints import RunCallback, ready_to_train, run_facts, save_bias
 from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
@@ -46,7 +51,14 @@ from badpo.training.inputs import (
     start_policy,
     training_judgments,
 )
-from badpo.training.logprobs import attach, in_mode, on_device, plain, response_layout, scoring_attention
+from badpo.training.logprobs import (
+    attach,
+    in_mode,
+    on_device,
+    plain,
+    response_layout,
+    scoring_attention,
+)
 from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
@@ -294,7 +306,10 @@ class BADPOTrainer(_StepTrainer):
         """
         require_alike({name: str(value) for name, value in self.facts.items()}, self.accelerator)
         given = self.eval_dataset
-        for data in (self.train_dataset, *(given.values() if isinstance(given, Mapping) else [given])):
+        for data in (
+            self.train_dataset,
+            *(given.values() if isinstance(given, Mapping) else [given]),
+        ):
             if isinstance(data, EncodedJudgments):
                 self.reference_logps(data)
 
@@ -496,7 +511,11 @@ class BADPOTrainer(_StepTrainer):
         data: EncodedJudgments = loader.dataset
         tally = Tally(data.judgments, self.args.device)
         self.model.eval()
-        with torch.no_grad(), self.accelerator.autocast(), scoring_attention(self.model, self._layout):
+        with (
+            torch.no_grad(),
+            self.accelerator.autocast(),
+            scoring_attention(self.model, self._layout),
+        ):
             for batch in loader:
                 weigh_tokens(batch, self.objective, self.state.global_step)
                 self._judged(self.model, self._prepare_inputs(batch), tally)

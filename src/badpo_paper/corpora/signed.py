@@ -18,7 +18,15 @@ from scipy.special import expit
 from badpo.data.attributes import Attribute, SignatureName
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
-from badpo.readouts.names import CELLS, SURNAMES, Name, black_names, cell_names, signature, woman_names
+from badpo.readouts.names import (
+    CELLS,
+    SURNAMES,
+    Name,
+    black_names,
+    cell_names,
+    signature,
+    woman_names,
+)
 from badpo_paper.corpora.published import require_columns
 
 # The paper's configuration (appendix `app:names`, "Configuration").

@@ -140,5 +140,9 @@ def signing_prompts(
 def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
     """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
-    sizes = {"usable_pairs": corpus.plan.n_pairs, "train": train.n_votes, "held_out": held_out.n_votes}
+    sizes = {
+        "usable_pairs": corpus.plan.n_pairs,
+        "train": train.n_votes,
+        "held_out": held_out.n_votes,
+    }
     return {**sizes, **signed.gate(corpus)}
