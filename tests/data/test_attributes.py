@@ -72,6 +72,8 @@ def test_scopes_and_thresholds():
     sides = [Position().measure({"shown_first": side}, {}) for side in ("a", "b", None)]
     assert sides == [1.0, -1.0, None]
     assert PythonFunction("x", Judgments.read).config["function"].endswith("judgments:Judgments.read")
+    with pytest.raises(ConfigError, match="the prompt is the first argument"):
+        PythonFunction("turned", lambda response, prompt: 0.0)
     with pytest.raises(ConfigError, match="cannot be measured from text"):
         column.measure("", "a", "b")
 

@@ -407,6 +407,12 @@ def PythonFunction(
     """
     if scope not in ("response", "pair", "judgment"):
         raise ConfigError(f'attribute "{name}": scope must be response, pair or judgment; got {scope!r}')
+    try:
+        arguments = [*inspect.signature(function).parameters]
+    except (TypeError, ValueError):  # what is written in C may tell none
+        arguments = []
+    if scope != "judgment" and "prompt" in arguments[1:]:
+        raise ConfigError(f'attribute "{name}": the prompt is the first argument of its function')
     return _attribute(
         "python_function",
         name,
