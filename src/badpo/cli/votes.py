@@ -78,9 +78,7 @@ def audit(
         help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
     ),
     examples: bool = Option(
-        False,
-        "--examples",
-        help="Show a pair of answers for each attribute, in your table's words.",
+        False, "--examples", help="Put a pair of answers for each attribute on report.html."
     ),
     as_json: AsJson = False,
     *,
