@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -266,9 +267,10 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     shown = [name for name in frame if name not in votes]
     shown += [f"{counted(len(votes), 'column')} of labels"] if votes else []
     what = f"columns missing: {', '.join(missing)}.{hints}"
+    file = shlex.quote(table.name) if "." in table.name else "FILE"
     remedy = (
         "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
-        "another program wrote, convert: badpo import SRC -o judgments.parquet"
+        f"another program wrote, convert: badpo import {file} -o judgments.parquet"
     )
     where = f"{table.name}, found: {', '.join(shown) or 'no column'}"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
