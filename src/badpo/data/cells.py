@@ -37,9 +37,7 @@ class Table:
     frame: pd.DataFrame  # index 0, 1, ...; text of a CSV stays text, so 0123 is not a number
     name: str  # what messages call it: the path, or the kind of object
     lines: Ints | None = None  # of the file, from 1, at which each row starts
-    rows: Ints | None = (
-        None  # of the source, from 0, that each row was made of; None where each is its own
-    )
+    rows: Ints | None = None  # of the source, from 0, that each row was made of, where not its own
     dropped: tuple[dict[str, Any], ...] = ()  # what is no row here: reason, annotator, n
     kind: str = ""  # a name in `badpo.data.layouts.REQUIRED`, once the columns carry our names
     theirs: Mapping[str, str] = field(default_factory=dict)  # our name -> the source's, for messages
@@ -54,20 +52,9 @@ class Table:
 
 # -- names of columns ------------------------------------------------------------------------------------------
 
-OPTIONAL = (
-    *(
-        "prompt",
-        "annotator",
-        "annotator_class",
-        "comparison_id",
-        "prompt_id",
-        "judgment_id",
-        "weight",
-    ),
-    "shown_first",
-)
-KNOWN = tuple(
-    dict.fromkeys([*OPTIONAL, "prompt", "response_a", "response_b", "winner", "chosen", "rejected"])
+KNOWN = (
+    *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"),
+    *("weight", "shown_first", "response_a", "response_b", "winner", "chosen", "rejected"),
 )
 MODELS = ("model_a", "model_b")
 # What may stand in place of a winner.

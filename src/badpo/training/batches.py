@@ -64,9 +64,8 @@ class EncodedJudgments(torch.utils.data.Dataset):
 
     judgments: Judgments
     encoded: EncodedComparisons
-    reference: list[np.ndarray] | None = (
-        None  # its log-probabilities of ``encoded.pairs``, once they are known
-    )
+    # the reference's log-probabilities of ``encoded.pairs``, once they are known
+    reference: list[np.ndarray] | None = None
 
     def __len__(self) -> int:
         return self.judgments.n_votes
