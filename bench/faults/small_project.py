@@ -83,7 +83,7 @@ def make_smaller() -> None:
     from badpo.anchoring import anchor, source
     from badpo.runs import evaluate
     from badpo.training import reference
-    from badpo_paper import datasets, demo, settings
+    from badpo_paper import datasets, settings
 
     reference.RESPONSES_PER_SHARD = SHARD_RESPONSES
     evaluate.MAX_NEW_TOKENS = 6
@@ -93,7 +93,7 @@ def make_smaller() -> None:
     steps = {"max_steps": 4, "per_device_train_batch_size": 8}
     settings.DEMO |= steps | {"max_steps": 8, "reference": settings.DEMO["reference"] | steps}
     short = replace(settings.SCALES["demo"], decoding=evaluate.Decoding(max_new_tokens=6))
-    demo.SCALES = {**settings.SCALES, "demo": short}
+    settings.SCALES["demo"] = short
 
 
 def command(*arguments: str, allowed: Sequence[int] = ()) -> None:

@@ -27,7 +27,7 @@ from badpo.data.files import appearing
 from badpo.data.problems import ConfigError
 
 if TYPE_CHECKING:
-    from badpo_paper.corpora.files import PublicCorpus
+    from badpo_paper.datasets import PublicCorpus
 
 corpus = typer.Typer(
     no_args_is_help=True,
@@ -64,7 +64,7 @@ def demo(
         say("\n".join(lean_lines(demo_votes(Corpus("signed", "demo", data_seed)).judgments)))
     numbers = parsed_seeds(seeds)
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        from badpo_paper.demo import demo_tables, run_demo
+        from badpo_paper.reproduce import demo_tables, run_demo
 
         summaries = run_demo(out, numbers, progress, model, data_seed)
 
@@ -156,7 +156,7 @@ def corpus_signed(
     as_json: AsJson = False,
 ) -> None:
     """Sign scored pairs with names and let 60 planted annotators vote, as in the paper."""
-    from badpo_paper.corpora.files import write_signed_corpus
+    from badpo_paper.datasets import write_signed_corpus
 
     gate = write_signed_corpus(out, pairs=pairs, n_pairs=n, seed=seed)
     tell(as_json, gate, f"{as_lines(gate)}\n\n{out / 'judgments.parquet'}")
@@ -172,7 +172,7 @@ def corpus_multipref(
     as_json: AsJson = False,
 ) -> None:
     """MultiPref with its votes one by one, its evaluation prompts, and its statistics beside the published ones."""
-    from badpo_paper.corpora.files import write_multipref
+    from badpo_paper.datasets import write_multipref
 
     _tell(lambda: write_multipref(out, source), out, source, as_json)
 
@@ -193,7 +193,7 @@ def corpus_ultrafeedback(
     as_json: AsJson = False,
 ) -> None:
     """Signed-UltraFeedback: real pairs signed with names, 60 planted annotators, prompts to evaluate on."""
-    from badpo_paper.corpora.files import write_signed_ultrafeedback
+    from badpo_paper.datasets import write_signed_ultrafeedback
 
     _tell(lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed), out, train, as_json)
 
@@ -207,7 +207,7 @@ def corpus_style(
     as_json: AsJson = False,
 ) -> None:
     """Votes of 40 planted annotators who lean toward length and Markdown, on the bundled answers."""
-    from badpo_paper.corpora.files import write_style_votes
+    from badpo_paper.datasets import write_style_votes
 
     told = write_style_votes(out, n, seed)
     tell(as_json, told, f"{as_lines(told)}\n\n{out / 'judgments.parquet'}")

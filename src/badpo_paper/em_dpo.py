@@ -30,7 +30,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
-from badpo.readouts.kl import answer_logps
+from badpo.readouts.sampled import answer_logps
 from badpo.runs.evaluate import load_trained, write_readouts
 from badpo.runs.run import (
     BEGUN,

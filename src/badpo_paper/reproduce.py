@@ -1,10 +1,11 @@
-"""``badpo reproduce``: the runs of a suite, its tables, and whether the paper's patterns are in them."""
+"""``badpo reproduce`` and ``badpo demo``: the runs of a suite, its tables, and the patterns of the paper in them."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,18 +15,33 @@ import pandas as pd
 from markupsafe import Markup
 
 from badpo import __version__
+from badpo.data.files import write_json
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
-from badpo.results.words import page_templates, write_whole
+from badpo.results.run_page import write_report
+from badpo.results.words import REFERENCE, arm_label, page_templates, write_whole
 from badpo.runs.run import Progress
+from badpo.theory.summaries import share_removed
 from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
-from badpo_paper.suites import SUITES, Corpus, Suite, places_of
+from badpo_paper.suites import (
+    KL,
+    RATES,
+    SUITES,
+    Columns,
+    Condition,
+    Corpus,
+    Panel,
+    Row,
+    Suite,
+    places_of,
+)
 from badpo_paper.tables import (
     Found,
     PanelTable,
     number,
+    panel_table,
     published,
     table_of,
     to_frame,
@@ -195,3 +211,96 @@ def _mark(
 ) -> Mark:
     half = math.nan if half is None else half
     return Mark(mean, name, style, mean - half, mean + half, values)
+
+
+# -- the demo ---------------------------------------------------------------------------------------------------------
+
+ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
+# The demo's tables: title and columns.
+TABLES = {
+    "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
+    "Distance to the reference in log-odds, held-out gap, theta against the planted": {
+        "log-odds, p(woman)": "distance:rates.woman.rate",
+        "log-odds, p(black)": "distance:rates.black.rate",
+        "gap": "heldout.any.gap",
+        "correlation, woman": "theta.woman.correlation",
+        "correlation, black": "theta.black.correlation",
+    },
+    "Held-out votes predicted, less those that planted theta predicts, by class": {
+        f"{name}, {who}": f"votes_minus_ceiling.{name}.{who}.difference"
+        for name in ("woman", "black")
+        for who in ("all", "A", "B", "C")
+    },
+}
+
+
+def run_demo(
+    out: Path,
+    seeds: Sequence[int],
+    progress: Progress,
+    model: str | None = None,
+    data_seed: int = 0,
+) -> list[dict]:
+    """The suite `names` with three arms at a scale of minutes: a lean enters under DPO and stays out under BA-DPO.
+
+    Runs that stand in ``out`` already are not run again. ``model`` is a folder or Hub id; without it a small one is
+    built from its configuration. ``data_seed`` is that of the votes that are drawn. There is a summary for each seed:
+    of one seed in ``out/summary.json``, else in ``out/summary-s<seed>.json`` each.
+    """
+    started, scale = time.perf_counter(), SCALES["demo"]
+    if model is not None:
+        keys = {**scale.keys["demo"], "model_name_or_path": model}
+        scale = replace(scale, name=f"demo on {model}", keys={"demo": keys}, shapes={})
+    suite = Suite("demo", "The demo", (demo_panel("The demo", {}, data_seed),))
+    execute(Reproduction([suite], scale, seeds, out), progress)
+    found, summaries = Found(out, seeds), []
+    for seed in seeds:
+        readouts = {name: found.readouts(f"{name}-s{seed}") for name in ARMS_SHOWN}
+        figures = summarize({REFERENCE: found.readouts(REFERENCE), **readouts})
+        summary = {"seed": seed, "seconds": round(time.perf_counter() - started, 1), **figures}
+        write_json(out / ("summary.json" if len(seeds) == 1 else f"summary-s{seed}.json"), summary)
+        summaries.append(summary)
+    write_report(out, out / "report.html")
+    return summaries
+
+
+def demo_panel(title: str, columns: Columns, data_seed: int = 0) -> Panel:
+    """The demo's arms as a part of a table."""
+    rows = tuple(Row(arm_label(name), Condition(name)) for name in ARMS_SHOWN)
+    return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
+
+
+def summarize(readouts: Mapping[str, dict]) -> dict[str, Any]:
+    """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
+
+    Theta is that of the first arm that learns one for each annotator. What is not defined is None.
+    """
+    rates = {
+        arm: {name: row["rate"] for name, row in of["rates"].items()} for arm, of in readouts.items()
+    }
+    removed = {
+        arm: {name: _share(rates["dpo"][name], own, rates[REFERENCE][name]) for name, own in of.items()}
+        for arm, of in rates.items()
+        if arm not in (REFERENCE, "dpo")
+    }
+    correlations = (
+        {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
+        for arm in rates
+        if arm != REFERENCE
+    )
+    learned = (found for found in correlations if None not in found.values())
+    unknown = dict.fromkeys(rates[REFERENCE])
+    return {"rates": rates, "removed": removed, "theta_correlation": next(learned, unknown)}
+
+
+def _share(dpo: float, own: float, reference: float) -> float | None:
+    """The share of DPO's shift that is removed; None of no shift."""
+    share = float(share_removed([dpo], [own], reference)[0])
+    return share if math.isfinite(share) else None
+
+
+def demo_tables(out: Path, seeds: Sequence[int], form: str) -> str:
+    """The demo's figures in one of the formats of tables: over several seeds means with half of the 95 % interval."""
+    found = Found(out, seeds)
+    panels = (demo_panel(title, columns) for title, columns in TABLES.items())
+    return "\n\n".join(written_table(panel_table(panel, found), form) for panel in panels)

@@ -159,8 +159,8 @@ class Panel:
     of : {"runs", "votes", "signatures", "names"}
         What the table is of. ``votes``: its rows are the attributes of the corpus, its columns are read from the votes
         (keys of `badpo.auditing.pool.log_odds_row`). ``signatures``: DPO's, attribute by attribute (keys of
-        `badpo_paper.name_readouts.signature_shift`). ``names``: how many tokens these take, cell by cell (keys of
-        `badpo_paper.name_readouts.token_balance`).
+        `badpo_paper.run_readouts.signature_shift`). ``names``: how many tokens these take, cell by cell (keys of
+        `badpo_paper.run_readouts.token_balance`).
     """
 
     label: str

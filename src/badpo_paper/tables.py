@@ -23,7 +23,7 @@ from badpo.runs.run import kept_facts, kept_json
 from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, votes_before
-from badpo_paper.name_readouts import FIRST_NAMES, INDICATOR, signature_shift
+from badpo_paper.run_readouts import FIRST_NAMES, INDICATOR, signature_shift
 from badpo_paper.suites import MODELS, Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"

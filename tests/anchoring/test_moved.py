@@ -14,7 +14,7 @@ from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap
 from badpo.anchoring.rates import Behavior, answer_rates, moved
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
-from badpo.readouts.kl import kl_per_token
+from badpo.readouts.sampled import kl_per_token
 from badpo.theory.summaries import cluster_mean
 
 PROMPTS = ["one?", "two?", "three?", "four?"]

@@ -21,7 +21,7 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table
 from badpo.importers.convert import FORMATS, import_file, import_votes
 from badpo.importers.export import Export, personal_fields
-from badpo_paper.corpora.files import read_scored_pairs
+from badpo_paper.datasets import read_scored_pairs
 from tests.fuzz.inputs import changed_json
 from tests.fuzz.running import Target, attack
 

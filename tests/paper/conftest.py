@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer
-from badpo_paper import datasets, demo, schedule, settings
+from badpo_paper import datasets, reproduce, schedule, settings
 
 # What `build_start` is called with here.
 SMALL_MODEL = {"hidden_size": 32, "n_layers": 1, "n_heads": 2, "intermediate_size": 64}
@@ -25,7 +25,7 @@ SMALL_KEYS = {
 
 
 @contextmanager
-def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
+def small_demo(arms=reproduce.ARMS_SHOWN, temperature=0.7, **changes):
     """`run_demo` on 120 pairs with a tiny model and eight steps; changes are keys of its recipe."""
     sizes = {"keys": {"demo": {**SMALL_KEYS, **changes}}, "shapes": {"demo": SMALL_START}}
     decoding = settings.Decoding(max_new_tokens=12, temperature=temperature)
@@ -33,8 +33,8 @@ def small_demo(arms=demo.ARMS_SHOWN, temperature=0.7, **changes):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(datasets, "N_DEMO_PAIRS", 120)
         patch.setattr(datasets, "N_DEMO_PROMPTS", 8)
-        patch.setattr(demo, "SCALES", {"demo": scale})
-        patch.setattr(demo, "ARMS_SHOWN", arms)
+        patch.setattr(reproduce, "SCALES", {"demo": scale})
+        patch.setattr(reproduce, "ARMS_SHOWN", arms)
         schedule._STAGES.clear()
         yield
     schedule._STAGES.clear()

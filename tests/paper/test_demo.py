@@ -14,7 +14,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.trainer import BADPOTrainer
 from badpo_paper.datasets import bundled_signed
-from badpo_paper.demo import ARMS_SHOWN, run_demo, summarize
+from badpo_paper.reproduce import ARMS_SHOWN, run_demo, summarize
 from badpo_paper.schedule import silent
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL, count_training, small_demo

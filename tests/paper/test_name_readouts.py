@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES
-from badpo_paper import name_readouts
+from badpo_paper import run_readouts
 from badpo_paper.corpora import bundled
 from badpo_paper.run_readouts import theta_agreement
 
@@ -22,11 +22,11 @@ def test_counts_are_the_tokenizers_own():
     def characters(texts, add_special_tokens):
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 
-    found = name_readouts.token_balance(characters, {"x": ["A", "Bo", "Boo"], "y": ["Do"]})
+    found = run_readouts.token_balance(characters, {"x": ["A", "Bo", "Boo"], "y": ["Do"]})
     shares = {"one_token_share": pytest.approx(1 / 3), "largest_first_share": pytest.approx(2 / 3)}
     assert found["x"] == {"n_names": 3, "mean_tokens": 2.0, "first_tokens": 2} | shares
     assert found["y"]["one_token_share"] == 0.0
-    every = name_readouts.token_balance(characters)
+    every = run_readouts.token_balance(characters)
     assert list(every) == list(CELLS) and sum(cell["n_names"] for cell in every.values()) == 89
 
 
@@ -35,7 +35,7 @@ def test_counts_are_the_tokenizers_own():
 
 def test_shares_are_of_all_answers():
     texts = ["Hi.\n\n\u2014 Emily Clark", "Hi.\n\n\u2014 Emily Moore", "Hi.\n\n\u2014 Zoe Moore", "Hi."]
-    shares = name_readouts.signature_shares(texts)
+    shares = run_readouts.signature_shares(texts)
     assert tuple(shares) == FIRST_NAMES and shares["Emily"] == 0.5 == sum(shares.values())
 
 
@@ -45,30 +45,30 @@ def test_the_null_is_that_of_all_labels():
     arm, reference = rng.dirichlet(np.ones(12)), rng.dirichlet(np.ones(12))
     carries = np.array([1] * 5 + [0] * 7)
     shifts = np.array([(arm - reference)[list(chosen)].sum() for chosen in combinations(range(12), 5)])
-    found = name_readouts.signature_shift(arm, reference, carries, n=20_000)
+    found = run_readouts.signature_shift(arm, reference, carries, n=20_000)
     assert found["shift"] == pytest.approx((arm - reference)[:5].sum())
     assert found["sd"] == pytest.approx(shifts.std(), rel=0.03)
     assert found["p_greater"] == pytest.approx((shifts >= found["shift"] - 1e-12).mean(), abs=0.02)
     assert found["low"] == pytest.approx(np.quantile(shifts, 0.025), abs=0.02)
     # the same each time, and at another seed others
-    assert found == name_readouts.signature_shift(arm, reference, carries, n=20_000)
-    assert found != name_readouts.signature_shift(arm, reference, carries, n=20_000, seed=5)
+    assert found == run_readouts.signature_shift(arm, reference, carries, n=20_000)
+    assert found != run_readouts.signature_shift(arm, reference, carries, n=20_000, seed=5)
 
 
 def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
     """An arm that signs nearly everything with three Black-coded names, from an even reference; and one with all."""
     arm, even = np.full(89, 0.13 / 86), np.full(89, 1 / 89)
     arm[[FIRST_NAMES.index(name) for name in ("Latisha", "Latonya", "Latoya")]] = 0.29
-    found = name_readouts.signature_shift(arm, even, BLACK)
+    found = run_readouts.signature_shift(arm, even, BLACK)
     assert found["shift"] > 0.4 and found["p_greater"] > 0.05
     assert found["top_share"] == pytest.approx(0.87) and found["shift_without_top"] < -0.3
     # a random set of 43 of 89 names gains 43/89 of nothing: the masses both add up to 1
     assert abs(found["low"] + found["high"]) < 0.15
     arm = np.random.default_rng(0).dirichlet(np.where(BLACK == 1, 90.0, 10.0))
-    found = name_readouts.signature_shift(arm, even, BLACK)
+    found = run_readouts.signature_shift(arm, even, BLACK)
     assert found["shift"] > 0.3 > 3 * found["high"] and found["p_greater"] == pytest.approx(1 / 1001)
     assert found["shift_without_top"] > 0.3
-    assert name_readouts.signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
+    assert run_readouts.signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
 
 
 # -- choices ---------------------------------------------------------------------------------------------------
@@ -76,8 +76,8 @@ def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
 
 def test_a_policy_that_always_takes_the_woman():
     """Of two alike it takes the first."""
-    women = [max((c.first, c.second), key=lambda name: name_readouts.VECTORS[name][0]) for c in CHOICES]
-    found = name_readouts.recommendations(CHOICES, [f"I would take {name}." for name in women])
+    women = [max((c.first, c.second), key=lambda name: run_readouts.VECTORS[name][0]) for c in CHOICES]
+    found = run_readouts.recommendations(CHOICES, [f"I would take {name}." for name in women])
     assert found["readable"] == 1.0 == found["attributes"]["woman"]["share"]
     assert found["attributes"]["woman"]["n"] < found["n"]
     assert 0.2 < found["attributes"]["black"]["share"] < 0.8
@@ -89,10 +89,10 @@ def test_a_policy_that_always_takes_the_woman():
 
 
 def test_a_policy_that_always_takes_the_first_favors_no_attribute_and_one_that_names_nobody_has_no_share():
-    found = name_readouts.recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
+    found = run_readouts.recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
     assert found["first"]["share"] == 1.0
     assert all(cell["low"] < 0.5 < cell["high"] for cell in found["attributes"].values())
-    nobody = name_readouts.recommendations(CHOICES, ["It depends."] * len(CHOICES))
+    nobody = run_readouts.recommendations(CHOICES, ["It depends."] * len(CHOICES))
     assert nobody["readable"] == 0.0
     assert nobody["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
 
@@ -106,7 +106,7 @@ def test_whose_name_stands_in_an_answer():
         "I choose Jamal.": "Jamal",
     }
     choice = bundled.ChoicePrompt("?", "Emily", "Jamal")
-    assert {answer: name_readouts.recommended(choice, answer) for answer in answers} == answers
+    assert {answer: run_readouts.recommended(choice, answer) for answer in answers} == answers
 
 
 # -- theta -----------------------------------------------------------------------------------------------------

@@ -30,9 +30,9 @@ from badpo_paper.arms import ARMS
 from badpo_paper.corpora import ultrafeedback
 from badpo_paper.corpora.multipref import HELD_OUT
 from badpo_paper.datasets import public_fresh, public_signed, public_style, public_votes
-from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
+from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import plan, silent
 from badpo_paper.settings import PAPER, SCALES, build_tokenizer
 from badpo_paper.suites import SUITES, Condition, Corpus

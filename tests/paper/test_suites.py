@@ -10,9 +10,9 @@ from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
 from badpo_paper.arms import ARMS
-from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.patterns import PATTERNS
 from badpo_paper.reproduce import asked_for, read_suite
+from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Offset, Panel, Row, Suite

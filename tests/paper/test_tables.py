@@ -13,8 +13,8 @@ import pytest
 from badpo.auditing.pool import pool_attributes
 from badpo.data.files import write_json
 from badpo.theory.summaries import t_interval
-from badpo_paper.name_readouts import FIRST_NAMES
 from badpo_paper.reproduce import found_runs, read_suite, suite_html
+from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import FORMATS, Found, panel_table, table_of, to_frame, to_json, written_table
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small

@@ -8,8 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from badpo.readouts.kl import kl_per_token
-from badpo.readouts.sampled import attribute_values, mean_tokens, sampled_rates, style_rates
+from badpo.readouts.sampled import (
+    attribute_values,
+    kl_per_token,
+    mean_tokens,
+    sampled_rates,
+    style_rates,
+)
 from badpo.theory.summaries import cluster_mean, length_matched_mean, wilson_interval
 
 NAMES, INDICATOR = ["Emily", "Theo", "Tia", "Brad"], [[1, 0], [0, 1], [1, 1], [0, 0]]

@@ -16,8 +16,16 @@ from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.auditing.worth import telling_pairs
 from badpo.data.judgments import Judgments
-from badpo.results.audit_page import audit_html, audit_table, class_figure, shareable
-from badpo.results.audit_people import FEWEST_DRAWN, MOST_ROWS, caterpillar_figure, people_html
+from badpo.results.audit_page import (
+    FEWEST_DRAWN,
+    MOST_ROWS,
+    audit_html,
+    audit_table,
+    caterpillar_figure,
+    class_figure,
+    people_html,
+    shareable,
+)
 from badpo.results.words import decimal
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program

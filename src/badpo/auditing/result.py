@@ -95,7 +95,7 @@ class AuditResult:
 
     def people_to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the page about single annotators: personal data, for its owner alone."""
-        from badpo.results.audit_people import people_html
+        from badpo.results.audit_page import people_html
 
         with appearing(path, private=True) as temporary:
             temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")

@@ -31,8 +31,7 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
-from badpo.readouts.kl import divergence
-from badpo.readouts.sampled import attribute_values, mean_tokens, rate_figures
+from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, rate_figures
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.training.encoding import encode_prompts

@@ -13,7 +13,7 @@ from badpo.data.attributes import Markdown
 from badpo.readouts import names
 from badpo.readouts.names import SIGNING_INSTRUCTION
 from badpo_paper.corpora import bundled
-from badpo_paper.name_readouts import VECTORS
+from badpo_paper.run_readouts import VECTORS
 
 # Changes when a phrase of a topic, a situation or a question form changes: then every figure of the demo does too.
 SIGNING_DIGEST = "92aba519bd60ed68"

@@ -12,9 +12,9 @@ import pytest
 from badpo.data.problems import ConfigError, DataError
 from badpo.readouts.names import strip_signature
 from badpo_paper.corpora import bundled, signed, ultrafeedback
-from badpo_paper.corpora.files import write_signed_corpus
 from badpo_paper.corpora.published import compared
 from badpo_paper.corpora.signed import draw_plan
+from badpo_paper.datasets import write_signed_corpus
 
 
 @pytest.fixture(scope="module")
