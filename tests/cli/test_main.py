@@ -14,7 +14,8 @@ from unittest import mock
 import pytest
 
 import badpo
-from badpo.cli.options import parsed_attribute, terminal_progress
+from badpo.cli.options import terminal_progress
+from badpo.data.attributes import parsed_attribute
 from badpo.data.problems import ConfigError, DataError, Problem
 from tests.public_face import commands
 from tests.public_face import invoke as run

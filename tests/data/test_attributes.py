@@ -21,7 +21,9 @@ from badpo.data.attributes import (
     Position,
     PythonFunction,
     SignatureName,
+    WordList,
     add_attributes,
+    as_attributes,
     attribute_from_config,
     describe_attributes,
     plain_text,
@@ -50,6 +52,33 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
         assert row["what"].strip() and "`" not in row["what"] and row["example"].startswith(row["type"])
     assert {constructor.__name__ for constructor in ATTRIBUTES.values()} <= set(door.__all__)
     assert all(getattr(door, name) is not None for name in door.__all__)
+
+
+@pytest.mark.parametrize(
+    ("declared", "known"),
+    [
+        ("length", ["length 1.5"]),
+        (Length(2), ["length 2.0"]),
+        ({"type": "length", "ratio": 3}, ["length 3.0"]),
+        (
+            ("length:ratio=2", Length(name="again"), "length:name=x"),
+            ["length 2.0", "again 1.5", "x 1.5"],
+        ),
+        (Length, "Length is no attribute; write Length(ratio=1.5)"),
+        ([WordList], "write WordList(name='thanks', words=['thank you', 'thanks'])"),
+        (str.strip, 'strip is no attribute; write PythonFunction("name", function)'),
+        (["length", 2.5], '2.5 is no attribute; write "length:ratio=1.5" or Length(ratio=1.5)'),
+        ("length:2", 'attribute "length:2": "2" is not KEY=VALUE; write it as in "length:ratio=1.5"'),
+    ],
+)
+def test_attributes_are_declared_in_words_or_as_objects_one_or_several(declared, known):
+    if isinstance(known, list):
+        found = as_attributes(declared)
+        assert [f"{one.name} {one.config['ratio']}" for one in found] == known
+        return
+    with pytest.raises(ConfigError) as error:
+        Judgments.read(VOTES, attributes=declared)
+    assert known in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ import yaml
 from hypothesis import strategies as st
 
 from badpo.anchoring.source import read_prompts
-from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position, attribute_from_config
+from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
 from badpo.cli.anchor import parsed_targets, word_pairs
-from badpo.cli.options import parsed_attribute, parsed_flags, parsed_sweep, parted
-from badpo.data.attributes import BUILT_IN
+from badpo.cli.options import parsed_flags, parsed_sweep, parted
+from badpo.data.attributes import BUILT_IN, as_attributes
 from badpo.data.checks import check
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, is_unicode
@@ -125,7 +125,7 @@ def _command_line(words: list[str]) -> None:
         lambda: parted(words, "--column", "annotator=worker_id"),
         lambda: parsed_targets(words),
         lambda: word_pairs(words),
-        *(partial(attribute_from_config, parsed_attribute(word)) for word in words if "=" in word),
+        *(partial(as_attributes, word) for word in words if "=" in word),
         *(partial(read, word) for read in (parsed_seeds, parsed_sweep, parse_value) for word in words),
     ]
     for read in given:

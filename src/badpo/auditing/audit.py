@@ -35,7 +35,7 @@ from badpo.auditing.pool import (
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, times_of, to_reread
-from badpo.data.attributes import Attribute, Length, Markdown, Position
+from badpo.data.attributes import Attributes, Length, Markdown, Position, as_attributes
 from badpo.data.checks import check, estimable
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
@@ -51,7 +51,7 @@ HALF_WIDTHS = (0.5, 0.25)
 
 def audit(
     data: Any,
-    attributes: Sequence[Attribute] = (),
+    attributes: Attributes = (),
     *,
     quality: str | None = None,
     anchors: Sequence[str] = (),
@@ -70,7 +70,7 @@ def audit(
     Parameters
     ----------
     data : Judgments, or anything that `Judgments.read` takes, with its options as ``reading``
-    attributes : sequence of Attribute
+    attributes : Attribute, or text such as "length:ratio=1.5", or several
         Without any, those of Judgments; else length, Markdown and, where it is known, the side shown first. One on
         which the sides never differ is left out, with a warning, while another is left.
     quality : None, "conditional", "random" or "fixed:COLUMN"
@@ -133,12 +133,13 @@ def audit(
 
 def _read(
     data: Any,
-    attributes: Sequence[Attribute],
+    attributes: Attributes,
     models: Sequence[str],
     time: str | None,
     reading: Json,
 ) -> tuple[Judgments, pd.Series | None, list[Problem]]:
     """The judgments, when each vote was cast, and what is odd; an error where something is wrong."""
+    attributes = as_attributes(attributes)
     if not isinstance(data, Judgments):
         kept = {"keep": [*reading.get("keep", ()), time]} if time else {}
         data = Judgments.read(data, attributes=attributes, **reading | kept)

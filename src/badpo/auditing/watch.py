@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from badpo.data.attributes import Attribute
+from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
@@ -296,7 +296,7 @@ class WatchResult:
 
 def watch(
     data: Any,
-    attributes: Sequence[Attribute],
+    attributes: Attributes,
     state: str | os.PathLike[str],
     *,
     votes_per_comparison: int | None = None,
@@ -309,7 +309,7 @@ def watch(
     ----------
     data : anything that `Judgments.read` takes
         All votes so far, or those since the last look.
-    attributes : sequence of Attribute
+    attributes : Attribute, or text such as "length:ratio=1.5", or several
         The same in every call.
     state : path
         Where the monitor's state is kept between calls; made when it is not there.
@@ -332,7 +332,8 @@ def watch(
     ConfigError
         An option that makes no sense, a file that is no state, or a state of other attributes.
     """
-    if not attributes:
+    declared = as_attributes(attributes)
+    if not declared:
         raise ConfigError("watch needs an attribute to look at, as in --attribute length or [Length()]")
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
@@ -340,7 +341,7 @@ def watch(
         )
     # with the state held before the table is read, whoever is forgotten meanwhile is in neither
     with locked(state, wait=True):
-        judgments = Judgments.read(data, attributes=attributes, **reading)
+        judgments = Judgments.read(data, attributes=declared, **reading)
         if not judgments.has_identities:
             what, remedy = (
                 "the table has no annotator column",

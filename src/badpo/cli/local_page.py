@@ -28,7 +28,6 @@ from badpo.cli.options import (
     DataArgument,
     announce,
     complain,
-    declared,
     flags_of,
     reading_a_table,
     reporting_errors,
@@ -176,7 +175,9 @@ class Opened:
         """The judgments with the attributes that are ticked; of those only what changed is measured."""
         import numpy as np
 
-        votes, attributes = self.votes(asked), declared(self.attributes(asked))
+        from badpo.data.attributes import as_attributes
+
+        votes, attributes = self.votes(asked), as_attributes(self.attributes(asked))
         for one in attributes:
             known = self._measured.get(one.name)
             if known is None or known.attributes[0].config != one.config:
@@ -185,7 +186,7 @@ class Opened:
         delta, missing = (
             np.hstack([vars(part)[name] for part in parts]) for name in ("delta", "missing")
         )
-        return replace(votes, attributes=tuple(attributes), delta=delta, missing=missing)
+        return replace(votes, attributes=attributes, delta=delta, missing=missing)
 
     def command(self, asked: Asked) -> str:
         """The audit of this table with these choices, to be pasted."""

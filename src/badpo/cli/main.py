@@ -40,9 +40,7 @@ from badpo.cli.options import (
     as_text,
     as_told_all,
     complain,
-    declared,
     is_first_process,
-    parsed_attribute,
     parsed_flags,
     parsed_sweep,
     reading_a_table,
@@ -171,7 +169,7 @@ def check(
     from badpo.data.checks import check as check_judgments
     from badpo.data.judgments import Judgments
 
-    judgments = Judgments.read(data, attributes=declared(attribute), **reading)
+    judgments = Judgments.read(data, attributes=attribute or (), **reading)
     problems = list(check_judgments(judgments))
     if model is not None:
         from badpo.training.encoding import model_problems
@@ -221,6 +219,7 @@ def attributes_test(
     reading: dict,
 ) -> None:
     """What an attribute finds in your data: how often the two sides differ, who wins then, and examples."""
+    from badpo.data.attributes import parsed_attribute
     from badpo.data.checks import attribute_trials
     from badpo.data.judgments import Judgments
 
@@ -260,6 +259,7 @@ def train(
 
     --compare trains DPO beside the run, --compare OBJECTIVE... other baselines.
     """
+    from badpo.data.attributes import parsed_attribute
     from badpo.training.recipe import read_recipe
 
     overrides = parsed_flags(ctx.args)

@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,36 +40,14 @@ def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple
     return [(left, right) for left, _, right in parts]
 
 
-def parsed_attribute(text: str) -> Json:
-    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
-    kind, _, parameters = text.partition(":")
-    config: Json = {"type": kind}
-    for part in parameters.split(",") if parameters else []:
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ConfigError(
-                f'--attribute {text}: "{part}" is not KEY=VALUE; write it as in length:ratio=1.5'
-            )
-        config[name] = _alone([_parameter(item) for item in value.split(";")])
-    return config
-
-
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
     """A parameter and the values that it is to take, from KEY=V1,V2; None for None."""
     if text is None:
         return None
+    from badpo.data.attributes import parameter
+
     ((name, values),) = parted([text], "--sweep", "ratio=1.25,1.5,2")
-    return name, [_parameter(value) for value in values.split(",")]
-
-
-def _parameter(text: str) -> Any:
-    """A number, true or false, or the text itself: words such as no and on stay words."""
-    if text in ("true", "false"):
-        return text == "true"
-    for number in (int, float):
-        with suppress(ValueError):
-            return number(text)
-    return text
+    return name, [parameter(value) for value in values.split(",")]
 
 
 # the user's word for a side, with any sign in it
@@ -138,13 +116,6 @@ def reading_a_table(command: Callable) -> Callable:
     ]
     vars(wrapped)["__signature__"] = own.replace(parameters=parameters)
     return wrapped
-
-
-def declared(attribute: Sequence[str] | None) -> list:
-    """The attributes of every --attribute."""
-    from badpo.data.attributes import attribute_from_config
-
-    return [attribute_from_config(parsed_attribute(text)) for text in attribute or ()]
 
 
 # -- options -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ from badpo.cli.options import (
     as_lines,
     as_told,
     complain,
-    declared,
     named,
     reading_a_table,
     reporting_errors,
@@ -93,7 +92,7 @@ def audit(
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
         keep = [time] if time else []
-        judgments = Judgments.read(data, attributes=declared(attribute), keep=keep, **reading)
+        judgments = Judgments.read(data, attributes=attribute or (), keep=keep, **reading)
         for problem in judgments.findings:
             if problem.code in _ABOUT_READING and not as_json:
                 complain(as_told(problem))
@@ -156,7 +155,7 @@ def watch(
 
     found = watch_votes(
         data,
-        declared(attribute),
+        attribute or (),
         state,
         votes_per_comparison=votes_per_comparison,
         alpha=alpha,

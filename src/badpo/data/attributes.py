@@ -20,6 +20,7 @@ import math
 import re
 import runpy
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import entry_points
@@ -72,6 +73,10 @@ class Attribute:
     def is_position(self) -> bool:
         """Whether the side shown first is what is measured, which a vote may not tell."""
         return self.config.get("type") == "position"
+
+
+# what is taken wherever attributes are declared
+Attributes = Attribute | str | Mapping[str, Any] | Iterable[Attribute | str | Mapping[str, Any]]
 
 
 def plain_text(response: Text) -> str:
@@ -553,6 +558,64 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
     if kind not in BUILT_IN:
         attribute = replace(attribute, config={"type": kind, "name": attribute.name, **parameters})
     return attribute
+
+
+def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
+    """Attributes as people declare them: one or several, as `Attribute` or in the words of the command line.
+
+    Raises
+    ------
+    ConfigError
+        What is no attribute, or a word that names none.
+
+    Examples
+    --------
+    >>> [one.name for one in as_attributes(["length:ratio=2", Markdown()])]
+    ['length', 'markdown']
+    """
+    if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
+        declared = [declared]
+    return tuple(map(_as_attribute, declared))
+
+
+def _as_attribute(declared: Any) -> Attribute:
+    if isinstance(declared, Attribute):
+        return declared
+    if isinstance(declared, str):
+        return attribute_from_config(parsed_attribute(declared))
+    if isinstance(declared, Mapping):
+        return attribute_from_config(declared)
+    right, called = '"length:ratio=1.5" or Length(ratio=1.5)', getattr(declared, "__name__", "")
+    if callable(declared):
+        kinds = [kind for kind, make in ATTRIBUTES.items() if make is declared]
+        example = BUILT_IN[kinds[0]].example if kinds and kinds[0] in BUILT_IN else {}
+        given = ", ".join(f"{key}={value!r}" for key, value in example.items())
+        right = f"{called}({given})" if kinds else 'PythonFunction("name", function)'
+    raise ConfigError(f"attributes: {called or repr(declared)} is no attribute; write {right}")
+
+
+def parsed_attribute(text: str) -> dict[str, Any]:
+    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
+    kind, _, parameters = text.partition(":")
+    config: dict[str, Any] = {"type": kind}
+    for part in parameters.split(",") if parameters else []:
+        name, equals, value = part.partition("=")
+        if not equals:
+            what = f'"{part}" is not KEY=VALUE; write it as in "length:ratio=1.5"'
+            raise ConfigError(f'attribute "{text}": {what}')
+        several = [*map(parameter, value.split(";"))]
+        config[name] = several if len(several) > 1 else several[0]
+    return config
+
+
+def parameter(text: str) -> Any:
+    """A number, true or false, or the text itself: words such as no and on stay words."""
+    if text in ("true", "false"):
+        return text == "true"
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    return text
 
 
 def _maker(kind: Any) -> Callable[..., Attribute]:

@@ -21,7 +21,7 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from badpo.data.attributes import Attribute
+from badpo.data.attributes import Attribute, Attributes, as_attributes
 from badpo.data.cells import Objects, text_key
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem
@@ -95,7 +95,7 @@ class Judgments:
         source: Any,
         *,
         columns: Mapping[str, str | None] | None = None,
-        attributes: Sequence[Attribute] = (),
+        attributes: Attributes = (),
         annotators_missing: str = "error",
         repeated: str = "all",
         winners: Mapping[str, str] | None = None,
@@ -114,7 +114,7 @@ class Judgments:
         columns : mapping
             Our column name -> the table's; None as a value leaves a column unused. Columns whose names say what they
             are need not be named; a finding says which were recognised.
-        attributes : sequence of Attribute
+        attributes : Attribute, or text such as "length:ratio=1.5", or several
         annotators_missing : "error" or "drop"
             What happens to rows without an annotator where others have one.
         repeated : "all" or "last"
@@ -142,7 +142,8 @@ class Judgments:
         ConfigError
             A choice that is not there.
         """
-        pairs = [attribute.columns for attribute in attributes if attribute.columns is not None]
+        declared = as_attributes(attributes)
+        pairs = [attribute.columns for attribute in declared if attribute.columns is not None]
         choices = {
             "annotators_missing": annotators_missing,
             "repeated": repeated,
@@ -152,9 +153,9 @@ class Judgments:
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
         none = np.empty(0, dtype=bool)
         bare = cls(**read, attributes=(), delta=np.empty(0), missing=none, source=name)
-        return bare.with_attributes(attributes)
+        return bare.with_attributes(declared)
 
-    def with_attributes(self, attributes: Sequence[Attribute]) -> Judgments:
+    def with_attributes(self, attributes: Attributes) -> Judgments:
         """The same votes with these attributes instead of the present ones.
 
         Raises
@@ -164,6 +165,7 @@ class Judgments:
         DataError
             When an attribute cannot be measured.
         """
+        attributes = as_attributes(attributes)
         names = [attribute.name for attribute in attributes]
         for name in names:
             if names.count(name) > 1:
@@ -184,7 +186,7 @@ class Judgments:
             raise DataError(problems)
         missing = np.isnan(delta)
         delta[missing] = 0.0
-        return dataclasses.replace(self, attributes=tuple(attributes), delta=delta, missing=missing)
+        return dataclasses.replace(self, attributes=attributes, delta=delta, missing=missing)
 
     def split(self, held_out: float = 0.1, seed: int = 0) -> tuple[Judgments, Judgments]:
         """Split by prompt into training and held-out judgments, by the paper's rule.
