@@ -25,7 +25,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TELLING := while sleep 25 >/dev/null 2>&1; do echo "still installing packages"; done & told=$$!; trap 'kill $$told' EXIT;
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check docs format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -41,7 +41,8 @@ help:
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
 	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
-	@echo "make check       formatting, lint and types; make format repairs what can be repaired"
+	@echo "make check       formatting, lint, types and the site; make format repairs what can be repaired"
+	@echo "make docs        the site with its tutorials run, in build/docs (minutes the first time)"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
 
 demo: $(STAMP)
@@ -104,6 +105,11 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(MAKE) docs
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -W --keep-going -n -d build/doctrees docs build/docs
+	@echo "open build/docs/index.html"
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -130,4 +136,8 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	"$$python" -m venv $(VENV)
 	@$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(TELLING) $(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
 	@$(TELLING) $(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis scikit-learn statsmodels)
+	@touch $@
+
+$(VENV)/.docs: $(STAMP)
+	@$(TELLING) $(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".[docs]"
 	@touch $@

@@ -17,9 +17,12 @@ from tests.public_face import commands, invoke
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
-BY_HAND = [page for page in PAGES if page == README or page.parent == (ROOT / "docs")]
+WRITTEN = {"results", "options.md"}  # by a program
+BY_HAND = [
+    p for p in PAGES if p == README or (ROOT / "docs" in p.parents and not WRITTEN & set(p.parts))
+]
 CHEAP = ("check", "attributes", "audit", "watch", "import")
-LIMITS = {"README lines": 150, "by hand": 15_000, "generated": 12_000}
+LIMITS = {"README lines": 150, "by hand": 23_000, "generated": 12_000}
 
 
 def names(path: Path) -> str:

@@ -1,0 +1,123 @@
+"""How the site is built: `make docs`. Nothing is loaded from a network, while it is built or while it is read."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import typer
+from docutils import nodes
+from latex2mathml.converter import convert
+
+from badpo import __version__
+from badpo.cli.main import app as badpo
+
+DOCS = Path(__file__).parent
+OPTIONS = DOCS / "reference" / "options.md"
+
+project, author, copyright = "badpo", "the authors of badpo", "the authors of badpo"
+version = release = __version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "conf.py"]
+
+html_theme = "furo"
+html_title = f"badpo {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = html_show_sphinx = False
+
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+html_math_renderer = "mathml"
+# kinds in docstrings are words for people ("array of shape (n,)"), not names of classes
+nitpick_ignore_regex = [("py:.*", ".*")]
+suppress_warnings = ["ref.python"]
+
+# names of parameters stand in the signature, kinds in the docstring
+autodoc_typehints = "none"
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring, napoleon_google_docstring = True, False
+napoleon_use_param = napoleon_use_rtype = False
+napoleon_use_ivar = True
+default_role = "code"
+python_display_short_literal_types = True
+
+# a tutorial is run again where its code has changed; a program that fails ends the build
+nb_execution_mode = "cache"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+os.environ |= {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+
+
+def commands(group, words: str = "badpo") -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    """Every command below a group, by the words that are typed."""
+    for word in group.list_commands(None):
+        command = group.get_command(None, word)
+        if hasattr(command, "list_commands"):
+            yield from commands(command, f"{words} {word}")
+        else:
+            yield f"{words} {word}", command
+
+
+def options_page() -> str:
+    """A heading for each command, with its options as the command itself explains them."""
+    lines = [
+        "# Every option",
+        "",
+        "What `badpo COMMAND --help` says; [the command line](../cli.md) explains it.",
+    ]
+    for words, command in sorted(commands(typer.main.get_command(badpo))):
+        lines += ["", f"## {words}", "", *paragraphs(command.help), "", "| option | |", "|--|--|"]
+        for one in command.params:
+            names = (
+                ", ".join(f"`{name}`" for name in one.opts)
+                if one.opts[0][0] == "-"
+                else f"`{one.metavar}`"
+            )
+            lines.append(f"| {names} | {cell(getattr(one, 'help', None))} |")
+    return "\n".join(lines) + "\n"
+
+
+def paragraphs(text: str) -> list[str]:
+    """A docstring's text without its first indentation."""
+    return re.sub(r"(?m)^[ \t]+", "", text).splitlines()
+
+
+def cell(text: str | None) -> str:
+    """A help text as the cell of a table."""
+    return re.sub(r"([|<*_])", r"\\\1", " ".join((text or "").split()))
+
+
+def write_options(_app) -> None:
+    """Write the page of options where what it says has changed."""
+    if not OPTIONS.exists() or OPTIONS.read_text() != options_page():
+        OPTIONS.write_text(options_page())
+
+
+def outside(_app, _name: str, source: list[str]) -> None:
+    """Links to the pages beside the folder lead to their copies on the site."""
+    for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG"):
+        source[0] = re.sub(rf"\]\((\.\./)+{page}\.md", f"](/project/{page.lower()}.md", source[0])
+
+
+def math_visitor(display: str):
+    """What writes a formula as MathML, which browsers draw by themselves."""
+
+    def visit(translator, node):
+        translator.body.append(convert(node.astext(), display=display))
+        raise nodes.SkipNode
+
+    return visit
+
+
+def setup(app) -> None:
+    """What Sphinx asks for."""
+    visit_inline, visit_block = math_visitor("inline"), math_visitor("block")
+    app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
+    app.connect("builder-inited", write_options)
+    app.connect("source-read", outside)
