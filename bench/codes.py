@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,114 +13,78 @@ from badpo.data.problems import SEVERITIES
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "results" / "codes.md"
-_CODE = re.compile(r"[EWN]\d{3}")
-_HEAD = """# Codes
+CODE = r"[EWN]\d{3}"
+HEAD = """# Codes
 
 What messages say of each code, and what to do; … stands for names and numbers of your table. `make codes` writes
 this page.
 """
-# Where the remedy stands, counted from the code; what is wrong is the first text after the code.
-_REMEDIES = {"Problem": 3, "rows": 4, "note": 2, "refusal": 2}
 
 
-Known = dict[str, list[tuple[int, str]]]  # what a name stands for, from which line on
-Found = defaultdict[str, list[tuple[str, str]]]  # what is wrong and what to do, by code
-
-
-def known_in(tree: ast.AST) -> Known:
-    """The texts that names are given."""
-    known = defaultdict(list)
-    for node in ast.walk(tree):
-        for target in node.targets if isinstance(node, ast.Assign) else ():
-            are_several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-            names, values = (target.elts, node.value.elts) if are_several else ([target], [node.value])
-            for name, value in zip(names, values, strict=False):
-                if isinstance(name, ast.Name):
-                    known[name.id].append((node.lineno, said(value, known)))
-    return {name: sorted(told) for name, told in known.items()}
-
-
-def said(node: Any, known: Known) -> str:
+def said(node: Any, known: dict[str, str]) -> str:
     """The text that an expression gives, with … for what is known only when it runs; "" where it is no text."""
     match node:
         case ast.Constant(value=str(text)):
             return re.sub(r"{[^}]*}", "…", text)
         case ast.JoinedStr(values=parts):
             return "".join(said(part, known) or "…" for part in parts)
-        case ast.FormattedValue(value=ast.Name() as name):
-            return said(name, known)
-        case ast.Name(id=name, lineno=line):
-            return next((text for at, text in reversed(known.get(name, [])) if at <= line), "")
+        case ast.Name(id=name) | ast.FormattedValue(value=ast.Name(id=name)):
+            return known.get(name, "")
         case ast.IfExp(body=part) | ast.BinOp(left=part):
             return said(part, known)
     return ""
 
 
-def add_told(tree: ast.AST, known: Known, found: Found) -> None:
-    """Add what stands beside each code: in a call, a tuple, a table of codes, or a text that begins with one."""
-    for node in ast.walk(tree):
-        parts: list[ast.expr] = []
-        name = ""
+def messages(tree: ast.AST) -> Iterator[tuple[str, list[str]]]:
+    """Each code of a file, and the texts behind it in a call, a tuple or a dict, or in a text that begins with it."""
+    known = constants = dict[str, str]()
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.expr | ast.stmt)]
+    for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset)):
+        rows: list[list[Any]] = []
         match node:
-            case ast.Call(
-                args=[*parts], func=ast.Name(id=name) | ast.Attribute(attr=name), keywords=more
-            ):
-                told = {each.arg: said(each.value, known) for each in more}
-                if _CODE.fullmatch(told.get("code", "")):
-                    found[told["code"]].append((told.get("what", ""), ""))
-            case ast.Tuple(elts=[*parts]):
-                pass
+            case ast.FunctionDef():
+                known = dict(constants)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+                known |= {ast.unparse(n): said(v, known) for n, v in zip(names, values, strict=False)}
+            case ast.Assign(targets=[name], value=value):
+                known[ast.unparse(name)] = said(value, known)
+            case ast.Call(func=called, args=args, keywords=more):
+                # the third argument of a problem is its place
+                row = [*args[:2], *args[2 + (ast.unparse(called) == "Problem") :]]
+                if ast.unparse(called) == "found.ids":
+                    row.insert(2, ast.Constant(f"no {said(row[0], known) or '…'}"))
+                rows = [row + [each.value for each in more]]
+            case ast.Tuple(elts=row):
+                rows = [row]
             case ast.Dict(keys=keys, values=values):
                 for key, value in zip(keys, values, strict=True):
-                    if isinstance(value, ast.Tuple) and _CODE.fullmatch(said(key, known)):
-                        found[said(key, known)].append(tuple(said(part, known) for part in value.elts))
-                    elif _CODE.fullmatch(said(value, {})):
-                        found[said(value, {})].append((f"… of … left out: {said(key, {})} (…)", ""))
+                    left_out = [value, ast.Constant(f"… of … left out: {said(key, known)} (…)")]
+                    rows += [[key, *value.elts] if isinstance(value, ast.Tuple) else left_out]
             case ast.Constant() | ast.JoinedStr():
                 code, _, text = said(node, known).partition(" ")
-                if _CODE.fullmatch(code):
-                    found[code] += [(*text.partition("\n")[::2],)] * (" " in text)
-        coded = [
-            (i, said(each, {}))
-            for i, part in enumerate(parts)
-            for each in ([part.body, part.orelse] if isinstance(part, ast.IfExp) else [part])
-        ]
-        for i, code in coded:
-            if not _CODE.fullmatch(code) or (not name and found[code]):
-                continue
-            after = [said(each, known) for each in parts[i + 1 :]]
-            if name == "ids":
-                found[code].append((f"no {said(parts[i - 1], known) or '…'}", [*after, ""][0]))
-            else:
-                what = [*(text for text in after if " " in text), "", ""]
-                at = _REMEDIES.get(name)
-                remedy = what[1] if at is None else [*after, *[""] * at][at - 1]
-                found[code].append((what[0], remedy))
+                if re.fullmatch(CODE, code) and text:
+                    yield code, text.split("\n")
+        for row in rows:
+            for i, part in enumerate(row):
+                codes = ast.unparse(part) if isinstance(part, ast.Constant | ast.IfExp) else ""
+                texts = [text for each in row[i + 1 :] if " " in (text := said(each, known))]
+                yield from ((code, texts) for code in re.findall(f"'({CODE})'", codes))
 
 
 def page() -> str:
     """The page: a heading for each code, which is its anchor, and what messages say."""
-    found: Found = defaultdict(list)
+    found: defaultdict[str, list[tuple[str, ...]]] = defaultdict(list)
     for path in sorted((ROOT / "src").rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        top = ast.Module([node for node in tree.body if isinstance(node, ast.Assign)], [])
-        constants = {name: [(0, told[-1][1])] for name, told in known_in(top).items()}
-        add_told(top, {}, found)
-        for part in ast.walk(tree):
-            if isinstance(part, ast.FunctionDef):
-                add_told(part, constants | known_in(part), found)
-        for code in re.findall(rf'"({_CODE.pattern})"', text):
+        for code, texts in messages(ast.parse(text)):
+            found[code] += [tuple(texts[:2])] * any(re.match(r"[^,]\W*\w", text) for text in texts[:1])
+        for code in re.findall(rf'"({CODE})"', text):
             found[code] += []
-    lines = [_HEAD]
+    lines = [HEAD]
     for code in sorted(found, key=lambda code: ([*SEVERITIES].index(code[0]), code)):
-        told = dict.fromkeys(each for each in found[code] if each[0].strip("…:. ")) or [
-            ("see the message", "")
-        ]
         lines += [f"## {code}", "", "```text"]
-        for what, remedy in told:
-            lines += [f"{SEVERITIES[code[0]]}: {what}"]
-            lines += [f"    remedy: {remedy}"] * bool(remedy.strip("… "))
+        for what, *remedy in dict.fromkeys(found[code]) or [("see the message",)]:
+            lines += [f"{SEVERITIES[code[0]]}: {what}", *(f"    remedy: {text}" for text in remedy)]
         lines += ["```", ""]
     return "\n".join(lines)
 
