@@ -18,6 +18,7 @@ from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
 from badpo.data.files import RUN_SEAL, BusyError, holder, locked
 from badpo.data.problems import ConfigError
+from badpo.data.tables import asking_once
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
@@ -292,8 +293,9 @@ def require_needs(asked: Reproduction) -> None:
 def _complaint(name: str, kind: str) -> str:
     """What is wrong with a model's tokenizer or configuration; empty where nothing is."""
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        AutoConfig.from_pretrained(name, trust_remote_code=False)
+        with asking_once(name):
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            AutoConfig.from_pretrained(name, trust_remote_code=False)
     except UNREADABLE as error:
         return unreadable(name, error, kind)
     tokens = {"chat template": tokenizer.chat_template, "end-of-text token": tokenizer.eos_token_id}

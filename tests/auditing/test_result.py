@@ -107,10 +107,14 @@ def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, t
         ("length.log_odds > 9.5", None),
         ("length.log_odds<9.5", "length.log_odds<9.5: log_odds is"),
         ("length.tau>-1", "length.tau>-1: tau is"),
-        ("length.level>-99", None),
-        ("width.tau>1", 'bound "width.tau>1": there is no width; there are length'),
-        ("length.width>1", 'bound "length.width>1": there is no width; there are n_annotators, '),
-        ("length>1", 'bound "length>1": write it as in "length.log_odds>0.7"'),
+        # votes alone know no level
+        (
+            "length.level>-99",
+            'bound "length.level>-99" would test nothing: this audit knows no level; it',
+        ),
+        ("width.tau>1", 'bound "width.tau>1" would test nothing: this audit knows no width; it knows l'),
+        ("length.width>1", 'bound "length.width>1" would test nothing: this audit knows no width; it'),
+        ("length>1", 'bound "length>1": write it in quotes, as in "length.log_odds>0.7"'),
     ],
 )
 def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
 import re
 import subprocess
 import sys
 import time
+import tomllib
 from pathlib import Path
 from unittest import mock
 
@@ -130,7 +132,8 @@ def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, f
     assert message in (json.loads(result.stdout)["error"] if flag == "--json" else result.stderr)
     assert ("Traceback" in result.stderr) is (flag == "--debug")
     # a command that is interrupted has a code of its own
-    assert run("check", EXAMPLE).exit_code == 130
+    stopped = run("check", EXAMPLE)
+    assert (stopped.exit_code, stopped.stderr) == (130, "stopped\n")
 
 
 def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
@@ -138,6 +141,17 @@ def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
     result = run("audit", "my votes.csv")
     told = "stopped; nothing was written; start again with: badpo audit 'my votes.csv'\n"
     assert (result.exit_code, result.stderr) == (130, told)
+
+
+def test_an_interrupt_while_the_program_loads_is_a_line(monkeypatch, capsys):
+    stopping = mock.Mock(app=mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setitem(sys.modules, "badpo.cli.main", stopping)
+    module, _, name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "badpo"
+    ].partition(":")
+    with pytest.raises(SystemExit, match="130"):
+        getattr(importlib.import_module(module), name)()
+    assert capsys.readouterr().err == "stopped\n"
 
 
 def test_a_pipe_is_told_what_is_done_while_it_is_done(monkeypatch):

@@ -69,10 +69,15 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % interval {interval}"
     assert result.stderr == f"{told}\n"
     assert "The pairs of answers are texts of the table" in (folder / "report.html").read_text()
-    result, _ = audited(
-        table, tmp_path, "--attribute", "length", "--fail-on", "length.log_odd>1", "--json"
-    )
-    assert result.exit_code == 2 and "there is no log_odd; there are n_annotators" in result.output
+    for bound, message in (
+        ("length.level>1", "knows no level; it knows n_ann"),
+        ("length>1", "in quotes"),
+    ):
+        (tmp_path / bound).mkdir()
+        result, folder = audited(table, tmp_path / bound, "--fail-on", bound, "--json")
+        assert result.exit_code == 2 and message in json.loads(result.stdout)["error"]
+        # what cannot be read is told before the audit
+        assert (folder / "audit.json").exists() == (bound == "length.level>1")
 
 
 def test_options_reach_the_audit(table, tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from unittest import mock
 
 import pandas as pd
 import pytest
+from huggingface_hub import constants
 
 from badpo.training import checkpoints
 from tests import tiny
@@ -122,6 +124,27 @@ def test_a_damaged_model(tmp_path, name, content):
     what = "is missing, damaged or not that of a causal language model"
     told = (f'cannot load "{tmp_path / "model"}"', what, "Copy or download the model again")
     refused(train(tmp_path), USAGE, tmp_path, *told)
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "is_offline"),
+    [("an/model", OSError(), True), ("an/model", None, False), ("model", OSError(), False)],
+)
+def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, name, answer, is_offline):
+    """The client would ask six times for each file; what is a folder is asked of nobody."""
+    seen, asked = [], mock.Mock(side_effect=answer)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.HfApi.repo_info", asked)
+
+    def load(name, **options):
+        seen.append(constants.HF_HUB_OFFLINE)
+        raise OSError("there is none")
+
+    monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
+    refused(train(tmp_path, None, model_name_or_path=name), USAGE, tmp_path, f'cannot load "{name}"')
+    assert (seen, asked.call_count) == ([is_offline], "/" in name) and not constants.HF_HUB_OFFLINE
 
 
 # -- the disk ------------------------------------------------------------------------------------------------

@@ -86,14 +86,15 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch):
     result = badpo(*asked)
     assert result.exit_code == 0, result.stderr
     names = " ".join(line.split()[0] for line in result.stdout.splitlines()[:5])
-    assert names == "run judgments steps policy self-test"
+    assert names == "run judgments policy reference self-test"
     assert "96 on 32 comparisons by 6 annotators; 24 judgments held out" in result.stdout
     plan = json.loads(badpo(*asked, "--json").stdout)
     assert_face("train --dry-run --json", keys(plan))
-    counts = {"judgments": 96, "comparisons": 32, "annotators": 6, "held_out": 24, "steps": 4}
+    counts = {"judgments": 96, "comparisons": 32, "annotators": 6, "held_out": 24}
     assert {name: plan[f"n_{name}"] for name in counts} == counts
     assert plan["n_trained"] == plan["n_parameters"] > 0 and len(plan["self_tests"]) == 1
-    assert plan["run_folder"] == str(tmp_path / RUN)
+    (run,) = plan["runs"]
+    assert (run["folder"], run["n_steps"], run["is_finished"]) == (str(tmp_path / RUN), 4, False)
     assert "W121" in {finding["code"] for finding in plan["findings"]}
     assert written(tmp_path) == before
 

@@ -78,8 +78,9 @@ def stopped(asked: Recipe, monkeypatch) -> Path:
 def test_a_plan_counts_the_steps_of_epochs(tmp_path, batching, epochs, size, steps):
     of_epochs = {"max_steps": None, "num_train_epochs": epochs, "batching": batching}
     asked = recipe(tmp_path, per_device_train_batch_size=size, **of_epochs)
-    plan = plan_run(asked)
-    assert plan.n_steps == log_lines(train_run(asked))[-1]["step"] == steps
+    (planned,) = plan_run(asked).runs
+    assert planned.n_steps == log_lines(train_run(asked))[-1]["step"] == steps
+    assert planned.n_passes >= epochs
 
 
 def test_a_run_folder_has_everything(trained):
@@ -248,6 +249,10 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
     scored = Mock(side_effect=reference.response_logps)
     monkeypatch.setattr(reference, "response_logps", scored)
     asked, other = recipe(tmp_path, compare=True), ["dpo", "identity_preference"]
+    plan = plan_run(asked)
+    assert f"scored once for all 2 runs; its values are kept in {tmp_path / 'cache'}" in str(
+        plan.lines()
+    )
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt) as told:
         train_run(asked)
@@ -266,6 +271,16 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
         train_run(recipe(tmp_path, compare=other, beta=0.5))
     with pytest.raises(ConfigError, match="with other settings: votes was"):
         train_run(recipe(tmp_path, tiny.votes(40, 6, seed=1), compare=other))
+    planned = [
+        (Path(one.folder).name, one.is_finished)
+        for one in plan_run(recipe(tmp_path, compare=other)).runs
+    ]
+    names = ("shared_mean-s42", True), ("dpo-s42", True), ("dpo_identity_preference-s42", False)
+    assert planned == [*names]
+    on_disk = [sum(f.stat().st_size for f in one.rglob("*")) for one in (folder, dpo)]
+    assert on_disk == pytest.approx([one.n_bytes for one in plan.runs], rel=0.25)
+    with pytest.raises(ConfigError, match="compare names a run twice"):
+        plan_run(recipe(tmp_path, compare=["dpo", "dpo"]))
     train_run(recipe(tmp_path, compare=other))
     assert before == (changed_at(folder), changed_at(dpo)) and scored.call_count == n_scored
     assert (folder.with_name("dpo_identity_preference-s42") / "run.json").exists()

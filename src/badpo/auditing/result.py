@@ -26,7 +26,15 @@ REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
 _NOTEBOOK_HEIGHT = 700
-_CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*(-?\d*\.?\d+)")
+_CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*([-+]?\d*\.?\d+)")
+
+
+def bound_parts(text: str) -> tuple[str, ...]:
+    """A bound such as "length.log_odds>0.7", and its attribute, figure, sign and number."""
+    found = _CONDITION.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f'bound "{text}": write it in quotes, as in "length.log_odds>0.7"')
+    return text, *found.groups()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,28 +141,25 @@ class AuditResult:
         """Those of the ``bounds``, such as "length.log_odds>0.7", that are passed, with figure and interval.
 
         A bound names an attribute and a figure of the attribute's row, or of the pool's. Log-odds are infinite where
-        every vote went one way; any other figure that is not known passes no bound.
+        every vote went one way; a `ConfigError` tells which bounds name a figure that is not known, since they test
+        nothing.
         """
-        return [told for bound in bounds if (told := self._passed(bound))]
+        return [told for bound in bounds if (told := self._passed(*bound_parts(bound)))]
 
-    def _passed(self, text: str) -> str:
-        found = _CONDITION.fullmatch(text.strip())
-        if found is None:
-            raise ConfigError(f'bound "{text}": write it as in "length.log_odds>0.7"')
-        name, figure, sign, bound = found.groups()
+    def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
         rows = {row["name"]: row | self.pool.get(row["name"], {}) for row in self.summary["attributes"]}
         row = rows.get(name, {})
-        figures = [key for key, value in row.items() if not isinstance(value, bool | str | list | dict)]
+        if row.get("n_cross") and row["log_odds"] is None:
+            row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
+        figures = [key for key, value in row.items() if type(value) in (int, float)]
         for given, known in ((name, rows), (figure, figures)):
             if given not in known:
-                there = f"there is no {given}; there are {', '.join(known)}"
-                raise ConfigError(f'bound "{text}": {there}')
+                there = f"this audit knows no {given}; it knows {', '.join(known)}"
+                raise ConfigError(f'bound "{text}" would test nothing: {there}')
         value, ends = row[figure], row.get(f"{figure}_ci")
         if figure == "log_odds":
             ends = row["ci_low"], row["ci_high"]
-            if value is None and row["n_cross"]:
-                value = math.inf if row["carrier_wins"] else -math.inf
-        passed = value is not None and (value - float(bound)) * (1 if sign == ">" else -1) > 0
+        passed = (value - float(bound)) * (1 if sign == ">" else -1) > 0
         interval = f", 95 % interval {interval_text(*ends)}" if ends else ""
         return f"{text}: {figure} is {decimal(value)}{interval}" * passed
 

@@ -24,6 +24,7 @@ from badpo.cli.anchor import anchor
 from badpo.cli.local_page import open_table
 from badpo.cli.options import (
     EXIT_DATA,
+    EXIT_STOPPED,
     ArmFile,
     AsJson,
     AttributeFile,
@@ -68,6 +69,14 @@ class Commands(typer.core.TyperGroup):
         """What was typed is kept, for remedies that repeat it."""
         typed["words"] = tuple(args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx):
+        """What is interrupted without a word of its own leaves with one."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            complain("stopped")
+            raise typer.Exit(EXIT_STOPPED) from None
 
     def list_commands(self, ctx) -> list[str]:
         """All names, our own first."""
@@ -118,11 +127,6 @@ app.command("watch")(watch)
 app.command("anchor")(anchor)
 app.command("import")(import_votes)
 app.command()(forget)
-
-
-def main() -> None:
-    """Run the command line; the entry point of the ``badpo`` script."""
-    app()
 
 
 def _show_version(asked: bool) -> None:

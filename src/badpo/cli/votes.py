@@ -87,8 +87,11 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
+    from badpo.auditing.result import bound_parts
     from badpo.data.judgments import Judgments
 
+    for bound in fail_on:  # one that cannot be read is told before the audit
+        bound_parts(bound)
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
         keep = [time] if time else []

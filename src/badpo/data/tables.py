@@ -9,9 +9,11 @@ import io
 import json
 import os
 import re
+import sys
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -144,32 +146,43 @@ def is_hub_name(path: Path) -> bool:
 
 def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
     """A split of a data set on the Hub or in the cache; the only one, or "train", where none is named."""
-    from datasets import config as settings
     from datasets import load_dataset
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
 
-    is_offline, was_offline = False, constants.HF_HUB_OFFLINE
     try:
-        HfApi().dataset_info(name, timeout=_PATIENCE_SECONDS)
-    except HfHubHTTPError:
-        pass  # the Hub answers, and says why below
-    except Exception:
-        is_offline = True  # whatever the client of HTTP calls its error
-    try:
-        # who is offline has the cache alone, and each file would be asked for six times
-        constants.HF_HUB_OFFLINE = settings.HF_HUB_OFFLINE = was_offline or is_offline
-        found = load_dataset(name, config, split=split)
+        with asking_once(name, "dataset"):
+            found = load_dataset(name, config, split=split)
     except (OSError, ValueError) as error:
         why = str(error).strip().split("\n")[0]
         what = f"there is no such file, and no such data set could be loaded from the Hub ({why})"
         remedy = "download it once with network, or name a local file"
         raise DataError([Problem("E190", what, name, remedy)]) from error
-    finally:
-        constants.HF_HUB_OFFLINE = settings.HF_HUB_OFFLINE = was_offline
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
     return found if split else found[min(found, key="train".__ne__)]
+
+
+@contextmanager
+def asking_once(name: str, kind: str = "model") -> Iterator[None]:
+    """Where the Hub does not answer at once, the cache alone is read: each file would be asked for six times."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    programs = [constants, *filter(None, [sys.modules.get("datasets.config")])]
+    is_offline = was_offline = constants.HF_HUB_OFFLINE
+    if not Path(name).exists():
+        try:
+            HfApi().repo_info(name, repo_type=kind, timeout=_PATIENCE_SECONDS)
+        except (HfHubHTTPError, ValueError):
+            pass  # the Hub answers, or a name is none of the Hub's, which the caller hears below
+        except Exception:
+            is_offline = True  # whatever the client of HTTP calls its error
+    try:
+        for program in programs:
+            vars(program)["HF_HUB_OFFLINE"] = is_offline
+        yield
+    finally:
+        for program in programs:
+            vars(program)["HF_HUB_OFFLINE"] = was_offline
 
 
 def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:

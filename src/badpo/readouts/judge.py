@@ -20,6 +20,7 @@ from badpo.data.cells import numbered, text_key
 from badpo.data.files import Json
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
+from badpo.data.tables import asking_once
 from badpo.readouts.generation import padded
 from badpo.readouts.sampled import figures
 from badpo.theory.summaries import cluster_mean
@@ -47,10 +48,11 @@ def load_judge(name: str) -> Judge:
     from badpo.training.model_files import load_weights
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        model, loading = load_weights(
-            name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
-        )
+        with asking_once(name):
+            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            model, loading = load_weights(
+                name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
+            )
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise ConfigError(

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 from accelerate.utils import release_memory
@@ -46,9 +47,11 @@ from badpo.training.checkpoints import (
     seal_run,
     whole_folder,
 )
+from badpo.training.config import BADPOConfig
 from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import PATHS, Recipe, kept_in_run
+from badpo.training.reference import default_cache
 from badpo.training.self_test import SelfTest
 from badpo.training.trainer import BADPOTrainer
 
@@ -60,28 +63,46 @@ BEGUN = "begun.json"  # which run an unfinished folder is of
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a run would do, before it does it."""
+class PlannedRun:
+    """A run's folder, its steps, how often they go through the votes, and about how many bytes it writes."""
 
-    run_folder: str
+    folder: str
+    is_finished: bool
+    n_steps: int
+    n_passes: float
+    n_bytes: int
+
+    def __str__(self) -> str:
+        if self.is_finished:
+            return f"run         {self.folder}: finished, and taken as it is"
+        told = f"{self.n_steps:,} steps, {self.n_passes:.2g} passes over the votes"
+        return f"run         {self.folder}: {told}, about {self.n_bytes / 1e9:,.3g} GB written"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run, and those that it is compared with, would do before they do it."""
+
+    runs: tuple[PlannedRun, ...]
     n_judgments: int
     n_comparisons: int
     n_annotators: int
     n_held_out: int
-    n_steps: int
     n_trained: int
     n_parameters: int
+    reference_cache: str
     self_tests: tuple[SelfTest, ...]
     findings: tuple[Problem, ...]
 
     def lines(self) -> list[str]:
         """The plan for people, one fact per line."""
+        shared = f" for all {len(self.runs)} runs" * (len(self.runs) > 1)
         return [
-            f"run         {self.run_folder}",
+            *map(str, self.runs),
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
-            f"steps       {self.n_steps:,}",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
+            f"reference   scored once{shared}; its values are kept in {self.reference_cache}",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
@@ -95,25 +116,44 @@ def plan_run(recipe: Recipe) -> Plan:
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = examined(recipe, train)
+    folders = _recipes(recipe)
     kept = kept_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
-    args, judgments, weights = trainer.args, trainer.judgments, list(trainer.model.parameters())
+    args, judgments, weights = recipe.arguments(), trainer.judgments, list(trainer.model.parameters())
+    for one in recipe.baselines:  # what an objective lacks is told here too
+        if one.objective:
+            make_objective(one.objective, judgments, args.seed, args.beta)
     n_drawn = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
     n_of_epochs = math.ceil(args.num_train_epochs * math.ceil(n_drawn / args.step_size))
+    n_steps = args.max_steps if args.max_steps > 0 else n_of_epochs
+    how_long = n_steps, n_steps * args.step_size / n_drawn
+    n_bytes = _n_bytes(args, weights, *how_long)
     return Plan(
-        run_folder=str(run_folder(recipe)),
+        runs=tuple(PlannedRun(str(f), (f / RUN_SEAL).exists(), *how_long, n_bytes) for f in folders),
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,
         n_held_out=held_out.n_votes,
-        n_steps=args.max_steps if args.max_steps > 0 else n_of_epochs,
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
+        reference_cache=str(args.reference_cache or default_cache()),
         self_tests=tuple(trainer.self_tests),
         findings=(*findings, *trainer.findings),
     )
+
+
+def _n_bytes(args: BADPOConfig, weights: Sequence[Any], n_steps: int, n_passes: float) -> int:
+    """What a run leaves on disk: the weights, and in each checkpoint besides Adam's two states of those trained."""
+    trained, all_of = (
+        sum(p.nbytes for p in weights if p.requires_grad or not only) for only in (True, False)
+    )
+    saved = trained if trained < all_of else all_of  # of a model with an adapter, the adapter alone
+    every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * n_steps)
+    by_strategy = {"no": 0, "epoch": math.ceil(n_passes)}
+    n_saved = by_strategy.get(args.save_strategy.value, math.ceil(n_steps / every))
+    return saved + min(n_saved, args.save_total_limit or n_saved) * (saved + 2 * trained)
 
 
 # -- a run of a recipe -------------------------------------------------------------------------------------------
@@ -141,10 +181,7 @@ def train_run(
     that there is nothing to do, nothing to resume, that another process works on a folder or that something has
     changed; a `DataError` that the table cannot be used.
     """
-    asked, folder = [recipe, *recipe.baselines], run_folder(recipe)
-    recipes = {run_folder(one): one for one in asked}
-    if len(recipes) < len(asked):
-        raise ConfigError(f"compare names a run twice, or what {folder.name} is itself")
+    recipes, folder = _recipes(recipe), run_folder(recipe)
     try:
         with contextlib.ExitStack() as held:
             # the votes are read with the folders held: whoever is forgotten while they are read would be trained on
@@ -176,6 +213,15 @@ def train_run(
         told = f"stopped; kept: {names}; go on with: {_go_on(recipe)}" if names else ""
         raise KeyboardInterrupt(str(stopped) or told) from None
     return folder
+
+
+def _recipes(recipe: Recipe) -> dict[Path, Recipe]:
+    """A recipe and its baselines, each by its run's folder."""
+    asked = [recipe, *recipe.baselines]
+    recipes = {run_folder(one): one for one in asked}
+    if len(recipes) < len(asked):
+        raise ConfigError(f"compare names a run twice, or what {run_folder(recipe).name} is itself")
+    return recipes
 
 
 def _go_on(recipe: Recipe) -> str:

@@ -15,6 +15,7 @@ from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL, read_seal, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.data.tables import asking_once
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.inputs import (
@@ -37,8 +38,9 @@ def load_model(name: str, choice: ModelChoice):
     """A causal language model and its tokenizer."""
     shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **shared)
-        return load_weights(name, **choice.init_kwargs), tokenizer
+        with asking_once(name):
+            tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+            return load_weights(name, **choice.init_kwargs), tokenizer
     except UNREADABLE as error:
         raise ConfigError(unreadable(name, error)) from error
 

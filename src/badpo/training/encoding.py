@@ -22,6 +22,7 @@ import pandas as pd
 from badpo.data.attributes import plain_text
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.tables import asking_once
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
@@ -298,8 +299,9 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
     from transformers import AutoConfig, AutoTokenizer
 
     try:
-        tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
+        with asking_once(model):
+            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+            config = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
     except OSError as error:
         raise ConfigError(
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
