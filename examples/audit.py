@@ -2,23 +2,17 @@
 
 import sys
 
-from badpo import Judgments, audit
-from badpo.attributes import Length
+from badpo import audit
 
 table = sys.argv[1] if len(sys.argv) > 1 else "examples/votes.csv"
 folder = sys.argv[2] if len(sys.argv) > 2 else "runs/audit-example"
 
-judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
-print(judgments)
+result = audit(table, "length:ratio=1.5")
+for name, row in result.pool.iterrows():
+    interval = f"log-odds {row['ci_low']:.2f} to {row['ci_high']:.2f}"
+    print(f"{name}: wins {row['carrier_wins']:.0%} of {row['n']:.0f} votes, {interval}")
+    print(f"{name}: annotators differ by tau = {row['tau']:.2f}")
 
-result = audit(judgments)
-for name, row in result.attributes.set_index("name").iterrows():
-    print(
-        f"{name}: wins {row['carrier_wins']:.0%}, log-odds {row['ci_low']:.2f} to {row['ci_high']:.2f}"
-    )
-for name, pool in result.pool.items():
-    print(
-        f"{name}: annotators differ by tau = {pool['tau']:.2f}; train with bias={pool['recommendation']!r}"
-    )
-
-print("page:", result.write(folder))
+page = result.write(folder)
+result.plot(f"{folder}/leans.svg")
+print("page:", page)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -27,7 +28,7 @@ EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 METHODS = {
     "AuditMonitor": ("update", "has_seen", "table", "save", "load"),
-    "AuditResult": ("to_json", "to_html", "people_to_html", "write"),
+    "AuditResult": ("plot", "to_json", "to_html", "people_to_html", "write"),
     "BADPOTrainer": ("train", "evaluate", "save_model", "push_to_hub"),
     "BiasTerm": ("forward", "theta", "warm_start", "summary", "save", "load"),
     "Judgments": ("read", "with_attributes", "split", "take", "fingerprint", "to_parquet"),
@@ -54,6 +55,10 @@ def test_names():
     assert_face("badpo.attributes.__all__", sorted(attributes.__all__))
     assert_face("signed.draw_plan", {"draw_plan": signature(signed.draw_plan)})
     assert all(issubclass(getattr(badpo, name), Exception) for name in ERRORS)
+    stub = Path(badpo.__file__).with_suffix(".pyi").read_text()
+    assert {*re.findall(r" as (\w+)$|^(__\w+__):", stub, re.M)} == {
+        ("", name) if name == "__version__" else (name, "") for name in badpo.__all__
+    }
 
 
 @pytest.mark.parametrize("name", sorted(set(badpo.__all__) - {"__version__", "attributes", *ERRORS}))

@@ -59,7 +59,7 @@ def test_planted_leans_are_found(result, table):
     assert (rows["status"] == "ok").all() and rows["annotator"].is_monotonic_increasing
     assert truth.between(rows["ci_low"], rows["ci_high"]).mean() >= 0.75
     assert np.corrcoef(rows["deviation"], truth)[0, 1] > 0.9
-    low, high = result.pool["length"]["tau_ci"]
+    low, high = result.summary["pool"]["length"]["tau_ci"]
     assert low < 0.7 < high
     assert rows["agreement"].between(rows["agreement_low"], rows["agreement_high"]).all()
     graph = result.checks["components"]["informative"]["length"]
@@ -67,7 +67,7 @@ def test_planted_leans_are_found(result, table):
     assert " ".join(rows.columns) == COLUMNS
     json.dumps(result.summary, allow_nan=False)
     # the common level is not known
-    entry = result.pool["length"]
+    entry = result.summary["pool"]["length"]
     assert (entry["level"], entry["level_ci"], entry["absolute"]) == (None, None, False)
     assert "not known" in entry["absolute_why"]
     assert abs(rows["deviation"].mean()) < 1e-6
@@ -92,7 +92,7 @@ def test_who_leans_apart_is_flagged_with_just_enough_informative_votes():
 
 
 def test_classes_that_differ_are_found():
-    entry = audit(votes(900, 12, spread=0.2, class_gap=1.5)[0], [Length()]).pool["length"]
+    entry = audit(votes(900, 12, spread=0.2, class_gap=1.5)[0], [Length()]).summary["pool"]["length"]
     offset = {row["class"]: row["offset"] for row in entry["classes"]}
     assert 1.0 < offset["staff"] - offset["crowd"] < 2.0
     assert entry["class_test_p"] < 0.01 and entry["recommendation"] == "class"
@@ -104,7 +104,7 @@ def test_anchors_make_leans_absolute():
     # what w0 says of a pair does not depend on the lengths
     table.loc[theirs, "winner"] = np.random.default_rng(7).choice(["a", "b"], theirs.sum())
     result = audit(table, [Length()], anchors=pseudonyms(["w0"]))
-    entry = result.pool["length"]
+    entry = result.summary["pool"]["length"]
     assert entry["absolute"] and "1 annotator" in entry["absolute_why"]
     assert entry["level_ci"][0] < lean[1:].mean() < entry["level_ci"][1]
     anchored = row_of(result, "w0")
@@ -127,7 +127,7 @@ def test_anchors_out_of_reach_of_a_part_of_the_pool():
     first, second = votes(120, 6)[0], votes(120, 6, seed=1)[0]
     second[["annotator", "comparison_id", "prompt_id"]] += " other"
     result = audit(pd.concat([first, second]), [Length()], anchors=["w0"])
-    entry = result.pool["length"]
+    entry = result.summary["pool"]["length"]
     assert entry["level"] is None and "the annotators declared" in entry["absolute_why"]
     assert "W408" in codes(result)
     within = result.annotators.groupby("component")["deviation"].mean()
@@ -154,7 +154,7 @@ def test_an_order_that_few_judges_record_gives_a_level_where_they_record_both():
         table = seen_in_order(by_judge)
         table.loc[~table["annotator"].isin(["w0", "w1"]), "shown_first"] = None
         found[by_judge] = audit(table, [Position(), Length()])
-    entry = found[False].pool["position"]
+    entry = found[False].summary["pool"]["position"]
     assert (entry["level"], entry["absolute"]) == (None, False)
     (unknown,) = [row for row in found[False].warnings if row["code"] == "W127"]
     assert unknown["count"] == 4 * 500
@@ -162,7 +162,7 @@ def test_an_order_that_few_judges_record_gives_a_level_where_they_record_both():
     informed, of_position = rows["n_informative"] > 0, rows["attribute"] == "position"
     assert set(rows["annotator"][informed & of_position]) == set(pseudonyms(["w0", "w1"]))
     assert informed[~of_position].all()
-    entry = found[True].pool["position"]
+    entry = found[True].summary["pool"]["position"]
     assert entry["absolute"] and "votes on one comparison differ" in entry["absolute_why"]
     (low, high), beyond = entry["level_ci"], entry["level_ci_beyond"]
     assert low < 1.0 < high < low + 1.0
@@ -173,7 +173,7 @@ def test_where_only_some_show_both_orders_their_leans_count_from_their_own_mean(
     both, one = seen_in_order(True), seen_in_order(False)
     one[["annotator", "comparison_id", "prompt_id", "response_a"]] += " too"
     result = audit(pd.concat([both, one]), [Position()])
-    entry, rows = result.pool["position"], result.annotators
+    entry, rows = result.summary["pool"]["position"], result.annotators
     assert (entry["level"], entry["absolute"]) == (None, False) and entry["equal_leans_p"] > 0.01
     assert rows.groupby("component")["deviation"].mean().to_numpy() == pytest.approx([0, 0], abs=1e-9)
     assert rows["shrunk"].abs().max() < 0.4 and not rows["flag"].any()
@@ -221,7 +221,7 @@ def test_without_annotators_the_pool_part_still_works():
     assert result.annotators.empty and " ".join(result.annotators.columns) == COLUMNS
     assert not result.summary["data"]["has_annotators"]
     assert "N110" in codes(result) and "W110" not in codes(result)
-    assert result.pool["length"]["tau"] is None
+    assert result.summary["pool"]["length"]["tau"] is None
 
 
 LITTLE = {
@@ -238,7 +238,7 @@ def test_too_little_to_say_much(kind):
     differs = table["response_a"].str.startswith(LONG) ^ table["response_b"].str.startswith(LONG)
     table = LITTLE[kind](table[differs])
     result = audit(table, [Length()], quality="conditional")
-    data, entry = result.summary["data"], result.pool["length"]
+    data, entry = result.summary["data"], result.summary["pool"]["length"]
     assert (data["n_judgments"], data["n_comparisons"]) == (len(table), table["comparison_id"].nunique())
     assert entry["level"] is None and not result.annotators["flag"].any()
     assert ("W111" in codes(result)) == (kind in ("one annotator", "one vote"))
@@ -363,7 +363,10 @@ def test_that_annotators_differ_and_that_nobody_can_say_how_far_do_not_contradic
         for table, _ in (votes(30, 8, spread=8), votes(60, 60, 2, spread=0))
     )
     (told,) = [row["what"] for row in result.warnings if row["code"] == "W409"]
-    assert result.pool["length"]["tau"] is None and "a test says that they do (p = 7.2e-07)" in told
+    assert (
+        result.summary["pool"]["length"]["tau"] is None
+        and "a test says that they do (p = 7.2e-07)" in told
+    )
     assert "Annotators differ (test of one shared lean: p < 0.001; spread not known)" in str(result)
     (told,) = [row["what"] for row in calm.warnings if row["code"] == "W409"]
     assert "surely" not in told and "cannot tell annotators apart" in str(calm)
@@ -392,7 +395,9 @@ def test_the_scale_of_numbers_moves_no_lean_and_no_flag_declared_continuous_or_n
     both = (one.annotators[shown].astype(float) for one in (small, large))
     np.testing.assert_allclose(*both, rtol=1e-6)
     assert small.annotators["flag"].any()
-    assert [one.pool["size"]["unit"] for one in (small, large)] == pytest.approx([0.05, 500], rel=0.1)
+    assert [one.summary["pool"]["size"]["unit"] for one in (small, large)] == pytest.approx(
+        [0.05, 500], rel=0.1
+    )
     assert "W414" not in codes(small) and "count per 0.0" in str(small)
 
 
@@ -404,7 +409,7 @@ def test_a_few_absurd_differences_move_the_leans_little():
     leans = (one.annotators["shrunk"] for one in (clean, wrong))
     assert np.corrcoef(*leans)[0, 1] > 0.95
     assert (wrong.annotators["n_informative"] < clean.annotators["n_informative"]).any()
-    assert wrong.pool["size"]["tau"] > 0.8 * clean.pool["size"]["tau"]
+    assert wrong.summary["pool"]["size"]["tau"] > 0.8 * clean.summary["pool"]["size"]["tau"]
     # sides that differ vastly are not alike, so that they tell nothing of care
     assert "W410" in codes(clean) & codes(audit(sized(n_outliers=60, outlier=5000.0), [SIZE]))
 
@@ -442,12 +447,23 @@ def test_leans_that_may_be_about_an_undeclared_feature_are_told():
         *(({"quality": q}, "name the column") for q in ("fixed", "fixed:", "random:score")),
         *(({"rho": size}, "rho is a size") for size in (-0.1, float("nan"), float("inf"))),
         *(({"fdr": share}, "fdr is a share") for share in (0, 1.0)),
-        ({"anchors": "worker 7"}, "write [id]"),
         ({"anchors": ("worker 7",), "anchor_class": "gold"}, "not both"),
         ({"anchors": ["someone@example.org"]}, "cast no vote in this table"),
         ({"anchor_class": "stuff"}, 'Did you mean "staff"?'),
-        ({"models": "gpt4"}, "models is a list of annotators; write [id]"),
         ({"min_informative": 0}, "1 or more"),
+        ({"anchors": "me@here.org"}, "anchors takes a list, not str: write anchors=['expert-1']"),
+        ({"anchors": {"w1": 1}}, "anchors takes a list, not dict: write anchors=['expert-1']"),
+        ({"models": "gpt4"}, "models takes a list, not str: write models=['gpt-4']"),
+        (
+            {"columns": ["id"]},
+            "columns takes a mapping, not list: write columns={'annotator': 'worker_id'}",
+        ),
+        ({"winners": "a"}, "write winners={'model_a': 'a'}"),
+        ({"keep": "score", "time": "at"}, "write keep=['language']"),
+        ({"rho": "0.5"}, "rho takes a number, not str: write rho=0.5"),
+        ({"time": 3}, "time takes text, not int: write time='created_at'"),
+        ({"progress": True}, "write progress=print"),
+        ({"colums": {}}, 'audit takes no "colums". Did you mean "columns"?'),
     ],
 )
 def test_what_is_refused_and_why(options, message):

@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,32 @@ def test_single_files_and_texts(result, tmp_path):
     assert json.loads((tmp_path / "deep" / "summary.json").read_text()) == result.summary
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert set(os.listdir(tmp_path)) == {"deep", "page.html"}
-    assert repr(result) == "AuditResult(1,200 judgments by 6 annotators; attributes: length)"
+    told = repr(result).splitlines()
+    assert told[0] == "AuditResult: 1,200 judgments by 6 annotators" and told[-1].startswith(
+        "next: .plot()"
+    )
+    row, pool = result.pool.loc["length"], result.summary["attributes"][0]
+    assert f"{row['log_odds']:.2f}" in repr(result) and "length: Declare" in repr(result)
+    assert [row["n"], row["ci_low"]] == [pool["n_cross"], pool["ci_low"]]
+    assert [row["tau_low"], row["tau_high"]] == result.summary["pool"]["length"]["tau_ci"]
     assert "length" in str(result)
     assert {"name", "cross_share", "odds"} <= set(result.attributes) and "joint" not in result.attributes
-    assert list(result.pool) == ["length"]
+
+
+def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
+    drawn = result.plot(tmp_path / "leans.svg")
+    assert (tmp_path / "leans.svg").read_text() == drawn.svg == drawn._repr_svg_()
+    svg = ET.fromstring(drawn.svg)
+    style, label = svg[0].text, [part.text for part in svg.iter() if part.get("class") == "label"]
+    assert "prefers-color-scheme: dark" in style and "var(" not in style and "{%" not in style
+    (row,) = result.summary["attributes"]
+    n = round(row["n_cross"], -1)
+    assert len(label) == 1 and label[0].startswith("length: ") and label[0].endswith(f"n = {n:,}")
+    table = votes(80, 6)[0]
+    few = audit(table[table["annotator"].isin(["w0", "w1", "w2"])], "length")
+    with pytest.raises(ConfigError, match="no chart that may be passed on: fewer than 5 people"):
+        few.plot()
+    assert few.pool["n"].item()
 
 
 def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):

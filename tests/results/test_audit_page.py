@@ -138,7 +138,7 @@ def test_a_class_of_few_people_has_no_figures():
     table = votes(500, 20)[0]
     table.loc[table["annotator"].isin(["w1", "w3"]), "annotator_class"] = "reviewer"
     found = audit(table, [Length()])
-    n = {row["class"]: row["n"] for row in found.pool["length"]["classes"]}
+    n = {row["class"]: row["n"] for row in found.summary["pool"]["length"]["classes"]}
     assert n == {"reviewer": 2, "staff": 8, "crowd": 10}
     rows = class_figure(shareable(found.summary)).table.rows
     assert [row[0] for row in rows] == ["length, crowd (n = 10)"]
@@ -273,7 +273,7 @@ def test_every_number_of_the_page_is_rounded(result):
     row, text = found["attributes"][0], audit_html(result.summary)
     told = f"length{row['n_cross']:,} (", f"{row['log_odds']:.2f} ({row['ci_low']:.2f} to"
     assert all(figure in Page(text).text for figure in told)
-    tau = f"{result.pool['length']['tau']:.4f}"
+    tau = f"{result.summary['pool']['length']['tau']:.4f}"
     assert float(tau) != found["pool"]["length"]["tau"] and tau not in Page(text).text
     for exact in (result.summary["data"]["fingerprint"], *result.annotators["annotator"].unique()):
         assert exact in str(result.summary) + str(result.annotators)

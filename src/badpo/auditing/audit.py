@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -38,8 +39,17 @@ from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, time
 from badpo.data.attributes import Attributes, Length, Markdown, Position, as_attributes
 from badpo.data.checks import check, estimable
 from badpo.data.files import Json
-from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
+from badpo.data.judgments import Judgments, ReadingOptions
+from badpo.data.problems import (
+    ConfigError,
+    DataError,
+    Problem,
+    counted,
+    did_you_mean,
+    refuse_other_types,
+    worst_first,
+)
+from badpo.data.tables import Source
 from badpo.estimation.fit import Leans
 from badpo.estimation.significance import pool_agreement, self_contradictions
 from badpo.results.audit_verdicts import audit_verdicts
@@ -50,7 +60,7 @@ HALF_WIDTHS = (0.5, 0.25)
 
 
 def audit(
-    data: Any,
+    data: Judgments | Source,
     attributes: Attributes = (),
     *,
     quality: str | None = None,
@@ -63,7 +73,7 @@ def audit(
     time: str | None = None,
     source: str | None = None,
     progress: Progress = lambda what, share: None,
-    **reading: Any,
+    **reading: Unpack[ReadingOptions],
 ) -> AuditResult:
     """Which way the pool and each annotator lean, how sure that is, and what the votes cannot say.
 
@@ -104,6 +114,8 @@ def audit(
     >>> len(audit(rows, [Length()]).annotators)
     3
     """
+    kept = reading.get("keep", ())
+    refuse_other_types(models=models, time=time, progress=progress, keep=kept)
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("audit: reading", 0.0)
     judgments, times, problems = _read(data, attributes, models, time, reading)
@@ -136,13 +148,17 @@ def _read(
     attributes: Attributes,
     models: Sequence[str],
     time: str | None,
-    reading: Json,
+    reading: ReadingOptions,
 ) -> tuple[Judgments, pd.Series | None, list[Problem]]:
     """The judgments, when each vote was cast, and what is odd; an error where something is wrong."""
     attributes = as_attributes(attributes)
+    known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
+    for name in reading.keys() - set(known):
+        raise ConfigError(f'audit takes no "{name}".{did_you_mean(name, known)}')
     if not isinstance(data, Judgments):
-        kept = {"keep": [*reading.get("keep", ()), time]} if time else {}
-        data = Judgments.read(data, attributes=attributes, **reading | kept)
+        if time:
+            reading["keep"] = [*reading.get("keep", ()), time]
+        data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         given = ", ".join(reading)
         raise ConfigError(f"these judgments are read already; give {given} to Judgments.read")

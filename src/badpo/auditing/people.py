@@ -16,7 +16,7 @@ from badpo.data.cells import side_pairs
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, model_names, pseudonyms
-from badpo.data.problems import ConfigError, counted, did_you_mean
+from badpo.data.problems import ConfigError, counted, did_you_mean, refuse_other_types
 from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
 from badpo.estimation.pool import summed
@@ -110,6 +110,7 @@ class AuditOptions:
     min_informative: int = 10
 
     def __post_init__(self):
+        refuse_other_types(**vars(self))
         kind, colon, column = (self.quality or "conditional").partition(":")
         if kind not in QUALITIES:
             known = tuple(QUALITIES)
@@ -229,8 +230,6 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
 
     Raises `ConfigError` for a name that is not among the annotators; the message shows pseudonyms only.
     """
-    if isinstance(named, str):
-        raise ConfigError(f"{key} is a list of annotators; write [id] for a single one")
     wanted = pseudonyms(list(dict.fromkeys(map(str, named))))
     known = np.asarray(annotators, dtype=object)
     if missing := [name for name in wanted if name not in set(known)]:

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import textwrap
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from pathlib import Path
 import pandas as pd
 
 from badpo.data.files import Json, appearing, locked
-from badpo.data.problems import ConfigError
+from badpo.data.privacy import FEWEST_ANNOTATORS
+from badpo.data.problems import ConfigError, counted
+from badpo.results.charts import Picture, picture
 from badpo.results.words import decimal, interval_text
 
 SCHEMA = "badpo.audit/1"
@@ -73,9 +76,56 @@ class AuditResult:
         return table[[name for name in table if not table[name].map(type).isin([dict, list]).any()]]
 
     @property
-    def pool(self) -> Json:
-        """What is known of the spread of the annotators' leans, by attribute."""
-        return self.summary["pool"]
+    def pool(self) -> pd.DataFrame:
+        """One row for each attribute: the n votes whose sides differ, which side won them, the spread over annotators.
+
+        ``ci_low`` and ``ci_high`` are of ``log_odds``, ``tau_low`` and ``tau_high`` of ``tau``, from ``n_annotators``.
+        """
+        unknown = {"tau": None, "tau_ci": (None, None), "n_estimated": 0}
+        rows = []
+        for row in self.summary["attributes"]:
+            spread = self.summary["pool"].get(row["name"], unknown)
+            rows.append(
+                {
+                    "attribute": row["name"],
+                    "n": row["n_cross"],
+                    **{name: row[name] for name in ("carrier_wins", "log_odds", "ci_low", "ci_high")},
+                    "n_annotators": spread["n_estimated"],
+                    "tau": spread["tau"],
+                    **dict(zip(("tau_low", "tau_high"), spread["tau_ci"], strict=True)),
+                }
+            )
+        table = pd.DataFrame(rows).set_index("attribute")
+        return table.astype({name: float for name in table if not name.startswith("n")})
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
+        """The chart of the page: how often the side with each attribute wins, with its interval.
+
+        Parameters
+        ----------
+        path : path or None
+            Where to write the chart as SVG; it may be passed on, as the page may.
+
+        Returns
+        -------
+        Picture
+            What a notebook shows.
+
+        Raises
+        ------
+        ConfigError
+            The votes are of so few people that the page says nothing of any attribute.
+        """
+        from badpo.results.audit_page import lean_figure, shareable
+
+        figure = lean_figure(shareable(self.summary))
+        if figure is None:
+            few = f"fewer than {FEWEST_ANNOTATORS} people, or none, judged sides that differ"
+            raise ConfigError(f"no chart that may be passed on: {few}; the figures are in .pool")
+        drawn = picture(figure.panels[0][1])
+        if path is not None:
+            drawn.save(path)
+        return drawn
 
     @property
     def checks(self) -> Json:
@@ -147,7 +197,8 @@ class AuditResult:
         return [told for bound in bounds if (told := self._passed(*bound_parts(bound)))]
 
     def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
-        rows = {row["name"]: row | self.pool.get(row["name"], {}) for row in self.summary["attributes"]}
+        spread = self.summary["pool"]
+        rows = {row["name"]: row | spread.get(row["name"], {}) for row in self.summary["attributes"]}
         row = rows.get(name, {})
         if row.get("n_cross") and row["log_odds"] is None:
             row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
@@ -184,6 +235,14 @@ class AuditResult:
         return audit_table(self.summary, self.pairs)
 
     def __repr__(self) -> str:
-        data, names = self.summary["data"], ", ".join(self.attributes["name"])
-        votes = f"{data['n_judgments']:,} judgments by {data['n_annotators']:,} annotators"
-        return f"AuditResult({votes}; attributes: {names})"
+        from badpo.results.audit_verdicts import audit_verdicts
+
+        data, width = self.summary["data"], 100
+        votes = counted(data["n_judgments"], "judgment")
+        if data["has_annotators"]:
+            votes += f" by {counted(data['n_annotators'], 'annotator')}"
+        table = self.pool.to_string(float_format="{:.2f}".format)
+        told = [f"{one.title}: {one.sentences[0][1]}" for one in audit_verdicts(self.summary)]
+        then = "next: .plot(), .pool, .annotators; print() for all that was found; .write('audit') for the page"
+        steps = (textwrap.fill(text, width, subsequent_indent="  ") for text in told)
+        return "\n".join([f"AuditResult: {votes}", table, *steps, then])

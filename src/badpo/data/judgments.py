@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from badpo.data.attributes import Attribute, Attributes, as_attributes
 from badpo.data.cells import Objects, text_key
 from badpo.data.privacy import keyed_digest
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem, refuse_other_types
 from badpo.data.reading import VOTE_COLUMNS, read_votes
-from badpo.data.tables import DROPPED_KEY, numbered_texts, write_table
+from badpo.data.tables import DROPPED_KEY, Source, numbered_texts, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
 
@@ -35,6 +35,18 @@ _RETURNS = {
     "pair": "two numbers (g_a, g_b)",
     "judgment": "one number, or None where it is not recorded,",
 }
+
+
+class ReadingOptions(TypedDict, total=False):
+    """Options of `Judgments.read` besides the attributes, for whatever reads a table by itself."""
+
+    columns: Mapping[str, str | None] | None
+    annotators_missing: str
+    repeated: str
+    winners: Mapping[str, str] | None
+    keep: Sequence[str]
+    bad_rows: str
+    layout: str | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +104,7 @@ class Judgments:
     @classmethod
     def read(
         cls,
-        source: Any,
+        source: Source,
         *,
         columns: Mapping[str, str | None] | None = None,
         attributes: Attributes = (),
@@ -142,6 +154,7 @@ class Judgments:
         ConfigError
             A choice that is not there.
         """
+        refuse_other_types(columns=columns, winners=winners, keep=keep)
         declared = as_attributes(attributes)
         pairs = [attribute.columns for attribute in declared if attribute.columns is not None]
         choices = {

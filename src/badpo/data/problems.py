@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "notice"]
@@ -149,6 +150,44 @@ class ConfigError(ValueError):
     def __str__(self) -> str:
         # what a file or a command line says may be quoted in it: nobody's terminal should obey that
         return written_out(super().__str__())
+
+
+# an argument that takes what the example is, which may be None where the example is a text or a mapping
+_EXAMPLES: dict[str, Any] = {
+    "columns": {"annotator": "worker_id"},
+    "winners": {"model_a": "a"},
+    "keep": ["language"],
+    "models": ["gpt-4"],
+    "anchors": ["expert-1"],
+    "anchor_class": "expert",
+    "quality": "random",
+    "time": "created_at",
+    "rho": 0.5,
+    "fdr": 0.1,
+    "min_informative": 10,
+    "progress": print,
+}
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (Mapping, "a mapping"),
+    (str, "text"),
+    (Real, "a number"),
+    (Callable, "a function"),
+    (Iterable, "a list"),
+)
+
+
+def refuse_other_types(**given: Any) -> None:
+    """A `ConfigError` for the first argument of another type than it takes, with one that is right."""
+    for name, value in given.items():
+        example = _EXAMPLES[name]
+        kind, noun = next(row for row in _KINDS if isinstance(example, row[0]))
+        is_other = kind is Iterable and isinstance(value, str | Mapping)
+        is_left_out = value is None and kind in (Mapping, str)
+        if is_left_out or isinstance(value, kind) and not is_other:
+            continue
+        # not with what was given, which may be somebody's id
+        right = getattr(example, "__name__", repr(example))
+        raise ConfigError(f"{name} takes {noun}, not {type(value).__name__}: write {name}={right}")
 
 
 def written_out(text: str) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,24 @@ _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
+
+
+class Split(Protocol):
+    """A split of a dataset, as `datasets` has it."""
+
+    def with_format(self, type: str) -> Any:
+        """The same in another form."""
+
+
+class ArrowHolder(Protocol):
+    """What can be had as an Arrow table, such as a data frame of polars."""
+
+    def to_arrow(self) -> Any:
+        """The Arrow table."""
+
+
+# what every reader of a table takes
+Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | Split | ArrowHolder
 
 
 def read_table(source: Any, drop_uneven: bool = False) -> Table:

@@ -10,17 +10,22 @@ press everything else together.
 from __future__ import annotations
 
 import math
+import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from markupsafe import Markup
 
-from badpo.results.words import decimal, interval_text
+from badpo.data.files import appearing
+from badpo.results.words import decimal, interval_text, page_templates
 
 WIDTH = 360
 _RIGHT = 52  # room for what stands at the end of a lane
 _LINES_HEIGHT = 236
+_MARGIN = 14
+_PAPER = "svg.chart { width: 540px; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
 
 
@@ -140,6 +145,39 @@ def dot_plot(panel: DotPanel) -> Markup:
         y += height
     frame = _upright(across, top, y, panel.axis, level)
     return _svg(y + 42, panel.label, [*frame, *parts], "chart dense" if panel.notes else "chart")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A chart outside of any page; a notebook shows it."""
+
+    svg: str
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the chart as an SVG file."""
+        with appearing(path) as unfinished:
+            unfinished.write_text(self.svg, encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+
+def picture(chart: Markup) -> Picture:
+    """A chart with a margin and its style inside; colors are written out, for programs that know no variables."""
+    page, rules = (page_templates().get_template(f"{name}.css").render() for name in ("page", "chart"))
+    blocks = re.findall(r":root \{(.*?)\}", page, re.S)
+    light, dark = (_colored(_PAPER + rules, block) for block in blocks)
+    style = f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
+    start, tag_end, parts = chart.partition(">")
+    height = int(start.partition(f'viewBox="0 0 {WIDTH} ')[2].partition('"')[0])
+    sizes = -_MARGIN, -_MARGIN, WIDTH + 2 * _MARGIN, height + 2 * _MARGIN
+    start = start.replace(f"0 0 {WIDTH} {height}", " ".join(map(str, sizes)))
+    return Picture(f"{start}{tag_end}<style>{style}</style>{parts}")
+
+
+def _colored(rules: str, variables: str) -> str:
+    colors = dict(re.findall(r"(--\w+): (#\w+)", variables))
+    return re.sub(r"var\((.+?)\)", lambda name: colors[name[1]], rules)
 
 
 def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
