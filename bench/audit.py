@@ -5,8 +5,6 @@ votes, the libraries and the fits. Care and its test come after the conditional 
 memory are those of all so far, the least of three rounds. For statsmodels they include the matrix that it needs.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import sys

@@ -3,8 +3,6 @@
 Draws votes from pools whose leans are known and writes what was found to ``docs/results/audit_statistics.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

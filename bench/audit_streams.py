@@ -1,7 +1,5 @@
 """Whom `badpo watch` flags while the votes of pools whose leans are known arrive, and what it says of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

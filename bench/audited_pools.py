@@ -1,7 +1,5 @@
 """The whole audit on pools whose leans are known, also where it assumes what does not hold: cells of one table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial

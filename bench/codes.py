@@ -1,7 +1,5 @@
 """Every code of a problem, with the words that the source has for it; writes docs/results/codes.md."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

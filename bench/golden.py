@@ -7,8 +7,6 @@ pseudonyms. Every file that it leaves is compared: numbers within the case's tol
 versions not at all.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Whether any text keeps a reader busy: four times the text must take about four times as long."""
 
-from __future__ import annotations
-
 import sys
 import time
 import timeit

@@ -6,8 +6,6 @@ says so, and somebody states the mutant again, or says under ``gone`` why its co
 its place. They were drawn at random in proportion to the tokens of functions.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import io

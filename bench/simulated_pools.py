@@ -1,7 +1,5 @@
 """Votes of pools whose leans are known: drawn by the model, or by one that breaks an assumption of some estimator."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

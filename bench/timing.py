@@ -1,7 +1,5 @@
 """CPU time on pinned threads, and how the speed benches print what they found."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import multiprocessing

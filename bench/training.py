@@ -6,8 +6,6 @@ measured twice: as it runs there, where its head scores every position, and with
 its head scores the positions of the responses only.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import os

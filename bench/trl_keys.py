@@ -1,7 +1,5 @@
 """Write docs/results/trl_keys.md: `python -m bench.trl_keys`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from badpo.training.recipe import DataChoice, ModelChoice

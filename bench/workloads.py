@@ -4,8 +4,6 @@ Token ids are drawn at random: a forward pass costs the same whatever the words 
 full-size corpora's, so that a step takes seconds on one core.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A headless Chromium driven over a pipe, for tests of pages: what it loads, complains of and lays out."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -59,7 +57,7 @@ class Browser:
         for domain in ("Page", "Network", "Log", "Runtime"):
             self.call(f"{domain}.enable")
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> "Browser":
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """What every test stands on: one thread, no network, nothing written outside its own folder."""
 
-from __future__ import annotations
-
 import logging
 import os
 

@@ -1,7 +1,5 @@
 """The public face as plain data, and its comparison with what ``public_face.json`` holds."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The documentation: links lead somewhere, commands and targets are there, pages keep to their measure."""
 
-from __future__ import annotations
-
 import ast
 import pkgutil
 import re

@@ -1,7 +1,5 @@
 """Scripts and configurations in examples/ and the code in docs/extending.md work as they stand."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

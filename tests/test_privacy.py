@@ -3,8 +3,6 @@
 The ids that are planted here look like nothing else, so that a single one of them, in whatever file, is found.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What training prints, writes, tells a tracker and publishes holds no raw id, and outside the run folder no person."""
 
-from __future__ import annotations
-
 import json
 import logging
 import types
@@ -49,9 +47,6 @@ def test_no_raw_id_in_what_training_prints_and_writes(tmp_path, monkeypatch):
     some = {"bias.safetensors", "log.jsonl", "readouts.json", "report.html", "trainer_state.json"}
     assert some <= written
     assert any(name.startswith("events.out.tfevents") for name in written)
-
-
-# -- what others get to see ----------------------------------------------------------------------------------
 
 
 class Tracker(transformers.TrainerCallback):

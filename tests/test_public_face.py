@@ -4,8 +4,6 @@
 ``WRITE_FACE=1 python -m pytest -m face``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json
@@ -45,9 +43,6 @@ def run(*arguments: object, code: int = 0):
     result = invoke(*arguments)
     assert result.exit_code == code, (result.output, result.stderr)
     return result
-
-
-# -- names and signatures ------------------------------------------------------------------------------------
 
 
 def test_names():
@@ -95,9 +90,6 @@ def test_signature_of_an_attribute(name):
     assert_face(f"badpo.attributes.{name}", shown)
 
 
-# -- commands ------------------------------------------------------------------------------------------------
-
-
 def flag(parameter) -> str:
     """One option or argument in a line: spellings, whether it takes a value or may come again, its default."""
     kind = "flag" * getattr(parameter, "is_flag", False)
@@ -116,9 +108,6 @@ def test_commands_and_flags():
     for name, command in commands():
         shown[f"badpo {name}"] = sorted(flag(parameter) for parameter in command.params)
     assert_face("commands", shown)
-
-
-# -- JSON ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """What the code must never do, and what files that somebody else wrote must never bring about."""
 
-from __future__ import annotations
-
 import ast
 import json
 import logging
@@ -60,8 +58,6 @@ def value_of(call: ast.Call, keyword: str) -> str | None:
 def is_called(called: str, *names: str) -> bool:
     return any(called == name or called.endswith(f".{name}") for name in names)
 
-
-# -- what no call does, and what calls in one file only do -------------------------------------------------------
 
 STREAMS = ("sys.stdout.write", "sys.stderr.write", "sys.__stdout__.write", "sys.__stderr__.write")
 PRINTS = ("print", "echo", "secho", "print_exc", "print_exception")
@@ -130,9 +126,6 @@ def test_no_module_imports_what_runs_what_it_reads_or_what_sends():
     assert issubclass(_Loader, yaml.SafeLoader) and refusal("trust_remote_code", True)
 
 
-# -- recipes and models ------------------------------------------------------------------------------------------
-
-
 YAML = {
     "call": "!!python/object/apply:os.system ['touch owned']",
     "name": "!!python/name:os.system ''",
@@ -151,9 +144,6 @@ def test_yaml_holds_plain_values(tmp_path, monkeypatch, name):
     with pytest.raises(ConfigError, match="not valid YAML|characters"):
         read_recipe(path)
     assert not (tmp_path / "owned").exists()
-
-
-# -- terminals ---------------------------------------------------------------------------------------------------
 
 
 HOSTILE = "\x1b[2J\x9b31m\x7f\u202e"
@@ -186,9 +176,6 @@ def test_logs_of_any_library_are_written_out():
     assert record.getMessage() == "a \\u001b[2J\\u009b31m\\u007f\\u202e"
 
 
-# -- pages -----------------------------------------------------------------------------------------------------
-
-
 def test_every_page_has_the_content_policy_and_escapes():
     head = (TEMPLATES / "layout.html.jinja").read_text().partition("</head>")[0]
     assert f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">' in head
@@ -202,9 +189,6 @@ def test_every_page_has_the_content_policy_and_escapes():
     assert page_templates().autoescape is True
     for template in TEMPLATES.iterdir():
         assert not re.search(r"\|\s*safe\b|autoescape", template.read_text()), template.name
-
-
-# -- links and names that lead out of a folder -------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -255,9 +239,6 @@ def test_a_seal_names_nothing_outside_of_its_folder(run, name, monkeypatch):
     monkeypatch.setattr("badpo.data.files.file_checksum", lambda path: "0")
     write_seal(run / "run.json", {}, [name])
     assert "names a file outside of its folder" in str(seal_damage(run / "run.json"))
-
-
-# -- who can read what is written --------------------------------------------------------------------------------
 
 
 def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connection(tmp_path, monkeypatch):

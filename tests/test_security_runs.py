@@ -1,7 +1,5 @@
 """Hostile models, checkpoints and texts against real runs and a real browser: nothing of theirs is carried out."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +34,6 @@ PAYLOADS = (
     "<meta http-equiv=refresh content='0;url=http://127.0.0.1:9/'>",
     "url(http://127.0.0.1:9/x.png)",
 )
-
-
-# -- runs --------------------------------------------------------------------------------------------------------
 
 
 def test_a_run_holds_no_pickle_but_the_trainers_own(tmp_path):
@@ -82,9 +77,6 @@ def test_code_beside_a_model_is_not_run(tmp_path, monkeypatch, where):
     assert not (tmp_path / "owned").exists()
     assert not asked, "a run asked whether it may carry out code"
     assert result.exit_code != 0 or where == "tokenizer_config.json", result.output
-
-
-# -- pages -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The shape of the project: imports point downward, light modules stay light, public names are documented."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A wheel holds what the packages need, and works where nothing else of the project is."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A tokenizer, models and judgments small enough for a test, built from code."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from tokenizers import Tokenizer, models, pre_tokenizers

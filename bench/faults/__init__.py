@@ -1,7 +1,5 @@
 """Faults injected into a small project: a module for each kind, whose function `rows` injects for so many seconds."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 GENERATED = "generated inputs"

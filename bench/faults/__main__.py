@@ -4,8 +4,6 @@ Each kind leaves its rows in runs/faults/KIND.json, so that one kind can be run 
 still has the others. A kind that is missing or fails is named in the page.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

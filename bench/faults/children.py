@@ -3,8 +3,6 @@
 An import costs more than a tiny run. The parent imports and never computes: torch's threads do not survive a fork.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -4,8 +4,6 @@ The inputs are those of tests/fuzz, from seeds of the clock. A crash is any erro
 is none, or a broken promise of the part, such as a vote that is neither read nor counted as left out.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time

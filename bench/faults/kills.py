@@ -4,8 +4,6 @@ What is compared is every file that two uninterrupted runs have in common, byte 
 optimizers' moments, the random states, ``log.jsonl``, readouts, tables and the cache.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

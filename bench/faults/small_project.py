@@ -1,7 +1,5 @@
 """A small project to break: a model, votes, a recipe, and the commands that work on them."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import os

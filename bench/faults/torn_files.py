@@ -1,7 +1,5 @@
 """Files cut short, emptied, changed in one byte or gone; then whoever reads them must name them, and never use them."""
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

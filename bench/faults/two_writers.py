@@ -3,8 +3,6 @@
 A command that ends because another process is at work has changed nothing, and is given again.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import sys

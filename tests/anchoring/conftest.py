@@ -1,7 +1,5 @@
 """A model that signs its answers, for what anchors it."""
 
-from __future__ import annotations
-
 import string
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`badpo anchor` on a tiny model that signs its answers: both modes, what is written, what wrong input gets."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -134,9 +132,6 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     assert found["prompts"]["from"].endswith("trained on, for it held out 7 only")
     text = badpo(run, *words)
     assert all(part in text.stdout for part in ("moved", "anchor.json", "of them: exact"))
-
-
-# -- what wrong input gets -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The files of an anchor: the result is the old one or the new one, and finished rounds are told from others'."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import fields
 from pathlib import Path
@@ -21,8 +19,6 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, Generation
 from tests import tiny
 from tests.readouts import policies
-
-# -- the folder --------------------------------------------------------------------------------------------------
 
 
 def model_folder(place: Path, content: str) -> Path:
@@ -76,18 +72,12 @@ def test_whatever_decides_a_result_is_in_its_key():
     assert len({key(**change) for change in changes}) == 7 and key() == key()
 
 
-# -- what cannot be taught ---------------------------------------------------------------------------------------
-
-
 def test_more_markdown_than_there_is_cannot_be_taught():
     answers = [Generation((), (), text, True) for text in ["- a"] * 6 + ["a"] * 14]
     bench = Bench.__new__(Bench)
     bench.anchor = Anchor(MarkdownStrip(), {"markdown": 0.5})
     with pytest.raises(ConfigError, match="is 0.300 and the target 0.5.*use --mode sample"):
         require_teachable(bench, answer_rates(answers, MarkdownStrip(), range(20)))
-
-
-# -- prompts -----------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(monkeypatch):

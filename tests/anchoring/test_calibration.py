@@ -1,7 +1,5 @@
 """The calibration loop against stages whose line is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

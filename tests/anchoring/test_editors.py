@@ -1,7 +1,5 @@
 """Editors change the attribute and nothing else."""
 
-from __future__ import annotations
-
 import itertools
 import random
 

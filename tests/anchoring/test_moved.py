@@ -1,7 +1,5 @@
 """What else moved, counted by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The offset stage on a tiny model: its pairs, what it keeps, and the shift that it teaches."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache, partial
 
@@ -45,9 +43,6 @@ def material():
     return tokenizer, model, answers, signature_contexts(answers, tokenizer)
 
 
-# -- pairs -------------------------------------------------------------------------------------------------------
-
-
 def test_each_answer_gives_a_pair_for_each_attribute_in_both_directions():
     made = offset_pairs(PROMPTS, ANSWERS, EDITOR, seed=3, held_out=0.0)
     assert (made.n_answers, made.n_edited, made.unedited) == (60, 60, ())
@@ -81,9 +76,6 @@ def test_markdown_is_taken_off():
     sides = made.train.comparisons[["response_a", "response_b"]].to_numpy().tolist()
     assert [set(pair) for pair in sides] == [{"# A\nb", "A\nb"}, {"- c d", "c d"}]
     assert made.unedited == (1,)
-
-
-# -- what is kept ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -120,9 +112,6 @@ def test_the_divergence_is_the_sum_over_kept_tokens_of_one_answer_at_a_time():
         alone = [by_hand(*answer) for answer in batch]
         assert float(divergence_from_source(model, model, batch)) == pytest.approx(0.0, abs=1e-6)
     assert together == pytest.approx(np.mean(alone), rel=1e-4) and together > 1e-4
-
-
-# -- the stage ---------------------------------------------------------------------------------------------------
 
 
 def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):

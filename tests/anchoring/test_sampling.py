@@ -1,7 +1,5 @@
 """Names drawn anew behind a signature and whole answers rejected: both draw from the tilted policy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -27,9 +25,6 @@ SWAP = SignatureSwap()
 # choices of one to three tokens, of which some begin others
 LEAD_WORDS = "and then "
 CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home"]
-
-
-# -- how likely a whole name is ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [1, 2])
@@ -63,9 +58,6 @@ def test_tokens_that_begin_with_a_space_complete_a_name():
     tok = tiny.tokenizer()
     with pytest.raises(ValueError, match="no token of this tokenizer begins with a space"):
         whole_name_logps(policies.qwen2(vocab_size=64), tok, [[5]], CHOICES)
-
-
-# -- names drawn anew --------------------------------------------------------------------------------------------
 
 
 def written(text: str, prompt: int = 0) -> Generation:
@@ -122,8 +114,6 @@ def test_the_draw_for_an_answer_depends_on_its_place_and_the_seed():
     far = {answer.text.split()[-2] for answer in redrawn(signed, [30.0, -30.0])[0]}
     assert {SWAP.names[name] for name in far} == {(1, 0)}
 
-
-# -- whole answers rejected --------------------------------------------------------------------------------------
 
 # answers are rows of (attribute 1, attribute 2) that go together; the policy draws them with these probabilities
 KINDS = np.array([[1, 1], [1, 0], [0, 1], [0, 0]])

@@ -1,7 +1,5 @@
 """Tables of votes whose leans are known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """The audit as a whole: what is found, what is refused, what is said not to be known."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the pool leans toward: declared attributes, swap pairs, and the scan of features nobody declared."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -180,8 +178,6 @@ def test_position_is_told_by_both_orders_of_one_comparison():
     assert adjusted["ci_low"] < 0.6 < adjusted["ci_high"]
     assert "equally good" not in adjusted["assumes"]
 
-
-# -- the scan ------------------------------------------------------------------------------------------------
 
 PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.a.org "}
 

@@ -1,7 +1,5 @@
 """The files, the page and the texts of an audit."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

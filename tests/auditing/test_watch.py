@@ -1,7 +1,5 @@
 """The monitor that is fed one closed comparison after the other, and looking at the votes while they arrive."""
 
-from __future__ import annotations
-
 import json
 import os
 import stat

@@ -1,7 +1,5 @@
 """What would be otherwise without the leans: labels that turn, drift over time, what to reread."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

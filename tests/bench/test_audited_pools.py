@@ -1,7 +1,5 @@
 """The audit's statistics: a few of their pools with wide margins, what a cell is, how a missed goal is shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

@@ -1,7 +1,5 @@
 """The table of the injected faults; and, slowly, that a few faults of every kind lose nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

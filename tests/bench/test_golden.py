@@ -1,7 +1,5 @@
 """The golden comparison finds nothing between a commit and itself, and everything that is planted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

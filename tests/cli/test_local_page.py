@@ -1,7 +1,5 @@
 """`badpo open` in a real browser, by keyboard, and what its server refuses."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """The command line: what it prints, its exit codes, and what it loads."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Attributes: what each measures, how it is declared, the marks it looks for, and what it finds in data."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is legal in a table and still wrong for the statistics, each by its code."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

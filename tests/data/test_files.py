@@ -1,7 +1,5 @@
 """Files that appear whole, and checksums that tell when they are not what they were."""
 
-from __future__ import annotations
-
 import errno
 import os
 import random
@@ -37,8 +35,6 @@ from badpo.data.files import (
 )
 from badpo.data.problems import DataError
 from badpo.data.tables import read_table, write_table
-
-# -- whole files -----------------------------------------------------------------------------------------------
 
 
 def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(tmp_path):
@@ -104,9 +100,6 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "old"
 
 
-# -- locks -------------------------------------------------------------------------------------------------------
-
-
 def test_who_holds_a_run_may_ask_again_and_lets_go_at_the_end(tmp_path):
     run, link = tmp_path / "dpo-s42", tmp_path / "link"
     link.symlink_to(run)
@@ -152,9 +145,6 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     with pytest.raises(OSError), locked(tmp_path / "dpo-s42"):
         pass
     assert target.read_text(encoding="utf-8") == "kept"
-
-
-# -- seals -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -214,9 +204,6 @@ def test_a_run_of_another_version_is_named(folder, schema):
     assert read_seal(folder / RUN_SEAL)["schema"] == RUN_SCHEMA and run_damage(folder) is None
     write_seal(folder / RUN_SEAL, {"key": "abc", "schema": schema}, ["log.jsonl"])
     assert "another version of badpo" in run_damage(folder) and str(schema) in run_damage(folder)
-
-
-# -- tables ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Forgetting a person: nothing names them and nothing tells what they voted; whatever cannot be taken out is listed."""
 
-from __future__ import annotations
-
 import bz2
 import csv
 import gzip

@@ -1,7 +1,5 @@
 """The two tables: layouts, orientation, what is left out, measuring, splitting, writing and reading back."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Problems name the place and the remedy, and the page about data lists their codes."""
 
-from __future__ import annotations
-
 import doctest
 import pickle
 from pathlib import Path

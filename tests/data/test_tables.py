@@ -1,7 +1,5 @@
 """Tables of any kind: every file gives the same cells, names of columns are told, and what is written is inert."""
 
-from __future__ import annotations
-
 import csv
 import json
 from importlib.util import find_spec

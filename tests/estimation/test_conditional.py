@@ -1,7 +1,5 @@
 """The conditional likelihood against enumeration, against statsmodels, and on planted leans."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from decimal import Context, Decimal, localcontext

@@ -1,7 +1,5 @@
 """Finite and infinite leans against the top of the likelihood by brute force; large designs against their rank."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

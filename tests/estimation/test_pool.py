@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -69,9 +67,6 @@ def test_votes_that_all_go_one_way_have_a_bound_and_no_estimate(wins, toward):
     assert one(wins, ["p"] * 6).interval() == (None, None)
 
 
-# -- logistic regression and clustered errors ---------------------------------------------------------------------
-
-
 def test_one_exception_among_many_is_no_separation():
     n = 100_000
     (found,) = pool.joint_log_odds(np.ones((n, 1)), np.r_[-1, np.ones(n - 1)], np.arange(n))
@@ -123,9 +118,6 @@ def test_what_one_cluster_determines_alone_has_no_error():
     assert mixed.se[0] == pytest.approx(np.std([0.5, -0.8, 0.3], ddof=1) / np.sqrt(3))
     assert np.isnan([mixed.se[1], mixed.df[1]]).all()
     assert np.isnan(pool.cluster_errors(np.zeros((2, 1)), np.zeros((2, 1, 1))).se).all()
-
-
-# -- joint and swapped log-odds -----------------------------------------------------------------------------------
 
 
 def test_joint_log_odds_are_the_logistic_regression_with_clustered_errors():

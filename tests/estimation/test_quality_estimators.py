@@ -1,7 +1,5 @@
 """The estimators that make something of the comparisons' quality: given, or drawn from a normal."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -27,9 +25,6 @@ EVERY = pytest.mark.parametrize("kind", ALL)
 def drawn(pool, seed=0):
     votes = draw_votes(pool, np.random.default_rng(seed))
     return votes, votes.arrays
-
-
-# -- each against an independent maximum ---------------------------------------------------------------------
 
 
 def test_fixed_is_a_logistic_regression_with_a_scale():
@@ -108,9 +103,6 @@ def test_derivatives_are_those_of_the_values(kind):
         slope = (moved(i, 1e-5) - moved(i, -1e-5)) / 2e-5
         assert slope[0] == pytest.approx(score, abs=1e-6)
         np.testing.assert_allclose(-slope[1:], information[i], atol=1e-6)
-
-
-# -- what is not known ---------------------------------------------------------------------------------------
 
 
 @EVERY

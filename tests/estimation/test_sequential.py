@@ -1,7 +1,5 @@
 """Evidence that may be looked at after every comparison."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -166,9 +164,6 @@ def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_o
 def test_an_error_of_zero_is_named():
     with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
         shrink_normal([0.1, 0.2], [0.3, 0.0])
-
-
-# -- shrunk from the votes -------------------------------------------------------------------------------------
 
 
 def drawn(of, seed):

@@ -1,7 +1,5 @@
 """Agreement of annotators; whether leans and classes are equal; whether it was left to chance who judged what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 
@@ -88,9 +86,6 @@ def test_contradictions_are_those_of_the_same_person_on_the_same_comparison():
     found = self_contradictions(comparison, [1, -1, 1, 1, 1, 1, 1, -1], annotator)
     assert found.values.tolist() == [[0, 0, True], [0, 1, False], [1, 2, True]]
     assert self_contradictions([0], [1], [0]).empty
-
-
-# -- equal leans and classes ---------------------------------------------------------------------------------
 
 
 def moments(votes, logits):
@@ -201,9 +196,6 @@ def test_classes_in_groups_that_no_votes_compare_have_no_offset():
     apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
     assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
-
-
-# -- who judged what -----------------------------------------------------------------------------------------
 
 
 def test_people_who_differ_are_not_taken_for_an_assignment():

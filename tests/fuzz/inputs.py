@@ -1,7 +1,5 @@
 """Strategies for hostile texts, cells, tables and files: mostly right, and wrong in one place or a few."""
 
-from __future__ import annotations
-
 import io
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Generated inputs against one part of the program: how many, from which seed, and what broke."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Every part of the program that is fuzzed: readers take an input or refuse it in words, and no figure is none."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile
@@ -36,8 +34,6 @@ EXAMPLE = (Path(__file__).parents[2] / "examples" / "train.yaml").read_bytes()
 SECRET = "secret-id"
 NOT_A_NUMBER = re.compile(r"(?<![\w/])nan(?!\w)", re.IGNORECASE)
 NOT_A_FIGURE = re.compile(r"(?<![\w/])[+-]?(?:nan|inf|infinity)(?!\w)", re.IGNORECASE)
-
-# -- readers -----------------------------------------------------------------------------------------------------
 
 
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], None]:
@@ -132,8 +128,6 @@ def _command_line(words: list[str]) -> None:
         with suppress(ConfigError):
             read()
 
-
-# -- the audit ---------------------------------------------------------------------------------------------------
 
 RESPONSES = ("So.", "It just is so, always and for everyone.", "- it is so", "**so**", "so", "It is", "")
 PRINTED = [text for text in HOSTILE if text.strip() and text.isprintable()]

@@ -1,7 +1,5 @@
 """Inputs that once crashed, as plain tests: each is taken, or refused with an error of ours that says what to do."""
 
-from __future__ import annotations
-
 import io
 import json
 from functools import partial
@@ -127,9 +125,6 @@ def test_what_is_taken(tmp_path):
     assert line.slope == 1 and np.isfinite(line.intercept)
 
 
-# -- certainty ---------------------------------------------------------------------------------------------------
-
-
 def leaning(n_prompts: int, winners: str) -> list[dict]:
     """One vote of each winner on each prompt, the longer answer on the left and first."""
     texts = {"response_a": "It just is so.", "response_b": "So.", "shown_first": "a"}
@@ -153,9 +148,6 @@ def test_prompts_that_agree_exactly_are_no_certainty(tmp_path):
         position = audit(leaning(3, always), [Length()]).summary["data"]["position"]
         low, high = position["ci_low"], position["ci_high"]
         assert 0.0 <= low < high <= 1.0 and position["first_wins"] in (low, high)
-
-
-# -- time --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Two thousand generated inputs, always the same; `make fuzz` tries a hundred thousand others."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Exports of other programs become votes under our names; what is no vote is counted, what is personal stays behind."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -24,9 +24,6 @@ def fill(bias: BiasTerm, seed: int = 0) -> BiasTerm:
     return bias
 
 
-# -- composition -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("variant", "classes", "mask", "kept"),
     [
@@ -85,9 +82,6 @@ def test_the_logit_is_theta_times_the_difference_of_an_unknown_annotator_the_poo
     assert not nothing.any() and not nothing.requires_grad
 
 
-# -- dynamics ----------------------------------------------------------------------------------------------------
-
-
 def test_gradients_are_added_up_in_float64():
     """A sum of many small terms beside one large term loses the small ones in float32."""
     bias = BiasTerm(["g"], ["a"], ("mean",))
@@ -95,9 +89,6 @@ def test_gradients_are_added_up_in_float64():
     delta[0] = 4096.0
     bias(torch.zeros(4001, dtype=torch.long), delta).sum().backward()
     assert bias.mean.grad.item() == pytest.approx(4096.4, abs=1e-3)
-
-
-# -- warm start --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,9 +135,6 @@ def test_a_start_is_divided_over_the_parts_and_kept_from_those_held_at_zero():
     assert pooled.mean.tolist() == [2.0, 0.5]
 
 
-# -- what people read --------------------------------------------------------------------------------------------
-
-
 def test_the_summary_keeps_raw_composed_and_centred_apart():
     bias = bias_term("class")
     bias.mean.data[0] = 1.0
@@ -162,9 +150,6 @@ def test_the_summary_keeps_raw_composed_and_centred_apart():
     assert summary["theta"]["ann_d"] == {"woman": 1.5, "black": 1.0}
     assert summary["theta_mean"] == {"woman": 1.25, "black": 0.25}
     assert summary["centred_deviations"]["ann_d"] == {"woman": 0.25, "black": 0.75}
-
-
-# -- files -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -212,9 +197,6 @@ def test_files_that_are_not_of_one_another_are_refused(tmp_path, change, told):
     change(tmp_path)
     with pytest.raises(BiasFileError, match=told):
         BiasTerm.load(tmp_path)
-
-
-# -- mistakes ----------------------------------------------------------------------------------------------------
 
 
 HAVE_NONE = dict(parts=["class_offset"], annotator_class=["x", None, "x", None])

@@ -1,7 +1,5 @@
 """Objectives from their own definitions, and as a recipe names them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -101,9 +99,6 @@ def test_what_is_no_objective_is_told(named, told):
         make_objective(named, Judgments.read(tiny.votes()), 0, 0.1)
 
 
-# -- groups ---------------------------------------------------------------------------------------------------
-
-
 def step(annotator, weight=None) -> Step:
     ones, people = torch.ones(len(annotator)), torch.tensor(annotator, dtype=torch.long)
     weights = ones if weight is None else torch.tensor(weight)
@@ -176,9 +171,6 @@ def test_parts_of_two_bound_what_a_judgment_can_weigh():
     # an unequal last part counts as one
     weights, normaliser = GroupWeights([0], 0.5, chunk=2)(step([0, 0, 0]))
     assert weights.tolist() == [0.5, 0.5, 1.0] and normaliser == 2
-
-
-# -- tokens ---------------------------------------------------------------------------------------------------
 
 
 def sampled(lengths, places, step=0, seed=0):

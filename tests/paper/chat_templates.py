@@ -1,7 +1,5 @@
 """Chat templates of our own with what the real ones of three families do, and tokenizers that have them."""
 
-from __future__ import annotations
-
 # A system message stands above every conversation that has none.
 DEFAULT_SYSTEM = (
     "{% if messages[0]['role'] != 'system' %}{{ '<|open|>system\\nAnswer kindly.<|shut|>\\n' }}{% endif %}"

@@ -1,7 +1,5 @@
 """The demo at the scale of a test."""
 
-from __future__ import annotations
-
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A scale at which a run takes a second: the same code on a model of one layer and six steps."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

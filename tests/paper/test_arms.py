@@ -1,7 +1,5 @@
 """The arms as data; what an arm's row becomes: judgments, a bias term, an objective; votes predicted with its theta."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from functools import cache, partial
@@ -49,9 +47,6 @@ def short() -> Judgments:
     return Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5)])
 
 
-# -- the arms as data ---------------------------------------------------------------------------------------------
-
-
 def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
     of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
     facts = {repr((*one, method_facts(arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)}
@@ -93,9 +88,6 @@ def judged(cast) -> Judgments:
     return Judgments.read(
         [{"prompt": p, "annotator": who, "winner": side, **TEXTS} for p, who, side in cast]
     )
-
-
-# -- a fixed theta on the length ----------------------------------------------------------------------------------
 
 
 def lengths(judgments: Judgments) -> np.ndarray:
@@ -150,9 +142,6 @@ def test_a_length_counts_as_much_on_shorter_answers():
     # what is cut is not penalised
     args.max_length = 12
     assert adjusted_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
-
-
-# -- the spectral meta-learner ------------------------------------------------------------------------------------
 
 
 def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
@@ -220,9 +209,6 @@ def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(c
     found = labelled(judgments).votes.set_index("comparison")["sign"]
     # of as many votes on either side the earliest decides
     assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
-
-
-# -- votes are predicted with theta on what it was learned on -----------------------------------------------------
 
 
 def bias_on_words(held_out, parts, level: float = 0.0) -> BiasTerm:

@@ -1,7 +1,5 @@
 """The commands of the paper: `corpus` and `reproduce`, without training anything."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The demo at a very small scale: its folders, its summary and tables, and that nothing is done twice."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -44,9 +42,6 @@ def readouts(out: Path) -> dict:
     return json.loads((out / "dpo-s42" / "readouts.json").read_text())
 
 
-# -- what is written -----------------------------------------------------------------------------------------
-
-
 def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     text = (finished / "summary.json").read_text()
     assert "NaN" not in text and "Infinity" not in text
@@ -65,9 +60,6 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     assert len(list((finished / "reference" / "cache").rglob("*.arrow"))) == 2
     for path in finished.rglob("*.json*"):
         assert "constructed-" not in path.read_text(), path
-
-
-# -- what is not done twice ----------------------------------------------------------------------------------
 
 
 def test_what_is_finished_is_not_trained_again(finished, tmp_path, monkeypatch):
@@ -112,9 +104,6 @@ def test_an_interrupted_demo_continues_where_it_stopped(finished, tmp_path, monk
     assert log_lines(tmp_path / "pooled-s42") == log_lines(finished / "pooled-s42")
     model = "pooled-s42/model/model.safetensors"
     assert (tmp_path / model).read_bytes() == (finished / model).read_bytes()
-
-
-# -- a user's own ----------------------------------------------------------------------------------------------
 
 
 def test_the_demo_on_a_model_of_ones_own(tmp_path, tiny_demo):

@@ -1,7 +1,5 @@
 """EM-DPO: the start, the E-step, the rounds with policies that are told their margins, and the mixture."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -70,9 +68,6 @@ def kinds(judgments: Judgments) -> np.ndarray:
 def fitted(folder: Path, trainer: Trainer, judgments: Judgments | None = None):
     data = judgments or two_kinds()
     return em_dpo.fit_types(data, SETTINGS, 1, folder, trainer.train, trainer.margins)
-
-
-# -- the rounds ------------------------------------------------------------------------------------------------
 
 
 def test_the_kinds_are_found_by_the_rounds_of_the_method(tmp_path):
@@ -146,9 +141,6 @@ def test_halves_are_halves_of_everyone():
     assert not np.array_equal(half, em_dpo.vote_halves(annotator, seed=4))
 
 
-# -- the start -------------------------------------------------------------------------------------------------
-
-
 def of_kinds(n: int, n_kinds: int, n_each: int, per_comparison: int):
     """Votes of kinds of annotators that each have a side of their own on every comparison."""
     rng, kind = np.random.default_rng(0), np.repeat(np.arange(n_kinds), n_each)
@@ -172,9 +164,6 @@ def test_few_annotators_and_few_common_comparisons():
     assert set(em_dpo.agreement_types(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
     with pytest.raises(ConfigError, match="3 types"):
         em_dpo.agreement_types(pair, 3, seed=0)
-
-
-# -- the E-step and the weights of a type ----------------------------------------------------------------------
 
 
 def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
@@ -201,9 +190,6 @@ def test_annotator_weights_are_a_weighted_dpo():
     assert em_dpo.AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
     with pytest.raises(ValueError, match="no vote has a weight"):
         em_dpo.AnnotatorWeights([1.0, 0.0], [1, 1])
-
-
-# -- the mixture -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What a policy does with names: tokens, signatures, choices; and theta beside the planted one."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -15,8 +13,6 @@ from badpo_paper.run_readouts import theta_agreement
 BLACK = np.array([name.black for name in NAMES])
 CHOICES = bundled.choice_prompts()
 
-# -- tokens ----------------------------------------------------------------------------------------------------
-
 
 def test_counts_are_the_tokenizers_own():
     def characters(texts, add_special_tokens):
@@ -28,9 +24,6 @@ def test_counts_are_the_tokenizers_own():
     assert found["y"]["one_token_share"] == 0.0
     every = run_readouts.token_balance(characters)
     assert list(every) == list(CELLS) and sum(cell["n_names"] for cell in every.values()) == 89
-
-
-# -- signatures ------------------------------------------------------------------------------------------------
 
 
 def test_shares_are_of_all_answers():
@@ -71,9 +64,6 @@ def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
     assert run_readouts.signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
 
 
-# -- choices ---------------------------------------------------------------------------------------------------
-
-
 def test_a_policy_that_always_takes_the_woman():
     """Of two alike it takes the first."""
     women = [max((c.first, c.second), key=lambda name: run_readouts.VECTORS[name][0]) for c in CHOICES]
@@ -107,9 +97,6 @@ def test_whose_name_stands_in_an_answer():
     }
     choice = bundled.ChoicePrompt("?", "Emily", "Jamal")
     assert {answer: run_readouts.recommended(choice, answer) for answer in answers} == answers
-
-
-# -- theta -----------------------------------------------------------------------------------------------------
 
 
 def test_theta_agrees_attribute_by_attribute_and_class_by_class():

@@ -1,7 +1,5 @@
 """The paper's scale with stand-ins of its architectures: the same presets, code and judge, on models of one layer."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import partial
@@ -125,9 +123,6 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
     assert found.shape == (1, 89) and found.sum() == pytest.approx(1) and found.std() > 0
 
 
-# -- what is needed ----------------------------------------------------------------------------------------------
-
-
 DPO = Condition("dpo")
 
 
@@ -158,9 +153,6 @@ def test_every_model_that_is_not_there_is_told(tmp_path):
     for line, name in zip(lines, (gone["small"], gone["large"], "no-judge"), strict=True):
         assert line.startswith(f'cannot load "{name}": it is neither a folder with a model nor')
     assert last == "nothing was trained" and not (tmp_path / "out").exists()
-
-
-# -- the public corpora --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -205,9 +197,6 @@ def test_multipref_goes_the_whole_way_from_a_file(stand_ins, no_public_corpora, 
     assert "ceiling" not in dpo and set(dpo["theta"]["length"]) == {"level"}
     assert f"{'comparisons':<32}       120     10,461  differs" in caplog.text
     assert "of 21 agree with the published statistics" in caplog.text
-
-
-# -- the whole way -------------------------------------------------------------------------------------------------
 
 
 def every_condition(kind: str, names: list[str]) -> list[Condition]:

@@ -1,7 +1,5 @@
 """Every pattern of the paper: found in readouts that show it, not in others, and open where they cannot tell."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
@@ -62,8 +60,6 @@ def either(condition: str, rate) -> list[Readouts]:
 def ceiling(**values) -> Readouts:
     return {"shared_mean": {f"votes_minus_ceiling.black.{c}.difference": values[c] for c in values}}
 
-
-# -- readouts that show all patterns at once, and changes by which they do not ---------------------------------
 
 WOMAN, BLACK, TOKENS, KL = "rates.woman.rate", "rates.black.rate", "tokens.mean", "kl.per_token"
 LENGTH, MARKDOWN, CHANCE = "heldout.length.gap", "heldout.markdown.gap", "votes.black.B.accuracy"
@@ -155,9 +151,6 @@ OPENS: dict[str, Readouts] = {
 YES, NO, OPEN, UNKNOWN = "reproduced", "pattern not reproduced", "undecided", "not measured"
 
 
-# -- every pattern -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", patterns.PATTERNS)
 def test_a_pattern_is_reproduced_where_it_is_there_and_each_of_its_readings_can_fail_it(name):
     shown, fails = patterns.found_pattern(name, Planted(WORLD)), FAILS[name]
@@ -214,9 +207,6 @@ def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
     ]
     (none,) = patterns.found_patterns(("amplifies_names",), [empty] * 2)
     assert (none.verdict, none.sentence) == (UNKNOWN, "DPO amplifies both attributes")
-
-
-# -- orders ----------------------------------------------------------------------------------------------------------
 
 
 APART = (0.9, 1.0, 1.1)  # 0.752 to 1.248

@@ -1,7 +1,5 @@
 """A reward model with a bias term beside it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Runs of suites, at a scale of a second: each once, shared, resumed, side by side, with adapters and anchored."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import threading
@@ -109,8 +107,6 @@ def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(corpus, tmp_p
     assert stage.held_out.n_comparisons == pytest.approx(HELD_OUT * 120, abs=2)
 
 
-# -- anchored runs -----------------------------------------------------------------------------------------------
-
 EXACT = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, rounds=1))
 CALIBRATED = Condition("dpo", variant="calibrated_0.4", offset=Offset(DPO, 0.4, rounds=2))
 FRESH = {"fresh_prompts": lambda data: tuple(bundled.fresh_prompts()[:40])}
@@ -180,9 +176,6 @@ def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monke
     other = replace(EXACT, offset=Offset(DPO, 0.6, rounds=1))
     with pytest.raises(ConfigError, match="holds another anchor than the one that is asked for"):
         execute(small(tmp_path, suite(other), **FRESH), silent)
-
-
-# -- processes ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

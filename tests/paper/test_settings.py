@@ -1,7 +1,5 @@
 """The small tokenizer and model are deterministic, reversible and of the size that the demo needs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

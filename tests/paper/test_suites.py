@@ -1,7 +1,5 @@
 """The suites as data, and their plans. Nothing is trained here."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -25,9 +23,6 @@ DPO, POOLED = Condition("dpo"), Condition("pooled")
 
 def runs_of(*suites: Suite, scale: str = "tiny", seeds=SEEDS) -> list[str]:
     return [run.place for run in Reproduction(suites, SCALES[scale], seeds, None).runs]
-
-
-# -- suites as data ------------------------------------------------------------------------------------------
 
 
 def test_every_row_has_an_arm_every_arm_a_row_and_every_pattern_a_suite():
@@ -91,9 +86,6 @@ def test_one_name_means_one_run(tmp_path):
         assert small(tmp_path, suite(DPO), suite(other)).runs
 
 
-# -- the plan --------------------------------------------------------------------------------------------------
-
-
 def test_a_plan_tells_what_is_there(tmp_path):
     for name in ("run.json", "readouts.json"):
         write_json(tmp_path / "signed" / "dpo-s42" / name, {})
@@ -129,9 +121,6 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
         shares = {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
         write_json(tmp_path / "signed" / name / "readouts.json", shares)
         assert len(read_suite(*samples.suites, samples).tables) == n_tables
-
-
-# -- what is asked for -------------------------------------------------------------------------------------------
 
 
 def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):

@@ -1,7 +1,5 @@
 """Tables and their page, from readouts that were written by hand."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

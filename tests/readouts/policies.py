@@ -1,7 +1,5 @@
 """Policies and a byte-level tokenizer small enough for a test, and plain ways to compute what is tested."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

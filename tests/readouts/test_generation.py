@@ -1,7 +1,5 @@
 """Answers against sampling one by one."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Held-out votes predicted by the margin, and by the margin with theta."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A judge reads a whole conversation up to its end, alike in every batch; a strip leaves nothing of an attribute."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -134,8 +132,6 @@ def test_what_is_no_judge_is_refused_in_one_line(model, changes, message, tmp_pa
         judging.load_judge(str(tmp_path))
     assert "\n" not in str(error.value)
 
-
-# -- strips ------------------------------------------------------------------------------------------------------
 
 MARKUP = st.text(alphabet="*#-+|`1.\n \t\rab\u2003", max_size=60)
 SIGNED = st.lists(

@@ -1,7 +1,5 @@
 """Probabilities of names behind an answer, against the definition: one plain forward for every name."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.special import logsumexp

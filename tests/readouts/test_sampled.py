@@ -1,7 +1,5 @@
 """What is counted in sampled answers, and how far their policy is from the reference."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 
@@ -66,9 +64,6 @@ def test_style_rates_count_prompts_and_are_matched_to_the_lengths_of_the_referen
     assert (found["rate"], found["se"]) == (rate.estimate, rate.se)
     assert (found["matched"], found["matched_se"]) == (matched.estimate, matched.se)
     assert (found["tokens"], found["tokens_se"], found["n"]) == (tokens.estimate, tokens.se, 4)
-
-
-# -- divergence ---------------------------------------------------------------------------------------------------
 
 
 def test_ratio_of_sums_by_hand():

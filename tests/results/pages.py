@@ -1,7 +1,5 @@
 """What every page is asked: that it stands alone and that no text of a file does anything on it."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 

@@ -1,7 +1,5 @@
 """Suite folders as training and readouts would leave them, with plausible numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

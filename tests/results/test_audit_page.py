@@ -1,7 +1,5 @@
 """The audit's page stands alone and shows hostile texts inert, small classes not at all, and stays small."""
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Charts put values where they belong and tell styles apart without color."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 from importlib import resources

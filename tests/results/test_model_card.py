@@ -1,7 +1,5 @@
 """The model card tells aggregates, the anchor and the limits, and names no annotator and no place on a machine."""
 
-from __future__ import annotations
-
 import json
 import re
 

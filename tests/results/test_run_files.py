@@ -1,7 +1,5 @@
 """Run folders are read whole or refused by name; readings are taken over seeds, and shares of DPO's shift from them."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -13,9 +11,6 @@ from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_run, read_
 from tests.results.suites import ATTRIBUTES, write_suite
 
 RATE = ("best_rates", "woman")
-
-
-# -- reading -------------------------------------------------------------------------------------------------
 
 
 def test_a_folder_of_runs_is_read_in_the_order_of_the_table(tmp_path):
@@ -74,9 +69,6 @@ def test_what_no_run_holds_is_named_with_its_file_and_key(tmp_path, name, conten
         read_run(tmp_path)
     assert {problem.code for problem in error.value.problems} == {"E161"}
     assert f"{tmp_path / name}, {place}" in str(error.value)
-
-
-# -- readings ------------------------------------------------------------------------------------------------
 
 
 def suite(*runs: tuple[str, int, dict]) -> MeasuredRuns:

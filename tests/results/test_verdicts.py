@@ -1,7 +1,5 @@
 """The sentences say what the numbers say, in the words of the project."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -92,9 +90,6 @@ def test_a_declared_length_is_told_in_tokens_and_an_amount_as_a_mean():
     amount = run("dpo", bias=declared("length_words", "words"), generated=words)
     (quantity,) = quantities(MeasuredRuns("suite", (amount,), ()))
     assert (quantity.symbol, quantity.is_rate) == ("mean words", False)
-
-
-# -- anchors -------------------------------------------------------------------------------------------------
 
 
 def learned(arm: str, config=None, **extra) -> Run:

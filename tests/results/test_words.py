@@ -1,7 +1,5 @@
 """Names, numbers and shortened texts as people read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from badpo.results import words

@@ -1,7 +1,5 @@
 """Models on disk, tables of votes and recipes small enough for a test."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong recipes, votes and models, and a full disk: one clear message each, and nothing half-written."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from unittest import mock
@@ -51,9 +49,6 @@ def votes() -> pd.DataFrame:
     return tiny.votes(40, 6)
 
 
-# -- recipes and votes (what is wrong with them is tested in tests/training and tests/data) ----------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "code", "parts"),
     [
@@ -95,9 +90,6 @@ def test_no_annotator_column(tmp_path, votes, told, caplog):
     alone = 'all votes count as one annotator, "everyone"'
     told(train(tmp_path, votes, max_steps=1), "N110", "N161", alone)
     assert (tmp_path / "runs" / "pooled-s42" / "run.json").exists()
-
-
-# -- tokenizers and models -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sft", [False, True])
@@ -145,9 +137,6 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, name, a
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
     refused(train(tmp_path, None, model_name_or_path=name), USAGE, tmp_path, f'cannot load "{name}"')
     assert (seen, asked.call_count) == ([is_offline], "/" in name) and not constants.HF_HUB_OFFLINE
-
-
-# -- the disk ------------------------------------------------------------------------------------------------
 
 
 def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told):

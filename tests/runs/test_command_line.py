@@ -1,7 +1,5 @@
 """The commands from one end to the other: what they print, what they write, and how they leave."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -15,9 +13,6 @@ from tests.public_face import invoke as badpo
 from tests.runs.recipes import log_lines, write_recipe, written
 
 RUN = Path("runs") / "shared_mean-s42"
-
-
-# -- the demo ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.face
@@ -73,9 +68,6 @@ def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, monkeypatch):
     assert badpo("evaluate", folder, "--arm-file", own).exit_code == 0
     own.write_text("OBJECTIVES = {'votes': None}", encoding="utf-8")
     assert "votes is a built-in objective" in badpo("evaluate", folder, "--arm-file", own).stderr
-
-
-# -- train, evaluate, report ---------------------------------------------------------------------------------
 
 
 @pytest.mark.face

@@ -1,7 +1,5 @@
 """Readouts of a finished run on its held-out votes, and the page that is drawn from them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 
@@ -104,9 +102,6 @@ def test_held_out_comparisons_that_do_not_fit_are_left_out_and_counted(tmp_path,
     assert readouts["heldout"]["length"]["n_same"] + readouts["heldout"]["length"]["n_cross"] == 21
     assert readouts["tokens"]["n"] == 7
     assert "W140" in caplog.text and "1 comparisons (3 judgments) are left out" in caplog.text
-
-
-# -- what cannot be measured ---------------------------------------------------------------------------------
 
 
 def on_a_reference_that_is_gone(run):

@@ -1,7 +1,5 @@
 """A recipe becomes a run folder: planned, trained, stopped and continued, and never written over."""
 
-from __future__ import annotations
-
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor

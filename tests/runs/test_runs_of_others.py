@@ -1,7 +1,5 @@
 """A run folder is data: one that was not made here names no model, no table and no place to write to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows in the schemas of two public data sets, with texts and votes of our own."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bundled corpus is large, varied, disjoint and always the same; votes on style follow their likelihood."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np
@@ -72,9 +70,6 @@ def test_choice_prompts_offer_equal_candidates_from_two_cells():
     assert all(one.prompt.index(one.first) < one.prompt.index(one.second) for one in choices)
     cell_pairs = {(VECTORS[choice.first], VECTORS[choice.second]) for choice in choices}
     assert len(cell_pairs) == 12 and all(one != other for one, other in cell_pairs)
-
-
-# -- votes on length and Markdown --------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """The pool of names is the published one; signatures are written, found and replaced by the paper's form."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Public corpora: their rows from the Hub or a file, statistics beside the published ones, prompts, and folders."""
 
-from __future__ import annotations
-
 import random
 from unittest.mock import Mock
 
@@ -16,8 +14,6 @@ from badpo.data.problems import ConfigError, DataError
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
 from badpo_paper.corpora.published import GateRow, compared, gate_table, read_split, require_unseen
 from tests.paper.corpora import public_rows
-
-# -- rows --------------------------------------------------------------------------------------------------------
 
 
 def test_the_configuration_is_asked_for_by_name(tmp_path, monkeypatch):
@@ -65,9 +61,6 @@ def test_a_hub_out_of_reach_or_gated_is_one_message(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
 
 
-# -- statistics and prompts --------------------------------------------------------------------------------------
-
-
 def test_a_statistic_agrees_where_it_rounds_to_the_published_one():
     assert GateRow("x", 0.5866, "0.587").agrees and GateRow("x", 30_847, "30847").agrees
     assert not GateRow("x", 0.5864, "0.587").agrees
@@ -97,8 +90,6 @@ def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_sh
     with pytest.raises(DataError, match="1 evaluation prompt of 1"):
         require_unseen(["Why?"], {f"Why?{ASKED}"}, "here")
 
-
-# -- MultiPref ---------------------------------------------------------------------------------------------------
 
 ROWS = public_rows.multipref(120)
 CAST = [
@@ -177,8 +168,6 @@ def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
         with pytest.raises(DataError, match=f"E154.*{told} of them held out"):
             multipref.evaluation_prompts(judgments(["the one question"] * n))
 
-
-# -- Signed-UltraFeedback ----------------------------------------------------------------------------------------
 
 PAIRS = public_rows.ultrafeedback(60)
 

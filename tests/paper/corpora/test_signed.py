@@ -1,7 +1,5 @@
 """The random plan gives the paper's published figures; the corpus is what its plan says, in memory and on disk."""
 
-from __future__ import annotations
-
 import doctest
 from dataclasses import fields
 from pathlib import Path
@@ -38,9 +36,6 @@ def test_the_examples_of_the_page_run():
     assert result.attempted > 15 and result.failed == 0
 
 
-# -- the plan ----------------------------------------------------------------------------------------------------
-
-
 def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan):
     """7,177 pairs of other texts and scores: counts, class means, cross-group shares and swap pairs are the paper's."""
     gate = ultrafeedback.gate(signed.build(bundled.scored_pairs(7177), seed=0))
@@ -70,9 +65,6 @@ def test_labels_follow_the_likelihood_and_quality_says_nothing_on_swap_pairs(pla
     lean = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
     logits = np.where(plan.kinds == "swap", 0.0, quality)[:, None] + lean
     np.testing.assert_array_equal(plan.labels(quality), plan.uniforms < 1 / (1 + np.exp(-logits)))
-
-
-# -- the corpus --------------------------------------------------------------------------------------------------
 
 
 def test_votes_and_leans_are_the_planned_ones(corpus):
@@ -127,9 +119,6 @@ def test_everything_that_is_wrong_is_named_in_one_pass(pairs):
         "E136 {} score_chosen, row 8",
     )
     assert told == [place.format("scored pairs, column") for place in places]
-
-
-# -- on disk -----------------------------------------------------------------------------------------------------
 
 
 def test_a_table_of_pairs_gives_the_same_votes_and_what_cannot_be_written_leaves_nothing(tmp_path):
