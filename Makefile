@@ -20,12 +20,13 @@ STAMP := $(VENV)/.installed
 ASKED_VENV := $(if $(filter command environment,$(origin VENV)),$(VENV))
 VERSION := "import sys; print('%d.%d' % sys.version_info[:2])"
 BIN := $(VENV)/bin
+RELEASED := build/release/bin/python
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # while packages are loaded a line says so every half minute
 TELLING := while sleep 25 >/dev/null 2>&1; do echo "still installing packages"; done & told=$$!; trap 'kill $$told' EXIT;
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check docs format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check docs release format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
@@ -43,6 +44,7 @@ help:
 	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
 	@echo "make check       formatting, lint, types and the site; make format repairs what can be repaired"
 	@echo "make docs        the site with its tutorials run, in build/docs (minutes the first time)"
+	@echo "make release     sdist and wheel in dist/, checked, installed into an empty environment; audit and demo run there"
 	@echo "make clean       remove caches and builds (runs/ and the environment stay)"
 
 demo: $(STAMP)
@@ -110,6 +112,21 @@ check: $(STAMP)
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -W --keep-going -n -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
+
+# nothing is uploaded; the checksums come last
+release: export OMP_NUM_THREADS = 1
+release: unexport PYTHONPATH
+release: $(STAMP)
+	rm -rf dist
+	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) build==1.6.1 twine==7.0.0
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m venv --clear build/release
+	$(if $(TORCH_INDEX),$(RELEASED) -m pip install --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
+	$(RELEASED) -m pip install --quiet -c $(CONSTRAINTS) "$$(echo dist/*.whl)[train]"
+	cp examples/votes.csv build/release
+	cd build/release && bin/badpo audit votes.csv --out audit && bin/badpo demo --out demo
+	sha256sum dist/*
 
 format: $(STAMP)
 	$(BIN)/ruff format .

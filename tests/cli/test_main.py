@@ -12,8 +12,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer.testing import CliRunner
 
 import badpo
+from badpo.cli.main import app
 from badpo.cli.options import terminal_progress
 from badpo.data.attributes import parsed_attribute
 from badpo.data.problems import ConfigError, DataError, Problem
@@ -56,6 +58,20 @@ def test_help_needs_nothing_that_only_unix_has():
 def test_version_also_of_python_m():
     version = f"badpo {badpo.__version__}\n"
     assert run("--version").output == python("-m", "badpo", "--version") == version
+
+
+@pytest.mark.parametrize(
+    ("told", "completed"),
+    [
+        ({"_BADPO_COMPLETE": "source_bash"}, "complete -o default -F _badpo_completion badpo"),
+        ({"COMP_WORDS": "badpo au", "COMP_CWORD": "1"}, "audit"),
+        ({"COMP_WORDS": "badpo re", "COMP_CWORD": "1"}, "report\nreproduce"),
+        ({"COMP_WORDS": "badpo audit --fail", "COMP_CWORD": "2"}, "--fail-on"),
+    ],
+)
+def test_a_shell_completes_commands_and_flags(told, completed):
+    told = {"_BADPO_COMPLETE": "complete_bash"} | told
+    assert CliRunner().invoke(app, prog_name="badpo", env=told).stdout.strip().endswith(completed)
 
 
 def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():

@@ -111,7 +111,6 @@ app = typer.Typer(
     name="badpo",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help, without importing rich
     context_settings={"help_option_names": ["-h", "--help"]},
