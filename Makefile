@@ -152,7 +152,7 @@ $(STAMP): pyproject.toml $(CONSTRAINTS)
 	echo "Setting up $(VENV) with $$("$$python" --version): the tested set of packages, a few minutes the first time."; \
 	"$$python" -m venv $(VENV)
 	@$(if $(and $(EXTRAS),$(TORCH_INDEX)),$(TELLING) $(PIP) install --quiet --quiet --no-deps -i $(TORCH_INDEX) $(TORCH))
-	@$(TELLING) $(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis scikit-learn statsmodels)
+	@$(TELLING) $(PIP) install --quiet --quiet -c $(CONSTRAINTS) -e ".$(EXTRAS)" $(if $(EXTRAS),,pytest pytest-xdist hypothesis jsonschema scikit-learn statsmodels)
 	@touch $@
 
 $(VENV)/.docs: $(STAMP)

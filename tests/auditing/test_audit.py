@@ -412,32 +412,6 @@ def test_a_few_absurd_differences_move_the_leans_little():
     assert "W410" in codes(clean) & codes(audit(sized(n_outliers=60, outlier=5000.0), [SIZE]))
 
 
-def with_smiles(of_length: float, of_smiles: float) -> pd.DataFrame:
-    """Longer responses often have an emoji too; annotators lean toward either thing by so much, one up, one down."""
-    random, (table, _) = np.random.default_rng(0), votes(500, 24, spread=0.0, mean=0.0)
-    number = pd.factorize(table["comparison_id"])[0]
-    first = table.drop_duplicates("comparison_id")
-    by = first["response_a"].str.len() - first["response_b"].str.len()
-    longer = np.where(np.abs(by) < 9, 0, np.sign(by))
-    apart = (random.random(len(first)) < 0.3) | (longer == 0)
-    smile = np.where(apart, random.choice([-1, 0, 1], len(first)), longer)
-    for side, sign in (("a", 1), ("b", -1)):
-        table[f"response_{side}"] += np.where(smile[number] == sign, " \U0001f600", "")
-    lean = np.where(table["annotator"].str[1:].astype(int) % 2, 1, -1)
-    logit = random.standard_normal(len(first))[number]
-    logit += lean * (of_length * longer + of_smiles * smile)[number]
-    return table.assign(winner=np.where(random.random(len(table)) < 1 / (1 + np.exp(-logit)), "a", "b"))
-
-
-def test_leans_that_may_be_about_an_undeclared_feature_are_told():
-    result = audit(with_smiles(0.0, 1.2), [Length()])
-    (told,) = [row for row in result.warnings if row["code"] == "W416"]
-    assert told["what"].startswith("emoji, which is not declared, goes with length")
-    assert "W416" in {row["code"] for row in shareable(result.summary)["warnings"]}
-    real = audit(with_smiles(1.2, 0.0), [Length()])
-    assert real.annotators["flag"].sum() > 12 and "W416" not in codes(real)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -7,8 +7,8 @@ import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
@@ -155,24 +155,6 @@ def test_log_odds_of_votes_that_all_went_one_way_pass_any_bound(result):
     )
 
 
-def beside_the_schema(value: Any, schema: dict, place: str = "audit.json") -> list[str]:
-    """Where a value is not what its JSON Schema says: of a kind, a key or a place that is not there."""
-    kinds = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
-    kinds |= {"integer": int, "number": (int, float)}
-    known, types = schema.get("properties", {}), np.atleast_1d(schema["type"])
-    is_right = any(isinstance(value, kinds[kind]) for kind in types)
-    wrong = [] if is_right and (not isinstance(value, bool) or "boolean" in types) else [place]
-    if isinstance(value, dict):
-        others = schema.get("additionalProperties", {"type": [*kinds]})
-        wrong += [f"{place}.{key} is missing" for key in schema.get("required", ()) if key not in value]
-        wrong += [f"{place}.{key} is new" for key in value if key not in known and others is False]
-        for key in known.keys() & value.keys() if others is False else value:
-            wrong += beside_the_schema(value[key], known.get(key, others), f"{place}.{key}")
-    for entry in value if isinstance(value, list) else ():
-        wrong += beside_the_schema(entry, schema.get("items", {"type": [*kinds]}), f"{place}[]")
-    return wrong
-
-
 def with_everything(table: pd.DataFrame) -> AuditResult:
     both = table.assign(shown_first=np.resize(["a", "b"], len(table)), at=range(len(table)))
     anchors = [f"w{k}" for k in range(5)]
@@ -194,12 +176,11 @@ def with_everything(table: pd.DataFrame) -> AuditResult:
 def test_the_summary_is_what_its_schema_says(make):
     schema = json.loads((Path(__file__).parents[2] / "docs" / "audit.schema.json").read_text())
     summary = make(votes(200, 8)[0]).summary
-    assert beside_the_schema(summary, schema) == []
+    jsonschema.validate(summary, schema)
     row = summary["attributes"][0]
-    assert beside_the_schema(summary | {"attributes": [row | {"odds": "2"}], "new": 1}, schema) == [
-        "audit.json.new is new",
-        "audit.json.attributes[].odds",
-    ]
+    wrong = summary | {"attributes": [row | {"odds": "2"}], "new": 1}
+    told = jsonschema.validators.validator_for(schema)(schema).iter_errors(wrong)
+    assert {error.json_path for error in told} == {"$", "$.attributes[0].odds"}
 
 
 def test_only_plain_values_have_a_place_in_the_summary():

@@ -35,6 +35,12 @@ def test_a_pool_is_what_its_name_says(name, expected):
     assert {key: found.get(key) for key in expected} == expected
 
 
+def test_leans_beside_a_feature_that_goes_with_what_is_declared_are_not_said_to_be_about_it():
+    real = replace(CELLS["6 of 40 at 2.5 more or less, sd 0.3"].pool, hidden=1e-9)
+    found = audited(real, np.random.default_rng([7, 0]))
+    assert found["found"] > 0.5 and "W416" not in found
+
+
 def row(pool: str, **shares: float) -> dict:
     return {"pool": pool} | {
         key: {"mean": share, "low": share - 0.02, "high": share + 0.02} for key, share in shares.items()
