@@ -1,7 +1,5 @@
 """From a row of the table of arms to what a trainer takes: a recipe, judgments, a bias term."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
@@ -18,6 +16,7 @@ from badpo.estimation.significance import first_votes
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.runs.run import Prepared
 from badpo.runs.start import majority_responses
+from badpo.theory import Floats, Ints
 from badpo.training.encoding import encode_responses
 from badpo.training.recipe import Recipe, read_recipe
 from badpo_paper.arms import Arm
@@ -181,8 +180,8 @@ def labelled(judgments: Judgments) -> Judgments:
 class SpectralLabels(NamedTuple):
     """What the spectral meta-learner finds; ``cells`` is the share of pairs of annotators with a common comparison."""
 
-    reliability: NDArray[np.float64]
-    label: NDArray[np.int64]
+    reliability: Floats
+    label: Ints
     cells: float
 
 
@@ -192,7 +191,7 @@ def vote_table(judgments: Judgments) -> csr_array:
     votes = votes[first_votes(votes["comparison"], votes["annotator"])]
     shape = (judgments.n_comparisons, judgments.n_annotators)
     places = (votes["comparison"], votes["annotator"])
-    return csr_array((votes["sign"].to_numpy(np.float64), places), shape=shape)
+    return csr_array((votes["sign"].to_numpy(float), places), shape=shape)
 
 
 def agreements(table: csr_array) -> tuple[NDArray, NDArray, NDArray]:
@@ -256,6 +255,6 @@ def spectral_labels(table: csr_array) -> SpectralLabels:
     # without a common comparison all votes weigh alike
     total = table @ reliability.fillna(reliability.mean()).fillna(1.0).to_numpy()
     # reliabilities are known to TOLERANCE: a sum below their errors leaves the label open
-    label = np.sign(total.round(8)).astype(np.int64)
+    label = np.sign(total.round(8)).astype(int)
     n_pairs = max(1, len(v) * (len(v) - 1))
     return SpectralLabels(reliability.to_numpy(), label, float((counts > 0).sum() / n_pairs))

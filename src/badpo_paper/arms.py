@@ -1,7 +1,5 @@
 """The training conditions that runs are compared by. An arm is data; the trainer knows none by name."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple

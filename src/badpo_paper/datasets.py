@@ -1,7 +1,5 @@
 """Votes and prompts of a corpus, before any model: the bundled ones, or the public ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +8,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
@@ -22,6 +19,7 @@ from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
 from badpo.readouts.names import NAMES, SURNAMES, signature
 from badpo.results.words import lean_text, percent
+from badpo.theory import Floats
 from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
 from badpo_paper.corpora.published import GateRow, Source, compared, gate_table
 from badpo_paper.suites import Corpus
@@ -51,7 +49,7 @@ class Dataset:
     """
 
     judgments: Judgments
-    planted: NDArray[np.float64] | None
+    planted: Floats | None
     prompts: tuple[str, ...]
     texts: tuple[str, ...]
     held_out: float

@@ -5,8 +5,6 @@ of being of the type; then the probabilities are taken anew from how well each p
 trained on.
 """
 
-from __future__ import annotations
-
 import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +68,7 @@ class AnnotatorWeights(VoteWeights):
     """
 
     def __init__(self, weight: ArrayLike, annotator: ArrayLike):
-        given = torch.tensor(np.asarray(weight, dtype=np.float64))
+        given = torch.tensor(np.asarray(weight, float))
         mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
         if not mean > 0:
             raise ValueError("no vote has a weight, so that there is nothing to train on")
@@ -121,14 +119,14 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     if not 1 <= n_types <= n_annotators:
         raise ConfigError(f"{n_types} types need as many annotators; there are {n_annotators}")
     if n_types == 1:
-        return np.zeros(n_annotators, dtype=np.int64)
+        return np.zeros(n_annotators, dtype=int)
     _, counts, means = agreements(table)
     shared = counts > 0
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
     places = vectors[:, leading] * np.sqrt(np.clip(values[leading], 0.0, None))
-    best, least, rng = np.zeros(n_annotators, dtype=np.int64), np.inf, np.random.default_rng(seed)
+    best, least, rng = np.zeros(n_annotators, dtype=int), np.inf, np.random.default_rng(seed)
     for _ in range(RESTARTS):
         start = places[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
@@ -217,7 +215,7 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
     >>> minmax_weights([[3.0, 0.0], [1.0, 2.0]]).round(4)
     array([0.75, 0.25])
     """
-    rewards = np.asarray(log_ratios, dtype=np.float64)
+    rewards = np.asarray(log_ratios, float)
     if rewards.ndim != 2 or rewards.shape[0] != rewards.shape[1] or not np.isfinite(rewards).all():
         raise ValueError(f"rewards are a finite square matrix; got shape {rewards.shape}")
     regrets = np.diag(rewards)[:, None] - rewards
@@ -417,4 +415,4 @@ def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Float
 
 
 def _sums(logps: Sequence[np.ndarray]) -> list[float]:
-    return [values.sum(dtype=np.float64) for values in logps]
+    return [values.sum(dtype=float) for values in logps]

@@ -5,8 +5,6 @@ it for "meet", a quarter for "near DPO's level", 0.05 around one half for "chanc
 put in after the runs of `names` had been seen, and what it decides, stands in ``docs/reproduce.md``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product

@@ -1,7 +1,5 @@
 """What the runs on a corpus share: its votes, the start model, and the reference that is trained from these."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """``badpo reproduce`` and ``badpo demo``: the runs of a suite, its tables, and the patterns of the paper in them."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """A reward model that leaves the annotators' lean to a bias term: TRL's `RewardTrainer` with theta beside it."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

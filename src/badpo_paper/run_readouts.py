@@ -1,7 +1,5 @@
 """What is read from a policy of the paper's experiments: names, as probabilities, sampled and chosen; planted theta."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +33,7 @@ JUDGE_TOKENS = (
 )
 ATTRIBUTES = ("woman", "black")
 VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
-INDICATOR = np.array(list(VECTORS.values()), dtype=np.float64)
+INDICATOR = np.array(list(VECTORS.values()), dtype=float)
 
 
 def measure_run(
@@ -107,7 +105,7 @@ def theta_agreement(
     ``level`` and ``planted_level`` are means over annotators, ``correlation`` is None where one of them does not vary;
     ``classes`` have their ``mean`` and its ``offset`` from the level, learned and planted.
     """
-    learned, truth = np.asarray(theta, dtype=np.float64), np.asarray(planted, dtype=np.float64)
+    learned, truth = np.asarray(theta, float), np.asarray(planted, float)
     found = {}
     for column, name in enumerate(attributes):
         both = pd.DataFrame({"mean": learned[:, column], "planted_mean": truth[:, column]})
@@ -214,8 +212,8 @@ def signature_shift(
         as large; ``top_share`` of the arm's signatures that its ``n_top`` most frequent names carry, None where it
         signs nothing, and ``shift_without_top``.
     """
-    mass, carriers = np.asarray(arm, dtype=np.float64), np.asarray(carries, dtype=np.float64)
-    moved = mass - np.asarray(reference, dtype=np.float64)
+    mass, carriers = np.asarray(arm, float), np.asarray(carries, float)
+    moved = mass - np.asarray(reference, float)
     generator = np.random.default_rng(seed)
     shifts = np.array([generator.permutation(carriers) @ moved for _ in range(n)])
     shift = float(carriers @ moved)

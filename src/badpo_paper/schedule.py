@@ -1,7 +1,5 @@
 """The runs of suites: which they are, what they need, and each trained and measured once, side by side when told to."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

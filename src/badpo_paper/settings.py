@@ -3,8 +3,6 @@
 The settings of a scale are keys of a recipe (`badpo.training.recipe`), so that a suite's run is a run like any other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

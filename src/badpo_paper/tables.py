@@ -1,7 +1,5 @@
 """A suite's tables: one value for each seed, their mean and interval, and the paper's."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Anchor a policy's attribute rates at targets, at sampling time or in training, and say what else moved."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
@@ -609,4 +607,4 @@ def round_rates(bench: Bench, folder: AnchorFolder, shift: np.ndarray, number: i
         kept = {"shift": shift.tolist(), "rate": list(map(json_number, rate))}
         # last of all: what is measured is whole
         write_json(folder.round(number) / MEASURED, kept)
-    return np.array(kept["rate"], dtype=np.float64)
+    return np.array(kept["rate"], float)

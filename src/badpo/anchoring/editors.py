@@ -4,8 +4,6 @@ A `cell` is one 0 or 1 for each attribute of an editor. An editor says into whic
 it there; pairs of answers that differ in nothing else are what an offset stage learns from.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable
 from itertools import product
@@ -57,7 +55,7 @@ class SignatureSwap:
             SignatureName("black", black_names()),
         )
         self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
-        self.carried = np.array(list(self.names.values()), dtype=np.float64)
+        self.carried = np.array(list(self.names.values()), dtype=float)
         self.config = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:

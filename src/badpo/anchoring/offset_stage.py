@@ -4,8 +4,6 @@ A stage follows the shift that it is asked for one for one after a deficit that 
 measures, fits a line through the rounds before, and asks again.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -370,7 +368,7 @@ def calibrate(
     ----------
     BA-DPO, Appendix `app:anchor_experiment`, paragraph "Calibration", where the line was fitted by hand.
     """
-    wanted = np.asarray(targets, dtype=np.float64)
+    wanted = np.asarray(targets, float)
     exact = shift_to_targets(source.log_probs, source.carries, wanted, source.attributes)
     intended, rounds = exact, list[Round]()
     for number in range(n_rounds):

@@ -96,7 +96,7 @@ def answer_rates(
     return RateTable(
         tuple(attribute.name for attribute in editor.attributes),
         np.repeat([[0.0, -np.inf]], [len(counted), len(never)], axis=1),
-        np.array(cells, dtype=np.float64),
+        np.array(cells, float),
         np.asarray(prompts)[counted],
         len(counted) / len(answers),
     )
@@ -104,7 +104,7 @@ def answer_rates(
 
 def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
     """Share of answers with its interval, several answers to a prompt being no independent evidence."""
-    ones, where = np.asarray(values, dtype=np.float64), np.asarray(prompts)
+    ones, where = np.asarray(values, float), np.asarray(prompts)
     first = np.unique(where, return_index=True)[1]
     if len(first) == len(ones) or ones.min() == ones.max():
         return wilson_interval(int(ones[first].sum()), len(first))
@@ -193,7 +193,7 @@ def _heldout(before: Floats | None, after: Floats | None, judgments: Judgments |
 
 def _change(summary: Callable[[Floats], Interval], before: ArrayLike, after: ArrayLike) -> Json:
     """A summary before and after, and of the differences row by row."""
-    values = [np.asarray(side, dtype=np.float64) for side in (before, after)]
+    values = [np.asarray(side, float) for side in (before, after)]
     one, other, change = map(summary, (*values, values[1] - values[0]))
     return figures(
         before=one.estimate,

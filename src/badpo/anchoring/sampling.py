@@ -1,7 +1,5 @@
 """The tilted policy by sampling: another name drawn behind an answer's signature, or whole answers rejected."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
@@ -118,8 +116,8 @@ def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> Floats:
 
     .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
     """
-    moved = np.atleast_1d(np.asarray(shift, dtype=np.float64))
-    return np.exp(np.asarray(carries, dtype=np.float64) @ moved - np.maximum(moved, 0).sum())
+    moved = np.atleast_1d(np.asarray(shift, float))
+    return np.exp(np.asarray(carries, float) @ moved - np.maximum(moved, 0).sum())
 
 
 def rejection_sample(

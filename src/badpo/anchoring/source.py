@@ -1,7 +1,5 @@
 """What is anchored: a policy, with its reference, prompts and settings where it is a run of ours."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who leans toward what, from the votes alone: tables, checks, warnings and a page, without a model."""
 
-from __future__ import annotations
-
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import AuditMonitor

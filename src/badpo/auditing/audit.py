@@ -1,7 +1,5 @@
 """The audit: judgments in; tables, checks, warnings and a page out."""
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Callable, Sequence

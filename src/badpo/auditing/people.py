@@ -1,7 +1,5 @@
 """What an audit finds out about annotators: which way each leans, how sure that is, and what cannot be known."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -36,7 +34,7 @@ from badpo.estimation.significance import (
     equal_leans_test,
     recommend,
 )
-from badpo.theory import Bools, Floats
+from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 
 # exp(5) is odds of 148 to 1: no distance between people
@@ -161,8 +159,7 @@ class Design:
         self.attributes, declared = judgments.attribute_names, judgments.attributes
         self.has_identities, people = judgments.has_identities, judgments.annotators
         self.comparison, self.annotator, self.sign = (
-            judgments.votes[name].to_numpy(dtype=np.int64)
-            for name in ("comparison", "annotator", "sign")
+            judgments.votes[name].to_numpy(dtype=int) for name in ("comparison", "annotator", "sign")
         )
         self.annotators, self.classes, self.models = (
             people[name].to_numpy() for name in ("pseudonym", "annotator_class", "model")
@@ -198,9 +195,9 @@ class Design:
         self.care_votes = (*self.votes[:3], cut[:, ~self.is_shown], m)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
 
-    def per_annotator(self, chosen: Bools) -> NDArray[np.int64]:
+    def per_annotator(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
-        return summed(self.annotator, chosen, len(self.annotators)).astype(np.int64)
+        return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
         """How often each annotator chose the side with more of an attribute, among their cross-group judgments.
@@ -318,7 +315,7 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
             f"comparison.{did_you_mean(column, list(shared))} Found: "
             f"{', '.join(shared) or 'none'}"
         )
-    a, b = (numbers[name].to_numpy(dtype=np.float64) for name in shared[column])
+    a, b = (numbers[name].to_numpy(dtype=float) for name in shared[column])
     if missing := np.count_nonzero(~np.isfinite(a - b)):
         raise ConfigError(
             f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} "

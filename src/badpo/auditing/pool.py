@@ -1,7 +1,5 @@
 """What the pool as a whole leans toward: declared attributes, swap pairs, and surface features nobody declared."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -132,7 +130,7 @@ def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
     shown, rows = ("cross_share", "log_odds", "ci_low", "ci_high"), []
     for ratio in LENGTH_RATIOS:
         longer, shorter = markedly_longer(a, b, ratio), markedly_longer(b, a, ratio)
-        delta = (longer - shorter.astype(np.float64))[:, None]
+        delta = (longer - shorter.astype(float))[:, None]
         (found,) = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
         row = log_odds_row(found, judgments.n_votes)
         rows.append({"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown})
@@ -307,7 +305,7 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
-    q_value = q_values(np.array([one.p_value for one in found], dtype=np.float64))
+    q_value = q_values(np.array([one.p_value for one in found], float))
     declared = carrier_sides(judgments.delta, judgments.cross_group())
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
     rows = []

@@ -1,7 +1,5 @@
 """What an audit found, as tables, files and a page."""
 
-from __future__ import annotations
-
 import html
 import json
 import math

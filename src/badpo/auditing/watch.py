@@ -115,7 +115,7 @@ class AuditMonitor:
         ValueError
             When the shapes do not fit together.
         """
-        sign, delta = np.asarray(sign, dtype=np.float64), np.asarray(delta, dtype=np.float64)
+        sign, delta = np.asarray(sign, float), np.asarray(delta, float)
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
@@ -169,7 +169,7 @@ class AuditMonitor:
         ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
         log_e, log_care = log_e_values(ratios), log_e_values(care)
         lean = lean_e_values(log_e, log_e_values(chance), log_care)
-        n_informative, each = n_informative[:, 0].astype(np.int64), len(self.attributes)
+        n_informative, each = n_informative[:, 0].astype(int), len(self.attributes)
         careless = np.repeat(e_bh(log_care[::each], self.alpha), each)
         flag, is_lean = e_bh(log_e, self.alpha), e_bh(lean, self.alpha)
         less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))

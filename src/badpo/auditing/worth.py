@@ -1,7 +1,5 @@
 """What the leans are worth: which labels would be otherwise without them, drift, what to reread, telling pairs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -201,7 +199,7 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
     lean = table[table["flag"]].assign(care=1.0)
     care = table[table["flag_care"]].drop_duplicates("annotator")
     flags = pd.concat([lean, care.assign(about="care", shrunk=0.0)])
-    rows, votes = [], [np.empty(0, dtype=np.int64)]
+    rows, votes = [], [np.empty(0, dtype=int)]
     for flag in flags.to_dict("records"):
         cast = np.flatnonzero(design.annotators[design.annotator] == flag["annotator"])
         j = design.attributes.index(flag["attribute"])

@@ -1,7 +1,5 @@
 """Leans under other assumptions about the comparisons' quality: drawn from a normal distribution, or given."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -7,8 +7,6 @@ nothing that votes show (:math:`q_c - c \cdot d_c` is as good a quality), so lea
 found where no lean acts: on comparisons whose sides do not differ.
 """
 
-from __future__ import annotations
-
 import math
 from copy import deepcopy
 from dataclasses import dataclass

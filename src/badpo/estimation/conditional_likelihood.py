@@ -8,8 +8,6 @@ votes won, a set W of s votes is the winning one with probability
 in which the quality no longer stands.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ most a few numbers more (the spread or the scale of the quality). Votes of diffe
 second derivative in x is block-diagonal.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple

@@ -21,8 +21,6 @@ how many that are. The null is "votes as their co-voters do wherever the sides d
 attributes go together, leaning toward one moves the evidence for both.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike
 

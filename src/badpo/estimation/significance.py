@@ -1,7 +1,5 @@
 """Tests under the conditional likelihood, how far annotators agree, and whether chance decided who judged what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -1,7 +1,5 @@
 """Answers sampled from a policy, with their token ids."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
+from badpo.theory import Ints
 from badpo.training.logprobs import looking_at
 
-TokenIds = Sequence[int] | NDArray[np.int64]
+TokenIds = Sequence[int] | Ints
 
 
 @cache
@@ -201,7 +199,7 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
 
 def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> np.ndarray:
     """Tokens each answer may have at most, shape (n_prompts,)."""
-    lengths = np.array([len(ids) for ids in prompts], dtype=np.int64)
+    lengths = np.array([len(ids) for ids in prompts], int)
     if not lengths.all():
         raise ValueError(
             f"prompt {int(np.argmin(lengths))} has no tokens; an answer needs at least one token to follow"
@@ -213,7 +211,7 @@ def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> np.
             f"prompt {first} has {lengths[first]} tokens and the model {limit} positions, so none is left for an "
             "answer; shorten the prompt"
         )
-    return np.minimum(max_new_tokens, limit - lengths).astype(np.int64)
+    return np.minimum(max_new_tokens, limit - lengths).astype(int)
 
 
 def end_ids(generation_config, tokenizer) -> set[int]:

@@ -4,8 +4,6 @@ A policy that took in its annotators' lean predicts their votes better exactly w
 difference of the two accuracies is the gap; it falls to zero when the lean stays out of the policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -75,7 +73,7 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> Json:
 
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
     """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,)."""
-    u = np.asarray(margins, dtype=np.float64)
+    u = np.asarray(margins, float)
     if u.shape != (judgments.n_comparisons,):
         raise ValueError(
             f"one margin per comparison is needed: {judgments.n_comparisons}; got shape {u.shape}"
@@ -86,7 +84,7 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
             f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); "
             "leave those out with Judgments.take, and report how many they are"
         )
-    return judgments.votes["sign"].to_numpy(np.float64) * u[judgments.votes["comparison"]]
+    return judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]]
 
 
 def judgment_prompts(judgments: Judgments) -> np.ndarray:
@@ -109,7 +107,7 @@ def implicit_margins(
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
-    ours, theirs = (np.array([of.sum(dtype=np.float64) for of in each]) for each in logps)
+    ours, theirs = (np.array([of.sum(dtype=float) for of in each]) for each in logps)
     gain = ours - theirs
     return beta * (gain[0::2] - gain[1::2])
 
@@ -168,7 +166,7 @@ def vote_difference(
     Most votes are predicted alike by both, so the difference is known far better than either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
-    accuracy = (one > 0).astype(np.float64) - (other > 0)
+    accuracy = (one > 0).astype(float) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
     def cell(mask: Bools, prompts: np.ndarray) -> Json:

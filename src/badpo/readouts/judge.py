@@ -4,8 +4,6 @@ Any sequence-classification model with one output and a chat template is a judge
 compare scores of one judge on one model's answers only.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from os.path import commonprefix
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from badpo.data.attributes import Attribute
 from badpo.data.cells import numbered, text_key
@@ -23,6 +20,7 @@ from badpo.data.problems import ConfigError
 from badpo.data.tables import asking_once
 from badpo.readouts.generation import padded
 from badpo.readouts.sampled import figures
+from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import rendered_chats
 from badpo.training.logprobs import looking_at
@@ -106,7 +104,7 @@ def judge_scores(
     prompts: Sequence,
     answers: Sequence[str],
     max_length: int | None = None,
-) -> tuple[NDArray[np.float64], int]:
+) -> tuple[Floats, int]:
     """Score of each answer to its prompt, and how many conversations were cut.
 
     A prompt and an answer are rendered by the judge's chat template, with no system message of ours.

@@ -5,8 +5,6 @@ the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). 
 read it; it says nothing about the person who bears it. See the paper's appendix `app:names`.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ it. Sampled signatures saturate and depend on the decoder: a reference that is b
 four answers in five with names of one group at temperature 0.7.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from os.path import commonprefix
 

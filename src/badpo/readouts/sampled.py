@@ -1,17 +1,16 @@
 """What is read from sampled answers: signatures, endings, attributes, tokens, the distance from the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from badpo.data.attributes import Attribute
 from badpo.data.cells import numbered
 from badpo.data.files import Json
 from badpo.readouts.generation import Generation
 from badpo.readouts.names import read_signature
+from badpo.theory import Floats, Ints
 from badpo.theory.summaries import (
     Interval,
     cluster_mean,
@@ -78,24 +77,22 @@ def rate_figures(values: ArrayLike, is_share: bool) -> Json:
     return figures(rate=found.estimate, se=found.se, **ends, n=found.n)
 
 
-def prompt_numbers(generations: Sequence) -> NDArray[np.intp]:
+def prompt_numbers(generations: Sequence) -> Ints:
     """Which prompt each answer is to, shape (n_generations,): answers to one prompt are no independent evidence."""
     return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
 
-def token_counts(generations: Sequence) -> NDArray[np.int64]:
+def token_counts(generations: Sequence) -> Ints:
     """Sampled tokens of each answer, shape (n_generations,)."""
-    return np.array([len(generation.token_ids) for generation in generations], dtype=np.int64)
+    return np.array([len(generation.token_ids) for generation in generations], int)
 
 
-def attribute_values(
-    attribute: Attribute, prompts: Sequence[str], generations: Sequence
-) -> NDArray[np.float64]:
+def attribute_values(attribute: Attribute, prompts: Sequence[str], generations: Sequence) -> Floats:
     """Value g of each sampled answer, for an attribute that is a function of one response."""
     pairs = zip(prompts, generations, strict=True)
     return np.array(
         [attribute.measure(prompt, generation.text) for prompt, generation in pairs],
-        dtype=np.float64,
+        dtype=float,
     )
 
 
@@ -180,7 +177,7 @@ def kl_per_token(
     (0.1333, 0.2, 3)
     """
     pairs = zip(policy_logps, reference_logps, strict=True)
-    differences = [np.asarray(p, dtype=np.float64) - np.asarray(r, dtype=np.float64) for p, r in pairs]
+    differences = [np.asarray(p, float) - np.asarray(r, float) for p, r in pairs]
     if not all(np.isfinite(x).all() for x in differences):
         raise ValueError("a sampled token has a log-probability that is not finite")
     n_tokens = np.array([len(x) for x in differences])

@@ -17,8 +17,6 @@ Judgments are arrays of equal length, their comparisons and annotators numbered 
 index says.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -8,8 +8,6 @@ annotator chose response a and -1 where they chose b:
 With the winner's sign pulled out in this way, s u is the paper's u and s b is its b_k.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

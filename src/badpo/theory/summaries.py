@@ -5,8 +5,6 @@ Student's t over the runs. Within one run there are many rows (votes, prompts, t
 interval is cluster-robust: rows of one prompt are not independent evidence.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

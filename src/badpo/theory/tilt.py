@@ -9,8 +9,6 @@ Here the `tilt` c is in units of the margin (beta included), the `shift` s = c /
 the mean over prompts of the probability on the choices that carry the attribute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ annotators lean toward length and Markdown. All text is synthetic. ``docs/corpor
 cannot show.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence
@@ -16,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from badpo.data.attributes import Length, Markdown
 from badpo.data.judgments import measure_sides
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
+from badpo.theory import Ints
 from badpo_paper.corpora.signed import (
     ANNOTATORS_PER_CLASS,
     PAIR_COLUMNS,
@@ -294,7 +292,7 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     generator = np.random.default_rng(seed)
     theta = draw_theta(generator, CLASS_MEANS, SPREAD)
     is_turned = np.empty((n, 1), dtype=bool)
-    annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=np.int64)
+    annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=int)
     uniforms = np.empty((*annotators.shape, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
@@ -316,7 +314,7 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     return planted_votes(comparisons, winner, *planned, attributes, "constructed-style")
 
 
-def _seen_by(generator: np.random.Generator) -> NDArray[np.int64]:
+def _seen_by(generator: np.random.Generator) -> Ints:
     """The annotators of one pair, class after class."""
     members = [
         generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS

@@ -3,8 +3,6 @@
 Every vote stays a row of its own and ties are left out. See the paper's appendix `app:multipref`.
 """
 
-from __future__ import annotations
-
 import random
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Public data sets: their rows, and statistics of their votes beside the published ones, before anything is trained."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

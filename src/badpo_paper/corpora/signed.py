@@ -4,8 +4,6 @@ The annotators are constructed to lean toward a marker in the signature. The cor
 its attributes are gender-coded and race-coded *names*. See the paper's appendix `app:names`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +25,7 @@ from badpo.readouts.names import (
     signature,
     woman_names,
 )
+from badpo.theory import Bools, Floats, Ints
 from badpo_paper.corpora.published import require_columns
 
 # The paper's configuration (appendix `app:names`, "Configuration").
@@ -66,39 +65,39 @@ class PlantedVotes:
     """
 
     judgments: Judgments
-    planted_theta: NDArray[np.float64]
-    quality: NDArray[np.float64]
+    planted_theta: Floats
+    quality: Floats
 
 
-def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> NDArray[np.float64]:
+def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
     """Planted biases on two attributes, class after class."""
     centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
     return centers + generator.normal(0.0, spread, size=centers.shape)
 
 
-def class_of_each(means: ClassMeans) -> NDArray[np.str_]:
+def class_of_each(means: ClassMeans) -> NDArray:
     """The class of every annotator."""
     return np.repeat(list(means), ANNOTATORS_PER_CLASS)
 
 
-def preference(quality: NDArray, theta: NDArray, delta: NDArray) -> NDArray[np.float64]:
+def preference(quality: NDArray, theta: NDArray, delta: NDArray) -> Floats:
     """Probability of a vote for response a, from the theta of each pair's annotators; shape (n_pairs, n_each)."""
     return expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
 
 
-def score_margin(pairs: pd.DataFrame) -> NDArray[np.float64]:
+def score_margin(pairs: pd.DataFrame) -> Floats:
     """Quality margin of the chosen over the rejected response, in log-odds."""
-    chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(np.float64) for name in SCORES)
+    chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(float) for name in SCORES)
     return QUALITY_SCALE * (chosen - rejected)
 
 
 def planted_votes(
     comparisons: pd.DataFrame,
-    winner: NDArray[np.str_],
-    annotators: NDArray[np.int64],
-    theta: NDArray[np.float64],
-    classes: NDArray[np.str_],
-    quality: NDArray[np.float64],
+    winner: NDArray,
+    annotators: Ints,
+    theta: Floats,
+    classes: NDArray,
+    quality: Floats,
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
@@ -148,23 +147,23 @@ class SignedPlan:
         The random number that decides each vote.
     """
 
-    theta: NDArray[np.float64]
-    annotator_class: NDArray[np.str_]
-    kinds: NDArray[np.str_]
-    delta: NDArray[np.int64]
-    names_first: NDArray[np.str_]
-    names_second: NDArray[np.str_]
-    surnames: NDArray[np.str_]
-    swap_source: NDArray[np.str_]
-    annotators: NDArray[np.int64]
-    uniforms: NDArray[np.float64]
+    theta: Floats
+    annotator_class: NDArray
+    kinds: NDArray
+    delta: Ints
+    names_first: NDArray
+    names_second: NDArray
+    surnames: NDArray
+    swap_source: NDArray
+    annotators: Ints
+    uniforms: Floats
 
     @property
     def n_pairs(self) -> int:
         """Number of pairs that the plan covers."""
         return len(self.kinds)
 
-    def labels(self, quality: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def labels(self, quality: Floats) -> Bools:
         r"""Votes that the planned annotators cast on pairs of the given quality.
 
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
@@ -242,7 +241,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
     """
     generator = np.random.default_rng(seed)
     theta = draw_theta(generator, CLASS_MEANS, SPREAD)
-    annotators = np.empty((n_pairs, VOTES_PER_PAIR), dtype=np.int64)
+    annotators = np.empty((n_pairs, VOTES_PER_PAIR), dtype=int)
     uniforms = np.empty(annotators.shape)
     pairs = []
     for row in range(n_pairs):
@@ -256,7 +255,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
         theta=theta,
         annotator_class=class_of_each(CLASS_MEANS),
         kinds=kinds.astype(np.str_),
-        delta=np.array(delta, dtype=np.int64).reshape(n_pairs, 2),
+        delta=np.array(delta, int).reshape(n_pairs, 2),
         names_first=np.array([name.first for name in firsts], dtype=np.str_),
         names_second=np.array([name.first for name in seconds], dtype=np.str_),
         surnames=surnames.astype(np.str_),
@@ -369,7 +368,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     return SignedCorpus(**vars(votes), plan=plan, left_out=left_out)
 
 
-def _signed(texts: pd.Series, names: NDArray[np.str_], surnames: NDArray[np.str_]) -> list[str]:
+def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
     """Texts with their signatures."""
     return [
         signature(text, str(first), str(last)) if first else text
@@ -384,7 +383,7 @@ def gate(corpus: SignedCorpus) -> dict[str, Any]:
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
     groups = {"all": classes != "", **{name: classes == name for name in CLASS_MEANS}}
 
-    def log_odds(among: NDArray[np.bool_]) -> dict[str, dict[str, float | None]]:
+    def log_odds(among: Bools) -> dict[str, dict[str, float | None]]:
         found = {group: judgments.take(among & of).offline_log_odds() for group, of in groups.items()}
         return {
             name: {group: each[j].log_odds for group, each in found.items()}

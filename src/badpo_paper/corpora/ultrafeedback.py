@@ -3,8 +3,6 @@
 The texts are real, the annotators are constructed. See the paper's appendix `app:names`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
