@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from badpo.readouts.sampled import attribute_values, divergence, figures, sample
 from badpo.runs.evaluate import PolicyReading, measure
 from badpo.runs.run import Progress
 from badpo.theory import Bools, Floats
-from badpo.theory.summaries import cluster_mean, wilson_interval
+from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interval
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.reference import CorpusStage
 
@@ -138,9 +139,9 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
         return name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES) @ INDICATOR
 
     def means(of_prompts: Floats, name: str) -> dict[str, dict[str, float | None]]:
-        each = zip(ATTRIBUTES, map(cluster_mean, of_prompts.T), strict=True)
-        told = {a: {name: mean.estimate, "se": mean.se, "n": mean.n} for a, mean in each}
-        return {attribute: figures(**given) for attribute, given in told.items()}
+        of = clustered_share if name == "rate" else cluster_mean
+        told = {a: asdict(of(each)) for a, each in zip(ATTRIBUTES, of_prompts.T, strict=True)}
+        return {a: figures(**{name: mean.pop("estimate"), **mean}) for a, mean in told.items()}
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)

@@ -309,7 +309,7 @@ def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     found = Suite("names", "Names <b>", (panel(DPO, POOLED),), ("amplifies_names", "removes_names"))
     html = page_of(signed, found)
     assert "Names &lt;b&gt;" in html and "<script" not in html
-    assert "0.964 \u00b1 0.005" in html and html.count('class="subtitle"') == 5
+    assert "0.964 \u00b1\u00a00.005" in html and html.count('class="subtitle"') == 5
     assert "DPO amplifies both attributes" in html and "reproduced" in html
     assert "badpo reproduce names --scale tiny --data own.parquet" in html
     result = read_suite(found, small(signed.parent, found, seeds=SEEDS, ran="a small model"))

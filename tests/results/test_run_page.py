@@ -140,7 +140,8 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
     readouts = [read.readouts.votes["black"]["B"].value for read in read_suite(demo).of("pooled")]
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}
     told = rows["black-coded, class B, pooled"]
-    assert (told[0], told[2]) == (f"{np.mean(readouts):.3f}", ", ".join(f"{v:.3f}" for v in readouts))
+    each = ", ".join(f"{v:.3f}" for v in readouts)
+    assert (told[0], told[2], told[3]) == (f"{np.mean(readouts):.3f}", "1,000", each)
 
 
 def drawn_value(svg: str, axis: str) -> float:

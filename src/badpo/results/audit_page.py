@@ -350,8 +350,9 @@ def lean_figure(summary: Json) -> Figure | None:
         kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
         ends = row[f"{kind}low"], row[f"{kind}high"]
         low, high = (100 * float(share if end is None else expit(end)) for end in ends)
-        mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high)
-        told = f"{decimal(low, 0)} to {percent(high / 100)}, n = {count_text(row['n_cross'])}"
+        n = count_text(row["n_cross"])
+        mark = Mark(100 * share, name, 2 if is_sure(row) else 0, low, high, n=n)
+        told = f"{decimal(low, 0)} to {percent(high / 100)}, n = {n}"
         rows.append(DotRow(f"{name}: {told}", (mark,)))
     axis, level = "% of the votes won by the side with it", Level(50.0, "no lean")
     told, ends = "share of votes for the side with each attribute", (0.0, 100.0)

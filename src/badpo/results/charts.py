@@ -50,7 +50,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Mark:
-    """One estimate in a row of a dot plot; ``repeats`` are the values behind it, one per seed, drawn as ticks."""
+    """One estimate in a row of a dot plot, of ``n``; ``repeats`` are its values, one per seed, drawn as ticks."""
 
     value: float
     name: str
@@ -58,6 +58,7 @@ class Mark:
     low: float | None = None
     high: float | None = None
     repeats: tuple[float, ...] = ()
+    n: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,17 +184,19 @@ def _colored(rules: str, variables: str) -> str:
 def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
     """Dot plots side by side, and every mark as a row of the figure's table; None where no panel has rows."""
     panels = [panel for panel in panels if panel.rows]
-    rows: list[tuple[str, ...]] = [("Shown", "Value", "95 % interval", "Each seed")]
+    if not panels:
+        return None
+    rows: list[tuple[str, ...]] = [("Shown", "Value", "95 % interval", "n", "Each seed")]
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
             name, repeats = f"{panel.title}, {mark.name}", ", ".join(map(number, mark.repeats))
             ends = interval_text(mark.low, mark.high, number)
-            rows.append((name, number(mark.value), ends, repeats))
-    n_columns = 4 if any(row[3] for row in rows[1:]) else 3
-    header, *cells = (row[:n_columns] for row in rows)
+            rows.append((name, number(mark.value), ends, mark.n, repeats))
+    told = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    header, *cells = zip(*told, strict=True)
     charts = [(panel.title, dot_plot(panel)) for panel in panels]
-    return Figure(title, charts, caption, TextTable(header, cells), marks) if panels else None
+    return Figure(title, charts, caption, TextTable(header, cells), marks)
 
 
 def line_chart(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -277,13 +277,19 @@ class MeasuredRuns:
         if not found:
             return None
         values = {seed: reading.estimate for seed, reading in found.items()}
-        if len(found) > 1:
-            return _over_seeds(values)
-        return Estimate(next(iter(found.values())), values)
+        (interval, *more) = found.values()
+        interval = t_interval(list(values.values())) if more else interval
+        if place[0] in ("votes", "ceiling") or (
+            place[0] == "best_rates" and not is_continuous(self.configs.get(place[1], {}))
+        ):  # what a share cannot be is no part of its interval
+            low, high = np.clip([interval.low, interval.high], 0.0, 1.0).tolist()
+            interval = replace(interval, low=low, high=high)
+        return Estimate(interval, values)
 
-    def count(self, *place: str) -> str:
-        """Of how many things a reading is, over all runs; empty where no run tells."""
-        counts = {n for run in self.runs if (n := run.measured(*place).n) is not None}
+    def count(self, *place: str, arm: str = "") -> str:
+        """Of how many things a reading is, over all runs or an arm's; empty where none tells."""
+        runs = self.of(arm) if arm else self.runs
+        counts = {n for run in runs if (n := run.measured(*place).n) is not None}
         return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
 
     def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:

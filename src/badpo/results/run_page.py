@@ -109,8 +109,10 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
     """The groups of columns by name, and of every arm the cells of each; a dash where something was not measured."""
     found = quantities(suite)
     rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
-    of_gap = "any", *suite.labels
-    groups = [(q.symbol, rate if q.is_rate else mean) for q in found]
+    groups = [(_with_n(suite, q.symbol, *q.place), rate if q.is_rate else mean) for q in found]
+    gaps = [("heldout", name) for name in ("any", *suite.labels)]
+    told = (place for place in gaps if any(suite.estimate(arm, *place) for arm in suite.arms))
+    of_gap = next(told, gaps[0])
     rows = []
     for arm in suite.arms:
         cells = []
@@ -119,13 +121,13 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
             value = _cell(suite.estimate(arm, *q.place), q.number)
             share = _NOTHING if arm == DPO else _cell(removal.share, percent)
             cells.append([value, share, _cell(removal.distance, q.difference)])
-        gaps = (suite.estimate(arm, "heldout", name) for name in of_gap)
-        gap, kl = next(filter(None, gaps), None), suite.estimate(arm, "kl")
+        gap, kl = suite.estimate(arm, *of_gap), suite.estimate(arm, "kl")
         cells.append([_cell(gap, _signed_three), _cell(kl, _three)])
         if arm == REFERENCE:
             cells = [[*row[:-2], _NOTHING, _NOTHING] for row in cells]
         rows.append((arm_label(arm), cells))
-    return [*groups, ("all attributes", ("gap", "KL"))], rows
+    last = _with_n(suite, "gap", *of_gap), _with_n(suite, "KL", "kl")
+    return [*groups, ("all attributes", last)], rows
 
 
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
@@ -195,7 +197,8 @@ def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: st
             ends = found.interval.low, found.interval.high
             several = found.values if len(found.values) > 1 else ()
             what = prefix + arm_label(arm), style_of(suite, arm)
-            marks.append(Mark(found.value, *what, *ends, several))
+            n = suite.count(*place, arm=arm)
+            marks.append(Mark(found.value, *what, *ends, several, n))
     return marks
 
 
@@ -209,9 +212,12 @@ def _arm_panel(
 ) -> DotPanel:
     """A panel with a row for every arm that was measured."""
     rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]
-    if n := suite.count(*place):
-        axis += f" (n = {n})"
-    return DotPanel(title, rows, f"{title} by arm", axis, level, **how)
+    return DotPanel(title, rows, f"{title} by arm", _with_n(suite, axis, *place), level, **how)
+
+
+def _with_n(suite: MeasuredRuns, what: str, *place: str) -> str:
+    n = suite.count(*place)
+    return f"{what} (n = {n})" if n else what
 
 
 def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
@@ -276,14 +282,14 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         names, rows = dict.fromkeys(name for each in votes for name in each), []
         for name in names:
             group = "all" if name == "all" else f"class {shown(name, 8)}"
-            n = suite.count("votes", attribute, name)
             ceilings = (suite.estimate(arm, "ceiling", attribute, name) for arm in arms)
             known, prefix = [found.value for found in ceilings if found], f"{group}, "
             marks = _arm_marks(suite, arms, "votes", attribute, name, prefix=prefix)
             if known:
                 marks.insert(0, Mark(float(np.mean(known)), prefix + CEILING, 0))
             if marks:
-                rows.append(DotRow(f"{group} (n = {n})" if n else group, tuple(marks)))
+                told = _with_n(suite, group, "votes", attribute, name)
+                rows.append(DotRow(told, tuple(marks)))
         what = f"votes predicted on {title} by annotator class", "share of votes predicted"
         panels.append(DotPanel(title, rows, *what, Level(0.5, "coin"), number=_three))
     entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]

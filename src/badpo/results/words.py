@@ -194,7 +194,8 @@ def page(template: str, /, **values: Any) -> str:
 
 def kept_together(text: str) -> str:
     """A number and its sign, and a p value, are not torn apart at the end of a line."""
-    return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text.replace(" %", "\u00a0%"))
+    text = text.replace(" %", "\u00a0%").replace("\u00b1 ", "\u00b1\u00a0")
+    return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text)
 
 
 def write_whole(html: str, page: Path) -> Path:

@@ -63,7 +63,7 @@ BEGUN = "begun.json"  # which run an unfinished folder is of
 
 
 @dataclass(frozen=True)
-class PlannedRun:
+class RunPlan:
     """A run's folder, its steps, how often they go through the votes, and about how many bytes it writes."""
 
     folder: str
@@ -83,7 +83,7 @@ class PlannedRun:
 class Plan:
     """What a run, and those that it is compared with, would do before they do it."""
 
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[RunPlan, ...]
     n_judgments: int
     n_comparisons: int
     n_annotators: int
@@ -131,7 +131,7 @@ def plan_run(recipe: Recipe) -> Plan:
     how_long = n_steps, n_steps * args.step_size / n_drawn
     n_bytes = _n_bytes(args, weights, *how_long)
     return Plan(
-        runs=tuple(PlannedRun(str(f), (f / RUN_SEAL).exists(), *how_long, n_bytes) for f in folders),
+        runs=tuple(RunPlan(str(f), (f / RUN_SEAL).exists(), *how_long, n_bytes) for f in folders),
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,

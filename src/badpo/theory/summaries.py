@@ -188,7 +188,7 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
 
 
 def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
-    """A proportion with Wilson's interval for as many trials as its clusters are worth, inside [0, 1].
+    """A proportion, or a mean of probabilities, with Wilson's interval for as many trials as it is worth, in [0, 1].
 
     Examples
     --------
@@ -196,9 +196,10 @@ def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Int
     >>> round(interval.low, 3), round(interval.high, 3)
     (0.055, 0.945)
     """
-    found = cluster_mean(values, clusters)
+    found, x = cluster_mean(values, clusters), np.atleast_1d(values)
     p, n = found.estimate, float(found.n if found.n > 1 else np.nan)
-    worth = min(p * (1 - p) / found.se**2, len(np.atleast_1d(values))) if found.se > 0 else n
+    most = len(x) if np.isin(x, (0, 1)).all() else np.inf
+    worth = min(p * (1 - p) / found.se**2, most) if found.se > 0 else n
     low, high = wilson_ends(np.array(p), np.array(worth))
     return Interval(p, found.se, float(low), float(high), found.n)
 
