@@ -204,6 +204,8 @@ def test_attributes_test_shows_shares_and_examples():
     swept = json.loads(run("attributes", "test", EXAMPLE, *asked).stdout)
     assert [trial["parameters"]["ratio"] for trial in swept] == [1.5, 3.0]
     assert swept[0]["n_cross"] > swept[1]["n_cross"] > 0
+    never = run("attributes", "test", EXAMPLE, "--attribute", "emoji")
+    assert never.exit_code == 3 and "emoji: the value is 0 for every response" in never.stderr
 
 
 def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):

@@ -143,6 +143,15 @@ def test_a_remedy_is_a_command_that_works(table, tmp_path):
     assert sum(shares) == pytest.approx(1) and told["as_read"]
 
 
+def test_what_another_program_wrote_is_converted_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = run("audit", EXPORT, "--attribute", "length", "--json")
+    (command,) = json.loads(said.stdout)["commands"]
+    convert, audit = (shlex.split(words)[1:] for words in command.split(" && "))
+    assert run(*convert).exit_code == OK and convert[:2] == ["import", str(EXPORT)]
+    assert run(*audit).exit_code == OK and audit[1] == convert[-1]
+
+
 def test_watch_counts_what_is_new(table, tmp_path):
     path, state = tmp_path / "votes.parquet", tmp_path / "state.json"
     for n, new in ((400, 100), (800, 100)):
@@ -220,6 +229,10 @@ def test_an_import_knows_who_voted_or_asks(table, tmp_path):
     assert refused.exit_code == DATA and "E110" in refused.stderr
     (command,) = [line for line in refused.stderr.splitlines() if line.strip().startswith("badpo ")]
     assert run(*shlex.split(command)[1:]).exit_code == OK and "--annotators none" in command
+    none = run(
+        "import", tmp_path / "votes.csv", "--out", tmp_path / "j.parquet", "--column", "annotator="
+    )
+    assert none.exit_code == OK and re.search(r"annotators +0\n", none.stdout)
     nobody.assign(worker_id=table["annotator"]).to_csv(tmp_path / "votes.csv")
     out = run("import", tmp_path / "votes.csv", "--out", tmp_path / "k.parquet", "--json")
     assert json.loads(out.stdout)["annotators"] == 6

@@ -438,3 +438,5 @@ def test_wrong_places_are_told(tmp_path, judgments):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):
         forget("7", data=[tmp_path / "nothing.csv"])
+    with pytest.raises(DataError, match="no row can be taken out"):
+        forget("7", data=[tmp_path / "votes.csv.gz"])

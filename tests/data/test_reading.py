@@ -164,6 +164,10 @@ def answered(labels=None, **columns) -> pd.DataFrame:
 TEXTS = ["second answer 0", "first answer 0", "first answer 1", "tie"]
 COUNTS = {"votes_a": [2, 0, 0, ""], "votes_b": [1, 0, 0, 1]}
 TICKED = {"Answer.left.on": ["true", "false"] * 2, "Answer.right.on": ["false", "true"] * 2}
+IN_LISTS = answered().drop(columns=["response_a", "response_b"])
+IN_LISTS["summaries"] = [
+    [{"text": f"first answer {i}"}, {"text": f"second answer {i}"}] for i in (0, 0, 1, 1)
+]
 READ = {
     "1 and 2": (answered(["1", "2", "2", "1"]), [1, -1, -1, 1], "N107"),
     "left and right": (answered(["left", "right", "same", "left"]), [1, -1, 1], "N107"),
@@ -176,6 +180,8 @@ READ = {
     "stars": (answered(stars_a=["\u2605\u2605", "\u2605"] * 2, stars_b="\u2605"), [1, 1], "N107"),
     "two ranks": (answered(rank_1=[1, 2, 2, 1], rank_2=[2, 1, 1, 2]), [1, -1, -1, 1], "N107"),
     "counts": (answered(**COUNTS).drop(columns="annotator"), [1, 1, -1, -1], "N106"),
+    "in objects": (pd.DataFrame({"data": good(4).iloc[:, :5].to_dict("records")}), [1, -1, 1, -1], ""),
+    "in lists": (IN_LISTS.assign(chosen=["a", "b", "b", "a"]), [1, -1, -1, 1], ""),
     "ticked boxes": (answered(**TICKED), [1, -1, 1, -1], "N106"),
 }
 
@@ -198,6 +204,7 @@ UNREAD = {
     "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "a"}}),
     "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "a"}}),
     "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
+    "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
     "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
 }

@@ -44,13 +44,13 @@ def unreadable(source) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV"]
+    "name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV", "v.csv.gz"]
 )
 def test_every_file_format_gives_the_same_cells(tmp_path, name):
     path, frame = tmp_path / name, pd.DataFrame(ROWS)
     if path.suffix == ".parquet":
         frame.to_parquet(path)
-    elif path.suffix.lower() in (".csv", ".tsv"):
+    elif path.suffix.lower() in (".csv", ".tsv", ".gz"):
         frame.to_csv(path, index=False, sep="\t" if path.suffix == ".tsv" else ",")
     else:
         path.write_text(json.dumps(ROWS) if path.suffix == ".json" else LINES)
@@ -252,6 +252,7 @@ def test_missing_and_wrong_columns_are_all_named():
         (["instruction", "answer1", "answer2", "preferred"], "prompt response_a response_b winner"),
         (["prompt", "left_text", "right_text", "raterName"], "prompt response_a response_b annotator"),
         (["A", "B", "Prolific PID", "userInput"], "response_a response_b annotator prompt"),
+        (["conversations", "chosen", "rejected", "Network ID"], "prompt chosen rejected annotator"),
         # either could be meant: neither is taken
         (["response_a", "response_b", "worker", "rater"], "response_a response_b"),
         (["answer_a", "answer_b", "text_a", "text_b"], ""),

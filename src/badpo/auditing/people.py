@@ -84,7 +84,7 @@ ABOUT_CARE = {
     "": "deviations count from a line in care, which comparisons whose sides do not differ tell",
     "hardly": "care is hardly known: annotators have few votes each where sides do not differ in any attribute",
     "few": "care is not known: too few votes are on comparisons whose sides do not differ in any attribute",
-    "careless": "care is not known: where sides do not differ in any attribute, annotators agree as if by chance",
+    "careless": "care is not known: where sides do not differ in any attribute, no agreement beyond chance shows",
     "unanimous": "care is not known: where sides do not differ in any attribute, annotators hardly ever disagree",
 }
 LEVELS_KNOWN = "care is not needed: the levels of all leans are known"

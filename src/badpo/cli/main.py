@@ -67,7 +67,7 @@ class Commands(typer.core.TyperGroup):
 
     def parse_args(self, ctx, args):
         """What was typed is kept, for remedies that repeat it."""
-        typed["words"] = tuple(args)
+        typed.update(words=tuple(args), source=None)
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx):
@@ -237,6 +237,11 @@ def attributes_test(
             lines += ["", f"{trial['attribute']}, {kind}:"]
             lines += [f"  {text}" for text in texts] or ["  (none)"]
     tell(as_json, trials, "\n".join(lines))
+    for trial in trials:
+        if trial["problem"]:
+            complain(f"{trial['attribute']}: {trial['problem']}")
+    if not any(trial["n_cross"] for trial in trials):
+        raise typer.Exit(EXIT_DATA)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -269,6 +274,7 @@ def train(
     if attribute:
         overrides["attributes"] = [parsed_attribute(text) for text in attribute]
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
+    typed["source"] = recipe.data.dataset_name
     for notice in recipe.notices if is_first_process() and not as_json else ():
         complain(notice)
     from badpo.runs.run import plan_run, run_folder, train_run

@@ -374,8 +374,6 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
                     own = "dataset_name" if name == "source" else name
                     flag = f"--{own}" if key is None else f"--{own}.{key}"
                     flags += [flag, "null" if entry is None else str(entry)]
-                case _, "source", _, _:
-                    pass
                 case _, "layout", _, _:
                     flags += [f"--{entry}"]
                 case "import", "columns", "annotator", None:
@@ -392,11 +390,26 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
 
 def corrected_command(fix: Mapping[str, Any]) -> str:
     """The command that was typed, with options that mend it, ready to be pasted."""
-    words = list(typed["words"])
-    if "source" in fix and words[0] != "train":
-        given = Path(str(typed["source"]))
+    words, given = list(typed["words"]), Path(str(typed["source"]))
+    if "source" in fix and given in map(Path, words):
         words = [str(fix["source"]) if Path(word) == given else word for word in words]
+        fix = {name: value for name, value in fix.items() if name != "source"}
     return shlex.join(["badpo", *words, *flags_of(fix)])
+
+
+def converted(error: DataError) -> list[str]:
+    """The command that converts what another program wrote and then does what was asked for, where it is such."""
+    from badpo.data.tables import read_table
+    from badpo.importers.convert import TABLE, Export, format_of
+
+    source, codes = typed["source"], {problem.code for problem in error.problems}
+    if codes.isdisjoint(("E101", "E107")) or "import" in typed["words"][:1] or not source:
+        return []
+    if format_of(Export(read_table(source))) == TABLE:
+        return []
+    out = "judgments.parquet"
+    first = shlex.join(["badpo", "import", str(source), "--out", out])
+    return [f"{first} && {corrected_command({'source': out})}"]
 
 
 def as_told(problem: Problem) -> str:
@@ -444,13 +457,13 @@ def reporting_errors(command: Callable) -> Callable:
                 complain(traceback.format_exc())
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            typed["source"] = kwargs.get("data", kwargs.get("source"))
+            typed["source"] = kwargs.get("data", kwargs.get("source", typed["source"]))
             code, told = _verdict(error)
             found = {"error": told, "exit_code": code}
             if isinstance(error, DataError):
                 found["problems"] = [as_json_problem(problem) for problem in error.problems]
                 calls = [corrected_command(fix) for fix in (error.fix, error.turned) if fix]
-                found["commands"], found["as_read"] = calls, error.shown
+                found["commands"], found["as_read"] = converted(error) or calls, error.shown
             print_json(found) if kwargs.get("as_json") else complain(told)
             raise typer.Exit(code) from error
 
@@ -499,7 +512,11 @@ def _verdict(error: Exception) -> tuple[int, str]:
     """The exit code for an error, and what it was and what to do."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
-        told = as_told_all(error.problems) + corrected(error, corrected_command)
+        told = as_told_all(error.problems)
+        if commands := converted(error):
+            told += ["another program wrote this; it is converted and read by:", f"    {commands[0]}"]
+        else:
+            told += corrected(error, corrected_command)
         return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text

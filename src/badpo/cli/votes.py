@@ -215,7 +215,8 @@ def import_votes(
     )
     problems = told.pop("problems")
     counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
-    lines = [as_lines({name: value for name, value in counts.items() if value})]
+    counts = {name: value for name, value in counts.items() if value or name == "annotators"}
+    lines = [as_lines(counts)]
     lines += [as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
     if write_mapping:
         lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")

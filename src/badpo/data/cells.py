@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ _PARTS = re.compile(r"[^\W\d_]+|\d+")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 _ROLES = {"human": "user", "gpt": "assistant"}
+_SPEAKERS = frozenset({"role", "from"})  # what a chat message says, and no other object
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ _ANSWER = (
     "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant)"
 )
 _PERSON = (
-    "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder"
+    "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
+    "contributor|respondent|turker"
 )
 # What stands for a column of ours, where no column has the name itself.
 _NAMED = {
@@ -112,15 +115,19 @@ _NAMED = {
     ),
     "annotator": (
         rf"(?:{_PERSON})(?:_(?:id|name|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
-        "mturk_(?:worker_)?id"
+        r"mturk_(?:worker_)?id|network_id|(?:annotat|label|labell|complet|judg|rat)ed_by(?:_id)?"
     ),
     "rating": "likert|likert_rating|slider|score|preference_(?:rating|score|strength)",
     "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
 }
-_ELSE = {"prompt": "(?:user_)?input"}  # where nothing else stands for one
+# where nothing else stands for one
+_ELSE = {"prompt": "(?:user_)?input|conversations?|dialogue?|post|article|document"}
 # Two columns that differ in the word for a side, and in nothing else; {} is that word.
 _NAMED_PAIRS = {
-    ("response_a", "response_b"): (_SIDES, rf"(?:{_ANSWER})_{{}}|{{}}(?:_(?:{_ANSWER}))?"),
+    ("response_a", "response_b"): (
+        _SIDES,
+        rf"(?:{_ANSWER})s?_{{}}(?:_(?:text|content))?|{{}}(?:_(?:{_ANSWER}))?",
+    ),
     ("chosen", "rejected"): (_WON, rf"{{}}_(?:{_ANSWER})|(?:{_ANSWER})_{{}}"),
     ("rating_a", "rating_b"): (
         _SIDES,
@@ -199,6 +206,38 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
             kinds[kind][key] = name
     many = [sides for sides in kinds.values() if len(sides) > 2]
     return many[0] if len(many) == 1 else {}
+
+
+def unfolded(frame: pd.DataFrame) -> dict[str, Objects]:
+    """Columns of what stands in objects, as ``data.prompt``, and in lists of answers, as ``response_2``.
+
+    Examples
+    --------
+    >>> [*unfolded(pd.DataFrame({"data": [{"prompt": "Why?"}], "summaries": [["So.", "No."]]}))]
+    ['data.prompt', 'summary_1', 'summary_2']
+    """
+    columns = (pair for name in frame for pair in _inside(str(name), frame[name]))
+    return {name: as_objects(cells) for name, cells in columns if name not in frame}
+
+
+def _inside(name: str, cells: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
+    first = next((cell for cell in cells if isinstance(cell, str | dict | list | np.ndarray)), "")
+    several = first if isinstance(first, list | np.ndarray) else [first]
+    if any(isinstance(one, dict) and not _SPEAKERS.isdisjoint(one) for one in several):
+        return
+    singular = re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
+    made: Iterable[tuple[str, list[Any]]] = ()
+    if isinstance(first, dict):
+        objects = [cell if isinstance(cell, dict) else {} for cell in cells]
+        keys = dict.fromkeys(itertools.chain(*objects))
+        made = ((f"{name}.{key}", [each.get(key) for each in objects]) for key in keys)
+    elif several is first and re.fullmatch(_ANSWER, folded(singular.rpartition(".")[2])):
+        lists = (cell if isinstance(cell, list | np.ndarray) else () for cell in cells)
+        places = enumerate(itertools.zip_longest(*lists), start=1)
+        made = ((f"{singular}_{i}", [*each]) for i, each in places)
+    for part, values in made:
+        if any(value is not None for value in values):
+            yield from [*_inside(part, values)] or [(part, values)]
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:

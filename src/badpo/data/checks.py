@@ -82,7 +82,12 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
         problems = check(judgments.with_attributes([*kept, attribute]))
         faults = [problem for problem in problems if problem.severity == "error"]
         kept += [attribute] * (not faults)
-        left_out += [replace(fault, code="W120", what=f"left out: {fault.what}") for fault in faults]
+        left_out += [
+            replace(
+                each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}"
+            )
+            for each in faults
+        ]
     if not left_out or not kept:
         return judgments, []
     return judgments.with_attributes(kept), left_out
@@ -141,7 +146,8 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
     found = []
     if n_cross < max(SMALL_CROSS_SHARE * n, FEW_CROSS):
         what = f"the sides differ{by_more} in {n_cross:,} of {of_all} ({n_cross / n:.1%})"
-        remedy = "expect a wide interval; judge more pairs that differ"
+        are_few = n_cross <= LARGE_CROSS_SHARE * n
+        remedy = f"expect a wide interval; judge more pairs{' that differ' * are_few}"
         found.append(Problem("W121", what, where, remedy, n_cross))
     if n_cross > LARGE_CROSS_SHARE * n and attribute.scope != "judgment":
         what = f"the sides differ{by_more} in {n_cross / n:.1%} of judgments; little is left to learn quality from"
@@ -268,11 +274,11 @@ def attribute_trials(
     Returns
     -------
     list of dict
-        For each attribute and value: ``attribute``, ``parameters``, ``scope``, ``n_cross`` (judgments whose sides
-        differ), ``cross_share`` of all judgments, ``carrier_wins``, ``log_odds`` with ``ci_low`` and ``ci_high``
-        (95 %, clustered by prompt; where every vote went one way the log-odds and one end are None), and
-        ``examples``: the beginnings of responses ``with`` and ``without`` the attribute in comparisons that differ
-        on it.
+        For each attribute and value: ``attribute``, ``parameters``, ``scope``, ``problem`` (why nothing can be
+        estimated, or None), ``n_cross`` (judgments whose sides differ), ``cross_share`` of all judgments,
+        ``carrier_wins``, ``log_odds`` with ``ci_low`` and ``ci_high`` (95 %, clustered by prompt; where every vote
+        went one way the log-odds and one end are None), and ``examples``: the beginnings of responses ``with`` and
+        ``without`` the attribute in comparisons that differ on it.
 
     Raises
     ------
@@ -308,10 +314,12 @@ def _trial(judgments: Judgments, attribute: Attribute, n_examples: int) -> Json:
     pairs = texts.loc[votes["comparison"]].to_numpy()
     pairs = np.where(votes[["delta"]] > 0, pairs, pairs[:, ::-1])
     low, high = odds.interval()
+    faults = [each.what for each in _of_differences(attribute, cross, measured) if each.code[0] == "E"]
     return {
         "attribute": attribute.name,
         "parameters": {k: v for k, v in attribute.config.items() if k not in ("type", "name")},
         "scope": attribute.scope,
+        "problem": [*faults, None][0],
         "cross_share": odds.n_cross / measured.n_votes,
         **{name: getattr(odds, name) for name in ("n_cross", "carrier_wins", "log_odds")},
         **{"ci_low": low, "ci_high": high},

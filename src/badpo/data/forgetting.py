@@ -48,7 +48,7 @@ from badpo.data.files import (
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import DROPPED_KEY, READERS, read_table
+from badpo.data.tables import DROPPED_KEY, PACKED, READERS, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
@@ -233,7 +233,7 @@ class _Rows:
 
 
 def _rows_in(path: Path, people: People, column: str) -> _Rows:
-    if path.is_dir() or path.suffix.lower() == ".xlsx":
+    if path.is_dir() or path.suffix.lower() in (".xlsx", *PACKED):
         what, remedy = "no row can be taken out of it", "take it out in the program that wrote it"
         raise DataError([Problem("E102", what, str(path), remedy)])
     table = read_table(path)

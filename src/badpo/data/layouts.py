@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from badpo.data.cells import (
     numbered,
     numbered_answers,
     side_of,
+    unfolded,
 )
 from badpo.data.files import Json
 from badpo.data.problems import (
@@ -154,9 +156,13 @@ def recognise(
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
     """
-    columns, people = dict(columns or {}), []
+    # a recipe may have a number for the name of a column
+    columns = {ours: name if name is None else str(name) for ours, name in (columns or {}).items()}
+    people: list[str] = []
     if layout == "wide":
         people = [*filter(None, (columns.pop("annotator", "") or "").split(","))]
+    inside = unfolded(table.frame)
+    table = replace(table, frame=table.frame.assign(**inside)) if inside else table
     found = [str(name) for name in table.frame.columns]
     if problems := _misnamed(
         found, [*columns.items(), *(("annotator", one) for one in people)], table.name
@@ -169,6 +175,14 @@ def recognise(
     free = [name for name in found if name not in told.values()]
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
+    leaves = Counter(name.rpartition(".")[2] for name in inside)
+    named = {
+        leaf: name for name in inside if len(leaf := name.rpartition(".")[2]) > 2 == leaves[leaf] + 1
+    }
+    wanted = [name for name in wanted if name not in theirs]
+    theirs |= {ours: named[leaf] for ours, leaf in columns_named([*named], wanted).items()}
+    if {"chosen", "rejected", "winner"} & {*theirs} == {"chosen"}:
+        theirs["winner"] = theirs.pop("chosen")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
         # beside a winner they are columns like any other
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}

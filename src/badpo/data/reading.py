@@ -541,7 +541,7 @@ def _carried(
                 columns.setdefault(name, go[name])
     for name in keep:
         if fault := _fault(name, frame):
-            found.note("E103", f'keep: "{name}" {fault}.{did_you_mean(name, [*frame])}', remedy)
+            found.note("E103", f'column "{name}" {fault}.{did_you_mean(name, [*frame])}', remedy)
     are_told = all(not _fault(name, frame) and frame[name].notna().all() for name in MODELS)
     for name in (*keep, *(MODELS if are_told else ())):
         if name in frame:

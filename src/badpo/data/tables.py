@@ -30,6 +30,7 @@ from badpo.data.problems import DataError, Problem, counted, did_you_mean, liste
 from badpo.theory import Ints
 
 DROPPED_KEY = b"badpo.dropped"
+PACKED = (".gz", ".bz2", ".zst")
 _LONGEST_CELL = 2**31 - 1
 # of cells in JSON, where every row may have names of its own, and a frame has a cell for each
 _MOST_NAMES = 2_000
@@ -119,10 +120,10 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
         close = difflib.get_close_matches(path.name, beside, n=1)
         fix = {"source": str(path.with_name(close[0]))} if close else {}
         raise _unreadable(path, what, "give the path of a file", fix)
-    read = READERS.get(path.suffix.lower())
+    read = reader_of(path)
     if read is None and not folder.is_dir():
         what = f'files that end in "{path.suffix}" are not known'
-        raise _unreadable(path, what, f"use {', '.join(READERS)}")
+        raise _unreadable(path, what, f"use {', '.join(READERS)}, or text as .gz")
     try:
         if read is None or folder.is_dir():
             return _read_folder(folder, split)
@@ -159,7 +160,7 @@ def _read_folder(path: Path, split: str = "") -> Table:
 def is_hub_name(path: Path) -> bool:
     """Whether a path may be a data set on the Hub, as in ``allenai/multipref`` or ``nvidia/HelpSteer3:validation``."""
     is_short = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
-    return is_short and path.suffix.lower() not in READERS
+    return is_short and not reader_of(path)
 
 
 def from_hub(name: str, config: str | None = None, split: str | None = None) -> Any:
@@ -235,11 +236,20 @@ def _read_parquet(path: Path) -> Table:
         return Table(_frame_of_arrow(file.read()), str(path), dropped=dropped)
 
 
-def decoded(content: bytes) -> tuple[str, str]:
+def reader_of(path: Path) -> Callable[..., Table] | None:
+    """What reads a file, by the end of its name; of files of text also compressed ones."""
+    is_packed = path.suffix.lower() in PACKED
+    read = READERS.get((Path(path.stem) if is_packed else path).suffix.lower())
+    return None if is_packed and read in (_read_excel, _read_parquet) else read
+
+
+def decoded(path: Path) -> tuple[str, str]:
     """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or cp1252.
 
     Where most of what is not ASCII is valid UTF-8, a file is damaged UTF-8, and no cp1252.
     """
+    with pa.input_stream(str(path)) as file:  # which unpacks what is compressed
+        content = file.read()
     for mark, name in _MARKS.items():
         if content.startswith(mark):
             return content.decode(name), name
@@ -258,7 +268,7 @@ def decoded(content: bytes) -> tuple[str, str]:
 
 def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     csv.field_size_limit(_LONGEST_CELL)
-    text, encoding = decoded(path.read_bytes())
+    text, encoding = decoded(path)
     separator = _separator(text)
     rows, lines = [], []
     known: dict[str, str] = {}  # so that a text of many rows is in memory once
@@ -386,7 +396,7 @@ def _excel_text(cell: Any) -> str:
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
     # at line feeds alone, as forgetting counts lines
-    for number, line in enumerate(decoded(path.read_bytes())[0].split("\n"), start=1):
+    for number, line in enumerate(decoded(path)[0].split("\n"), start=1):
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -402,7 +412,7 @@ def _read_json_lines(path: Path) -> Table:
 
 def _read_json(path: Path) -> Table:
     remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
-    text = decoded(path.read_bytes())[0]
+    text = decoded(path)[0]
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:

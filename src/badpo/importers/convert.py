@@ -92,7 +92,7 @@ def import_votes(
     if format not in (None, *names):
         hint = did_you_mean(str(format), names)
         raise ConfigError(f'unknown format "{format}".{hint} Known: {", ".join(names)}')
-    name = format or next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
+    name = format or format_of(export)
     name = TABLE if layout else name
     if name != TABLE:
         votes = _votes(name, export, _answers(FORMATS[name], export))
@@ -111,6 +111,11 @@ def import_votes(
         raise DataError([*refusal.problems, *error.problems]) from None
     unused = [str(name) for name in read.frame.columns if name not in KNOWN]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
+
+
+def format_of(export: Export) -> str:
+    """The name in `FORMATS` of the program that wrote a table; ``table`` where none is known."""
+    return next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
 
 
 def _answers(importer: Importer, export: Export) -> list[Json]:
