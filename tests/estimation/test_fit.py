@@ -8,6 +8,7 @@ from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.newton import Information
 from badpo.estimation.pool import cluster_errors
 from badpo.theory.identifiability import separating_mixes
+from bench.simulated_pools import Pool, draw_votes
 from tests.estimation.test_conditional import pool
 
 
@@ -258,24 +259,17 @@ def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
 # -- errors clustered by prompt --------------------------------------------------------------------------------
 
 
-def tastes_by_prompt(random, m=24, prompts=60, each=8, spread=0.0, taste=0.8):
-    """Four people judge all comparisons of a prompt; how far one leans differs from prompt to prompt."""
-    comparison = np.repeat(np.arange(prompts * each), 4)
-    prompt = comparison // each
-    people = random.random((prompts, m)).argsort(axis=1)[:, :4]
-    annotator = people[prompt[::4]].ravel()
-    lean = spread * random.standard_normal(m)
-    own = lean[:, None] + taste * random.standard_normal((m, prompts))
-    delta, quality = random.choice([-1.0, 1.0], prompts * each), random.standard_normal(prompts * each)
-    logit = quality[comparison] + own[annotator, prompt] * delta[comparison]
-    sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
-    return comparison, sign, annotator, delta[comparison][:, None], m, prompt
+def tastes_by_prompt(seed, m=12):
+    """Votes of people whose lean differs from prompt to prompt, and the prompts."""
+    even = Pool(480, m, taste=0.8, per_prompt=40, cross_share=1.0, spread=0.0, mean=0.0)
+    votes = draw_votes(even, np.random.default_rng(seed))
+    return *votes.arrays, votes.comparison // 40
 
 
 def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
     held = []
     for seed in range(25):
-        *votes, prompt = tastes_by_prompt(np.random.default_rng(seed))
+        *votes, prompt = tastes_by_prompt(seed)
         leans, plain = fit.fit_conditional(*votes, clusters=prompt), fit.fit_conditional(*votes)
         np.testing.assert_array_equal(leans.deviation, plain.deviation)
         known = leans.status == "ok"
@@ -305,7 +299,7 @@ def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
 
 
 def test_who_judged_one_prompt_has_an_estimate_without_an_error():
-    *votes, prompt = tastes_by_prompt(np.random.default_rng(0), m=6)
+    *votes, prompt = tastes_by_prompt(0, m=6)
     prompt[votes[2] == 0] = 0
     leans = fit.fit_conditional(*votes, clusters=prompt)
     assert np.isfinite(leans.deviation[0]).all()
@@ -315,30 +309,15 @@ def test_who_judged_one_prompt_has_an_estimate_without_an_error():
 # -- teams that hardly meet ------------------------------------------------------------------------------------
 
 
-def teams_of_six(n_bridges: int, seed: int):
-    """Two teams at +-1 with 300 comparisons each and some comparisons with two votes of either."""
-    random, parts = np.random.default_rng(seed), []
-    for team in range(2):
-        comparison = np.repeat(np.arange(300), 3)
-        annotator = random.random((300, 6)).argsort(axis=1)[:, :3].ravel()
-        delta, quality = random.choice([-1.0, 0.0, 1.0], 300)[comparison], random.standard_normal(300)
-        logit = quality[comparison] + (1 - 2 * team) * delta
-        sign = np.where(random.random(900) < 1 / (1 + np.exp(-logit)), 1, -1)
-        parts.append((comparison + 300 * team, sign, annotator + 6 * team, delta))
-    joined = np.repeat(np.arange(600, 600 + n_bridges), 4)
-    cast = [np.tile(each, n_bridges) for each in ([1, -1, 1, -1], [0, 1, 6, 7])]
-    parts.append((joined, *cast, np.ones(len(joined))))
-    comparison, sign, annotator, delta = map(np.concatenate, zip(*parts, strict=True))
-    return comparison, sign, annotator, delta[:, None], 12
-
-
 @pytest.mark.parametrize(("n_bridges", "are_apart"), [(1, True), (3, True), (200, False)])
 @pytest.mark.parametrize("by_steps", [False, True])
 def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monkeypatch):
     if by_steps:
         monkeypatch.setattr(fit, "LARGEST_FACTORED", 1)
     for seed in range(3):
-        teams = fit.weakly_joined_teams(*teams_of_six(n_bridges, seed))[:, 0]
+        two = Pool(600 + n_bridges, 12, mean=0.0, spread=0.0, teams=1.0, n_joint=n_bridges)
+        votes = draw_votes(two, np.random.default_rng(seed))
+        teams = fit.weakly_joined_teams(*votes.arrays)[:, 0]
         assert len(set(teams[:6])) == len(set(teams[6:])) == 1
         assert (teams[0] != teams[6]) == are_apart
 

@@ -168,7 +168,7 @@ def test_classes_that_judged_together_share_an_error():
 def test_tastes_by_prompt_are_no_difference_between_annotators():
     rejected = []
     for seed in range(60):
-        *votes, prompt = tastes_by_prompt(np.random.default_rng(seed))
+        *votes, prompt = tastes_by_prompt(seed)
         leans = fit_conditional(*votes, clusters=prompt)
         rejected.append([equal_leans_test(*votes[:4], leans, each)[0] < 0.05 for each in (prompt, None)])
     clustered, plain = np.mean(rejected, axis=0)
