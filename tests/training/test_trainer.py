@@ -361,7 +361,7 @@ def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
     with pytest.raises(DataError, match="there is no judgment"):
         trainer(tmp_path, judgments().take(np.zeros(72, bool)))
     with pytest.raises(ConfigError, match="at least one attribute"):
-        trainer(tmp_path, Judgments.read(tiny.votes()))
+        trainer(tmp_path, Judgments.read(tiny.votes()), bias="pooled")
     assert not trainer(tmp_path, Judgments.read(tiny.votes()), bias="none").bias.parts
 
 

@@ -72,7 +72,7 @@ _NOT_READ = (
         "W107",
         ("tools", "chat_template_kwargs"),
         "columns that change what TRL would train on are not read",
-        "put what they say into the prompt",
+        "put what they say into the prompt, or hand the table itself to BADPOTrainer",
     ),
     (
         "W108",
@@ -167,7 +167,7 @@ def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[s
     found = Findings(table, asked["bad_rows"] == "drop")
     rows = pd.DataFrame(index=table.frame.index)
     annotators = _annotators(rows, asked["annotators_missing"], found)
-    _not_read(found)
+    _not_read(found, keep)
     texts = _texts(rows, found)
     _compare(rows, found)
     _answers(rows, asked["winners"], texts, found)
@@ -290,9 +290,10 @@ def shared_beginning(first: Text, second: Text) -> int:
     return low - 1 if gives_back else low
 
 
-def _not_read(found: Findings) -> None:
+def _not_read(found: Findings, keep: Sequence[str]) -> None:
     for code, names, what, remedy in _NOT_READ:
-        has_cells = [name for name in names if name in found.frame and found.frame[name].notna().any()]
+        there = [name for name in names if name in found.frame and name not in keep]
+        has_cells = [name for name in there if found.frame[name].notna().any()]
         if has_cells:
             found.note(code, f"{what}: {', '.join(has_cells)}", remedy, len(has_cells))
 

@@ -60,7 +60,7 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons; an item is the position of a judgment."""
+    """Judgments with the token ids of their comparisons; an item has those of a judgment, under TRL's names."""
 
     judgments: Judgments
     encoded: EncodedComparisons
@@ -70,8 +70,15 @@ class EncodedJudgments(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return self.judgments.n_votes
 
-    def __getitem__(self, index: int) -> int:
-        return index
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        vote = self.judgments.votes.iloc[index]
+        pairs = self.encoded.pairs[2 * vote["comparison"] :][:2][:: vote["sign"]]
+        (prompt, chosen), (_, rejected) = (map(np.ndarray.tolist, pair) for pair in pairs)
+        return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
+        """What the loader hands to `ComparisonCollator`: the positions of judgments, as they are."""
+        return indices
 
     @property
     def comparison(self) -> np.ndarray:

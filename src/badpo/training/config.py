@@ -39,6 +39,9 @@ FIXED = (
 # Keys that a file may not set, while the caller may in Python.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
+# TRL's key of an objective.
+_KEY_OF = {"identity_preference": "loss_type", "discounted_tail": "ld_alpha"}
+
 # The Trainer's old names of arguments and its new ones.
 RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
@@ -256,8 +259,18 @@ class BADPOConfig(TrainingArguments):
                 "learn. Choose a bias, such as shared_mean, or leave gold_annotators out"
             )
 
+    @property
+    def objective(self) -> Json:
+        """What TRL's keys of the loss ask for, as a recipe writes an objective."""
+        if self.loss_type in ("ipo", ["ipo"]):
+            return {"name": "identity_preference"}
+        if self.ld_alpha is not None and 0 <= self.ld_alpha < 1:
+            return {"name": "discounted_tail", "alpha": self.ld_alpha}
+        return {"name": "votes"}
+
     def _refused(self) -> list[str]:
         given = {key: getattr(self, key, None) for key in REFUSED if key not in ALLOWED_IN_PYTHON}
+        given.pop(_KEY_OF.get(self.objective["name"], ""), None)
         # the Trainer's enumerations stand for their values
         reasons = (refusal(key, getattr(value, "value", value)) for key, value in given.items())
         return [reason for reason in reasons if reason]

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import json
 import os.path
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import plain_text
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.tables import asking_once
@@ -28,14 +31,18 @@ from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
 ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
+# Columns of a data set for TRL, as JSON, that its chat template is given.
+TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 # Comparisons encoded at a time.
 _ENCODED_AT_ONCE = 1_000
 # For so many conversations, which take less than one.
 _MOST_SECONDS = 60.0
 
 
-def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **options: Any) -> list[str]:
-    """Conversations as the texts that the tokenizer's chat template makes of them.
+def rendered_chats(
+    tokenizer: Any, conversations: Sequence[Sequence[Any]], given: Iterable[Json] = (), **options: Any
+) -> list[str]:
+    """Conversations as the texts that the tokenizer's chat template makes of them, with what is ``given`` to each.
 
     A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
     """
@@ -49,8 +56,10 @@ def rendered_chats(tokenizer: Any, conversations: Sequence[Sequence[Any]], **opt
 
     def render() -> None:
         try:
-            for messages in conversations:
-                rendered.append(tokenizer.apply_chat_template(messages, tokenize=False, **options))
+            for messages, own in zip(conversations, chain(given, repeat({})), strict=False):
+                rendered.append(
+                    tokenizer.apply_chat_template(messages, tokenize=False, **options, **own)
+                )
         except BaseException as error:  # whatever a program can raise, and what tells it to end
             failed.append(error)
 
@@ -116,14 +125,18 @@ class EncodedComparisons:
 
 
 def encode_prompts(
-    prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None
+    prompts: Sequence,
+    tokenizer,
+    encoding: str,
+    max_prompt_length: int | None,
+    given: Iterable[Json] = (),
 ) -> list[np.ndarray]:
     """Token ids of prompts as generation should see them: the same ids that training put before a response."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)
     texts = list(prompts)
     if not is_plain:
         chats = [[{"role": "user", "content": p}] if isinstance(p, str) else list(p) for p in prompts]
-        texts = rendered_chats(tokenizer, chats, add_generation_prompt=True)
+        texts = rendered_chats(tokenizer, chats, given, add_generation_prompt=True)
     first = None if max_prompt_length is None else -max_prompt_length
     ids = _token_ids(tokenizer, texts, add_special_tokens=is_plain)
     return [np.array(row[first:], dtype=np.int64) for row in ids]
@@ -178,6 +191,15 @@ def encode_comparisons(
     return EncodedComparisons(pairs, np.array(fits, bool), np.array(cut, bool).reshape(-1, 2))
 
 
+def template_options(frame: pd.DataFrame) -> list[Json]:
+    """What each comparison hands to the chat template, as TRL does: its tools and its own options."""
+    tools, options = (
+        [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
+        for name in TEMPLATE_COLUMNS
+    )
+    return [{"tools": tool, **(own or {})} for tool, own in zip(tools, options, strict=True)]
+
+
 def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
     """Prompt and continuations are tokenized whole; the prompt ends where the three begin to differ."""
     prompts, end = list(frame["prompt"]), tokenizer.eos_token
@@ -187,8 +209,10 @@ def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
         responses = [r.removesuffix(end) + end if is_plain else r for r in frame[side]]
         texts.append([p + r for p, r in zip(prompts, responses, strict=True)])
     if not is_plain:
+        given = template_options(frame)
         texts = [
-            rendered_chats(tokenizer, part, add_generation_prompt=part is prompts) for part in texts
+            rendered_chats(tokenizer, part, given, add_generation_prompt=part is prompts)
+            for part in texts
         ]
     ids = [_token_ids(tokenizer, part, add_special_tokens=is_plain) for part in texts]
     for prompt, a, b in zip(*ids, strict=True):
@@ -198,7 +222,8 @@ def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
 
 def _paper_ids(frame: pd.DataFrame, tokenizer, max_prompt_length: int | None) -> Iterator[tuple]:
     """The rendered prompt, and the plain responses with the end-of-text token."""
-    prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length)
+    given = template_options(frame)
+    prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length, given)
     a_ids, b_ids = (
         _token_ids(tokenizer, [plain_text(r) for r in frame[side]], add_special_tokens=False)
         for side in _SIDES

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import os
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,23 +14,34 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
+from datasets import IterableDataset
 
 from badpo.auditing.people import named_annotators
 from badpo.auditing.pool import audit_level
+from badpo.data.attributes import Attributes, Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.data.tables import read_table
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.theory import Bools, Floats
 from badpo.training.config import BADPOConfig
-from badpo.training.encoding import EncodedComparisons, encode_comparisons, length_report
+from badpo.training.encoding import (
+    TEMPLATE_COLUMNS,
+    EncodedComparisons,
+    encode_comparisons,
+    length_report,
+)
 from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
 from badpo.training.trl_keys import ALIASES
 
 # Configurations, and the dropouts by name that each had.
 Dropouts = list[tuple[Any, dict[str, float]]]
+# Our names of columns, and the table's.
+Columns = Mapping[str, str | None] | None
+VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
 
 
 def load_model(model, args: BADPOConfig, which: str = "model"):
@@ -40,7 +53,14 @@ def load_model(model, args: BADPOConfig, which: str = "model"):
         given: Any = args.model_init_kwargs or {}
         asked = {ALIASES.get(key, key): value for key, value in given.items()}
         usual = {"trust_remote_code": args.trust_remote_code, "dtype": "float32"}
-        model = load_weights(model, **usual | asked)
+        try:
+            model = load_weights(model, **usual | asked)
+        except ValueError as error:
+            if "Unrecognized configuration class" not in str(error):
+                raise
+            raise ConfigError(
+                f'"{model}" is no causal language model. Only those are trained here; {VISION}'
+            ) from None
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
             f"{which} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
@@ -252,25 +272,41 @@ def leans_above_gold(judgments: Judgments, gold: Bools) -> Floats:
 
 
 def training_judgments(
-    data, attributes: Sequence, variant: str | None
+    data, attributes: Attributes, variant: str | None, columns: Columns = None
 ) -> tuple[Judgments, str, list[Problem]]:
-    """``data`` as `Judgments`, the variant that is trained on them (`chosen_variant`), and what was noticed."""
-    judgments = as_judgments(data, attributes)
+    """``data`` as `Judgments`, the variant that is trained on them (`chosen_variant`), and what was noticed.
+
+    Where neither a variant nor an attribute is named, as in a script for TRL, the attribute is length.
+    """
+    judgments = as_judgments(data, attributes, columns)
     require_texts_alone(judgments)
-    variant, noticed = chosen_variant(variant, judgments)
-    if VARIANTS[variant] and not judgments.attributes:
+    chosen, noticed = chosen_variant(variant, judgments)
+    if variant is None and not judgments.attributes:
+        judgments = judgments.with_attributes([Length(ratio=1.5)])
+        missing = "no attribute is declared" + " and the votes name no annotators" * bool(noticed)
+        what = f"bias: {chosen} on length (ratio=1.5) was chosen, because {missing}"
+        remedy = (
+            'declare what the votes may lean toward, as in attributes=["length:ratio=1.5"], and who voted, as in '
+            'columns={"annotator": NAME}; or train plain DPO with bias="none"'
+        )
+        noticed = [Problem("N161", what, "the table of votes", remedy)]
+    if VARIANTS[chosen] and not judgments.attributes:
         raise ConfigError(
-            f"bias: {variant} needs at least one attribute. Declare it, for example "
+            f"bias: {chosen} needs at least one attribute. Declare it, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    return judgments, variant, [*judgments.findings, *noticed]
+    told = {problem.code for problem in noticed}
+    known = (each for each in judgments.findings if each.code != "N110" or "N161" not in told)
+    return judgments, chosen, [*known, *noticed]
 
 
 def require_texts_alone(judgments: Judgments) -> None:
     """Raise `DataError` where the table has images, which the votes are about and the policy would not see."""
-    images = [finding for finding in judgments.findings if finding.code == "W108"]
-    if images:
-        raise DataError([dataclasses.replace(finding, code="E144") for finding in images])
+    for finding in judgments.findings:
+        if finding.code == "W108":
+            what = f"{finding.what}; the table is vision-related, and what is trained is no vision-language model"
+            remedy = f"leave the column out where the texts can be judged without them; or {VISION}"
+            raise DataError([Problem("E144", what, finding.where, remedy)])
 
 
 def chosen_variant(asked: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
@@ -314,6 +350,15 @@ def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons
         raise DataError([Problem("E143", what, place, remedy, len(encoded))])
 
 
+def require_log_odds(objective, args: BADPOConfig) -> None:
+    """Raise `ConfigError` where theta would start at log-odds of votes that the objective does not count in."""
+    if args.warm_start != "zero" and not objective.in_log_odds:
+        raise ConfigError(
+            f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and {type(objective).__name__} "
+            "counts in another unit, in which the same number means another lean; use warm_start: zero"
+        )
+
+
 def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequence[str] = ()) -> None:
     """Raise `ConfigError` unless a bias term's annotators, attributes and gold annotators are the given ones."""
     people = tuple(judgments.annotators["pseudonym"])
@@ -332,21 +377,63 @@ def require_matching_bias(bias: BiasTerm, judgments: Judgments, gold_named: Sequ
         )
 
 
-def evaluation_judgments(data, train: Judgments) -> Judgments:
+def evaluation_judgments(data, train: Judgments, columns: Columns = None) -> Judgments:
     """Evaluation data on the attributes of ``train``, with its numbers for the annotators.
 
     Annotators whom ``train`` does not know get the number -1, for which a `BiasTerm` gives the pool mean of theta.
     """
     declared = [attribute.config for attribute in train.attributes]
     measured = isinstance(data, Judgments) and [a.config for a in data.attributes] == declared
-    judgments = as_judgments(data, () if measured else train.attributes)
+    judgments = as_judgments(data, () if measured else train.attributes, columns)
+    require_texts_alone(judgments)
     numbers = pd.Index(train.annotators["pseudonym"]).get_indexer(judgments.annotators["pseudonym"])
     votes = judgments.votes.assign(annotator=numbers[judgments.votes["annotator"].to_numpy()])
     return dataclasses.replace(judgments, annotators=train.annotators, votes=votes)
 
 
-def as_judgments(data, attributes: Sequence) -> Judgments:
-    """``data`` as `Judgments` with the attributes declared; anything but `Judgments` goes through `Judgments.read`."""
+def as_judgments(data, attributes: Attributes, columns: Columns = None) -> Judgments:
+    """``data`` as `Judgments` with the attributes declared; a table is read with what TRL reads of it."""
     if isinstance(data, Judgments):
         return data.with_attributes(attributes) if attributes else data
-    return Judgments.read(data, attributes=attributes)
+    if isinstance(data, str | os.PathLike):
+        return Judgments.read(data, columns=columns, attributes=attributes)
+    # cells that hold JSON are decoded where rows are asked for
+    whole = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
+    table = read_table(list(data) if whole else data)
+    there = [name for name in TEMPLATE_COLUMNS if name in table.frame]
+    given = [name for name in there if table.frame[name].notna().any()]
+    cells = {name: [*map(_as_json, table.frame[name])] for name in given}
+    frame = table.frame.assign(**{name: pd.Series(cells[name], dtype=object) for name in given})
+    table = dataclasses.replace(table, frame=frame)
+    judgments = Judgments.read(table, columns=columns, attributes=attributes, keep=given)
+    if lost := [name for name in given if name not in judgments.comparisons]:
+        what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"
+        remedy = "give such rows a comparison_id each, so that they are not one comparison"
+        raise DataError([Problem("E147", what, table.name, remedy)])
+    if not is_stream(data):
+        return judgments
+    what = f"the stream was read whole: {counted(len(table.frame), 'row')}"
+    remedy = "nothing where it fits into memory; otherwise take a part of it: dataset.take(100_000)"
+    streamed = Problem("N162", what, type(data).__name__, remedy, len(table.frame))
+    return dataclasses.replace(judgments, findings=(*judgments.findings, streamed))
+
+
+def is_stream(data) -> bool:
+    """Whether a data set is read row by row, as `datasets` does with ``streaming=True``."""
+    return isinstance(data, IterableDataset)
+
+
+def require_whole(data, args: BADPOConfig) -> None:
+    """Refuse a stream whose reference values are asked for beforehand, as TRL does."""
+    if args.precompute_ref_log_probs and is_stream(data):
+        raise ConfigError(
+            "precompute_ref_log_probs: True is not supported with IterableDataset, as in TRL. Leave it out, and the "
+            "stream is read whole; or load the data set without streaming=True"
+        )
+
+
+def _as_json(cell: Any) -> str | None:
+    """A cell of `TEMPLATE_COLUMNS` as JSON; what is a text is JSON already."""
+    if isinstance(cell, str) or (pd.api.types.is_scalar(cell) and pd.isna(cell)):
+        return cell or None
+    return json.dumps(cell, default=list)

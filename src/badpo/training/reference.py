@@ -152,9 +152,9 @@ class ReferenceCache:
         missing = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._values}
         if missing and model is None:
             raise ConfigError(
-                "the policy was its own reference and has been trained since, so that the reference's values "
-                "on this set cannot be computed any more: give the set to the trainer as an eval_dataset, evaluate on "
-                "it once before training, or give a ref_model"
+                "Cannot compute reference log-probs for a dataset passed to `evaluate` after training: the policy was "
+                "its own reference and has been trained since. Give the set to the trainer as an eval_dataset, "
+                "evaluate on it once before training, or give a ref_model"
             )
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):

@@ -23,10 +23,12 @@ from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
 
+from badpo.data.attributes import Attributes
 from badpo.data.files import require_enclosed
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Metrics, Objective, Step, VoteWeights
+from badpo.objective.objectives import Metrics, Objective, Step, make_objective
 from badpo.theory.likelihood import margin
 from badpo.training.batches import (
     ComparisonCollator,
@@ -38,6 +40,8 @@ from badpo.training.checkpoints import RunCallback, ready_to_train, run_facts, s
 from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
+    VISION,
+    Columns,
     build_bias,
     disable_dropout,
     dropouts_as_given,
@@ -45,8 +49,10 @@ from badpo.training.inputs import (
     evaluation_judgments,
     given_reference,
     reads_more_than_text,
+    require_log_odds,
     require_matching_bias,
     require_something_to_learn,
+    require_whole,
     router_coefficient,
     start_policy,
     training_judgments,
@@ -113,15 +119,18 @@ class BADPOTrainer(_StepTrainer):
         The start policy; also the reference when ``ref_model`` is None. The adapter of a `PeftModel` is trained on.
     ref_model : PreTrainedModel or None
         Another reference. Then the first margin is not zero, and the run says so (W152).
-    train_dataset : Judgments, or whatever `Judgments.read` takes
+    train_dataset : Judgments, or whatever `Judgments.read` takes, or a data set that streams
     eval_dataset : the same, or a mapping of names to several
         Of several sets the metrics are called ``eval_<name>_loss`` and so on.
     processing_class : PreTrainedTokenizerBase or None
         None loads the model's own tokenizer.
     peft_config : peft.PeftConfig or None
         Trains a new adapter; the reference is the model as the adapter leaves it before the first step.
-    attributes : sequence of Attribute
-        Declared attributes, when the data set is not a `Judgments` that carries them.
+    columns : mapping
+        Our column name -> the data set's, as in ``{"annotator": "worker_id"}``.
+    attributes : attributes, in words or as objects
+        When the data set is not a `Judgments` that carries them. With neither these nor a bias named, as in a script
+        for TRL, the bias is one of length, and N161 says so.
     bias, objective
         A `BiasTerm` in place of the variant named by ``args.bias``; what a vote costs (`badpo.objective.objectives`).
     data_collator, compute_metrics, quantization_config
@@ -158,13 +167,16 @@ class BADPOTrainer(_StepTrainer):
         quantization_config=None,
         peft_config=None,
         *,
-        attributes: Sequence = (),
+        columns: Columns = None,
+        attributes: Attributes = (),
         bias: BiasTerm | None = None,
         objective=None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig()
         not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
         not_taken |= {"quantization_config": quantization_config}
+        if isinstance(train_dataset, Judgments):
+            not_taken["columns"] = columns
         _require_understood(args, train_dataset, processing_class, not_taken)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
@@ -173,6 +185,7 @@ class BADPOTrainer(_StepTrainer):
         keep, args.save_total_limit = args.save_total_limit or 0, None
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             model if isinstance(model, str) else model.config._name_or_path,
+            revision=dict(args.model_init_kwargs or {}).get("revision", "main"),  # type: ignore[arg-type]
             trust_remote_code=args.trust_remote_code,
         )
         policy = start_policy(model, peft_config, args)
@@ -182,8 +195,15 @@ class BADPOTrainer(_StepTrainer):
         unused = bool(args.ddp_find_unused_parameters) or reads_more_than_text(base)
         args.ddp_find_unused_parameters = unused
         self.findings: list[Problem] = []
-        self.objective = objective or VoteWeights()
-        self._take_in(train_dataset, attributes, bias, tokenizer, args)
+        self._columns = columns
+        self._take_in(train_dataset, attributes, tokenizer, args)
+        named = args.objective, self.judgments, args.seed, args.beta
+        self.objective = objective or make_objective(*named)
+        require_log_odds(self.objective, args)
+        self.bias = bias or build_bias(
+            self.judgments, str(args.bias), args.warm_start, args.gold_annotators
+        )
+        require_matching_bias(self.bias, self.judgments, args.gold_annotators)
         n_embeddings = base.get_input_embeddings().weight.shape[0]
         require_matching_tokenizer(self.encoded.pairs, tokenizer, n_embeddings)
         super().__init__(
@@ -200,29 +220,24 @@ class BADPOTrainer(_StepTrainer):
         self.add_callback(RunCallback(self, keep))
         self._choose_layout(base)
 
-    def _take_in(self, train_dataset, attributes, bias, tokenizer, args: BADPOConfig) -> None:
-        """The judgments that are trained on, their token ids, and the bias term, given or built from the judgments."""
-        judgments, args.bias, noticed = training_judgments(train_dataset, attributes, args.bias)
+    def _take_in(self, train_dataset, attributes, tokenizer, args: BADPOConfig) -> None:
+        """The judgments that are trained on, and their token ids."""
+        require_whole(train_dataset, args)
+        judgments, args.bias, noticed = training_judgments(
+            train_dataset, attributes, args.bias, self._columns
+        )
         self.tell(noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
         self.tell(cost)
         require_something_to_learn(self.judgments, self.encoded)
-        if args.warm_start != "zero" and not self.objective.in_log_odds:
-            raise ConfigError(
-                f"warm_start: {args.warm_start} starts theta at log-odds of the votes, and "
-                f"{type(self.objective).__name__} counts in another unit, in which the same number means another lean; "
-                "use warm_start: zero"
-            )
-        if bias is None:
-            bias = build_bias(self.judgments, args.bias, args.warm_start, args.gold_annotators)
-        require_matching_bias(bias, self.judgments, args.gold_annotators)
-        self.bias = bias
 
     def _prepare_steps(self, base) -> None:
         """What the steps of a run need and add up."""
         args = self.args
-        self.model.add_model_tags(["ba-dpo", "dpo"])
+        # the last as TRL's trainer has it, whose settings and token ids these are
+        self.model.add_model_tags(["ba-dpo", "dpo", "trl"])
         self.router_aux_loss_coef = router_coefficient(base, args.router_aux_loss_coef)
+        self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
         learned = list(self.bias.parameters())
@@ -293,7 +308,8 @@ class BADPOTrainer(_StepTrainer):
             return given
         if isinstance(given, Mapping):
             return {str(name): self._encoded_sets(part) for name, part in given.items()}
-        judgments = evaluation_judgments(given, self.judgments)
+        require_whole(given, self.args)
+        judgments = evaluation_judgments(given, self.judgments, self._columns)
         kept, encoded, cost = encode_judgments(judgments, self.processing_class, self.args)
         self.tell([*judgments.findings, *cost])
         return EncodedJudgments(kept, encoded)
@@ -533,7 +549,9 @@ class BADPOTrainer(_StepTrainer):
         for finding in findings:
             if finding not in self.findings:
                 self.findings.append(finding)
-                tell = logger.info if finding.severity == "notice" else logger.warning
+                # what was decided for a script that says nothing of it is told by default too
+                quiet = finding.severity == "notice" and finding.code not in ("N161", "N162")
+                tell = logger.info if quiet else logger.warning
                 tell("%s", finding)
 
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
@@ -599,7 +617,9 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
     remedies = {
         "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
         "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`",
-        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
+        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}; "
+        "badpo.trl.BiasAdjustedDPOTrainer trains adapters of a quantised model",
+        "columns": "train_dataset is Judgments, which are read already; give columns to Judgments.read",
     }
     complaints = [
         f"{name} is refused: {remedies[name]}" for name, given in not_taken.items() if given is not None
@@ -620,7 +640,7 @@ def _require_understood(args, train_dataset, processing_class, not_taken: Mappin
         )
     if isinstance(processing_class, ProcessorMixin):
         complaints.append(
-            "only text is trained on; give processing_class.tokenizer in place of the processor"
+            f"only text is trained on; give processing_class.tokenizer in place of the processor; {VISION}"
         )
     if complaints:
         raise ConfigError("\n".join(complaints))

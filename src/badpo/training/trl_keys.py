@@ -115,7 +115,9 @@ REFUSED = _by_key(
         "votes are read from the columns named in `columns`": "label_names",
         "it belongs to other losses; noise in the votes is not the same as bias": "label_smoothing",
         "it belongs to a token-level loss": "label_smoothing_factor",
-        "the loss is the bias-adjusted DPO loss (`sigmoid`)": "ld_alpha loss_type loss_weights",
+        "the loss is the bias-adjusted DPO loss (`sigmoid`); IPO and LD-DPO are objectives: "
+        "`objective: identity_preference` and `discounted_tail`, in Python `loss_type` and `ld_alpha` "
+        "too": "ld_alpha loss_type loss_weights",
         "training on a quantised base has not been tested here; use `dtype: bfloat16` with "
         "`use_peft: true`": "load_in_4bit load_in_8bit",
         "only plain LoRA on linear layers has been tested here": """
