@@ -211,6 +211,14 @@ def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_al
         **{"chosen": short if away else long.strip(), "other": long.strip() if away else short},
     }
     assert markdown["prompt"] == "Why 0?" and position["n_votes"] == 3 > position["n_chosen"]
+    # what the first words and the last do not show is looked for
+    for mark, told in (
+        (f"{long}** one ** {long}", "** one **"),
+        ("1. A list", "\u2026 1. A list \u2026"),
+    ):
+        row = rows[6] | {"response_a": f"{long}\n{mark}\n{long}"}
+        (pair,) = telling_pairs(Judgments.read([row], attributes=[Markdown()]))
+        assert told in pair["chosen"] + pair["other"]
     # neither answer nor votes on what never differs
     alike = [row | {"response_b": row["response_a"] + "!"} for row in rows]
     (only,) = telling_pairs(Judgments.read(alike, attributes=[Length(), Position()]))

@@ -1,6 +1,6 @@
 """What the leans are worth: which labels would be otherwise without them, drift, what to reread, telling pairs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -9,6 +9,7 @@ from scipy.special import expit, log_expit
 
 from badpo.auditing.people import Design
 from badpo.auditing.pool import interval_row, log_odds_row, voters
+from badpo.data.attributes import BUILT_IN, Attribute
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem, counted, listed
@@ -252,7 +253,8 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
             continue
         best = order[0]
         won = sign[(comparison == best) & (toward == way)].sum() >= 0
-        prompt, a, b = (_few_words(texts[i]) for i in numbers[:, best])
+        mark = _mark(judgments.attributes[j])
+        prompt, a, b = (_few_words(texts[i], mark) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
         row: Json = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
         row["chosen"], row["other"] = (a, b) if won else (b, a)
@@ -260,10 +262,25 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
     return rows
 
 
-def _few_words(text: str) -> str:
-    """The first words of a text and the last ones, as they may be shown."""
+def _mark(attribute: Attribute) -> Callable[[str], bool]:
+    """Whether a part of a text has the attribute; no part has one that is not a mark in the text."""
+    is_known, is_read = attribute.config.get("type") in BUILT_IN, attribute.columns is None
+    is_mark = is_known and is_read and attribute.scope == "response" and not attribute.continuous
+    return lambda part: bool(is_mark and attribute.measure("", part))
+
+
+def _few_words(text: str, mark: Callable[[str], bool]) -> str:
+    """The first words of a text and the last ones, or those around the mark that these lack, as they may be shown."""
     words = text.split(maxsplit=LONGEST_TEXT)
     if len(words) > FIRST_WORDS + LAST_WORDS:
         last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]
         words = [*words[:FIRST_WORDS], "\u2026", *last]
-    return shown(" ".join(words), LONGEST_TEXT)
+    told = " ".join(words)
+    if mark(text) and not mark(told):
+        lines = (line.split() for line in text.splitlines() if mark(line))
+        parts = (
+            line[i : i + FIRST_WORDS] for line in lines for i in range(0, len(line), FIRST_WORDS // 2)
+        )
+        around = (" ".join(part) for part in parts)
+        told = next((f"\u2026 {part} \u2026" for part in around if mark(part)), told)
+    return shown(told, LONGEST_TEXT)
