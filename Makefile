@@ -115,7 +115,7 @@ docs: $(VENV)/.docs
 
 # nothing is uploaded; the checksums come last
 release: export OMP_NUM_THREADS = 1
-release: unexport PYTHONPATH
+release: export PYTHONPATH =
 release: $(STAMP)
 	rm -rf dist
 	$(PIP) install --quiet --quiet -c $(CONSTRAINTS) build==1.6.1 twine==7.0.0

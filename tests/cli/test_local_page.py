@@ -122,7 +122,7 @@ def test_the_address_that_a_browser_is_given_opens_the_page_once(table, tmp_path
 def test_without_the_extra_the_message_names_it(monkeypatch, table):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     found = invoke("open", str(table))
-    assert found.exit_code == 2 and found.stderr.endswith('pip install "ba-dpo[app]"\n')
+    assert found.exit_code == 2 and found.stderr.endswith('constraints.txt ".[app]"\n')
 
 
 def waited(browser: Browser, expression: str) -> None:

@@ -130,7 +130,7 @@ ERRORS = {
     "data": (DataError([NO_ROWS]), 3, "E104"),
     "disk": (OSError(errno.ENOSPC, FULL, "runs/a/model"), 1, f"{FULL}: runs/a/model\nfree some space"),
     "other": (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
-    "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'pip install "ba-dpo[train]"'),
+    "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'constraints.txt ".[train]"'),
     "module": (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
     "memory": (type("OutOfMemoryError", (RuntimeError,), {})("CUDA"), 1, "E180 out of memory"),
 }

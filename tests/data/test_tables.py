@@ -188,6 +188,7 @@ def test_large_whole_numbers_stay_exact_beside_missing_ones():
         ("v.xlsx", b"PK", "Excel files are read with openpyxl" if NO_EXCEL else "it is no workbook"),
         (".absent.csv.lock", b"", "there is no such file.\n"),
         ("absnt.csv", b"", 'there is no such file. Did you mean "absnt.csv"?'),
+        ("absnt.csv", b"", "absnt.csv')"),
         ("absent.csv/x", b"", "it holds no table"),
     ],
 )

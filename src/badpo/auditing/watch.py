@@ -79,7 +79,7 @@ class AuditMonitor:
         units: Sequence[float] | None = None,
         definitions: Sequence[Json] | None = None,
     ):
-        self.attributes = names = tuple(attributes)
+        self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
         if not names or len(set(names)) < len(names):

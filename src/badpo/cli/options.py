@@ -523,7 +523,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
     missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
     if extra := EXTRAS.get((missing or "").partition(".")[0]):
         needed = f"this needs {missing}, which is not installed"
-        return EXIT_USAGE, f'{needed}: pip install "ba-dpo[{extra}]"'
+        return EXIT_USAGE, f'{needed}; in the clone: pip install -c constraints.txt ".[{extra}]"'
     if kind == "OutOfMemoryError":
         return EXIT_FAILED, (
             "E180 out of memory on the device\n"

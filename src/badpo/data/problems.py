@@ -116,9 +116,7 @@ class DataError(ValueError):
             "the data cannot be used as they are:",
             *(str(problem) for problem in self.problems),
         ]
-        return "\n".join(
-            told + corrected(self, lambda fix: f"Judgments.read(..., {python_options(fix)})")
-        )
+        return "\n".join(told + corrected(self, python_call))
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,6 +129,13 @@ def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:
 def python_options(fix: Mapping[str, Any]) -> str:
     """Options of `Judgments.read` as they are written in Python."""
     return ", ".join(f"{name}={value!r}" for name, value in fix.items())
+
+
+def python_call(fix: Mapping[str, Any]) -> str:
+    """The reading of a table with options that mend it; `badpo.audit` takes the same ones."""
+    options = dict(fix)
+    source = repr(options.pop("source")) if "source" in options else "..."
+    return f"Judgments.read({', '.join(filter(None, (source, python_options(options))))})"
 
 
 def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> list[str]:
