@@ -214,17 +214,7 @@ def spectral_labels(table: csr_array) -> SpectralLabels:
     with Q the mean product of two annotators' votes on their n common comparisons. Pairs without one have no weight,
     where the original assumes that everyone judged everything. The fit goes one coordinate at a time from the leading
     eigenvector. The sign of v is open: most of the votes' weight is taken to be better than chance. An annotator
-    whose v is not known votes with the mean v of the others.
-
-    Parameters
-    ----------
-    table : sparse array of shape (n_comparisons, n_annotators)
-        See `vote_table`.
-
-    Returns
-    -------
-    SpectralLabels
-        With no common comparison at all every reliability is NaN, and the labels are those of the majority.
+    whose v is not known votes with the mean v of the others, and without any common comparison the majority decides.
 
     References
     ----------

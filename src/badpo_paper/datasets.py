@@ -34,18 +34,9 @@ HELD_OUT = 0.25  # of the bundled corpora
 class Dataset:
     """Votes and prompts, before any model.
 
-    Attributes
-    ----------
-    judgments : Judgments
-    planted : array of shape (n_annotators, n_attributes) or None
-    prompts : tuple of str
-        What policies are asked; as often as they stand there.
-    texts : tuple of str
-        What a small tokenizer is built from.
-    held_out : float
-        Share of prompts held out; the evaluation prompts were drawn with the same.
-    gate : tuple of GateRow
-        Statistics of a public corpus beside the published ones.
+    ``prompts`` are what policies are asked, as often as they stand there; a small tokenizer is built from ``texts``;
+    ``held_out`` is the share of prompts held out, and the evaluation prompts were drawn with the same; ``gate`` has the
+    statistics of a public corpus beside the published ones.
     """
 
     judgments: Judgments

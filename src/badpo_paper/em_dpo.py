@@ -84,36 +84,11 @@ class AnnotatorWeights(VoteWeights):
 
 
 def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
-    """Annotators divided into types, such that those of one type agree more than those of different types.
+    """Annotators divided into types, numbered by their first annotator, such that those of one type agree more.
 
     The matrix of mean products of votes on common comparisons, minus its mean over the pairs that have one and zero
     elsewhere, is taken to its leading ``n_types - 1`` eigenvectors, each scaled by the root of its eigenvalue, and the
     annotators are clustered there by k-means, the best of 50 starts.
-
-    Parameters
-    ----------
-    table : sparse array of shape (n_comparisons, n_annotators)
-        See `badpo_paper.arm_setup.vote_table`.
-    n_types : int
-    seed : int
-        Of the starts.
-
-    Returns
-    -------
-    int array of shape (n_annotators,)
-        0 to ``n_types - 1``, numbered in the order of their first annotator.
-
-    Raises
-    ------
-    ConfigError
-        Fewer annotators than types.
-
-    Examples
-    --------
-    Four annotators on three comparisons; the first two always contradict the last two:
-
-    >>> agreement_types(csr_array([[1.0, 1, -1, -1]] * 3), n_types=2, seed=0)
-    array([0, 0, 1, 1])
     """
     n_annotators = table.shape[1]
     if not 1 <= n_types <= n_annotators:
@@ -153,19 +128,8 @@ def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLik
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
 
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons, n_types)
-        u under each type's policy.
-    judgments : Judgments
-        The votes that are to be explained.
-    share : array of shape (n_types,)
-        Share of each type among the annotators, which an annotator without votes keeps.
-
-    Returns
-    -------
-    array of shape (n_annotators, n_types)
-        Rows add up to 1; each entry was raised to 1e-6 before, so that no type is lost for good.
+    with the share eta of each type, which an annotator without votes keeps. Each entry is raised to 1e-6 first, so that
+    no type is lost for good.
 
     References
     ----------
@@ -188,21 +152,6 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
     The zero stands for a row of zeros in the game: a mixture that every type likes better than its own policy is not
     preferred over one that every type likes as well. The game is solved exactly, as a linear program; of several
     solutions the one nearest to equal weights is taken, so that types which nothing tells apart share alike.
-
-    Parameters
-    ----------
-    log_ratios : array of shape (n_types, n_types)
-        L: the reward of type i, up to beta, for answers that type j's policy wrote.
-
-    Returns
-    -------
-    array of shape (n_types,)
-        Not negative, adding up to 1.
-
-    Raises
-    ------
-    ValueError
-        A matrix that is not square, or not finite.
 
     References
     ----------
@@ -276,39 +225,18 @@ def fit_types(
     train_type: TrainType,
     margins: Margins,
 ) -> tuple[Floats, list[Path]]:
-    """Types of annotators and a policy for each, by expectation and maximization.
+    """Types of annotators and a policy for each, by expectation and maximization: probabilities, and run folders.
 
     The start is `agreement_types`, taken for certain. Each annotator's votes are divided into two halves; a round
     trains on one and takes the probabilities from the other, and the halves change places after it. After the last
     round the policies are trained on all votes for all steps. What a round found is kept in ``round<r>.json``; its
-    policies are deleted then. A call that was interrupted goes on from the last round that is there.
-
-    Parameters
-    ----------
-    judgments : Judgments
-    settings : mapping
-        ``n_types``, ``n_rounds``, and ``round_share``, the share of the steps that a round takes.
-    seed : int
-        Of the halves and of the starts of the clustering.
-    folder : Path
-        That of a run whose data and settings are known to be these.
-    train_type, margins : functions
-
-    Returns
-    -------
-    probabilities : array of shape (n_annotators, n_types)
-        How probable each type is for each annotator: estimates of single persons.
-    folders : list of Path
-        Each type's run folder.
+    policies are deleted then. A call that was interrupted goes on from the last round that is there. The settings are
+    ``n_types``, ``n_rounds``, and ``round_share``, the share of the steps that a round takes. The probabilities are
+    estimates of single persons.
 
     References
     ----------
     BA-DPO, Appendix `app:baselines`; Chidambaram et al. (2024).
-
-    Raises
-    ------
-    ConfigError
-        No annotator identities.
     """
     if not judgments.has_identities:
         raise ConfigError(

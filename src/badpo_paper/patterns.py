@@ -34,15 +34,9 @@ VERDICTS: tuple[Verdict, ...] = (
 class Order:
     """What is asked of a reading: where its interval over seeds lies, or its value where one seed is all.
 
-    Attributes
-    ----------
-    asked : str
-        In words, with the bounds as ``{low}`` and ``{high}``.
-    low, high : float
-    may_be_open : bool
-        Whether an interval that reaches past a bound decides nothing; else it decides against.
-    of : str
-        The source of a reading whose mean the bounds are shares of; empty: they are numbers.
+    ``asked`` says it in words, with the bounds as ``{low}`` and ``{high}``. Where it ``may_be_open`` an interval that
+    reaches past a bound decides nothing; else it decides against. The bounds are shares of the mean of the source
+    ``of``, where there is one.
     """
 
     asked: str

@@ -34,25 +34,10 @@ class BiasedRewardTrainer(RewardTrainer):
 
     .. math:: \ell_j = -\log \sigma\bigl(r(x, y_w) - r(x, y_l) + \theta_{k_j}^\top (g(y_w) - g(y_l))\bigr)
 
-    TRL's ``margin`` stands in the loss with the opposite sign, and as a column it would be a constant; here it is
-    minus the bias logit, computed in the step, so that theta has a gradient. Theta is in log-odds, as in BA-DPO, and
-    has its own Adam, constant and unclipped. The metrics are TRL's, of the reward alone.
-
-    Parameters
-    ----------
-    model : PreTrainedModel with one label, or str
-    args : trl.RewardConfig
-    judgments : Judgments
-        With prompts and responses as text.
-    bias : BiasTerm
-        Of the annotators and attributes of ``judgments``, such as `badpo.training.inputs.build_bias` makes.
-    processing_class : PreTrainedTokenizerBase
-    bias_learning_rate : float
-
-    Raises
-    ------
-    ConfigError
-        Votes of unequal weight, which TRL's loss does not know, or a bias term of others.
+    TRL's ``margin`` stands in the loss with the opposite sign, and as a column it would be a constant; here it is minus
+    the bias logit, computed in the step, so that theta has a gradient. Theta is in log-odds, as in BA-DPO, and has its
+    own Adam, constant and unclipped. The metrics are TRL's, of the reward alone. The model has one label; votes of
+    unequal weight, which TRL's loss does not know, are refused.
 
     References
     ----------

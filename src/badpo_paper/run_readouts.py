@@ -21,7 +21,7 @@ from badpo.readouts.rates import (
     name_token_ids,
     signature_contexts,
 )
-from badpo.readouts.sampled import attribute_values, divergence, figures, sampled_rates, style_rates
+from badpo.readouts.sampled import attribute_values, divergence, sampled_rates, style_rates, told
 from badpo.runs.evaluate import PolicyReading, measure
 from badpo.runs.run import Progress
 from badpo.theory import Bools, Floats
@@ -140,8 +140,8 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
     def means(of_prompts: Floats, name: str) -> dict[str, dict[str, float | None]]:
         of = clustered_share if name == "rate" else cluster_mean
-        told = {a: asdict(of(each)) for a, each in zip(ATTRIBUTES, of_prompts.T, strict=True)}
-        return {a: figures(**{name: mean.pop("estimate"), **mean}) for a, mean in told.items()}
+        each = zip(ATTRIBUTES, map(of, of_prompts.T), strict=True)
+        return {attribute: told(name, mean, "se", "low", "high", "n") for attribute, mean in each}
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
@@ -205,13 +205,8 @@ def signature_shift(
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
     with m the share of answers that each name signs, c the carriers and :math:`\pi` a random permutation of the pool.
-
-    Returns
-    -------
-    dict
-        ``shift``; ``sd``, ``low`` and ``high`` of the random sets, and ``p_greater``, the share of them whose shift is
-        as large; ``top_share`` of the arm's signatures that its ``n_top`` most frequent names carry, None where it
-        signs nothing, and ``shift_without_top``.
+    ``sd``, ``low`` and ``high`` are of the random sets, and ``p_greater`` the share of them whose shift is as large;
+    ``top_share`` of the arm's signatures is that of its most frequent names, None where it signs nothing.
     """
     mass, carriers = np.asarray(arm, float), np.asarray(carries, float)
     moved = mass - np.asarray(reference, float)
@@ -255,8 +250,7 @@ def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> 
     vectors = np.array([[VECTORS[one.first], VECTORS[one.second]] for one, _ in read]).reshape(-1, 2, 2)
 
     def share(won: Bools) -> dict[str, float | None]:
-        found = wilson_interval(int(won.sum()), len(won))
-        return figures(share=found.estimate, low=found.low, high=found.high, n=found.n)
+        return told("share", wilson_interval(int(won.sum()), len(won)), "low", "high", "n")
 
     def offered(carries: Bools) -> dict[str, float | None]:
         """Share for the carrying side, among choices in which one of the two carries."""

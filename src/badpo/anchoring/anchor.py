@@ -68,20 +68,10 @@ VERSION = 2  # of what an anchor does; a result of another one is made again
 
 @dataclass(frozen=True)
 class Anchor:
-    """What is asked for.
+    """What is asked for: rates of some of the editor's attributes, the shift of the others being zero.
 
-    Attributes
-    ----------
-    editor : CounterfactualEditor
-    targets : mapping of str to float
-        Of some or all of the editor's attributes; the shift of the others is zero.
-    tolerance : float
-        Largest distance of a rate from its target.
-    rounds : int
-        Most offset stages.
-    seed : int
-    judge : str or None
-        A reward model's folder or name on the Hub, to score the answers with.
+    No rate may be farther from its target than the tolerance after so many offset stages; ``judge`` is a reward model's
+    folder or name on the Hub, to score the answers with.
     """
 
     editor: CounterfactualEditor
@@ -138,30 +128,10 @@ def anchor_run(source: AnchorSource, anchor: Anchor, mode: str, out: Path, progr
     """Anchor a source and measure it, unless ``out`` holds that result; write ``out/anchor.json``.
 
     A command that was killed goes on from its last finished round. What stood in ``out`` stays until the result is
-    whole.
-
-    Parameters
-    ----------
-    source : AnchorSource
-    anchor : Anchor
-    mode : "sample" or "train"
-        ``sample`` leaves the policy as it is and writes the shift to sample with; ``train`` writes ``out/model``.
-    out : Path
-    progress : function of (what is being done, share done of it)
-
-    Returns
-    -------
-    dict
-        {attribute: {asked, before, achieved, ci_low, ci_high, c, shift, rounds}, mode, converged, reason, prompts,
-        moved}; ``exact`` and ``how`` of ``sample``, ``asked_shift`` of each attribute of ``train``.
-
-    Raises
-    ------
-    ConfigError
-        A target that cannot be reached, such as one of an attribute that is never produced; ``out`` holds something
-        else; another process works on it.
-    DataError
-        Too few answers that can be edited.
+    whole. The mode ``sample`` leaves the policy as it is and writes the shift to sample with; ``train`` writes
+    ``out/model``. A `ConfigError` says that a target cannot be reached, such as one of an attribute that is never
+    produced, that ``out`` holds something else, or that another process works on it; a `DataError` that too few answers
+    can be edited.
     """
     require_own_folder(out, source.given)
     with locked(out):

@@ -36,17 +36,8 @@ from badpo.training.trainer import BADPOTrainer
 class StageSettings:
     """How an offset stage is trained; the source's own settings are a good choice of all but the steps.
 
-    Attributes
-    ----------
-    beta : float
-        Strength of the pull towards the source; a shift s is taught as a margin of beta s.
-    steps : int
-    batch_size : int
-        Pairs in a step, each in both directions, and as many answers that are kept.
-    learning_rate, warmup
-        Peak rate, and the share of the steps in which it rises; it falls as a cosine.
-    encoding, max_length, max_prompt_length
-        As the source was trained.
+    A shift s is taught as a margin of beta s; a step has ``batch_size`` pairs, each in both directions, and as many
+    answers that are kept; ``warmup`` is the share of the steps in which the rate rises, before it falls as a cosine.
     """
 
     beta: float = 0.1
@@ -191,17 +182,10 @@ FEWEST_ANSWERS = 50
 
 @dataclass(frozen=True)
 class OffsetPairs:
-    """Pairs for training and pairs held out, split by answer.
+    """Pairs for training and pairs held out, split by answer; numbers of the ``unedited`` answers, and of all.
 
-    Attributes
-    ----------
-    train, held_out : Judgments
-        A comparison is a pair, its prompt_id the number of the answer; it has two votes, one in each direction, so that
-        nothing is preferred.
-    unedited : tuple of int
-        Numbers of the answers that the editor could not use.
-    n_answers : int
-        All that were given.
+    A comparison is a pair, its prompt_id the number of the answer; it has two votes, one in each direction, so that
+    nothing is preferred.
     """
 
     train: Judgments
@@ -229,40 +213,12 @@ def offset_pairs(
 
     .. math:: -\log \sigma(u + b) - \log \sigma(-u - b)
 
-    with its minimum at the margin u = -b and at no other preference.
-
-    Parameters
-    ----------
-    prompts, answers : sequences of str
-        A policy's own answers.
-    editor : CounterfactualEditor
-    seed : int
-        Of the cells, of what an edit leaves open, and of the split.
-    held_out : float
-        Share of the usable answers that is held out with all their pairs.
-    fewest : int
-        Usable answers without which there is no stage.
-
-    Returns
-    -------
-    OffsetPairs
-
-    Raises
-    ------
-    DataError
-        Fewer usable answers than ``fewest`` (E138), which says how many.
+    with its minimum at the margin u = -b and at no other preference. A share of the usable answers is held out with all
+    their pairs. `DataError` (E138) where fewer than ``fewest`` answers can be edited.
 
     References
     ----------
     BA-DPO, Appendix `app:anchor_experiment`, paragraph "Setting".
-
-    Examples
-    --------
-    >>> from badpo.anchoring.editors import WordSwap
-    >>> made = offset_pairs(["Why?"] * 3, ["It is grey.", "So.", "It is gray."],
-    ...     WordSwap("british", [("gray", "grey")]), seed=0, held_out=0, fewest=2)
-    >>> made.n_edited, made.unedited, made.train.n_comparisons, made.train.votes["sign"].tolist()
-    (2, (1,), 2, [1, -1, 1, -1])
     """
     cells = [editor.cells(answer) for answer in answers]
     usable = [i for i, found in enumerate(cells) if len(found) > 1]
@@ -308,17 +264,10 @@ SLOPES = (0.4, 2.5)
 
 @dataclass(frozen=True)
 class Round:
-    """One offset stage.
+    """One offset stage: the shift that was asked for, that of the source which gives the rates, and these.
 
-    Attributes
-    ----------
-    intended, achieved : array of shape (n_attributes,)
-        Shift that was asked for, and the shift of the source that gives the rates which were measured, in log-odds;
-        ``achieved`` is NaN where no shift does.
-    rate : array of shape (n_attributes,)
-        On the prompts that the calibration measures on.
-    distance : float
-        The largest distance of a rate from its target; infinite where there is no rate.
+    ``achieved`` is NaN where no shift gives the rates; ``distance`` is the largest of a rate from its target, infinite
+    where there is no rate.
     """
 
     intended: Floats
@@ -337,32 +286,9 @@ def calibrate(
     """Train rounds of an offset stage until every rate is within a tolerance of its target, or the rounds are over.
 
     The first round asks for the exact tilt. Later rounds fit a line through the rounds before, of slope 1 after a
-    single one.
-
-    Parameters
-    ----------
-    source : RateTable
-        Of the policy that every round starts from.
-    targets : sequence of float
-        In the order of ``source.attributes``.
-    attempt : function of (shift, round number) to array of shape (n_attributes,)
-        Trains a stage that asks for the shift, and measures its rates on the prompts that ``source`` was measured on.
-    tolerance : float
-        Largest distance of a rate from its target.
-    n_rounds : int
-        Most rounds.
-
-    Returns
-    -------
-    list of Round
-    int
-        Number of the round that is nearest to the targets.
-
-    Raises
-    ------
-    ValueError
-        What `badpo.theory.tilt.shift_to_targets` refuses: an attribute that is never produced, targets that cannot
-        hold together.
+    single one. ``attempt`` trains a stage that asks for a shift, given the number of the round, and measures its rates
+    on the prompts that ``source``, from which every round starts, was measured on. The number is that of the nearest
+    round.
 
     References
     ----------

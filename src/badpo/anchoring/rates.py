@@ -19,25 +19,17 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
-from badpo.readouts.sampled import attribute_values, figures, share_figures, token_counts
+from badpo.readouts.sampled import attribute_values, figures, token_counts, told
 from badpo.theory import Floats, Ints
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
 
 
 @dataclass(frozen=True)
 class RateTable:
-    """A policy's rates with the choices that they are made of.
+    """A policy's rates with the choices that they are made of, as `badpo.theory.tilt` takes them.
 
-    Attributes
-    ----------
-    attributes : tuple of str
-    log_probs : array of shape (n_prompts, n_choices)
-        As `badpo.theory.tilt` takes them.
-    carries : array of shape (n_choices, n_attributes)
-    prompts : array of shape (n_counted,) or None
-        Where sampled answers are counted, the number of the prompt of each; the first choices are the answers.
-    counted : float or None
-        Their share of all sampled answers; the others are no choice of the attribute, whatever is reweighted.
+    Where sampled answers are counted, ``prompts`` has the number of the prompt of each, the first choices are the
+    answers, and ``counted`` is their share of all; the others are no choice of the attribute, whatever is reweighted.
     """
 
     attributes: tuple[str, ...]
@@ -114,20 +106,12 @@ def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
 
 @dataclass(frozen=True)
 class Behavior:
-    """What a policy does on the prompts that are reported on.
+    """What a policy does on the prompts that are reported on, sampled with the same random numbers for every policy.
 
-    Attributes
-    ----------
-    answers : list of Generation
-        To each prompt as many as to every other, sampled with the same random numbers for every policy.
-    kl_source, kl_reference : dict or None
-        Divergence from the policy that was anchored, and from the reference where there is one.
-    margins : array of shape (n_comparisons,) or None
-        Implicit reward margin on held-out comparisons, against the reference.
-    margins_from : {"measured", "closed form"}
-        Where they come from: the policy's own log-probabilities, or the source's margins plus the tilt.
-    judged : dict of arrays
-        Scores of the answers by a reward model, as they are (rm) and without the attribute (rm_minus).
+    Divergences are from the policy that was anchored, and from the reference where there is one; margins, against the
+    reference, on held-out comparisons. They come from the policy's own log-probabilities ("measured"), or are the
+    source's plus the tilt ("closed form"). ``judged`` has scores by a reward model, with (rm) and without the attribute
+    (rm_minus).
     """
 
     answers: Sequence[Generation]
@@ -159,8 +143,11 @@ def moved(
     ]
     return {
         "sampled": {
-            attribute.name: {"before": share_figures(one), "after": share_figures(other)}
-            for attribute, one, other in zip(editor.attributes, *sampled, strict=True)
+            attribute.name: {
+                side: told("rate", found, "low", "high", "n")
+                for side, found in zip(("before", "after"), each, strict=True)
+            }
+            for attribute, *each in zip(editor.attributes, *sampled, strict=True)
         },
         "editable": changed(*([len(editor.cells(a.text)) > 1 for a in side.answers] for side in sides)),
         "ended": changed(*([answer.ended for answer in side.answers] for side in sides)),

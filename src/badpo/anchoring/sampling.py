@@ -30,11 +30,6 @@ def whole_name_logps(
     A name is complete when the next token begins with a space. "Malik" then holds nothing of "Malika", and the
     beginning of a longer word that happens to spell a name (Jay, Jayden) counts for none; with names that a policy
     hardly ever writes, such beginnings are much of what their tokens alone would count.
-
-    Parameters
-    ----------
-    context_ids : sequence of sequences of int
-        Those of `badpo.readouts.rates.signature_contexts`.
     """
     closing = space_tokens(tokenizer)
     if not closing:
@@ -69,22 +64,9 @@ def redrawn_names(
     .. math:: \pi_s(n \mid x) = \frac{\pi(n \mid x) \exp(s^\top g_n)}{\sum_{n'} \pi(n' \mid x) \exp(s^\top g_{n'})}
 
     over the names of the pool, whatever the temperature that the answers were sampled at. Whether an answer is signed,
-    its surname and its end do not depend on the name, so how often the policy signs stays as it was.
-
-    Parameters
-    ----------
-    answers : sequence of Generation
-        Of the policy; one that is not signed by a name of the pool stays.
-    shift : array of shape (n_attributes,)
-        s in log-odds, of every attribute of the editor.
-    seed : int
-        The draw for an answer is a function of the seed and its place alone.
-
-    Returns
-    -------
-    list of Generation
-    array of shape (n_answers,)
-        Log-probability of each answer under the tilted policy minus that under the policy; 0 where it stays.
+    its surname and its end do not depend on the name, so how often the policy signs stays as it was. The draw for an
+    answer is a function of the seed and its place alone. Beside the answers stands the gain of each in log-probability
+    under the tilted policy, 0 where it is not signed and stays.
 
     References
     ----------
@@ -128,46 +110,17 @@ def rejection_sample(
     most_draws: int,
     seed: int = 0,
 ) -> tuple[list[Answer | None], float]:
-    """One exact answer of the tilted policy for each prompt, by drawing until one is accepted.
+    """One exact answer of the tilted policy for each prompt, by drawing until one is accepted, and the share accepted.
 
-    The first draw decides whether the answer is one that the attributes are a choice of, and stays where it is not;
-    from then on only those that are can be accepted. The tilt thus never turns to another kind of answer.
-
-    Parameters
-    ----------
-    draw : function of (prompts, round)
-        One fresh answer of the policy for each of these prompts (their numbers); rounds differ in randomness.
-    carries : function of an answer
-        1 or 0 for each attribute; None for an answer that they are no choice of, which is kept as it comes.
-    shift : array of shape (n_attributes,)
-        s in log-odds.
-    n_prompts : int
-    most_draws : int
-        Answers drawn for a prompt at most.
-    seed : int
-        Of the decisions to accept; those of a prompt depend on its number alone.
-
-    Returns
-    -------
-    list of n_prompts answers
-        None for a prompt that accepted none of its draws. Leaving those out makes the rate lean toward prompts that
-        accept easily.
-    float
-        Answers kept for each answer drawn.
+    The first draw decides whether the answer is one that the attributes are a choice of (``carries`` gives None where
+    it is not), and stays where it is not; from then on only those that are can be accepted. The tilt thus never turns
+    to another kind of answer. ``draw`` gives fresh answers to the numbered prompts, other ones in each round. A prompt
+    that accepted none of its draws has None: leaving those out makes the rate lean toward prompts that accept easily.
+    What is accepted of a prompt depends on its number alone.
 
     References
     ----------
     BA-DPO, Appendix `app:anchor_target`: "for an attribute of the whole text ... a rejection step".
-
-    Examples
-    --------
-    A policy that shouts in every other round, tilted so far that no shout is kept:
-
-    >>> rejection_sample(
-    ...     lambda prompts, number: ["Yes!" if number % 2 == 0 else "Yes." for _ in prompts],
-    ...     lambda answer: [float("!" in answer)], shift=[-60.0], n_prompts=2, most_draws=5
-    ... )
-    (['Yes.', 'Yes.'], 0.5)
     """
     chances = [np.random.default_rng([seed, i]).random(most_draws) for i in range(n_prompts)]
     kept: dict[int, Answer] = {}

@@ -45,31 +45,10 @@ class Prompts:
 class AnchorSource:
     """A policy to anchor and what is known about it.
 
-    Attributes
-    ----------
-    name : str
-        Of the run or model.
-    given : str
-        Its folder, or its name on the Hub.
-    load : function
-        Loads the policy anew.
-    read : function of Path
-        Loads a policy from a folder as the source was loaded.
-    policy_key, reference_key : str
-        Checksums of the weights; empty without a reference.
-    reference : causal language model or None
-        What it was trained from; None for a model of which nothing is known.
-    tokenizer : PreTrainedTokenizerBase
-    stage : StageSettings
-        Of the source, with the steps of an offset stage.
-    decoding : Decoding
-    prompts : Prompts
-    held_out : Judgments or None
-        Votes to measure the gap on.
-    cache : Path
-        Of log-probabilities.
-    out : Path
-        Where the result is written unless another folder is asked for.
+    ``name`` is that of the run or model, ``given`` its folder or its name on the Hub; ``load`` loads the policy anew,
+    and ``read`` one from a folder in the same way. The reference, and the checksum of its weights, are empty for a
+    model of which nothing is known. ``held_out`` are votes to measure the gap on, ``cache`` that of log-probabilities,
+    and ``out`` where the result is written unless another folder is asked for.
     """
 
     name: str

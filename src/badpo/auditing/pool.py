@@ -182,16 +182,12 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
 def swap_pairs(judgments: Judgments) -> list[Json | None]:
     """The lean toward each attribute as swap pairs show it, whose quality cancels; None without such pairs.
 
-    Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column
-    ``kind`` or ``kinds`` says "swap". In a *reversal* votes on the same two bodies are there with the attribute on
-    either one: on two comparisons of a prompt or, for an attribute of the judgment, on one; reversals are read where
-    there are no twins. Other declared attributes are the same throughout.
-
-    Returns
-    -------
-    list of dict or None, one for each attribute
-        ``log_odds`` and interval, whose ends are None or NaN where a single prompt has swap pairs; ``n_votes`` and
-        ``n_annotators`` and ``n_people`` behind them; what they ``assume``, as part of a sentence; ``how``.
+    Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column ``kind``
+    or ``kinds`` says "swap". In a *reversal* votes on the same two bodies are there with the attribute on either one:
+    on two comparisons of a prompt or, for an attribute of the judgment, on one; reversals are read where there are no
+    twins. Other declared attributes are the same throughout. Beside the log-odds, whose interval has no ends where a
+    single prompt has swap pairs, stand the votes and voters behind them, what they ``assume``, as part of a sentence,
+    and ``how``.
     """
     side = carrier_sides(judgments.delta, judgments.cross_group())
     votes = _votes_on_bodies(judgments)
@@ -288,19 +284,11 @@ def undeclared_features(judgments: Judgments) -> Judgments:
 def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     """How the undeclared surface features fare in the votes, and which are worth declaring.
 
-    The features, ``measured``, are those of `undeclared_features`. Sure are those with a q-value of at most
-    ``FALSE_ALARMS``.
-
-    Returns
-    -------
-    list of dict, in the order of ``FEATURES``
-        ``feature``; ``n_annotators``, ``n_people``, ``n_cross``, ``cross_share``, ``carrier_wins``, ``log_odds``: as
-        for a declared attribute (`badpo.auditing.pool.pool_attributes`); ``ci_low``, ``ci_high``: clustered by prompt
-        and simultaneous, so that all features' intervals together cover with 95 % (Bonferroni); ``q_value``: of
-        Benjamini and Hochberg over the features; ``beyond_declared``: ``log_odds`` and interval (simultaneous too)
-        beside the declared attributes, None where none is declared or where they say the same; ``advice``: "declare",
-        "watch" or "nothing", by ``RULE``. None stands for what the votes do not tell; a feature that stands on one
-        prompt is never sure.
+    The features, ``measured``, are those of `undeclared_features`; their figures are those of a declared attribute
+    (`pool_attributes`). Intervals are clustered by prompt and simultaneous, so that all features' together cover with
+    95 % (Bonferroni); ``q_value`` is Benjamini and Hochberg's over the features, and sure is one of at most
+    ``FALSE_ALARMS``; ``beyond_declared`` is beside the declared attributes, None where none is declared or where they
+    say the same; ``advice`` goes by ``RULE``. A feature that stands on one prompt is never sure.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()

@@ -227,13 +227,8 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
     """For each attribute the two answers that show its lean best, in a few words of each; nobody is named.
 
     The pair is one whose votes went the way of the pool, if there is any: first without a difference in the other
-    attributes, then short, then by how many more votes went that way than the other.
-
-    Returns
-    -------
-    list of dict
-        ``attribute``; ``prompt``, ``chosen`` and ``other``: words; ``carries``: whether the chosen answer has more of
-        the attribute; ``n_votes`` on the pair whose sides differ, and ``n_chosen`` of them that went the pool's way.
+    attributes, then short, then by how many more votes went that way than the other. ``carries`` is whether the chosen
+    answer has more of the attribute; of the ``n_votes`` whose sides differ ``n_chosen`` went the pool's way.
     """
     sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
     comparison = judgments.votes["comparison"].to_numpy()

@@ -105,19 +105,10 @@ def fit_random(
 
     It uses every vote, also single and unanimous ones, and is a tenth more precise than the conditional likelihood
     **where comparisons were given to annotators at random**. Where annotators judge different material it is wrong
-    without a sign of it (by simulation 95 % intervals that hold the truth in 21 of 100 cases).
-
-    Parameters
-    ----------
-    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
-        As in `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative here.
-
-    Returns
-    -------
-    Leans
-        Standard errors come from the observed information with the spread
-        estimated along. The common level is not reported unless anchors or the design identify it: here it rests on
-        the mean quality not depending on the attribute.
+    without a sign of it (by simulation 95 % intervals that hold the truth in 21 of 100 cases). Arguments are those of
+    `badpo.estimation.fit.fit_conditional`; every cross-group vote is informative here. Standard errors come from the
+    observed information with the spread estimated along. The common level is not reported unless anchors or the design
+    identify it: here it rests on the mean quality not depending on the attribute.
     """
 
     def model(votes: LeanVotes) -> RandomQuality:
@@ -161,21 +152,14 @@ def fit_fixed(
     anchored: ArrayLike | None = None,
     min_informative: int = 10,
 ) -> Leans:
-    r"""Leans with the quality of the comparisons given, and its scale fitted.
+    r"""Leans with the quality of the comparisons given, a over b in any unit, and its scale fitted.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \beta\, \text{quality}_c + \theta_k \cdot d_j
 
     A quality that is a poor stand-in for the true one makes leans too small, the more so the more the true quality
     varies (by simulation a slope of 0.84 with no quality at all and a true sd of 1, 0.62 at 2), and where annotators
-    judge different material it biases them; scaling the given quality repairs only its unit.
-
-    Parameters
-    ----------
-    comparison, sign, annotator, delta, n_annotators, anchored, min_informative
-        As in `badpo.estimation.fit.fit_conditional`; ``comparison`` indexes ``quality``. Every cross-group vote is
-        informative here.
-    quality : array of shape (n_comparisons,)
-        a over b, in any unit; all finite.
+    judge different material it biases them; scaling the given quality repairs only its unit. Other arguments are those
+    of `badpo.estimation.fit.fit_conditional`; every cross-group vote is informative here.
     """
     given, chosen = np.asarray(quality, float), np.asarray(comparison)
 

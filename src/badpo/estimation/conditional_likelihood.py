@@ -140,13 +140,7 @@ class Winners(NamedTuple):
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
-    """Moments of the set of ``n_wins`` winners, for comparisons with equally many votes.
-
-    Parameters
-    ----------
-    logits : array of shape (n, T)
-    n_wins : int, or int array of shape (n,) beyond `LARGEST_LISTED` votes
-        Between 1 and T - 1.
+    """Moments of the set of ``n_wins`` winners (1 to T - 1), for comparisons with equally many votes.
 
     Examples
     --------

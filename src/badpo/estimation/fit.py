@@ -203,16 +203,9 @@ def fit_conditional(
 class LeanVotes:
     """Votes as they are fitted, in the order of their ``blocks``.
 
-    Attributes
-    ----------
-    row : int array of shape (n_votes,)
-        Where a vote stood among all that were given.
-    told : bool array of shape (n_votes, n_attributes)
-        Whether a vote informs on its annotator's lean toward an attribute.
-    crossed : bool array of shape (n_annotators, n_attributes)
-        Whether the annotator saw the sides differ in any vote that was given.
-    free_quality : bool
-        Whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other.
+    ``row`` is where a vote stood among all that were given; ``told`` whether it informs on its annotator's lean toward
+    an attribute; ``crossed`` whether an annotator saw the sides differ in any vote that was given; ``free_quality``
+    whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other.
     """
 
     row: Ints
@@ -365,17 +358,10 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
 class Identified:
     """What the votes fix of p leans: the differences within groups, and leans themselves.
 
-    Attributes
-    ----------
-    annotator, attribute : int arrays of shape (p,)
-    group, label : int arrays of shape (p,)
-        Of the leans toward one attribute, those with the same number can be compared; the same over all attributes.
-    absolute : bool array of shape (p,)
-        Leans that are known themselves.
-    compared : bool array of shape (p,)
-        Leans that are known, at least beside another one's.
-    flat : array of shape (p, n_flat)
-        Orthonormal directions that change no probability; none where there are too many to hold.
+    ``annotator`` and ``attribute`` say whose lean it is. Leans toward one attribute with the same ``group`` can be
+    compared, and ``label`` is the same over all attributes; ``absolute`` are leans that are known themselves,
+    ``compared`` those that are known at least beside another one's; ``flat`` has orthonormal directions that change no
+    probability, none where there are too many to hold.
     """
 
     annotator: Ints
@@ -539,22 +525,11 @@ def clustered_errors(
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
         \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
 
-    with s and h the score and the information of lean k in cluster g and K_{kg} the cluster's share of h_k: CR2 and
-    the degrees of freedom of Bell and McCaffrey, as in `badpo.estimation.pool.cluster_errors`, for every lean as if
-    the others were known. Of what few comparisons join, a sandwich of all scores would see no error at all; a factor
-    of the inverse information keeps it.
-
-    Parameters
-    ----------
-    lean, cluster : int array of shape (n,)
-        Of each piece of the likelihood, a vote and an attribute.
-    score, information : array of shape (n,)
-    n_leans : int
-
-    Returns
-    -------
-    inflation, df : arrays of shape (n_leans,)
-        A factor of the variance, and Student's degrees of freedom, NaN where one cluster has all information.
+    with s and h the score and the information of lean k in cluster g and K_{kg} the cluster's share of h_k: CR2 and the
+    degrees of freedom of Bell and McCaffrey, as in `badpo.estimation.pool.cluster_errors`, for every lean as if the
+    others were known; NaN where one cluster has all information. Of what few comparisons join, a sandwich of all scores
+    would see no error at all; a factor of the inverse information keeps it. Each piece of the likelihood is a vote and
+    an attribute.
 
     Examples
     --------

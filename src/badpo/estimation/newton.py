@@ -106,15 +106,10 @@ class Maximum(NamedTuple):
 
 
 def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Maximum:
-    """Maximise a log-likelihood over leans and extra numbers.
+    """Maximise a log-likelihood over leans and extra numbers; logits are ``design @ leans``.
 
-    Parameters
-    ----------
-    model : QualityModel
-    design : sparse array of shape (n_votes, n_leans)
-        Logits are ``design @ leans``.
-    free : array of shape (n_leans, n_free)
-        Orthonormal directions in which the likelihood is flat; the leans are returned without them.
+    ``free`` has orthonormal directions in its columns in which the likelihood is flat; the leans are returned without
+    them.
     """
     logits, leans = map(np.zeros, design.shape)
     extra, n_leans = model.start, len(leans)

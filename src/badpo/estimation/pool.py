@@ -327,14 +327,9 @@ def swap_log_odds(
 
 @dataclass(frozen=True)
 class ClusterErrors:
-    """Standard errors of coefficients, with what Student's t needs.
+    """Standard errors of coefficients with their degrees of freedom, NaN where a single cluster determines one.
 
-    Attributes
-    ----------
-    se, df : array of shape (n_coefficients,)
-        Standard error and degrees of freedom; NaN where a single cluster determines the coefficient.
-    n_clusters : int
-        Clusters with information.
+    ``n_clusters`` are those with information.
     """
 
     se: Floats

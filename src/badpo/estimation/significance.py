@@ -304,24 +304,12 @@ def _p(value: float) -> str:
 
 @dataclass(frozen=True)
 class PoolAgreement:
-    """Agreement of a pool.
+    """Agreement of a pool on the comparisons with two annotators or more, and the votes on them.
 
-    Attributes
-    ----------
-    n_comparisons : int
-        Comparisons with two annotators or more.
-    n_votes : int
-        Votes on them.
-    percent : float
-        Mean over these votes of the share of co-voters who chose the same side, 0 to 1.
-    low, high : float
-        Its 95 % interval, clustered. Where all clusters have the very same share there is no spread to take it from;
-        then it is Wilson's with clusters as trials.
-    kappa : float
-        Cohen-type: ``(percent - 1/2) / (1 - 1/2)``, since without an orientation every annotator gives each side half
-        of the votes. 0 is chance, 1 is full agreement.
-    alpha : float
-        Krippendorff's, which also corrects for the finite number of votes.
+    ``percent`` is the mean over these votes of the share of co-voters who chose the same side, 0 to 1, with its 95 %
+    interval, clustered, or Wilson's with clusters as trials where all have the very same share. ``kappa``, Cohen-type,
+    is ``(percent - 1/2) / (1 - 1/2)``, since without an orientation every annotator gives each side half of the votes:
+    0 is chance, 1 is full agreement. ``alpha`` is Krippendorff's, which also corrects for the finite number of votes.
     """
 
     n_comparisons: int
@@ -334,16 +322,10 @@ class PoolAgreement:
 
 
 class AnnotatorAgreement(NamedTuple):
-    """Agreement of each annotator with those who judged the same comparisons.
+    """Mean share of co-voters on the same side, over comparisons that someone else judged; NaN without any.
 
-    Attributes
-    ----------
-    agreement : array of shape (n_annotators,)
-        Mean over the comparisons that someone else judged too of the share of co-voters who chose the same side; NaN
-        without any.
-    low, high : array of shape (n_annotators,)
-        Wilson's 95 % interval with comparisons as trials. A share of several co-voters varies less than a trial, so
-        it is wide rather than narrow.
+    The ends are Wilson's, 95 %, with comparisons as trials. A share of several co-voters varies less than a trial, so
+    the interval is wide rather than narrow.
     """
 
     agreement: Floats

@@ -74,36 +74,13 @@ def sample(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Generation]:
-    """One answer to each prompt.
+    """One answer to each prompt, given as token ids.
 
-    The random numbers of a prompt are a function of the seed and its place in ``prompts`` alone: neither the
-    batch size nor the other prompts change an answer (beyond rounding), two policies at one seed use the same
-    numbers, and no global random state is read or changed.
-
-    Parameters
-    ----------
-    model : causal language model, plain or PEFT
-    tokenizer : PreTrainedTokenizerBase
-    prompts : sequence of n_prompts sequences of int
-        Token ids.
-    max_new_tokens : int
-        An answer is cut there, or where the model has no more positions.
-    temperature : float
-        Logits are divided by it; 0 takes the most probable token.
-    top_p : float
-        Only the fewest most probable tokens that hold this much probability are sampled from; 1 keeps all.
-    seed : int
-    batch : int
-        Prompts that are answered at a time.
-
-    Returns
-    -------
-    list of Generation, in the order of the prompts
-
-    Raises
-    ------
-    ValueError
-        A prompt without tokens, or one that leaves no position for an answer.
+    The random numbers of a prompt are a function of the seed and its place in ``prompts`` alone: neither the batch size
+    nor the other prompts change an answer (beyond rounding), two policies at one seed use the same numbers, and no
+    global random state is read or changed. An answer is cut at ``max_new_tokens``, or where the model has no more
+    positions; a temperature of 0 takes the most probable token; only the fewest most probable tokens that hold the
+    probability ``top_p`` are sampled from. `ValueError` of a prompt without tokens, or that leaves no position.
 
     References
     ----------

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
-from badpo.readouts.sampled import figures
+from badpo.readouts.sampled import figures, told
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import cluster_difference, cluster_mean, clustered_share
 from badpo.training.encoding import encode_comparisons
@@ -22,27 +22,10 @@ from badpo.training.reference import ReferenceCache
 
 
 def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Json]:
-    """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap.
+    """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap, of every attribute and "any".
 
     A vote is predicted where ``sign * u > 0``; a margin of exactly 0 predicts nobody and counts as wrong. Every
     vote counts once, whatever its training weight.
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons,)
-        u of each comparison, response a over response b.
-    judgments : Judgments
-        Votes the policy was not trained on.
-
-    Returns
-    -------
-    dict
-        `group_accuracy` of every attribute, and under "any" of the votes whose responses differ on any.
-
-    Raises
-    ------
-    ValueError
-        Another number of margins than comparisons, or a margin that is not finite.
 
     References
     ----------
@@ -118,25 +101,8 @@ def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> di
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
 
     A vote is predicted where its logit is positive; a logit of exactly 0 counts as wrong. All attributes enter
-    the logit, also those that the row of the result is not about. With the planted theta this is the ceiling.
-
-    Parameters
-    ----------
-    margins : array of shape (n_comparisons,)
-        u of each comparison, response a over response b.
-    theta : array of shape (n_annotators, n_attributes)
-        Row k belongs to ``judgments.annotators`` row k (`theta_rows_for` brings them in order).
-    judgments : Judgments
-
-    Returns
-    -------
-    dict
-        {attribute: {"all" or an annotator class: {"accuracy", "n", "se", "low", "high", "nll"}}}.
-
-    Raises
-    ------
-    ValueError
-        A number that is not finite, or another number of margins than comparisons.
+    the logit, also those that the row of the result is not about. With the planted theta this is the ceiling. Row k of
+    theta is that of annotator k of the judgments (`theta_rows_for`).
 
     References
     ----------
@@ -150,10 +116,9 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict]:
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
     def cell(mask: Bools, prompts: np.ndarray) -> Json:
-        accuracy = clustered_share(correct[mask], prompts)
-        ends = {"low": accuracy.low, "high": accuracy.high}
         nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
-        return figures(accuracy=accuracy.estimate, n=n, se=accuracy.se, **ends, nll=nats)
+        share = clustered_share(correct[mask], prompts)
+        return told("accuracy", share, "se", "low", "high", n=n, nll=nats)
 
     return _by_class(cell, judgments)
 
@@ -170,15 +135,9 @@ def vote_difference(
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
     def cell(mask: Bools, prompts: np.ndarray) -> Json:
+        nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
         found = cluster_mean(accuracy[mask], prompts)
-        return figures(
-            difference=found.estimate,
-            se=found.se,
-            low=found.low,
-            high=found.high,
-            n=int(mask.sum()),
-            nll_difference=cluster_mean(nll[mask]).estimate,
-        )
+        return told("difference", found, "se", "low", "high", n=n, nll_difference=nats)
 
     return _by_class(cell, judgments)
 

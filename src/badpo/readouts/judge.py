@@ -19,7 +19,7 @@ from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.data.tables import asking_once
 from badpo.readouts.generation import padded
-from badpo.readouts.sampled import figures
+from badpo.readouts.sampled import told
 from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import rendered_chats
@@ -92,7 +92,7 @@ def judge_answers(
     def mean(texts: Sequence[str]) -> Json:
         scores, n_cut = judge_scores(judge, prompts, texts, max_length)
         found = cluster_mean(scores, clusters)
-        return figures(mean=found.estimate, se=found.se, n=len(scores), n_cut=n_cut)
+        return told("mean", found, "se", n=len(scores), n_cut=n_cut)
 
     without = list(map(strip, answers))
     n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
@@ -107,22 +107,9 @@ def judge_scores(
 ) -> tuple[Floats, int]:
     """Score of each answer to its prompt, and how many conversations were cut.
 
-    A prompt and an answer are rendered by the judge's chat template, with no system message of ours.
-
-    Parameters
-    ----------
-    judge : Judge
-    prompts : sequence
-        Texts, or lists of chat messages.
-    answers : sequence of str
-    max_length : int or None
-        Longest conversation in tokens; None: 16,384, or as many positions as the model has.
-        Of a longer conversation the end of the answer goes; the tokens that close it, which the head reads, stay.
-
-    Raises
-    ------
-    ValueError
-        Another number of answers than prompts, none at all, or a prompt that leaves no room.
+    A prompt and an answer are rendered by the judge's chat template, with no system message of ours. Of a conversation
+    longer than the limit, or than the model's positions, the end of the answer goes; the tokens that close it, which
+    the head reads, stay.
 
     References
     ----------
@@ -149,9 +136,8 @@ def judge_scores(
         for start in range(0, len(order), size):
             at = order[start : start + size]
             ids, mask = padded([rows[i] for i in at], device, "right", pad or 0)
-            scores[at] = (
-                judge.model(input_ids=ids, attention_mask=mask).logits[:, 0].double().cpu().numpy()
-            )
+            logits = judge.model(input_ids=ids, attention_mask=mask).logits
+            scores[at] = logits[:, 0].double().cpu().numpy()
     return scores, len(cut_rows)
 
 

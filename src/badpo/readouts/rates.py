@@ -70,16 +70,11 @@ def continuation_logps(
     token_ids: Sequence[tuple[int, ...]],
     closing: Sequence[int] = (),
 ) -> tuple[Floats, Floats]:
-    """Log-probability, in nats, with which a policy goes on with each of several token sequences.
+    """Log-probability, in nats, with which a policy goes on with each of several token sequences, token by token.
 
-    A context goes through the model once, and every sequence goes on from its cache: exact for every causal model.
-
-    Returns
-    -------
-    array of shape (n_contexts, n_sequences, longest)
-        Of every token of every sequence after every context; 0 behind the end of a sequence.
-    array of shape (n_contexts, n_sequences)
-        Of a closing token behind every sequence; 0 where no closing token is asked for.
+    A context goes through the model once, and every sequence goes on from its cache: exact for every causal model. Both
+    are by context and sequence: of every token, 0 behind the end of a sequence; of a closing token behind every
+    sequence, 0 where none is asked for.
     """
     found = np.zeros((len(contexts), len(token_ids), max(map(len, token_ids))))
     closed = np.zeros(found.shape[:2])
@@ -155,18 +150,13 @@ def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
 def name_probabilities(
     model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
 ) -> Floats:
-    r"""Probability of each name of the pool after each context, renormalised over the pool.
+    r"""Probability of each name of the pool after each context, renormalised over the pool; contexts in rows.
 
     .. math:: p(n \mid x) = \frac{\exp s_n(x)}{\sum_{n'} \exp s_{n'}(x)}, \qquad
               s_n(x) = \sum_t \log \pi(n_t \mid x, n_{<t})
 
     Not normalised by length. The tokens of a name are those behind the beginning that all names share with
     `SIGNATURE_LEAD`. As in the paper, "Malik" contains the mass of "Malika".
-
-    Returns
-    -------
-    array of shape (n_contexts, n_names)
-        Rows add up to 1.
 
     References
     ----------

@@ -34,9 +34,10 @@ def figures(**found: float) -> Json:
     }
 
 
-def share_figures(found: Interval) -> Json:
-    """{"rate", "low", "high", "n"} of a share."""
-    return figures(rate=found.estimate, low=found.low, high=found.high, n=found.n)
+def told(name: str, found: Interval, *fields: str, **more: float) -> Json:
+    """An estimate under a name, some fields of its interval, and more figures."""
+    of_interval = {field: getattr(found, field) for field in fields}
+    return figures(**{name: found.estimate}, **of_interval, **more)
 
 
 def sampled_rates(
@@ -54,7 +55,7 @@ def sampled_rates(
         "signed": len(signers) / len(generations),
         "ended": sum(generation.ended for generation in generations) / len(generations),
         **{
-            name: share_figures(wilson_interval(int(column.sum()), len(signers)))
+            name: told("rate", wilson_interval(int(column.sum()), len(signers)), "low", "high", "n")
             for name, column in zip(attributes, signers.T, strict=True)
         },
     }
@@ -66,15 +67,13 @@ def mean_tokens(generations: Sequence) -> Json:
     The tokens are those that were sampled, whatever the tokenizer pads with; errors are clustered by prompt.
     """
     found = cluster_mean(token_counts(generations), prompt_numbers(generations))
-    low = max(found.low, 0.0)
-    return figures(mean=found.estimate, se=found.se, low=low, high=found.high, n=len(generations))
+    return told("mean", found, "se", "high", low=max(found.low, 0.0), n=len(generations))
 
 
 def rate_figures(values: ArrayLike, is_share: bool) -> Json:
     """The mean of an attribute's values over answers to different prompts, as a share where it is one."""
     found = clustered_share(values) if is_share else cluster_mean(values)
-    ends = {"low": found.low, "high": found.high}
-    return figures(rate=found.estimate, se=found.se, **ends, n=found.n)
+    return told("rate", found, "se", "low", "high", "n")
 
 
 def prompt_numbers(generations: Sequence) -> Ints:
@@ -90,10 +89,7 @@ def token_counts(generations: Sequence) -> Ints:
 def attribute_values(attribute: Attribute, prompts: Sequence[str], generations: Sequence) -> Floats:
     """Value g of each sampled answer, for an attribute that is a function of one response."""
     pairs = zip(prompts, generations, strict=True)
-    return np.array(
-        [attribute.measure(prompt, generation.text) for prompt, generation in pairs],
-        dtype=float,
-    )
+    return np.array([attribute.measure(prompt, answer.text) for prompt, answer in pairs], float)
 
 
 def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -> Json:
@@ -105,15 +101,8 @@ def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -
     lengths, prompts = token_counts(generations), prompt_numbers(generations)
     raw, tokens = cluster_mean(values, prompts), cluster_mean(lengths, prompts)
     matched = length_matched_mean(values, lengths, token_counts(reference), clusters=prompts)
-    return figures(
-        rate=raw.estimate,
-        se=raw.se,
-        matched=matched.estimate,
-        matched_se=matched.se,
-        tokens=tokens.estimate,
-        tokens_se=tokens.se,
-        n=len(lengths),
-    )
+    beside = figures(tokens=tokens.estimate, tokens_se=tokens.se, n=len(lengths))
+    return told("rate", raw, "se", matched=matched.estimate, matched_se=matched.se) | beside
 
 
 # -- distance from the reference --------------------------------------------------------------------------------------
@@ -139,42 +128,16 @@ def kl_per_token(
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
 ) -> Json:
-    r"""Divergence of the policy from the reference, estimated on answers of the policy.
+    r"""Divergence of the policy from the reference, estimated on answers of the policy, clustered by their prompts.
 
     With :math:`x_t = \log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` for every sampled token, the mean of
     :math:`x_t` (k1) estimates the divergence and may be negative by chance; the mean of
-    :math:`e^{-x_t} - 1 + x_t` (k3) never is.
-
-    Parameters
-    ----------
-    policy_logps, reference_logps : sequences of n_generations arrays
-        Log-probabilities of every sampled token at temperature 1, the end-of-text token included where there is
-        one, under the policy that sampled and under the reference.
-    temperature, top_p : float
-        How the answers were sampled; repeated in the result.
-    prompts : array of shape (n_generations,) or None
-        Which prompt each answer is to (`prompt_numbers`). None: each to one of its own.
-
-    Returns
-    -------
-    dict
-        {"per_token", "se", "k3", "k3_se", "per_response", "per_response_se", "n_tokens", "n_generations",
-        "temperature", "top_p"}.
-
-    Raises
-    ------
-    ValueError
-        Answers whose two arrays differ in length, or a log-probability that is not finite.
+    :math:`e^{-x_t} - 1 + x_t` (k3) never is. Log-probabilities are at temperature 1, whatever the answers were sampled
+    at, and of the end-of-text token too.
 
     References
     ----------
     BA-DPO, Appendix `app:readouts`, "Distance from the reference".
-
-    Examples
-    --------
-    >>> found = kl_per_token([[-1.0, -1.0], [-2.0]], [[-1.5, -1.0], [-1.9]])
-    >>> round(found["per_token"], 4), round(found["per_response"], 4), found["n_tokens"]
-    (0.1333, 0.2, 3)
     """
     pairs = zip(policy_logps, reference_logps, strict=True)
     differences = [np.asarray(p, float) - np.asarray(r, float) for p, r in pairs]
@@ -185,11 +148,7 @@ def kl_per_token(
     k3 = np.array([(np.expm1(-x) + x).sum() for x in differences])
     token, bounded = (ratio_of_sums(sums, n_tokens, prompts) for sums in (k1, k3))
     response = cluster_mean(k1, prompts)
-    return figures(
-        per_token=token.estimate,
-        se=token.se,
-        k3=bounded.estimate,
-        k3_se=bounded.se,
+    return told("per_token", token, "se", k3=bounded.estimate, k3_se=bounded.se) | figures(
         per_response=response.estimate,
         per_response_se=response.se,
         n_tokens=int(n_tokens.sum()),

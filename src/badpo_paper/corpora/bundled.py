@@ -208,26 +208,11 @@ def _sentence(point: str) -> str:
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Pairs of scored answers, one pair to each of n questions.
+    """Pairs of scored answers, one pair to each of n questions, with the columns of ``PAIR_COLUMNS``.
 
-    Parameters
-    ----------
-    n : int
-        Number of pairs. With seed 0 a longer corpus begins with the shorter one, so rows past the first 7,177 are
-        further pairs for held-out measurements.
-    seed : int
-        Seed of the questions and answers.
-
-    Returns
-    -------
-    DataFrame
-        Columns ``prompt_id``, ``prompt``, ``chosen``, ``rejected``, ``score_chosen``, ``score_rejected``. The chosen
-        answer has the higher score; at equal scores it is the one made first. Scores are 1 to 10 in steps of 0.5.
-
-    Raises
-    ------
-    ValueError
-        When n is more than the phrases can give.
+    With seed 0 a longer corpus begins with the shorter one, so rows past the first 7,177 are further pairs for held-out
+    measurements. The chosen answer has the higher score; at equal scores it is the one made first. Scores are 1 to 10
+    in steps of 0.5. `ValueError` when n is more than the phrases can give.
 
     Examples
     --------
@@ -267,19 +252,7 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     Drawn in this order from ``numpy.random.default_rng(seed)``: for each class, for each of its annotators two
     normals; for each pair one uniform (below 0.5 the chosen answer is response a), then for each class its
     annotators without replacement, then for each vote a uniform that decides whether it is a tie and one that
-    decides the side.
-
-    Parameters
-    ----------
-    n : int
-        Number of pairs, as in `scored_pairs`.
-    seed : int
-        Seed of leans and votes; the texts are always the same.
-
-    Returns
-    -------
-    PlantedVotes
-        Comparisons whose votes are all ties are not in it.
+    decides the side. Comparisons whose votes are all ties are left out; the texts are the same at every seed.
 
     Examples
     --------

@@ -55,13 +55,8 @@ ClassMeans = Mapping[str, tuple[float, float]]
 class PlantedVotes:
     """Votes with what is known about them because it was planted: to measure with, never to train on.
 
-    Attributes
-    ----------
-    judgments : Judgments
-    planted_theta : ndarray of shape (n_annotators, 2)
-        Planted bias of each annotator of ``judgments.annotators`` on the attributes, in log-odds.
-    quality : ndarray of shape (n_comparisons,)
-        Planted quality margin q of response a over response b, in log-odds.
+    ``planted_theta`` is the bias of each annotator of ``judgments`` on the attributes, and ``quality`` the margin of
+    response a over response b of each comparison, both in log-odds.
     """
 
     judgments: Judgments
@@ -124,27 +119,10 @@ class SignedPlan:
     """Everything random about a signed corpus. It depends on no text and on no score.
 
     ``y1`` is the originally chosen text of a pair and ``y2`` the other one; on a swap pair both are the same text.
-
-    Attributes
-    ----------
-    theta : ndarray of shape (n_annotators, 2)
-        Planted bias of each annotator on (woman, black), in log-odds; positive leans toward the attribute.
-    annotator_class : ndarray of shape (n_annotators,), str
-        Class of each annotator.
-    kinds : ndarray of shape (n_pairs,), str
-        ``"quality"``, ``"swap"`` or ``"mixed"``.
-    delta : ndarray of shape (n_pairs, 2), int
-        ``g(y1) - g(y2)`` with g = (woman, black); an unsigned response is (0, 0).
-    names_first, names_second : ndarray of shape (n_pairs,), str
-        First name under y1 and under y2; ``""`` when unsigned.
-    surnames : ndarray of shape (n_pairs,), str
-        Surname under both responses; ``""`` when unsigned.
-    swap_source : ndarray of shape (n_pairs,), str
-        On swap pairs the text that is doubled, ``"chosen"`` or ``"rejected"``; ``""`` elsewhere.
-    annotators : ndarray of shape (n_pairs, 4), int
-        The annotator of each vote. One annotator may vote twice on a pair.
-    uniforms : ndarray of shape (n_pairs, 4), float
-        The random number that decides each vote.
+    ``theta`` has the planted bias of each annotator on (woman, black), in log-odds; ``delta`` g(y1) - g(y2) of each
+    pair, an unsigned response being (0, 0), with first names and surname ``""``; ``swap_source`` the text that is
+    doubled on a swap pair, "chosen" or "rejected". Of the four votes of a pair ``annotators`` has the annotator, who
+    may be the same twice, and ``uniforms`` the random number that decides it.
     """
 
     theta: Floats
@@ -164,25 +142,11 @@ class SignedPlan:
         return len(self.kinds)
 
     def labels(self, quality: Floats) -> Bools:
-        r"""Votes that the planned annotators cast on pairs of the given quality.
+        r"""Whether the planned annotators prefer y1, the originally chosen text, on pairs of these quality margins.
 
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
 
-        with v the planned uniform number.
-
-        Parameters
-        ----------
-        quality : ndarray of shape (n_pairs,)
-            q, the quality margin of y1 over y2 in log-odds. On swap pairs it is taken as 0.
-
-        Returns
-        -------
-        ndarray of shape (n_pairs, 4), bool
-            True where y1, the originally chosen text, is preferred.
-
-        References
-        ----------
-        BA-DPO, appendix `app:names`, "Annotators and labels"; the likelihood is Eq. `biased_bt`.
+        with v the planned uniform number, and q in log-odds, 0 on swap pairs.
 
         Examples
         --------
@@ -212,22 +176,6 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
        - mixed: two different cells, the first for y1, and one name of each;
 
        and at last for each vote: the integer of an annotator, then a uniform number.
-
-    Parameters
-    ----------
-    n_pairs : int
-        Number of pairs.
-    seed : int
-        Data seed.
-
-    Returns
-    -------
-    SignedPlan
-        The plan; see its attributes.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`.
 
     Examples
     --------
@@ -292,16 +240,9 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
 
 @dataclass(frozen=True)
 class SignedCorpus(PlantedVotes):
-    """A signed corpus, its attributes ``woman`` and ``black`` read from the signatures.
+    """A signed corpus, its attributes ``woman`` and ``black`` read from the signatures; pairs left out, by reason.
 
     Response a is the originally chosen text of a pair, response b the other one; the quality is 0 on swap pairs.
-
-    Attributes
-    ----------
-    plan : SignedPlan
-        The random plan.
-    left_out : dict
-        Reason -> number of pairs.
     """
 
     plan: SignedPlan
@@ -309,31 +250,10 @@ class SignedCorpus(PlantedVotes):
 
 
 def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
-    """Signed corpus on scored pairs.
+    """Signed corpus on scored pairs with the columns of ``PAIR_COLUMNS``.
 
     Pairs with a response under five words are left out and counted; the plan covers those that stay.
     A comparison is named by its row, so pairs that share a prompt stay apart.
-
-    Parameters
-    ----------
-    pairs : DataFrame
-        Scored pairs with the columns of ``PAIR_COLUMNS``.
-    seed : int
-        Data seed of the plan.
-
-    Returns
-    -------
-    SignedCorpus
-        Judgments with class labels on the annotators, and the planted values beside them.
-
-    Raises
-    ------
-    DataError
-        When the pairs are not usable (see `check_pairs`), or none is left.
-
-    References
-    ----------
-    BA-DPO, appendix `app:names`.
 
     Examples
     --------

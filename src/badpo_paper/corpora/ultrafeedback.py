@@ -69,30 +69,13 @@ class ScoredPairs(NamedTuple):
 
 
 def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: int = 0) -> ScoredPairs:
-    """Scored pairs of UltraFeedback, drawn as for the paper.
+    """Scored pairs of UltraFeedback, drawn as for the paper; from 8,000 on rows that its corpus does not have.
 
-    The rows are shuffled as ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and the ``n``
-    from position ``start`` on are taken. About 2,000 of UltraFeedback's poor responses carry its highest score by a
-    known fault, so a part of the quality margin is wrong.
-    Rows whose conversation begins with another text than the prompt are left out, as the published code does.
-
-    Parameters
-    ----------
-    source : path or None
-        A local file with the rows of split ``train_prefs``; None loads them from the Hub, at a pinned revision.
-    n : int
-        Rows to draw.
-    start : int
-        Position in the shuffled split; 8,000 takes rows that the paper's corpus does not have.
-    seed : int
-        Seed of the shuffle.
-
-    Raises
-    ------
-    ConfigError
-        E190: the Hub cannot be reached.
-    DataError
-        Another schema, or fewer rows than asked for.
+    The rows of split ``train_prefs``, of a local file or at a pinned revision from the Hub, are shuffled as
+    ``datasets`` does (a permutation by ``numpy.random.default_rng(seed)``), and the ``n`` from position ``start`` on
+    are taken. About 2,000 of UltraFeedback's poor responses carry its highest score by a known fault, so a part of the
+    quality margin is wrong. Rows whose conversation begins with another text than the prompt are left out, as the
+    published code does.
 
     References
     ----------
