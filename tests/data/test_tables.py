@@ -37,7 +37,7 @@ def unreadable(source) -> str:
         read_table(source)
     (problem,) = caught.value.problems
     assert problem.code == "E102"
-    return str(problem)
+    return str(caught.value)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
