@@ -19,7 +19,7 @@ SOURCE = ROOT / "src"
 # A floor may import itself and what stands above it here; the package of the paper may import all of the library.
 FLOORS = (
     *("theory", "estimation", "data", "importers", "attributes", "objective", "results", "auditing"),
-    *("training", "readouts", "runs", "anchoring", "cli", "badpo_paper"),
+    *("training", "trl", "readouts", "runs", "anchoring", "cli", "badpo_paper"),
 )
 # Results are drawn from files: they know nothing of how a run was made.
 RESULTS_MAY_IMPORT = {"theory", "estimation", "data", "objective", "results"}

@@ -380,17 +380,23 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: Tensors) -> Non
 
 def save_bias(run, folder: Path) -> None:
     """Write the bias term of a `BADPOTrainer` with what its numbers belong to and rest on."""
-    judgments, gold = run.judgments, run.bias.mask.cpu().numpy() == 0
     facts = {
         "variant": run.args.bias,
+        "first_margin": run.first_margin and asdict(run.first_margin),
+        **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
+    }
+    run.bias.save(folder, facts | bias_facts(run.judgments, run.bias))
+
+
+def bias_facts(judgments: Judgments, bias: BiasTerm) -> Json:
+    """What the numbers of a bias term that was learned from votes belong to and rest on."""
+    gold = bias.mask.cpu().numpy() == 0
+    return {
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
-        "first_margin": run.first_margin and asdict(run.first_margin),
         "gold_votes": gold_cross_votes(judgments, gold) if gold.any() else {},
-        **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
-        "separated": separated_by_attribute(judgments, run.bias),
+        "separated": separated_by_attribute(judgments, bias),
     }
-    run.bias.save(folder, facts)
 
 
 def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
