@@ -103,7 +103,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         gold_annotators: Sequence[str] = (),
         **options,
     ):
-        in_log_odds = _require_understood(args or DPOConfig(), train_dataset, bias, warm_start)
+        in_log_odds = _require_understood(args, train_dataset, bias, warm_start)
         self._facts: dict[str, Any] = {} if in_log_odds else {"theta_in_log_odds": False}
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
@@ -312,9 +312,9 @@ def beside(folder: str | os.PathLike) -> Path:
     return path.with_name(f"{path.name}-bias")
 
 
-def _require_understood(args: DPOConfig, data, bias, warm_start: str) -> bool:
+def _require_understood(args: DPOConfig | None, data, bias, warm_start: str) -> bool:
     """Whether theta is in log-odds under the losses asked for; a `ConfigError` for what cannot be followed."""
-    losses = {*args.loss_type}
+    losses = {*args.loss_type} if args else {"sigmoid"}
     in_log_odds = losses <= {*_OF_THE_MARGIN[:2], "sft"}
     complaints = []
     if losses - {*_OF_THE_MARGIN, "sft"} or losses == {"sft"}:
@@ -323,11 +323,11 @@ def _require_understood(args: DPOConfig, data, bias, warm_start: str) -> bool:
             f"loss_type {named}: theta is added to the difference of two whole responses, so take one of {taken}, "
             "alone or with sft; others divide by lengths, sort a batch, or take each response by itself"
         )
-    if args.f_divergence_type != "reverse_kl":
+    if args and args.f_divergence_type != "reverse_kl":
         complaints.append(
             "f_divergence_type: a shift of the reference adds theta under reverse_kl alone"
         )
-    if args.auto_find_batch_size:
+    if args and args.auto_find_batch_size:
         complaints.append("auto_find_batch_size starts again with a theta that has moved; leave it out")
     if not isinstance(data, Dataset | IterableDataset):
         what = f"train_dataset is a {type(data).__name__}"

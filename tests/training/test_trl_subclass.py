@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -251,16 +253,37 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(tmp_path, settings, op
 
 
 def test_variants_start_and_hold_what_they_do_in_badpotrainer(tmp_path):
-    still = dict(attributes=LENGTH, bias_learning_rate=0.0)
-    warm = trained(BiasAdjustedDPOTrainer, tmp_path, bias="pooled", warm_start="offline", **still)
+    once = dict(attributes=LENGTH, settings=dict(max_steps=1))
+    warm = trained(
+        BiasAdjustedDPOTrainer,
+        tmp_path,
+        bias="pooled",
+        warm_start="offline",
+        bias_learning_rate=0.0,
+        **once,
+    )
     (level,) = warm.judgments.offline_log_odds()
     assert warm.bias.theta()[0].item() == pytest.approx(level.log_odds, abs=1e-6)
     nameless = Dataset.from_list(rows(48)).rename_column("annotator", "who")
-    alone = trained(BiasAdjustedDPOTrainer, tmp_path, nameless, attributes=LENGTH)
+    alone = trained(BiasAdjustedDPOTrainer, tmp_path, nameless, **once)
     named = dict(columns={"annotator": "who"}, gold_annotators=["person 2"])
-    gold = trained(BiasAdjustedDPOTrainer, tmp_path, nameless, attributes=LENGTH, **named)
+    gold = trained(BiasAdjustedDPOTrainer, tmp_path, nameless, **once, **named)
     assert alone.bias.parts == ("mean",) and gold.bias.parts == ("mean", "deviation")
     held = gold.bias.annotators.index(pseudonyms(["person 2"])[0])
     assert (gold.bias.theta() == 0).flatten().nonzero().tolist() == [[held]]
-    beside_it = trained(BiasAdjustedDPOTrainer, tmp_path, attributes=LENGTH, bias="none")
+    beside_it = trained(BiasAdjustedDPOTrainer, tmp_path, bias="none", **once)
     assert beside_it.bias_optimizer is None and not beside_it.bias.theta().any()
+
+
+def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "trl.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    example = example.replace("=5e-7", "=1e-3, bf16=False, use_cpu=True, max_steps=2")
+    for part in (vision_model(), processor()):
+        part.save_pretrained("my-vision-model")
+    votes = Dataset.from_list(rows(48, with_images=True)).rename_column("annotator", "worker")
+    votes.to_parquet("votes.parquet")
+    exec(compile(example, "docs/trl.md", "exec"), {})
+    assert re.search(r"{'length': -?0\.\d+}", capsys.readouterr().out)
+    assert BiasTerm.load("runs/vision-bias").theta().any()
