@@ -181,6 +181,7 @@ READ = {
     "two ranks": (answered(rank_1=[1, 2, 2, 1], rank_2=[2, 1, 1, 2]), [1, -1, -1, 1], "N107"),
     "counts": (answered(**COUNTS).drop(columns="annotator"), [1, 1, -1, -1], "N106"),
     "in objects": (pd.DataFrame({"data": good(4).iloc[:, :5].to_dict("records")}), [1, -1, 1, -1], ""),
+    "labels called chosen": (answered(chosen=list("abba"), rejected=list("baab")), [1, -1, -1, 1], ""),
     "in lists": (IN_LISTS.assign(chosen=["a", "b", "b", "a"]), [1, -1, -1, 1], ""),
     "ticked boxes": (answered(**TICKED), [1, -1, 1, -1], "N106"),
 }
@@ -206,6 +207,10 @@ UNREAD = {
     "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
     "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
+    "who lost": (
+        answered(worse=list("BAAB")),
+        {"columns": {"winner": "worse"}, "winners": {"B": "a", "A": "b"}},
+    ),
     "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
 }
 

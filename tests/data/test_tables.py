@@ -80,10 +80,15 @@ def test_every_object_gives_the_same_cells():
             [{"prompt": "x, y; z", "chosen": "1"}],
         ),
         ("prompt;chosen;;\nx;1;;\n", [{"prompt": "x", "chosen": "1"}]),
+        (
+            'prompt,chosen\nText,Answer\n"{""ImportId"":""Q1""}",y\n---,:--\nx,1\n',
+            [{"prompt": "x", "chosen": "1"}],
+        ),
     ],
     ids=[
         *("semicolons and a byte order mark", "a long cell", "a header alone"),
         *("a title, pipes, a repeated header and an empty row", "columns without a name"),
+        "a header in three forms, and a rule",
     ],
 )
 def test_a_csv_is_understood(tmp_path, content, rows):
@@ -253,6 +258,7 @@ def test_missing_and_wrong_columns_are_all_named():
         (["instruction", "answer1", "answer2", "preferred"], "prompt response_a response_b winner"),
         (["prompt", "left_text", "right_text", "raterName"], "prompt response_a response_b annotator"),
         (["A", "B", "Prolific PID", "userInput"], "response_a response_b annotator prompt"),
+        (["fields.prompt", "x.response_1.text", "x.response_2.text"], "prompt response_a response_b"),
         (["conversations", "chosen", "rejected", "Network ID"], "prompt chosen rejected annotator"),
         # either could be meant: neither is taken
         (["response_a", "response_b", "worker", "rater"], "response_a response_b"),

@@ -26,6 +26,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 # what Mechanical Turk and Toloka put before names
 _OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
+_PATH = re.compile(r"^[^./]*\w[./](?=\w)")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
 _ROLES = {"human": "user", "gpt": "assistant"}
@@ -98,13 +99,14 @@ _WON = {
     "winner": "loser",
     "preferred": "rejected",
 }
+LOST = frozenset({*_WON.values(), "worst"})
 _ANSWER = (
     "(?:(?:model|assistant)_)?"
     "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant)"
 )
 _PERSON = (
     "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
-    "contributor|respondent|turker"
+    "contributor|respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
 )
 # What stands for a column of ours, where no column has the name itself.
 _NAMED = {
@@ -180,6 +182,14 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
         for pattern in (_NAMED.get(ours, ""), _ELSE.get(ours, "")):
             if ours not in theirs:
                 take(ours, [name for name, form in free.items() if re.fullmatch(pattern, form)])
+    # a path, as data.prompt, is known by its end
+    ends = [
+        (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
+    ]
+    inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
+    if inner:
+        left = [ours for ours in wanted if ours not in theirs]
+        theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
     return theirs
 
 
@@ -201,7 +211,7 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
     """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
-        kind, _, key = folded(name).rpartition("_")
+        kind, _, key = folded(name.rpartition(".")[2]).rpartition("_")
         if re.fullmatch(_ANSWER, kind) and re.fullmatch(r"[a-z]|\d\d?", key):
             kinds[kind][key] = name
     many = [sides for sides in kinds.values() if len(sides) > 2]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 import shlex
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,9 @@ import pandas as pd
 from badpo.data.cells import (
     ANSWERS,
     KNOWN,
+    LOST,
     MODELS,
+    TURNED,
     Objects,
     Table,
     alike,
@@ -175,13 +176,7 @@ def recognise(
     free = [name for name in found if name not in told.values()]
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
-    leaves = Counter(name.rpartition(".")[2] for name in inside)
-    named = {
-        leaf: name for name in inside if len(leaf := name.rpartition(".")[2]) > 2 == leaves[leaf] + 1
-    }
-    wanted = [name for name in wanted if name not in theirs]
-    theirs |= {ours: named[leaf] for ours, leaf in columns_named([*named], wanted).items()}
-    if {"chosen", "rejected", "winner"} & {*theirs} == {"chosen"}:
+    if {"chosen", "winner"} & {*theirs} == {"chosen"} and _says_a_side(table.frame, theirs):
         theirs["winner"] = theirs.pop("chosen")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
         # beside a winner they are columns like any other
@@ -213,6 +208,14 @@ def recognise(
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
     return replace(table, frame=used, kind=kind, theirs=theirs)
+
+
+def _says_a_side(frame: pd.DataFrame, theirs: Mapping[str, str]) -> bool:
+    """Whether a column called "chosen" holds what was chosen of two others, and no text of its own."""
+    labels = _labels(frame[theirs["chosen"]])
+    return "rejected" not in theirs or (
+        {"response_a", "response_b"} <= {*theirs} and labels != [] and all(map(_is_vote, labels))
+    )
 
 
 def _noted(
@@ -260,21 +263,25 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
-        # prompts may be short
+        # prompts may be short, and are no ids
         many = [name for name in free if name not in (*votes, *texts) and not _labels(frame[name])]
+        many = [name for name in many if "id" not in folded(name).split("_")]
         texts = [*many[:1], *texts]
     if len(lacks) == len(texts):
         columns |= dict(zip(lacks, texts, strict=True))
     fix: Json = {}
     if missing[-1] not in (*_PAIR, *columns):
         few = [name for name in free if name not in texts and len(_labels(frame[name])) in _FEW_WORDS]
-        called = {word for name in texts for word in folded(name).split("_")}
+        called = {word for name in texts for word in (folded(name), *folded(name).split("_"))}
         few = [name for name in few if called & {*map(folded, _labels(frame[name]))}] or few
         if len(votes) > 1:
             fix["layout"] = "wide"
         # of two such columns one may hold people, whose ids no message shows
         elif one := votes or few * (len(few) == 1) or [name for name in free if _is_scale(frame[name])]:
             columns["winner"] = one[0]
+            if not LOST.isdisjoint(folded(one[0]).split("_")):
+                sides = {label: side_of(label) for label in _labels(frame[one[0]])}
+                fix["winners"] = {label: TURNED[side[0]] for label, side in sides.items() if side}
     if columns:
         fix["columns"] = columns
     # columns that hold votes may be called like the people who cast them
@@ -449,7 +456,7 @@ def _best_beside_others(
     frame, keys = table.frame, [*answers]
     forms = {folded(name): name for name in frame if name not in answers.values()}
     ranks = [forms.get(f"rank_{key}", forms.get(f"{folded(answers[key])}_rank")) for key in keys]
-    orders = [forms[form] for form in ("ranking", "rank", "order") if form in forms]
+    orders = [forms[form] for form in ("ranking", "order") if form in forms]
     order = [*orders, theirs.get("winner")][0]
     if None not in ranks:
         places = np.array([as_numbers(frame[name]) for name in ranks])

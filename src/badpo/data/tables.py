@@ -326,12 +326,18 @@ def _framed(
     drop_uneven: bool = False,
 ) -> Table:
     """Rows of cells as a table: what is no row of it is left out, and said."""
-    kept = [(line, row) for line, row in zip(lines, rows, strict=True) if any(map(str.strip, row))]
+    # a row of dashes is a rule
+    kept = [
+        each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
+    ]
     n_blank = sum(map(bool, rows)) - len(kept)
     n_known = [_n_known(row) for _, row in kept[:_FIRST_ROWS]]
     start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
     header = [name.strip() for _, row in kept[start : start + 1] for name in row]
     body = kept[start + 1 :]
+    # Qualtrics repeats the header twice, in other words
+    again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
+    body = body[sum(again) :]
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
     n, width = len(body), len(header)
@@ -347,6 +353,7 @@ def _framed(
     votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
     for n_left_out, what in (
         (start, "line above the header"),
+        (sum(again), "line below the header"),
         (len(body) - len(votes), "repeated header"),
         (n_blank, "empty row"),
     ):
@@ -421,7 +428,7 @@ def _read_json(path: Path) -> Table:
         lists = [each for each in content.values() if isinstance(each, list)]
         if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1:
             return Table(_frame_of_columns([*content], lists), str(path))
-        content = lists[0] if len(lists) == 1 else None
+        content = max(lists, key=len, default=None)
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
     return Table(_frame_of_records(content, path), str(path))
