@@ -13,11 +13,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
 from tests.public_face import invoke
 
@@ -36,10 +38,10 @@ def table(tmp_path) -> Path:
         texts = ["so " * WORDS[i % 3], "because " * 4]
         first, second = texts[:: 1 if i % 2 else -1]
         wins = "12"[(i % 2 == 0) == (i % 4 != 3)]
-        rows.append([f"<b>Why {i}?</b>", first, second, wins, f"w{i % 3}"])
+        rows.append([f"<b>Why {i}?</b>", first, second, wins, f"w{i % 3}", i % 2, (i // 2) % 2])
     with (tmp_path / "votes.csv").open("w", newline="") as file:
         csv.writer(file).writerows(
-            [["prompt", "response_a", "response_b", "winner", "annotator"], *rows]
+            [["prompt", "response_a", "response_b", "winner", "annotator", "kind_a", "kind_b"], *rows]
         )
     return tmp_path / "votes.csv"
 
@@ -103,6 +105,20 @@ def test_only_who_has_the_token_and_names_this_host_is_answered(server, table):
     assert [path.name for path in table.parent.rglob("*")] == [table.name]
 
 
+def test_a_long_audit_does_not_keep_the_next_answer(table):
+    votes(2000, 30)[0].to_csv(table, index=False)
+    form = {"reading": "{}", "ratio": "1.5", "attribute": "length"}
+    with started(table, "--no-browser") as (address, _), ThreadPoolExecutor() as others:
+        assert answered(f"{address}found", form)[0] == 200
+        report = others.submit(answered, f"{address}report", form)
+        time.sleep(0.2)
+        found = answered(f"{address}found", form | {"ratio": "2"})
+        assert found[0] == 200 and not report.done()
+        assert "annotators" in report.result()[1]
+        people = answered(f"{address}people", form)[1]
+        assert "spread around the mean of the pool with standard deviation tau" in people
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="browsers start otherwise there")
 def test_the_address_that_a_browser_is_given_opens_the_page_once(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bin")
@@ -155,12 +171,18 @@ def test_rows_are_confirmed_and_the_ratio_moved_by_keyboard(server, table):
         browser.press(" ")
         waited(browser, f"{command}.includes('--attribute lists')")
         assert "never differ in lists" in browser.value("document.getElementById('told').innerText")
+        focus_on(browser, "[value^=column]")
+        browser.press(" ")
+        waited(browser, f"{command}.includes('column:name=kind,a=kind_a,b=kind_b')")
+        # how far annotators differ comes later, and ends where another question comes
+        waited(browser, "document.getElementById('people').innerText.includes('length. ')")
         browser.value("document.querySelector('details').open = true")
         assert unnamed(browser) == []
-        for event in ("Network.loadingFailed", "Log.entryAdded", "Runtime.exceptionThrown"):
+        for event in ("Log.entryAdded", "Runtime.exceptionThrown"):
             assert not browser.reported(event)
-        asked = browser.reported("Network.requestWillBeSent")
-        assert {one["request"]["url"] for one in asked} <= {address, f"{address}found", "data:,"}
+        assert all(one["canceled"] for one in browser.reported("Network.loadingFailed"))
+        asked = {one["request"]["url"] for one in browser.reported("Network.requestWillBeSent")}
+        assert asked <= {address, f"{address}found", f"{address}people", "data:,"}
         pasted = shlex.split(browser.value(command))
     found = invoke(*pasted[1:2], str(table), *pasted[3:], "--out", str(table.parent / "audit"), "--json")
     (length, *_) = json.loads(found.stdout)["attributes"]

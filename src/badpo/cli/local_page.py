@@ -1,8 +1,8 @@
 """`badpo open`: the audit as a page of this machine, where columns are picked and thresholds moved by eye.
 
 One process answers, on 127.0.0.1 alone, and only who has the token of the printed address. The page's forms hold all
-choices; kept here are the table, its votes as they were read last, and each attribute as it was measured last. Nothing
-is written.
+choices; kept here are the table, its votes as they were read last, and each attribute as it was measured last. What
+takes long is done beside the rest, one after the other, unless who asked has gone. Nothing is written.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import os
 import secrets
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import typer
@@ -118,9 +118,10 @@ class Opened:
         self.names = [str(name) for name in self.table.frame]
         simple = [row["type"] for row in describe_attributes() if row["example"] == row["type"]]
         self.kinds = self.offered = ["length", *simple]
+        self.quick, self.slow = Lock(), Lock()
         read = {name: value for name, value in reading.items() if value not in _NOT_SAID}
         self.first = Asked(read, ("length", "markdown", "position"))
-        self._read: Json | None = None
+        self._read: Any = None
         self._votes: Any = None
         self._measured: dict[str, Any] = {}
 
@@ -143,7 +144,7 @@ class Opened:
             read[name] = {**read.get(name, {}), **value} if isinstance(value, dict) else value
         # the page has no attributes before the table is read
         ticks = form.getlist("attribute") if "ratio" in form else self.first.ticked
-        ticked = tuple(one for one in self.kinds if one in ticks)
+        ticked = tuple(one for one in self.offered if one in ticks)
         return Asked(read, ticked, ratio)
 
     def columns(self, told: Mapping[str, str | None]) -> dict[str, str]:
@@ -155,15 +156,22 @@ class Opened:
         return named | columns_named(free, [ours for ours in FIELDS if ours not in told])
 
     def votes(self, asked: Asked) -> Any:
-        """The judgments, read again where the options changed."""
+        """The judgments, read again where the options or the columns that are ticked changed."""
+        from badpo.data.cells import side_pairs
         from badpo.data.judgments import Judgments
 
-        if self._read != asked.reading:
+        columns = [one for one in asked.ticked if one.startswith("column:")]
+        if self._read != (asked.reading, columns):
             self._read = None
-            self._votes = Judgments.read(self.table, **asked.reading)
-            self._read, self._measured = asked.reading, {}
+            self._votes = Judgments.read(self.table, attributes=columns, **asked.reading)
+            self._read, self._measured = (asked.reading, columns), {}
             is_known = self._votes.votes["shown_first"].notna().any()
             self.offered = [one for one in self.kinds if one != "position" or is_known]
+            for a, b in side_pairs(self._votes.votes.columns).items():
+                parts = zip(a.split("_"), b.split("_"), strict=True)
+                name = "_".join(part for part, other in parts if part == other)
+                if not set(a) & set(",;"):  # which part the values of a flag
+                    self.offered.append(f"column:name={name},a={a},b={b}")
         return self._votes
 
     def attributes(self, asked: Asked) -> list[str]:
@@ -198,7 +206,8 @@ class Opened:
         from badpo.data.reading import rows_in_words
 
         try:
-            votes = self.votes(asked)
+            with self.quick:
+                votes = self.votes(asked)
         except DataError as error:
             problems, rows, is_read = error.problems, error.shown, False
             fix, turned = error.fix, error.turned
@@ -215,8 +224,12 @@ class Opened:
         told["taken"] = self.columns(asked.reading.get("columns", {}))
         return told
 
-    def found(self, asked: Asked) -> Json:
-        """What the page says of the leans: findings, a chart, and the pair of answers that shows each lean best."""
+    def found(self, asked: Asked, of_people: bool = False) -> Json:
+        """What the page says of the leans: findings, a chart, and the pair of answers that shows each lean best.
+
+        With ``of_people`` the findings tell how far annotators differ, which takes long.
+        """
+        from badpo.auditing.people import AuditOptions, Design, people_of
         from badpo.auditing.pool import plain, pool_attributes
         from badpo.auditing.worth import telling_pairs
         from badpo.results.audit_page import lean_figure
@@ -226,13 +239,17 @@ class Opened:
         if not self.attributes(asked):
             return told | {"wrong": "Tick an attribute."}
         try:
-            judgments = self.judgments(asked)
+            with self.quick:
+                judgments = self.judgments(asked)
         except (DataError, ConfigError) as error:
             return told | {"wrong": str(error)}
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
-        rows = plain(pool_attributes(judgments))
-        summary: Json = {"attributes": rows, "pool": {}, "settings": {"attributes": configs}}
-        summary["data"] = {"has_annotators": True}
+        rows, options, pool = plain(pool_attributes(judgments)), AuditOptions(), {}
+        if of_people:
+            pool = plain(people_of(judgments, Design(judgments), options).pool)
+        summary: Json = {"attributes": rows, "pool": pool}
+        summary["settings"] = {"attributes": configs, "rho": options.rho, "fdr": options.fdr}
+        summary["data"] = {"has_annotators": judgments.has_identities}
         examples = pair_sentences(summary, telling_pairs(judgments), exact=True)
         labels = audit_labels(summary)
         told["examples"] = {labels[name]: example for name, example in examples.items()}
@@ -242,7 +259,9 @@ class Opened:
         """The whole audit's page, which may be passed on."""
         from badpo.auditing.audit import audit
 
-        return audit(self.judgments(asked), source=str(self.path))._html()
+        with self.quick:
+            judgments = self.judgments(asked)
+        return audit(judgments, source=str(self.path))._html()
 
 
 # -- the server ------------------------------------------------------------------------------------------------
@@ -250,7 +269,9 @@ class Opened:
 
 def local_app(opened: Opened, token: str, start: str = "") -> Any:
     """The application; the path begins with the token, or once with ``start``, and the host is its own."""
+    from anyio import from_thread
     from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import QueryParams
     from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse
     from starlette.routing import Route
@@ -269,26 +290,30 @@ def local_app(opened: Opened, token: str, start: str = "") -> Any:
         if is_here and any(is_same(given, one) for one in starts):
             starts.clear()
             return RedirectResponse(f"/{token}/", 303, _HEADERS)
-        if not (is_here and is_same(given, token)) or part not in ("", "found", "report"):
+        if not (is_here and is_same(given, token)) or part not in ("", "found", "people", "report"):
             where = "403: open the address that badpo printed\n"
             return PlainTextResponse(where, 403, _HEADERS)
-        # one request after the other: what is kept is not locked
         form = QueryParams((await request.body()).decode("utf-8", "replace"))
         nonce = secrets.token_urlsafe(16)
         headers = _HEADERS | {"Content-Security-Policy": _POLICY.format(nonce)}
         try:
-            asked = opened.asked(form) if form else opened.first
+            return await run_in_threadpool(page, request, part, form, nonce, headers)
+        except (ConfigError, DataError) as error:
+            return PlainTextResponse(str(error), 400, headers)
+
+    def page(request: Any, part: str, form: Any, nonce: str, headers: Json) -> Any:
+        asked = opened.asked(form) if form else opened.first
+        with opened.slow if part in ("people", "report") else nullcontext():
+            if from_thread.run(request.is_disconnected):
+                return PlainTextResponse("", headers=headers)
             if part == "report":  # that page has a policy of its own
                 return HTMLResponse(opened.report(asked), headers=_HEADERS)
             told = {} if part else opened.mapping(asked)
             if part or not told["is_open"]:
-                told |= opened.found(asked)
-        except (ConfigError, DataError) as error:
-            return PlainTextResponse(str(error), 400, headers)
-        page = page_templates().get_template("open_found.jinja" if part else "open.html.jinja")
-        state = json.dumps(asked.reading)
-        told |= {"asked": asked, "state": state, "nonce": nonce, "version": __version__}
-        name = shown(opened.path.name)
-        return HTMLResponse(page.render(told, name=name), headers=headers)
+                told |= opened.found(asked, part == "people")
+        template = page_templates().get_template("open_found.jinja" if part else "open.html.jinja")
+        told |= {"asked": asked, "state": json.dumps(asked.reading), "of_people": part == "people"}
+        told |= {"name": shown(opened.path.name), "nonce": nonce, "version": __version__}
+        return HTMLResponse(template.render(told), headers=headers)
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
