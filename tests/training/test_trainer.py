@@ -10,6 +10,7 @@ import types
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import metadata_load
 from peft import get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
@@ -416,6 +417,8 @@ def test_what_is_saved_and_published_when_asked_for_loads_plainly_and_names_no_a
     content = b"".join(path.read_bytes() for path in folder.iterdir())
     assert b"ann_" not in content and b"badpo" not in content
     assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors", ".jinja"}
+    assert run.push_to_hub("done", dataset_name="someone/votes") == "the commit"
+    assert metadata_load(folder / "README.md") == {"datasets": "someone/votes"}
 
 
 # -- the supervised stage ---------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ def config(folder, **options) -> BADPOConfig:
 
 
 def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
-    names = {"eval_dataset", "peft_config", "objective", "processing_class"}
+    names = {"eval_dataset", "peft_config", "objective", "processing_class", "columns", "attributes"}
     arguments = {name: value for name, value in options.items() if name in names}
     settings = {name: value for name, value in options.items() if name not in names}
     return BADPOTrainer(

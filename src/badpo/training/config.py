@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,15 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, Problem
 from badpo.objective.bias import VARIANTS
-from badpo.training.trl_keys import DEFAULT_OUTPUT_DIR, PAPER_MAX_PROMPT_LENGTH, REFUSED, refusal
+from badpo.training.trl_keys import (
+    ACCEPTED_WITHOUT_EFFECT,
+    DEFAULT_OUTPUT_DIR,
+    PAPER_MAX_PROMPT_LENGTH,
+    REFUSED,
+    refusal,
+)
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
@@ -28,13 +34,13 @@ CHOICES: dict[str, tuple[str, ...]] = {
 # Beyond these a run ends without an error and with numbers that say nothing.
 LARGEST_BETA, LARGEST_RATE = 100, 10
 
-# The trainer has one correct value for each of these, the default here, whatever the Trainer's own is.
-FIXED = (
-    "remove_unused_columns",
-    "average_tokens_across_devices",
-    "logging_nan_inf_filter",
-    "hub_strategy",
-)
+# The trainer has one correct value for each of these. Their defaults are the Trainer's, which parsers turn into flags.
+FIXED = {
+    "remove_unused_columns": False,
+    "average_tokens_across_devices": False,
+    "logging_nan_inf_filter": False,
+    "hub_strategy": "end",
+}
 
 # Keys that a file may not set, while the caller may in Python.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
@@ -134,11 +140,7 @@ class BADPOConfig(TrainingArguments):
     bf16: bool | None = None
     output_dir: str = DEFAULT_OUTPUT_DIR
     use_cpu: bool = False
-    remove_unused_columns: bool = False
-    average_tokens_across_devices: bool = False
-    logging_nan_inf_filter: bool = False
     ddp_find_unused_parameters: bool | None = False
-    hub_strategy: str = "end"
     warmup_steps: float = 0
 
     beta: float = 0.1
@@ -192,8 +194,9 @@ class BADPOConfig(TrainingArguments):
         self.gold_annotators = pseudonyms(list(dict.fromkeys(map(str, self.gold_annotators))))
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
-        for name in FIXED:
-            setattr(self, name, getattr(BADPOConfig, name))
+        self.without_effect = self._without_effect()
+        for name, value in FIXED.items():
+            setattr(self, name, value)
         self.use_cpu = self.use_cpu or without_double_precision()
         self._choose_bf16()
         self._choose_checkpointing()
@@ -209,6 +212,15 @@ class BADPOConfig(TrainingArguments):
         """The numerics of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
         return f"{name}-tf32" if self.tf32 else name
+
+    def _without_effect(self) -> list[Problem]:
+        """A notice (N204) for each key of TRL that is set and changes nothing here."""
+        set_here = [f.name for f in fields(self) if getattr(self, f.name) not in (f.default, None, [])]
+        return [
+            Problem("N204", f"{name} has no effect: {reason}", "the arguments", "nothing to do")
+            for name, reason in ACCEPTED_WITHOUT_EFFECT.items()
+            if name in set_here and name not in FIXED
+        ]
 
     def _out_of_range(self) -> Iterator[str]:
         for name, choices in CHOICES.items():

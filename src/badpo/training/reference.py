@@ -154,7 +154,7 @@ class ReferenceCache:
             raise ConfigError(
                 "Cannot compute reference log-probs for a dataset passed to `evaluate` after training: the policy was "
                 "its own reference and has been trained since. Give the set to the trainer as an eval_dataset, "
-                "evaluate on it once before training, or give a ref_model"
+                "evaluate on it once before training, give a ref_model, or give the model by its name"
             )
         keys_of, pairs_of = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):

@@ -48,6 +48,7 @@ from badpo.training.inputs import (
     encode_judgments,
     evaluation_judgments,
     given_reference,
+    load_model,
     reads_more_than_text,
     require_log_odds,
     require_matching_bias,
@@ -189,12 +190,14 @@ class BADPOTrainer(_StepTrainer):
             trust_remote_code=args.trust_remote_code,
         )
         policy = start_policy(model, peft_config, args)
+        self._named = model if isinstance(model, str) and peft_config is None else None
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = given_reference(ref_model, policy, args)
         base = plain(policy)
         unused = bool(args.ddp_find_unused_parameters) or reads_more_than_text(base)
         args.ddp_find_unused_parameters = unused
         self.findings: list[Problem] = []
+        self.tell(args.without_effect)
         self._columns = columns
         self._take_in(train_dataset, attributes, tokenizer, args)
         named = args.objective, self.judgments, args.seed, args.beta
@@ -350,7 +353,15 @@ class BADPOTrainer(_StepTrainer):
             with self.model.disable_adapter():
                 yield self.model
         else:
-            yield None if self.state.global_step else self.model
+            yield self._loaded_again() if self.state.global_step else self.model
+
+    def _loaded_again(self):
+        """The policy as it started, where a name says what that was; else None."""
+        if self._named is None:
+            return None
+        start = load_model(self._named, self.args).to(self.args.device)
+        numerics = self.args.mixed_precision_name
+        return start if weights_key(start, numerics) == self.reference_cache.key else None
 
     def reference_logps(self, data: EncodedJudgments) -> list[np.ndarray]:
         """Reference log-probabilities of both responses of every comparison, each process computing its share."""
@@ -570,8 +581,18 @@ class BADPOTrainer(_StepTrainer):
         """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""
         self.push_in_progress = None
 
-    def push_to_hub(self, commit_message: str = "Trained with badpo", **kwargs) -> str:
-        """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit."""
+    def push_to_hub(
+        self,
+        commit_message: str = "Trained with badpo",
+        blocking: bool = True,
+        token: str | None = None,
+        revision: str | None = None,
+        **card: Any,
+    ) -> str:
+        """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit.
+
+        ``dataset_name``, ``tags`` and ``model_name`` go into the header of the model's card. Every call waits.
+        """
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
         if base and Path(base).exists():
@@ -585,13 +606,23 @@ class BADPOTrainer(_StepTrainer):
             self.save_model()
         if not self.is_world_process_zero():
             return ""
-        from huggingface_hub import HfApi
+        from huggingface_hub import HfApi, metadata_load, metadata_save
 
-        api, args = HfApi(token=self.args.hub_token), self.args
+        names = {"dataset_name": "datasets"}
+        if told := {names.get(name, name): value for name, value in card.items() if value}:
+            path = folder / "README.md"
+            metadata_save(path, (metadata_load(path) or {} if path.exists() else {}) | told)
+        args = self.args
+        api = HfApi(token=token or args.hub_token)
         name = args.hub_model_id or self.run_folder.resolve().name
         repository = api.create_repo(name, private=args.hub_private_repo, exist_ok=True)
+        if revision := revision or args.hub_revision:
+            api.create_branch(repository.repo_id, branch=revision, exist_ok=True)
         commit = api.upload_folder(
-            repo_id=repository.repo_id, folder_path=folder, commit_message=commit_message, **kwargs
+            repo_id=repository.repo_id,
+            folder_path=folder,
+            commit_message=commit_message,
+            revision=revision,
         )
         return str(commit.commit_url)
 

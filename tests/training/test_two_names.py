@@ -1,0 +1,181 @@
+"""A script that was written for TRL's `DPOTrainer` runs with two names changed, and is told what is another thing."""
+
+from __future__ import annotations
+
+import json
+import types
+
+import pytest
+from datasets import Dataset
+from transformers import ProcessorMixin, T5Config, T5ForConditionalGeneration
+from trl import DPOConfig, TrlParser
+
+from badpo.data.problems import ConfigError, DataError
+from badpo.training.config import BADPOConfig
+from badpo.training.inputs import VISION
+from badpo.training.trainer import BADPOTrainer
+from tests import tiny
+from tests.runs.recipes import as_chat, as_trl
+from tests.training.tiny_runs import judgments, trained, trainer, trl_trainer
+
+ROWS = as_trl(tiny.votes()).drop(columns="annotator")
+TEMPLATE = (
+    "{% if tools %}{{ tools[0]['name'] + ' ' + tools[0]['of'][0] + ' ' }}{% endif %}{% for m in messages %}"
+    "{{ '<user> ' if capital else '<assistant> ' }}{{ m['content'] + ' <end> ' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<assistant> ' }}{% endif %}"
+)
+
+
+def told(run: BADPOTrainer) -> list[str]:
+    return [finding.code for finding in run.findings]
+
+
+# -- what is trained where nothing is declared ------------------------------------------------------------------------
+
+
+def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_notice_says_so(
+    tmp_path, caplog
+):
+    run = trained(tmp_path, Dataset.from_pandas(ROWS), eval_dataset=ROWS)
+    assert run.bias.parts == ("mean",) and run.bias.attributes == ("length",)
+    assert [attribute.config for attribute in run.judgments.attributes] == [
+        attribute.config for attribute in judgments().attributes
+    ]
+    [notice] = [record for record in caplog.records if "was chosen" in record.getMessage()]
+    assert notice.levelname == "WARNING" and "bias: pooled on length (ratio=1.5)" in notice.getMessage()
+    assert told(run).count("N161") == 1 and "N161" not in told(
+        trainer(tmp_path / "dpo", ROWS, bias="none")
+    )
+    assert run.aux_loss_enabled is False and run.ref_model is None
+    assert {"trl", "dpo", "ba-dpo"} <= set(run.model.model_tags)
+
+
+def test_columns_say_who_voted_in_every_set(tmp_path):
+    rows = as_trl(tiny.votes()).rename(columns={"annotator": "rater_code", "prompt": "question"})
+    columns = {"annotator": "rater_code", "prompt": "question"}
+    run = trainer(tmp_path, rows, columns=columns, eval_dataset=rows)
+    assert run.bias.parts == ("mean", "deviation") and len(run.bias.annotators) == 5
+    assert run.eval_dataset.judgments.votes["annotator"].min() == 0
+    with pytest.raises(ConfigError, match="columns is refused: .*Judgments.read"):
+        trainer(tmp_path, judgments(), columns=columns)
+
+
+# -- the same token ids -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["json", "objects"])
+def test_tools_and_options_of_the_template_give_the_token_ids_of_trl(tmp_path, form):
+    rows = as_trl(as_chat(tiny.votes(per_comparison=1))).drop(columns="annotator").to_dict("records")
+    for i, row in enumerate(rows):
+        tools = [{"name": ["cat", "dog"][i % 2], "of": ["red" if i % 3 else "blue"]}]
+        row["tools"] = json.dumps(tools) if form == "json" else tools
+        row["chat_template_kwargs"] = {"capital": bool(i % 2)}
+    tokenizer = tiny.tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    run = trainer(tmp_path, Dataset.from_list(rows), processing_class=tokenizer)
+    theirs = trl_trainer(rows, tmp_path / "trl", tokenizer).train_dataset
+    names = ("prompt_ids", "chosen_ids", "rejected_ids")
+    for i in range(len(rows)):
+        assert run.train_dataset[i] == {name: theirs[i][name] for name in names}, i
+    assert "W107" not in told(run) and len({*map(str, theirs["prompt_ids"])}) > 1
+    twice = [rows[0], rows[0] | {"chat_template_kwargs": {"capital": True}}]
+    with pytest.raises(DataError, match="(?s)E147.*differ in chat_template_kwargs"):
+        trainer(tmp_path, twice, processing_class=tokenizer)
+
+
+def test_a_call_of_a_tool_is_told_as_one(tmp_path):
+    call = [{"role": "assistant", "tool_calls": [{"name": "clock", "arguments": {"of": "home"}}]}]
+    said = [{"role": "assistant", "content": "then"}]
+    rows = [{"prompt": [{"role": "user", "content": "the"}], "chosen": call, "rejected": said}]
+    for data in (rows, Dataset.from_list(rows, on_mixed_types="use_json")):
+        with pytest.raises(DataError, match="the assistant message calls a tool and has no text"):
+            trainer(tmp_path, data)
+
+
+# -- data sets --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_is_read_whole_unless_the_reference_is_asked_for_beforehand(tmp_path):
+    stream = Dataset.from_pandas(ROWS).to_iterable_dataset()
+    run = trained(tmp_path, stream, eval_dataset={"part": stream})
+    assert told(run).count("N162") == 1 and len(run.train_dataset) == len(ROWS)
+    assert "eval_part_loss" in run.evaluate() and "eval_loss" in run.evaluate(eval_dataset=stream)
+    asked = dict(precompute_ref_log_probs=True)
+    run = trainer(tmp_path / "whole", ROWS, **asked)
+    for ask in (
+        lambda: trainer(tmp_path, stream, **asked),
+        lambda: trainer(tmp_path, ROWS, eval_dataset={"part": stream}, **asked),
+        lambda: run.evaluate(eval_dataset=stream),
+    ):
+        with pytest.raises(ConfigError, match="not supported with IterableDataset, as in TRL"):
+            ask()
+
+
+def test_a_new_set_is_measured_after_training_where_the_start_has_a_name(tmp_path):
+    tiny.model().save_pretrained(tmp_path / "start")
+    late, early = (tmp_path / name for name in ("late", "early"))
+    start, new = str(tmp_path / "start"), tiny.votes(seed=9)
+    run = trained(late, ROWS, model=start)
+    assert run.evaluate(new) == trained(early, ROWS, model=start, eval_dataset=new).evaluate()
+    tiny.model(seed=3).save_pretrained(tmp_path / "start")
+    with pytest.raises(ConfigError, match="Cannot compute reference log-probs"):
+        run.evaluate(tiny.votes(seed=10))
+
+
+# -- arguments --------------------------------------------------------------------------------------------------------
+
+
+def test_every_flag_of_trls_parser_is_one_here():
+    ours, theirs = (
+        {flag: action for action in TrlParser((kind,))._actions for flag in action.option_strings}
+        for kind in (BADPOConfig, DPOConfig)
+    )
+    assert set(theirs) <= set(ours)
+    flags = ["--no_remove_unused_columns", "--output_dir", "runs/x", "--use_cpu", "--loss_type", "ipo"]
+    (args,) = TrlParser((BADPOConfig,)).parse_args_into_dataclasses(flags)
+    assert args.loss_type == ["ipo"] and args.remove_unused_columns is False
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "VoteWeights"),
+        ({"loss_type": "ipo"}, "IdentityPreference"),
+        ({"ld_alpha": 0.4}, "DiscountedTail"),
+        ({"ld_alpha": 1.0}, "VoteWeights"),
+        ({"loss_type": ["sigmoid", "sft"]}, None),
+        ({"loss_type": "ipo", "ld_alpha": 0.4}, None),
+        ({"ld_alpha": 2.0}, None),
+    ],
+)
+def test_the_losses_of_trl_that_are_objectives_here_are_followed(tmp_path, asked, expected):
+    if expected is None:
+        with pytest.raises(ConfigError, match="is refused: the loss is the bias-adjusted DPO loss"):
+            trainer(tmp_path, **asked)
+    else:
+        assert type(trainer(tmp_path, **asked).objective).__name__ == expected
+
+
+def test_keys_without_effect_are_told_once_and_others_not(tmp_path):
+    run = trainer(tmp_path, padding_free=True, dataset_num_proc=2, remove_unused_columns=True)
+    said = [finding.what.split()[0] for finding in run.findings if finding.code == "N204"]
+    assert said == ["dataset_num_proc", "padding_free"]
+
+
+# -- models that read more than text ----------------------------------------------------------------------------------
+
+
+def test_what_reads_images_is_refused_with_the_trainer_that_trains_on_them(tmp_path, monkeypatch):
+    size = dict(d_model=8, d_kv=4, d_ff=8, num_layers=1, num_heads=2, vocab_size=64)
+    T5ForConditionalGeneration(T5Config(**size)).save_pretrained(tmp_path / "other")
+    monkeypatch.setattr(ProcessorMixin, "__init__", lambda self: None)
+    processor = types.new_class("Processor", (ProcessorMixin,))()
+    for given in (
+        dict(model=str(tmp_path / "other")),
+        dict(processing_class=processor),
+        dict(data=ROWS.assign(images=[["x.png"]] * len(ROWS))),
+        dict(eval_dataset=ROWS.assign(images=[["x.png"]] * len(ROWS))),
+    ):
+        with pytest.raises(ValueError) as caught:
+            trainer(tmp_path / "run", **given)
+        assert VISION in str(caught.value), given
