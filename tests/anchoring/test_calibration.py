@@ -54,14 +54,11 @@ def test_a_rate_that_no_shift_gives_is_told_and_half_is_asked_for():
     assert [found.distance for found in rounds] == [0.5, np.inf]
 
 
-def test_noise_does_not_send_the_next_round_away():
+def test_neither_noise_nor_a_flat_line_sends_the_next_round_away():
     asked = []
     calibrate(SOURCE, HALF, stage([1.0, 1.0], [0.3, 0.3], asked, noise=0.3), 1e-9, 30)
     assert len(asked) == 30 and np.abs(np.array(asked) - asked[0]).max() < 2.0
-
-
-def test_what_a_flat_line_left_over_is_asked_for_on_top():
-    """A stage that moves nothing of the first attribute."""
+    # a stage that moves nothing of the first attribute
     asked = []
     calibrate(SOURCE, HALF, stage([0.0, 1.0], [0.0, 0.0], asked), 1e-9, 30)
     assert [ask[0] / asked[0][0] for ask in asked[:3]] == pytest.approx([1.0, 2.0, 2.5], rel=1e-3)

@@ -11,7 +11,7 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.names import NAMES, SURNAMES, signature
 
 
-def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname():
+def test_a_swapped_signature_is_in_its_cell_keeps_text_and_surname_and_is_drawn_uniformly():
     swap, draw = SignatureSwap(), random.Random(1)
     for name, cell in itertools.product(NAMES[::7], itertools.product((0, 1), repeat=2)):
         text = signature("Boil it.\n\n— Emily Clark wrote that.", name.first, SURNAMES[3])
@@ -19,9 +19,6 @@ def test_a_swapped_signature_is_in_its_cell_and_keeps_text_and_surname():
         assert (carries(swap, text), carries(swap, edited)) == ((name.woman, name.black), cell)
         assert split_signature(edited)[0] == split_signature(text)[0]
         assert edited.split()[-1] == SURNAMES[3]
-
-
-def test_names_of_a_cell_are_drawn_uniformly():
     swap, draw = SignatureSwap(), random.Random(0)
     text = signature("Boil it.", "Emily", "Clark")
     drawn = [split_signature(swap.edit(text, (1, 1), draw))[1] for _ in range(1800)]

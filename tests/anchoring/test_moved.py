@@ -88,7 +88,7 @@ def test_answers_that_are_a_choice_are_counted(editor, texts, rate, counted):
     assert np.isnan(found.intervals()[0].low) == (counted == 0)
 
 
-def test_several_answers_to_a_prompt_are_no_independent_evidence():
+def test_evidence_is_counted_by_prompt():
     texts = answers(["so grey", "so gray"] * 20)
     alone = answer_rates(texts, SPELLING, range(40)).intervals()[0]
     # the two prompts are always answered alike, twenty times each
@@ -97,9 +97,6 @@ def test_several_answers_to_a_prompt_are_no_independent_evidence():
     assert answer_rates(texts[::2], SPELLING, [0, 1] * 10).intervals()[0].n == 2
     found = moved(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)["sampled"]
     assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] == 0.0
-
-
-def test_intervals_of_held_out_votes_are_clustered_by_prompt():
     rows = [
         (f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)
     ]

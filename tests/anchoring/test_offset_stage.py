@@ -56,14 +56,11 @@ def test_each_answer_gives_a_pair_for_each_attribute_in_both_directions():
         assert [text.split()[-1] for text in pair] == ["Clark"] * 2
 
 
-def test_the_first_cell_is_drawn_and_not_the_policys_own():
+def test_the_first_cell_is_drawn_and_the_split_is_by_answer():
     answers = [signature(f"Boil it, {i}.", "Emily", "Clark") for i in range(200)]
     made = offset_pairs(answers, answers, EDITOR, seed=3, held_out=0.0)
     firsts = made.train.comparisons["response_a"].map(lambda text: split_signature(text)[1])
     assert 0.4 < firsts.map({name.first: name.woman for name in NAMES}).mean() < 0.6
-
-
-def test_the_split_is_by_answer_and_the_seed_decides():
     made, again = (offset_pairs(PROMPTS, ANSWERS, EDITOR, seed=3) for _ in range(2))
     parts = [set(part.comparisons["prompt_id"]) for part in (made.train, made.held_out)]
     assert not parts[0] & parts[1] and len(parts[1]) == 6

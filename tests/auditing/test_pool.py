@@ -128,16 +128,13 @@ def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
         assert f"differ only in {row['name']} are equally good" in adjusted["assumes"]
 
 
-def test_a_kind_column_says_what_is_a_swap_pair():
+def test_a_kind_column_says_what_is_a_swap_pair_and_twins_that_differ_elsewhere_are_none():
     table = [row | {"kind": "swap" if i % 3 == 0 else "real"} for i, row in enumerate(rows(300))]
     judgments = Judgments.read(table, attributes=[on.Bold()], keep=["kind"])
     is_swap = (judgments.comparisons["kind"] == "swap").to_numpy()[judgments.votes["comparison"]]
     (row,), (found,) = pool.pool_attributes(judgments), judgments.take(is_swap).offline_log_odds()
     assert row["quality_adjusted"]["log_odds"] == pytest.approx(found.log_odds)
     assert row["quality_adjusted"]["n_votes"] == found.n_cross
-
-
-def test_twins_that_differ_in_another_attribute_too_are_left_out():
     table = []
     for i in range(60):
         marked = ("**so** it is", "## so it is" if i < 30 else "so it is")

@@ -60,7 +60,7 @@ def test_a_failure_leaves_the_earlier_audit_as_it_was(result, tmp_path, monkeypa
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_single_files_and_texts(result, tmp_path):
+def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
     result.to_json(tmp_path / "deep" / "summary.json")
     result.to_html(tmp_path / "page.html")
     assert json.loads((tmp_path / "deep" / "summary.json").read_text()) == result.summary
@@ -76,6 +76,10 @@ def test_single_files_and_texts(result, tmp_path):
     assert [row["tau_low"], row["tau_high"]] == result.summary["pool"]["length"]["tau_ci"]
     assert "length" in str(result)
     assert {"name", "cross_share", "odds"} <= set(result.attributes) and "joint" not in result.attributes
+    shown = result._repr_html_()
+    assert shown.startswith("<iframe sandbox") and shown.count("<") == 2  # the frame's own tags
+    inside = html.unescape(re.search(r'srcdoc="([^"]*)"', shown).group(1))
+    assert inside.lstrip().startswith("<!doctype html>")
 
 
 def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
@@ -92,13 +96,6 @@ def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     with pytest.raises(ConfigError, match="no chart that may be passed on: fewer than 5 people"):
         few.plot()
     assert few.pool["n"].item()
-
-
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own(result):
-    shown = result._repr_html_()
-    assert shown.startswith("<iframe sandbox") and shown.count("<") == 2  # the frame's own tags
-    inside = html.unescape(re.search(r'srcdoc="([^"]*)"', shown).group(1))
-    assert inside.lstrip().startswith("<!doctype html>")
 
 
 def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, tmp_path):

@@ -68,11 +68,16 @@ def test_a_comparison_is_counted_once_and_other_votes_are_noticed():
     assert monitor.has_seen("c7") and not monitor.has_seen("c30")
 
 
-def test_the_first_of_repeated_votes_counts_and_a_unit_scales_the_attribute():
+def test_the_first_of_repeated_votes_counts_and_what_does_not_fit_is_not_counted():
     once = fed([closed()], ["length"])
     again = fed([closed(people="xyx", sign=(1, -1, -1))], ["length"])
     assert again.table().equals(once.table())
     assert fed([closed(delta=[100.0])], ["length"], units=[100.0]).table().equals(once.table())
+    monitor, shape = AuditMonitor(["length"]), [{"delta": [1.0, 1.0]}, {"delta": [np.inf]}]
+    for wrong in ({"sign": [1]}, {"sign": [1, 0]}, {"people": "", "sign": []}, *shape):
+        with pytest.raises(ValueError, match="delta has shape" if wrong in shape else "one sign"):
+            monitor.update(*closed(**wrong))
+    assert monitor.n_comparisons == 0 and len(monitor.table()) == 0
 
 
 def test_a_lean_is_told_from_clicking_at_random_and_what_is_not_known_tells_nothing():
@@ -97,7 +102,7 @@ def test_much_evidence_is_still_a_number_and_no_information_has_no_direction(tmp
     assert len(AuditMonitor(["length"]).table()) == 0
 
 
-def test_the_state_is_private_and_small(tmp_path):
+def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
     path = tmp_path / "state.json"
     fed(stream(60)).save(path)
     small = path.stat().st_size
@@ -105,9 +110,6 @@ def test_the_state_is_private_and_small(tmp_path):
     assert path.stat().st_size - small < 1_000 * 18
     assert os.name != "posix" or stat.S_IMODE(path.stat().st_mode) == 0o600
     assert set(json.loads(path.read_text())["annotators"]) == {f"w{k}" for k in range(9)}
-
-
-def test_what_is_no_state_is_refused(tmp_path):
     fed(stream(10)).save(path := tmp_path / "state.json")
     content = path.read_bytes()
     damaged = [content[:length] for length in range(0, len(content), 997)]
@@ -130,14 +132,6 @@ SENSELESS = {
 def test_a_monitor_that_makes_no_sense(message):
     with pytest.raises(ConfigError, match=message):
         AuditMonitor(*SENSELESS[message])
-
-
-def test_votes_that_do_not_fit_are_not_counted():
-    monitor, shape = AuditMonitor(["length"]), [{"delta": [1.0, 1.0]}, {"delta": [np.inf]}]
-    for wrong in ({"sign": [1]}, {"sign": [1, 0]}, {"people": "", "sign": []}, *shape):
-        with pytest.raises(ValueError, match="delta has shape" if wrong in shape else "one sign"):
-            monitor.update(*closed(**wrong))
-    assert monitor.n_comparisons == 0 and len(monitor.table()) == 0
 
 
 @pytest.fixture(scope="module")

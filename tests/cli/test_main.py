@@ -46,11 +46,8 @@ for command in {COMMANDS!r}:
 """
 
 
-def test_help_loads_nothing_heavy():
+def test_help_loads_nothing_heavy_and_needs_nothing_that_only_unix_has():
     assert python("-c", f"{HELP}\nimport sys; print(*sys.modules.keys() & {HEAVY!r})").split() == []
-
-
-def test_help_needs_nothing_that_only_unix_has():
     hidden = f"import sys\nfor name in {ONLY_UNIX}: sys.modules[name] = None\n"
     python("-c", f"{hidden}{HELP}\nimport badpo; badpo.Judgments, badpo.audit, badpo.attributes")
 
@@ -84,7 +81,7 @@ def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
     assert "E120" in wrong.output and "1 to mend before training" in wrong.output
 
 
-def test_what_needs_no_model_loads_no_torch(tmp_path):
+def test_what_needs_no_model_loads_no_torch_nor_do_runs_that_are_not_there(tmp_path):
     asked = [
         f"check {EXAMPLE} --attribute length",
         f"audit {EXAMPLE} --attribute length --out {tmp_path / 'audit'}",
@@ -99,6 +96,10 @@ def test_what_needs_no_model_loads_no_torch(tmp_path):
         "    print(*[name for name in ('torch', 'transformers', 'datasets') if name in sys.modules])"
     )
     assert python("-c", program).split() == []
+    called = "from typer.testing import CliRunner\nfrom badpo.cli.main import app\nimport sys\n"
+    called += f"found = CliRunner().invoke(app, ['evaluate', {str(tmp_path / 'none')!r}])\n"
+    told = python("-c", called + "print(found.exit_code, 'torch' in sys.modules, found.stderr)")
+    assert told.startswith("2 False ") and "is not a folder; name run folders or a folder of run" in told
 
 
 @pytest.mark.parametrize(
@@ -114,6 +115,7 @@ def test_what_needs_no_model_loads_no_torch(tmp_path):
         (f"attributes test {EXAMPLE} --attribute length --sweep ratio", "write it as in --sweep ratio="),
         ("train run.yaml", "the recipe as --config FILE"),
         ("train --betta 0.1", 'unknown key "betta". Did you mean "beta"?'),
+        ("train --config absent.yaml", "absent.yaml"),
     ],
 )
 def test_a_wrong_command_leaves_with_2(command, message):
@@ -179,21 +181,6 @@ def test_a_pipe_is_told_what_is_done_while_it_is_done(monkeypatch):
             while len(said) < n and time.monotonic() < end:
                 time.sleep(0.01)
     assert said[1].endswith(" s  reading") and " s  reading  25 %" in said[-1]
-
-
-def test_runs_that_are_not_there_are_told_before_torch_is_loaded(tmp_path):
-    called = "from typer.testing import CliRunner\nfrom badpo.cli.main import app\nimport sys\n"
-    called += f"found = CliRunner().invoke(app, ['evaluate', {str(tmp_path / 'none')!r}])\n"
-    told = python("-c", called + "print(found.exit_code, 'torch' in sys.modules, found.stderr)")
-    assert told.startswith("2 False ") and "is not a folder; name run folders or a folder of run" in told
-
-
-def test_attributes_list_shows_every_attribute():
-    from badpo.attributes import ATTRIBUTES
-
-    rows = json.loads(run("attributes", "list", "--json").stdout)
-    assert [row["type"] for row in rows] == list(ATTRIBUTES)
-    assert "length:ratio=1.5" in run("attributes", "list").output
 
 
 def test_attributes_test_shows_shares_and_examples():

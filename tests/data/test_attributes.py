@@ -18,7 +18,6 @@ from badpo.data.attributes import (
     Markdown,
     Position,
     PythonFunction,
-    SignatureName,
     WordList,
     add_attributes,
     as_attributes,
@@ -115,14 +114,6 @@ def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
     attribute = LengthTokens(Tokenizer(), threshold=1)
     assert (attribute.measure("", "abcd"), attribute.config["tokenizer"]) == (4, "here")
     assert LengthTokens(str.split, threshold=1, unit=2).measure("", "a b c") == 1.5
-
-
-def test_signature_name_agrees_with_the_signed_corpus():
-    signatures = pytest.importorskip("badpo.readouts.names")
-    woman = SignatureName("woman", ["Emily"])
-    for text in ["Boil it.", "Boil it.  \n", ""]:
-        signed = [signatures.signature(text, first, "Miller") for first in ("Emily", "Brad")]
-        assert [woman.measure("", answer) for answer in (*signed, text)] == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -305,7 +296,7 @@ def trials(configs, **options):
     return attribute_trials(Judgments.read(rows), configs, **options)
 
 
-def test_counts_shares_and_examples():
+def test_counts_shares_and_examples_which_are_cut():
     (trial,) = trials([{"type": "length", "ratio": 2}])
     told = [trial[name] for name in ("attribute", "scope", "parameters", "n_cross", "cross_share")]
     assert told == ["length", "pair", {"ratio": 2.0}, 3, 0.6]
@@ -314,9 +305,6 @@ def test_counts_shares_and_examples():
     assert trial["examples"] == {"with": [LONGEST], "without": [SHORT]}
     (none,) = trials([{"type": "length"}], n_examples=0)
     assert none["examples"] == {"with": [], "without": []}
-
-
-def test_long_examples_are_cut_and_chat_is_read():
     said = {"chosen": "word\n" * 100, "rejected": "no", "prompt": "Why?"}
     row = {name: [{"role": "assistant", "content": text}] for name, text in said.items()}
     (trial,) = attribute_trials(Judgments.read([row]), [{"type": "length"}])

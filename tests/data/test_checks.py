@@ -31,12 +31,9 @@ TABLE = table()
 WORDS = LengthWords(threshold=0, name="words")
 
 
-def test_a_healthy_table_has_nothing_to_mend_and_what_the_reader_found_is_told():
+def test_a_healthy_table_has_nothing_to_mend_and_errors_come_first():
     assert found(TABLE, Markdown()) == {}
     assert list(found([*TABLE, TABLE[0] | {"winner": "tie"}], Markdown())) == ["N130"]
-
-
-def test_errors_come_first():
     rows = [*table(share=0.1), {**table(1)[0], "winner": "tie"}]
     problems = found(rows, Markdown(), Emoji()).values()
     assert [problem.severity for problem in problems] == ["error", "warning", "notice"]
@@ -73,15 +70,12 @@ def test_what_is_enough():
     assert "W122" not in found([row | {"shown_first": "a"} for row in TABLE], Position())
 
 
-def test_an_annotator_who_cast_most_votes():
+def test_who_cast_most_votes_and_who_takes_the_same_side_whatever_stands_there():
     rows = table(n=300, n_annotators=60)
     rows += [row | {"annotator": "busy"} for row in rows[::2]]
     assert "33%" in found(rows, Markdown())["W114"].what
     alone = [row | {"annotator_class": ["people", "model"][row["annotator"] == "busy"]} for row in rows]
     assert "W114" not in found(alone, Markdown())
-
-
-def test_who_takes_the_same_side_whatever_stands_there():
     rows = table(n=100, n_annotators=5)
     assert "W115" not in found(rows, Markdown())
     rows += [row | {"annotator": "left", "winner": "a"} for row in rows[::2]]
@@ -114,7 +108,7 @@ def test_groups_that_share_no_comparison():
     assert "W125" not in found([*first, *apart, bridge], Markdown())
 
 
-def test_attributes_that_say_the_same_or_follow_from_others():
+def test_attributes_that_say_the_same_or_nearly_so_or_follow_from_others():
     problem = found(TABLE, WORDS, LengthWords(threshold=0, unit=10, name="tens"), Markdown())["E126"]
     assert problem.what.startswith('"words" and "tens" say the same')
     assert "W126" not in found(TABLE, WORDS, Markdown())
@@ -125,9 +119,6 @@ def test_attributes_that_say_the_same_or_follow_from_others():
     ]
     what = found(rows, *(Column(name, f"{name}_a", f"{name}_b") for name in "xyz"))["E126"].what
     assert all(f'"{name}"' in what for name in "xyz") and "the same" not in what
-
-
-def test_attributes_that_nearly_say_the_same():
     noise = np.random.default_rng(0).normal(size=400) * 0.1
     rows = [row | {"x_a": len(row["response_a"]), "x_b": 0.0, "y_b": 0.0} for row in TABLE]
     rows = [row | {"y_a": row["x_a"] + noise[int(row["comparison_id"][1:])]} for row in rows]

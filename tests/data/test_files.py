@@ -78,16 +78,6 @@ def test_a_new_file_has_the_mode_of_its_kind_and_a_replaced_one_keeps_its_own(tm
         os.umask(before)
 
 
-def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "elsewhere" / "a.txt")
-    for content in ("made", "replaced"):
-        with appearing(link) as unfinished:
-            unfinished.write_text(content)
-        assert link.is_symlink() and (tmp_path / "elsewhere" / "a.txt").read_text() == content
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "link"]
-
-
 def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "a.txt"
     path.write_text("old")
@@ -100,7 +90,7 @@ def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "old"
 
 
-def test_who_holds_a_run_may_ask_again_and_lets_go_at_the_end(tmp_path):
+def test_who_holds_a_run_may_ask_again_and_who_is_killed_holds_none(tmp_path):
     run, link = tmp_path / "dpo-s42", tmp_path / "link"
     link.symlink_to(run)
     with locked(run):
@@ -108,6 +98,11 @@ def test_who_holds_a_run_may_ask_again_and_lets_go_at_the_end(tmp_path):
             pass
         assert holder(run) == f"process {os.getpid()} on {socket.gethostname()}"
     assert holder(run) is None
+    run = tmp_path / "dpo-s42"
+    with held(run) as pid, pytest.raises(BusyError, match=f"process {pid}"), locked(run):
+        pass
+    with locked(run):
+        pass
 
 
 HOLDS = """
@@ -128,14 +123,6 @@ def held(path: Path) -> Iterator[int]:
             yield process.pid
         finally:
             process.kill()
-
-
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
-    run = tmp_path / "dpo-s42"
-    with held(run) as pid, pytest.raises(BusyError, match=f"process {pid}"), locked(run):
-        pass
-    with locked(run):
-        pass
 
 
 def test_a_lock_that_is_a_link_is_not_followed(tmp_path):

@@ -52,6 +52,7 @@ def test_a_b_table_and_the_same_votes_as_chosen_and_rejected():
     pairs = [(LONG, SHORT, "x"), (SHORT, LONG, "y")]
     trl = [{"prompt": "Why?", "chosen": won, "rejected": lost, "annotator": k} for won, lost, k in pairs]
     assert Judgments.read(trl, attributes=[Length()]).fingerprint() == judgments.fingerprint()
+    assert Judgments.read([trl[0] | {"shown_first": "rejected"}]).votes["shown_first"][0] == "b"
 
 
 @pytest.mark.parametrize(
@@ -103,16 +104,13 @@ def test_chat_and_implicit_prompts_are_read():
     assert text[["prompt", "response_a"]].values.tolist() == [["Why?", f" {LONG}"], ["Why?", " else"]]
 
 
-def test_no_annotator_column_is_one_annotator():
+def test_annotators_without_a_column_their_classes_and_weights():
     row = {"prompt": "?", "chosen": "so", "rejected": "no"}
     judgments = Judgments.read([row | {"worker_mail": "7"}])
     assert not judgments.has_identities and codes(judgments) == ["W110"]
     assert judgments.annotators["pseudonym"].tolist() == ["everyone"]
     assert judgments.findings[0].fix == {"columns": {"annotator": "worker_mail"}}
     assert Judgments.read([row | {"worker_id": "7"}]).has_identities
-
-
-def test_annotator_classes_and_weights():
     rows = [vote("a", annotator_class=None, weight=2), vote("b", annotator_class="expert", weight="0.5")]
     judgments = Judgments.read(rows)
     assert judgments.votes["weight"].tolist() == [2.0, 0.5]
@@ -131,29 +129,17 @@ def test_winners_have_labels_of_others_and_annotators_are_numbered_by_first_vote
 # -- equal comparisons ---------------------------------------------------------------------------------------
 
 
-def test_equal_comparisons_are_merged_in_either_order_and_counted():
+def test_equal_comparisons_are_merged_in_either_order_and_ids_keep_them_apart():
     rows = [vote("a", "x"), turned(vote("a", "y")), turned(vote("b", "z")), vote(b="other")]
     judgments = Judgments.read(rows)
     assert judgments.n_comparisons == 2 and judgments.votes["sign"].tolist() == [1, 1, -1, 1]
     notices = {problem.code: problem.count for problem in judgments.findings}
     assert notices["N138"] == notices["N118"] == 2
-
-
-def test_ids_turn_one_comparison_and_keep_equal_ones_apart():
     rows = [vote("a", "x", comparison_id="c"), turned(vote("b", "y", comparison_id="c"))]
     judgments = Judgments.read(rows)
     assert judgments.n_comparisons == 1 and judgments.votes["sign"].tolist() == [1, -1]
     judgments = Judgments.read([vote(comparison_id="c"), vote(comparison_id="d", annotator="y")])
     assert judgments.n_comparisons == 2 and codes(judgments) == ["N139"]
-
-
-def test_the_side_shown_is_turned_with_its_row():
-    rows = [vote("a", "x", shown_first="a"), turned(vote("a", "y", shown_first="a")), vote("a", "z")]
-    judgments = Judgments.read(rows, attributes=[Position()])
-    assert judgments.votes["shown_first"].tolist() == ["a", "a", None]
-    assert judgments.delta.ravel().tolist() == [1.0, 1.0, 0.0]
-    row = {"prompt": "p", "chosen": "x", "rejected": "y", "shown_first": "rejected"}
-    assert Judgments.read([row]).votes["shown_first"].tolist() == ["b"]
 
 
 # -- columns that go along -----------------------------------------------------------------------------------
@@ -215,13 +201,6 @@ def test_what_is_left_out_is_counted_by_reason_and_annotator():
     assert Judgments.read(nobodys).dropped.values.tolist() == [["tie", "everyone", 1]]
 
 
-def test_repeated_votes_are_kept_and_their_disagreement_is_reported():
-    judgments = Judgments.read([vote("a", "x"), vote("b", "x"), vote("a", "y"), turned(vote("a", "y"))])
-    assert judgments.n_votes == 4
-    (finding,) = [problem for problem in judgments.findings if problem.code == "W133"]
-    assert finding.count == 2 and "50% of 2" in finding.what
-
-
 @pytest.mark.parametrize("repeated", ["all", "last"])
 def test_votes_that_saw_the_other_side_first_are_no_repetition(repeated):
     rows = [vote("a", "x", shown_first="a"), turned(vote("b", "x", shown_first="b"))]
@@ -252,13 +231,17 @@ def test_a_table_exported_twice_with_the_sides_exchanged_counts_once(ids, cells)
     assert judgments.dropped.groupby("reason")["n"].sum().to_dict() == {"exported twice": 60}
 
 
-def test_judging_again_is_no_copy():
+def test_judging_again_is_no_copy_and_its_disagreement_is_reported():
     changed = exported_twice()
     changed[-1]["winner"] = {"a": "b", "b": "a"}[changed[-1]["winner"]]
     other_order = [row | {"shown_first": "a"} for row in exported_twice()]
     for rows in (changed, other_order, exported_twice(n=9)):
         judgments = Judgments.read(rows)
         assert judgments.n_votes == len(rows) and "N132" not in codes(judgments)
+    judgments = Judgments.read([vote("a", "x"), vote("b", "x"), vote("a", "y"), turned(vote("a", "y"))])
+    assert judgments.n_votes == 4
+    (finding,) = [problem for problem in judgments.findings if problem.code == "W133"]
+    assert finding.count == 2 and "50% of 2" in finding.what
 
 
 # -- measuring -----------------------------------------------------------------------------------------------
@@ -328,7 +311,7 @@ def test_failing_functions_are_named_with_the_comparison(attribute, message):
     assert '"bad"' in found.what and message in found.what
 
 
-def test_all_attributes_are_tried_and_columns_must_hold_numbers_and_agree():
+def test_all_attributes_are_tried_columns_must_hold_numbers_and_a_wrong_setting_is_none_of_the_data():
     grade, other = Column("grade", "grade_a", "grade_b"), Column("other", "grade_x", "grade_b")
     rows = [{**row, "grade_a": "high", "grade_b": 1} for row in ROWS]
     found = problems(BAD, PythonFunction("two", BAD.measure), Position())
@@ -342,8 +325,6 @@ def test_all_attributes_are_tried_and_columns_must_hold_numbers_and_agree():
     assert found.code == "E128" and "no single value for each comparison in grade_a" in found.what
     assert Judgments.read(rows).votes["grade_a"].tolist() == [0, 1]
 
-
-def test_a_wrong_setting_of_attributes_is_no_data_problem():
     def refuses(prompt, response):
         raise ConfigError("no tokenizer")
 
@@ -401,16 +382,6 @@ def test_split_follows_the_papers_rule():
     assert len(held_out.majority()) == 0 and len(held_out.fingerprint()) == 64
     with pytest.raises(ConfigError, match="below 1"):
         judgments.split(held_out=1.0)
-
-
-def test_take_numbers_the_comparisons_anew():
-    judgments, chosen = Judgments.read(many(), attributes=[Length()]), [70, 3, 71]
-    part = judgments.take(np.array(chosen))
-    assert part.votes["row"].tolist() == chosen and part.n_comparisons == 2
-    texts, whole = (j.comparisons["prompt"].to_numpy()[j.votes["comparison"]] for j in (part, judgments))
-    assert texts.tolist() == whole[chosen].tolist()
-    assert part.delta.tolist() == judgments.delta[chosen].tolist()
-    assert part.votes["annotator"].tolist() == judgments.votes["annotator"][chosen].tolist()
 
 
 # -- fingerprint and parquet ---------------------------------------------------------------------------------

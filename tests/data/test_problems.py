@@ -30,12 +30,9 @@ def test_a_problem_shows_hostile_names_inert():
     assert len(problem.where) < 2_100 and problem.where.endswith("... (10,000 characters)")
 
 
-def test_the_examples_of_the_page_run(monkeypatch):
+def test_the_examples_of_the_page_run_and_every_column_is_on_it(monkeypatch):
     monkeypatch.chdir(ROOT)
     result = doctest.testfile(str(PAGE), module_relative=False)
     assert result.attempted > 3 and result.failed == 0
-
-
-def test_every_column_is_on_the_page():
     text = PAGE.read_text()
     assert [name for name in KNOWN if f"`{name}`" not in text] == []

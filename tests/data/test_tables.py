@@ -303,12 +303,15 @@ def test_ids_are_text(cells, expected):
         as_ids([{"id": 1}])
 
 
-def test_distinct_texts_and_messages_are_numbered():
+def test_distinct_texts_and_messages_are_numbered_and_empty_keys_go():
     messages, like = [{"role": "user", "content": "hi"}], '[{"content": "hi", "role": "user"}]'
     cells = ["hi", messages, None, "hi", np.array(messages, dtype=object), float("nan"), like]
     numbers, texts = numbered_cells(as_objects(cells))
     assert texts[numbers].tolist() == ["hi", messages, None, "hi", messages, None, like]
     assert numbers.tolist() == [0, 1, -1, 0, 1, -1, 3]
+    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    cell = [{"role": "user", "content": parts, "name": "n", "tool_calls": None}]
+    assert as_messages(cell) == [{"role": "user", "content": "xy", "name": "n"}]
 
 
 @pytest.mark.parametrize(
@@ -329,12 +332,6 @@ def test_faulty_cells_say_why(cell, reason):
     numbers, texts = numbered_cells(as_objects([5j, "fine", cell, cell]))
     assert numbers.tolist() == [0, 1, 2, 2] and isinstance(texts[0], ValueError)
     assert texts[1] == "fine" and isinstance(texts[2], ValueError) and reason in str(texts[2])
-
-
-def test_messages_lose_empty_keys_and_keep_the_others():
-    parts = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
-    cell = [{"role": "user", "content": parts, "name": "n", "tool_calls": None}]
-    assert as_messages(cell) == [{"role": "user", "content": "xy", "name": "n"}]
 
 
 # -- tables for spreadsheets -------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_an_infinite_lean_is_in_the_component_of_those_whom_it_met(anchored):
     assert len(set(leans.component.ravel())) == 1
 
 
-def test_groups_that_part_are_components_with_finite_leans():
+def test_groups_that_part_are_components_and_who_stands_between_two_is_not_estimated():
     """0 and 1 disagree both ways, and so do 2 and 3; whenever the groups meet, 0 or 1 wins."""
     within = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2
     leans = decided(*within, (0, 2), (1, 3), (0, 3), (1, 2))
@@ -131,10 +131,7 @@ def test_groups_that_part_are_components_with_finite_leans():
     expected = np.array([np.log(3 / 2), -np.log(3 / 2), np.log(2), -np.log(2)]) / 2
     np.testing.assert_allclose(leans.deviation.ravel(), expected, atol=1e-6)
     assert (leans.se < 2).all()
-
-
-def test_an_annotator_between_two_groups_is_not_estimated():
-    """1 loses to 0 and wins against 2, always; 0 and 2 meet others of their own kind."""
+    # 1 loses to 0 and wins against 2, always; 0 and 2 meet others of their own kind
     leans = decided((0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4))
     assert leans.status[1, 0] == "no_information"
     assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()

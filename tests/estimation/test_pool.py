@@ -34,7 +34,7 @@ def one(wins, clusters=None):
     return found
 
 
-def test_one_cluster_has_the_naive_interval_alone():
+def test_one_cluster_has_the_naive_interval_and_copies_leave_the_clustered_one():
     found = one([1] * 73 + [0] * 27, ["p"] * 100)
     assert (found.n_cross, found.carrier_wins) == (100, 0.73)
     assert (found.log_odds, found.odds) == pytest.approx((math.log(73 / 27), 73 / 27))
@@ -42,9 +42,6 @@ def test_one_cluster_has_the_naive_interval_alone():
     naive = found.interval(naive=True)
     assert naive == pytest.approx((found.log_odds - half, found.log_odds + half), abs=1e-6)
     assert (found.se_clustered, *found.interval()) == (None, None, None)
-
-
-def test_copied_judgments_widen_only_the_clustered_interval():
     wins, clusters = [1, 1, 0, 1, 0, 1, 1], list("abcdefg")
     once, many = one(wins, clusters), one(wins * 10, clusters * 10)
     assert many.se_clustered == pytest.approx(once.se_clustered)
@@ -100,7 +97,7 @@ def test_the_textbook_matrices_give_the_same_errors_and_degrees_of_freedom():
     assert found.n_clusters == 7
 
 
-def test_many_small_clusters_go_the_short_way_to_the_same_errors():
+def test_many_small_clusters_have_the_same_errors_and_one_alone_has_none():
     rng = np.random.default_rng(1)
     information = np.ones((3000, 1, 1))
     score = rng.normal(size=(3000, 1))
@@ -108,9 +105,6 @@ def test_many_small_clusters_go_the_short_way_to_the_same_errors():
     found = pool.cluster_errors(score, information)
     assert found.se[0] == pytest.approx(score.std(ddof=1) / np.sqrt(3000), rel=1e-9)
     assert found.df[0] == pytest.approx(2999, rel=1e-3)
-
-
-def test_what_one_cluster_determines_alone_has_no_error():
     one = pool.cluster_errors([[0.0]], [[[2.0]]])
     assert np.isnan([one.se, one.half_width()]).all()
     information = np.array([np.diag([1.0, 0.0]), np.diag([1.0, 0.0]), np.diag([1.0, 4.0])])

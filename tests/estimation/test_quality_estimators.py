@@ -155,17 +155,14 @@ def test_anchors_make_leans_absolute(kind):
     assert 0.5 < leans.level[0] < 1.5 and 0 < leans.level_se[0] < 0.3
 
 
-def test_two_attributes_that_only_move_together_are_not_told_apart():
+def test_attributes_that_only_move_together_and_a_quality_that_runs_away_are_not_known():
     _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
     both = np.column_stack([delta, delta])
     both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
     leans = alternative_estimators.fit_random(comparison, sign, annotator, both, m)
     assert (leans.status[0] == "no_information").all()
     assert (leans.status[1:] == "ok").all()
-
-
-def test_where_the_spread_of_the_quality_runs_away_nothing_is_sure():
-    """Mostly single votes by leans that are far apart."""
+    # mostly single votes by leans that are far apart
     rng = np.random.default_rng(19)
     m, n = 8, 60
     comparison = np.repeat(np.arange(n), rng.choice([1, 1, 1, 2], n))

@@ -28,9 +28,11 @@ def test_a_ratio_is_that_of_the_conditional_likelihood(share, delta):
     np.testing.assert_allclose([won, lost], [odds, 1 + 0 * odds] / (1 - share + share * odds))
 
 
-def test_unanimous_votes_and_equal_sides_are_exactly_nothing():
+def test_unanimous_votes_and_equal_sides_are_nothing_and_other_orders_are_not_alike():
     assert not sequential.log_tilt_ratios([True, False], [1.0, 0.0], 1.0).any()
     assert not sequential.log_tilt_ratios([True, False], 0.5, 0.0).any()
+    shares = sequential.winner_shares([1, -1, 1, 1, -1], [[1.0], [1.0], [-1.0], [-1.0], [0.0]])
+    assert shares.tolist() == [0.5, 0.5, 1.0, 1.0, 0.0]
 
 
 def test_e_bh_against_its_definition():
@@ -40,8 +42,3 @@ def test_e_bh_against_its_definition():
         ranks = [i for i in range(1, len(e) + 1) if np.sort(e)[-i] >= len(e) / (0.1 * i)]
         expected = e >= np.sort(e)[-max(ranks)] if ranks else np.zeros(len(e), dtype=bool)
         np.testing.assert_array_equal(sequential.e_bh(np.log(e), 0.1), expected)
-
-
-def test_voters_who_saw_different_sides_first_are_not_alike():
-    shares = sequential.winner_shares([1, -1, 1, 1, -1], [[1.0], [1.0], [-1.0], [-1.0], [0.0]])
-    assert shares.tolist() == [0.5, 0.5, 1.0, 1.0, 0.0]

@@ -68,13 +68,10 @@ def test_a_pool_in_another_unit_or_turned_around_is_the_same_pool():
     np.testing.assert_allclose(turned.posterior.mean, -mean, atol=1e-6)
 
 
-def test_equal_annotators_have_no_spread_and_one_common_value():
+def test_equal_annotators_have_no_spread_and_who_has_no_finite_estimate_rests_on_the_prior():
     found = shrink_normal(np.full(30, 0.01), np.full(30, 0.5))
     assert (found.tau, found.tau_low, found.reliability) == (0.0, 0.0, 0.0)
     assert found.posterior.mean == pytest.approx(0.01)
-
-
-def test_who_has_no_finite_estimate_rests_on_the_prior():
     value, se = np.random.default_rng(1).normal(0, 0.7, 40), np.full(40, 0.2)
     found = shrink_normal(np.append(value, [np.inf, np.nan]), np.append(se, [np.nan] * 2))
     assert found.basis.tolist() == ["estimate"] * 40 + ["prior"] * 2
@@ -114,11 +111,13 @@ def test_where_a_few_lean_far_the_crowd_is_drawn_together(sides):
     assert abs(found.posterior.mean[39] - crowd) < 0.75 * abs(by_normal - crowd)
 
 
-def test_an_estimate_beyond_all_measure_has_a_posterior_and_leaves_the_spread_open():
+def test_an_estimate_beyond_all_measure_has_a_posterior_and_an_error_of_zero_is_named():
     """Such as a fit that ran away leaves behind."""
     value, se = np.append(np.linspace(-9, 9, 60), 1.3e6), np.append(np.full(60, 2.0), 4900.0)
     found = shrink_normal(value, se)
     assert found.tau_high > 1e6 and np.isfinite(found.posterior.mean).all()
+    with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
+        shrink_normal([0.1, 0.2], [0.3, 0.0])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
@@ -159,11 +158,6 @@ def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_o
     assert exact(found.tau) >= max(exact(found.tau + step) for step in (-0.01, 0.01))
     for end in (found.tau_low, found.tau_high):
         assert exact(found.tau) - exact(end) == pytest.approx(DROP, abs=0.1)
-
-
-def test_an_error_of_zero_is_named():
-    with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
-        shrink_normal([0.1, 0.2], [0.3, 0.0])
 
 
 def drawn(of, seed):

@@ -175,11 +175,6 @@ def test_tastes_by_prompt_are_no_difference_between_annotators():
     assert clustered <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60) and plain > 0.25
 
 
-def test_nothing_to_test_is_nan():
-    votes = [0, 0], [1, 1], [0, 1], [[1.0], [1.0]]
-    assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
-
-
 @pytest.mark.parametrize(
     ("of", "is_tested"), [([0, 0, 1], True), ([0, 1, 2], False), ([0, 0, 0], False)]
 )
@@ -189,13 +184,15 @@ def test_classes_are_tested_with_one_annotator_beyond_them(of, is_tested):
     assert 0 < p_value < 1 if is_tested else np.isnan(p_value)
 
 
-def test_classes_in_groups_that_no_votes_compare_have_no_offset():
+def test_classes_in_groups_that_no_votes_compare_and_nothing_to_test_are_nan():
     comparison, annotator = np.repeat(np.arange(60), 2), np.tile(np.arange(4), 30)
     sign = np.where(np.arange(120) % 3, 1, -1) * np.tile([1, -1], 60)
     leans = fit_conditional(comparison, sign, annotator, np.ones((120, 1)), 4)
     apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
     assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
+    votes = [0, 0], [1, 1], [0, 1], [[1.0], [1.0]]
+    assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
 
 
 def test_people_who_differ_are_not_taken_for_an_assignment():
@@ -237,13 +234,7 @@ def test_nothing_to_exchange(comparison, annotator, delta):
     assert np.isnan(found).all()
 
 
-def test_exchanges_that_change_nothing_count_as_large():
-    votes = [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1))
-    found = assignment_test(*votes, n_permutations=19)
-    assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
-
-
-def test_the_statistic_by_counting_with_unequal_comparisons():
+def test_the_statistic_by_counting_and_exchanges_that_change_nothing():
     random = np.random.default_rng(7)
     comparison = random.permutation(np.repeat(np.arange(60), random.integers(1, 6, 60)))
     n = len(comparison)
@@ -262,6 +253,9 @@ def test_the_statistic_by_counting_with_unequal_comparisons():
     cast = (votes[each] for each in ("comparison", "sign", "annotator"))
     found = assignment_test(*cast, votes[["delta"]], 5)
     assert found.statistic == pytest.approx(between / rate.var(ddof=0))
+    votes = [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1))
+    found = assignment_test(*votes, n_permutations=19)
+    assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
 
 
 def test_a_shared_lean_is_as_unlikely_as_permutations_say():

@@ -304,7 +304,7 @@ def test_personal_by_name_or_by_content():
 # -- what is written ---------------------------------------------------------------------------------------------
 
 
-def test_what_was_imported_and_what_stayed_behind_is_told(tmp_path):
+def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_reader(tmp_path):
     told = import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
     counts = {"judgments": 6, "annotators": 3, "comparisons": 3}
     assert told | counts | {"makes": "judgments", "mapping": None} == told
@@ -314,9 +314,6 @@ def test_what_was_imported_and_what_stayed_behind_is_told(tmp_path):
     assert dropped == {NOT_SENT: 1, NO_CHOICE: 1, "tie": 1}
     written = sorted(path.name for path in tmp_path.glob("[!.]*"))
     assert written == ["judgments.parquet", "judgments.parquet.sha256"]
-
-
-def test_a_mapping_is_written_only_when_asked_and_for_one_reader(tmp_path):
     mapping, out = tmp_path / "private" / "who.json", tmp_path / "j.parquet"
     assert import_file(LABEL_STUDIO, out, mapping=mapping)["mapping"] == str(mapping)
     assert stat.S_IMODE(mapping.stat().st_mode) == 0o600

@@ -47,7 +47,7 @@ def short() -> Judgments:
     return Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5)])
 
 
-def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
+def test_every_arm_is_told_from_the_others_and_its_objective_can_be_made():
     of_recipe = [(arm.bias, arm.warm_start, arm.objective, arm.settings) for arm in ARMS.values()]
     facts = {repr((*one, method_facts(arm))) for one, arm in zip(of_recipe, ARMS.values(), strict=True)}
     assert len(facts) == len(ARMS)
@@ -56,6 +56,9 @@ def test_every_arm_is_told_from_the_others_by_its_recipe_or_its_facts():
     told = {name for arm in ARMS.values() if arm.objective != "types" for name in method_facts(arm)}
     in_recipe = {"bias", "warm_start", "gold", "objective", "settings"}
     assert told == {field.name for field in dataclasses.fields(Arm)} - in_recipe
+    for arm in ARMS.values():
+        if arm.objective != "types":
+            make_objective({"name": arm.objective, **arm.settings}, short(), 7, 0.25)
 
 
 def test_shuffled_identities_and_a_declared_subset():
@@ -72,12 +75,6 @@ def test_shuffled_identities_and_a_declared_subset():
     assert shuffled.drop(columns="annotator").equals(train.votes.drop(columns="annotator"))
     np.testing.assert_array_equal(annotator, again["annotator"])
     assert (annotator != other["annotator"].to_numpy()).mean() > 0.9
-
-
-def test_every_arms_objective_can_be_made():
-    for arm in ARMS.values():
-        if arm.objective != "types":
-            make_objective({"name": arm.objective, **arm.settings}, short(), 7, 0.25)
 
 
 TEXTS = {"response_a": "So it is.", "response_b": "No."}
@@ -169,7 +166,7 @@ def test_labels_of_recovered_reliabilities_beat_the_majority_and_turn_with_the_c
     np.testing.assert_array_equal(found.label * flip, other.label)
 
 
-def test_annotators_without_common_comparisons():
+def test_annotators_without_common_comparisons_and_repeated_votes():
     found = spectral_labels(csr_array([[1.0, 0, 0], [0, -1, 0], [0, 0, 1], [0, 0, 0]]))
     assert np.isnan(found.reliability).all() and found.cells == 0.0
     assert found.label.tolist() == [1, -1, 1, 0]
@@ -177,9 +174,6 @@ def test_annotators_without_common_comparisons():
     found = spectral_labels(block_diag([votes([0.9] * 3, 300, 3, seed=3)[1], [[-1.0]]], format="csr"))
     assert np.isnan(found.reliability[3]) and np.isfinite(found.reliability[:3]).all()
     assert found.label[300] == -1
-
-
-def test_repeated_votes_count_once():
     cast = [("p", "x", "a"), ("p", "x", "b"), ("p", "y", "a"), ("q", "x", "a"), ("q", "y", "a")]
     products, counts, _ = agreements(vote_table(judged(cast)))
     assert counts.tolist() == products.tolist() == [[0, 2], [2, 0]]

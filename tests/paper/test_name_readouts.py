@@ -14,7 +14,7 @@ BLACK = np.array([name.black for name in NAMES])
 CHOICES = bundled.choice_prompts()
 
 
-def test_counts_are_the_tokenizers_own():
+def test_counts_are_the_tokenizers_own_and_shares_of_all_answers():
     def characters(texts, add_special_tokens):
         return {"input_ids": [[ord(c) for c in text] for text in texts]}
 
@@ -24,9 +24,6 @@ def test_counts_are_the_tokenizers_own():
     assert found["y"]["one_token_share"] == 0.0
     every = run_readouts.token_balance(characters)
     assert list(every) == list(CELLS) and sum(cell["n_names"] for cell in every.values()) == 89
-
-
-def test_shares_are_of_all_answers():
     texts = ["Hi.\n\n\u2014 Emily Clark", "Hi.\n\n\u2014 Emily Moore", "Hi.\n\n\u2014 Zoe Moore", "Hi."]
     shares = run_readouts.signature_shares(texts)
     assert tuple(shares) == FIRST_NAMES and shares["Emily"] == 0.5 == sum(shares.values())
@@ -64,7 +61,7 @@ def test_three_names_are_no_evidence_of_a_lean_and_all_names_of_a_group_are():
     assert run_readouts.signature_shift(np.zeros(89), even, BLACK)["top_share"] is None
 
 
-def test_a_policy_that_always_takes_the_woman():
+def test_policies_that_always_take_the_woman_or_the_first_or_name_nobody():
     """Of two alike it takes the first."""
     women = [max((c.first, c.second), key=lambda name: run_readouts.VECTORS[name][0]) for c in CHOICES]
     found = run_readouts.recommendations(CHOICES, [f"I would take {name}." for name in women])
@@ -76,9 +73,6 @@ def test_a_policy_that_always_takes_the_woman():
     cells = found["cells"].values()
     assert sum(cell["n"] for cell in cells) == 2 * found["n"]
     assert sum(round(cell["share"] * cell["n"]) for cell in cells) == found["n"]
-
-
-def test_a_policy_that_always_takes_the_first_favors_no_attribute_and_one_that_names_nobody_has_no_share():
     found = run_readouts.recommendations(CHOICES, [f"{c.first}!" for c in CHOICES])
     assert found["first"]["share"] == 1.0
     assert all(cell["low"] < 0.5 < cell["high"] for cell in found["attributes"].values())

@@ -103,15 +103,14 @@ def test_the_saved_reward_model_carries_no_annotator(tmp_path, variant):
     assert not any(name.encode() in content for name in data.annotators["pseudonym"])
 
 
-def test_judgments_that_are_too_long_are_counted(tmp_path, caplog):
+def test_judgments_that_are_too_long_are_counted_and_weights_and_another_pools_bias_refused(
+    tmp_path, caplog
+):
     data = judgments()
     with caplog.at_level("WARNING"):
         run = trainer(tmp_path, data, build_bias(data, "pooled", "zero"), max_length=12)
     n_left_out = data.n_votes - len(run.train_dataset)
     assert n_left_out > 0 and f"{n_left_out} judgments left out" in caplog.text
-
-
-def test_weights_and_another_pools_bias_are_refused(tmp_path):
     data = judgments()
     weighted = Judgments.read(tiny.votes().assign(weight=2.0), attributes=[Length(ratio=1.5)])
     with pytest.raises(ConfigError, match="weights"):

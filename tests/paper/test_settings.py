@@ -1,6 +1,5 @@
 """The small tokenizer and model are deterministic, reversible and of the size that the demo needs."""
 
-import numpy as np
 import pytest
 import torch
 from transformers import AutoTokenizer, LlamaForCausalLM, MistralForCausalLM
@@ -34,23 +33,13 @@ def test_the_same_texts_give_the_same_tokenizer_and_it_loads_as_it_was_saved(tex
         assert ids == tokenizer(text)["input_ids"] and loaded.decode(ids) == text
 
 
-def test_chat_template_frames_question_and_answer(tokenizer):
+def test_the_template_frames_question_and_answer_and_another_family_has_another_model(tokenizer, texts):
     question, answer = {"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}
     prompt = tokenizer.apply_chat_template([question], tokenize=False, add_generation_prompt=True)
     whole = tokenizer.apply_chat_template([question, answer], tokenize=False)
     assert prompt == "<|user|>Why?<|assistant|>"
     assert whole == prompt + "So." + tokenizer.eos_token
     assert tokenizer(whole)["input_ids"][-1] == tokenizer.eos_token_id != tokenizer.pad_token_id
-
-
-def test_texts_are_short_in_tokens(texts, tokenizer):
-    lengths = [len(ids) for ids in tokenizer(texts[1500:])["input_ids"]]
-    assert np.mean(lengths) < 50 and np.percentile(lengths, 95) < 90
-    per_name = [len(tokenizer(f" {name.first}")["input_ids"]) for name in names.NAMES]
-    assert np.mean(per_name) < 2.5
-
-
-def test_another_family_has_another_model_and_vocabulary(texts):
     for model, kind, size in (("small", LlamaForCausalLM, 1536), ("other", MistralForCausalLM, 1024)):
         built, tokenizer = build_start(texts, **SCALES["tiny"].shapes[model])
         assert type(built) is kind and len(tokenizer) == size

@@ -53,7 +53,7 @@ def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
     assert {name: spreads[f"tab:{name}"] for name in expected} == expected
 
 
-def test_suites_share_their_runs():
+def test_suites_share_their_runs_and_one_name_means_one_run(tmp_path):
     each = {name: set(runs_of(found)) for name, found in SUITES.items()}
     assert each["votes"] & each["names"] == each["names"]
     assert {"style/dpo-s42", "style/rdpo-s42"} <= each["multipref-length"] & each["multipref-formatting"]
@@ -67,6 +67,9 @@ def test_suites_share_their_runs():
     # what the paper has not is run at one seed
     at_paper = [place for place in runs_of(*SUITES.values(), scale="paper") if "/ipo" in place]
     assert at_paper == ["signed/ipo-s42", "signed/ipo_pooled-s42"]
+    other = replace(DPO, overrides=(("beta", 0.5),))
+    with pytest.raises(ConfigError, match="a different run by signed/dpo-s42"):
+        assert small(tmp_path, suite(DPO), suite(other)).runs
 
 
 def test_anchors_come_behind_their_sources_and_seed_by_seed():
@@ -78,12 +81,6 @@ def test_anchors_come_behind_their_sources_and_seed_by_seed():
     exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
     alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), {}),))
     assert runs_of(alone, seeds=(42,)) == [*places[:2], "signed/dpo_exact_0.4-s42"]
-
-
-def test_one_name_means_one_run(tmp_path):
-    other = replace(DPO, overrides=(("beta", 0.5),))
-    with pytest.raises(ConfigError, match="a different run by signed/dpo-s42"):
-        assert small(tmp_path, suite(DPO), suite(other)).runs
 
 
 def test_a_plan_tells_what_is_there(tmp_path):

@@ -63,7 +63,7 @@ def test_batched_answers_equal_answers_one_by_one(build, n, decoding, tok):
     assert n == 30 or {answer.ended for answer in found} == {True, False}
 
 
-def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
+def test_same_seed_same_answers_and_temperature_zero_the_most_probable_token(tok):
     model = policies.qwen2()
     torch.manual_seed(1)
     first = sample(model, tok, PROMPTS * 3, 20, seed=5, batch=64)
@@ -71,28 +71,22 @@ def test_same_seed_same_answers_whatever_the_batch_and_the_global_state(tok):
     torch.manual_seed(2)
     assert sample(model, tok, PROMPTS * 3, 20, seed=5, batch=2) == first
     assert sample(model, tok, PROMPTS * 3, 20, seed=6) != first
-
-
-def test_nothing_is_read_on_where_all_answers_have_ended(tok):
-    model, calls = policies.qwen2(), []
-    model.generation_config.eos_token_id = list(range(330))
-    model.register_forward_hook(lambda *told: calls.append(told))
-    found = sample(model, tok, PROMPTS, 30)
-    assert [len(answer.token_ids) for answer in found] == [1] * 3 and len(calls) == 1
-
-
-def test_answers_stop_where_the_model_has_no_more_positions(tok):
-    found = sample(policies.gpt2(), tok, [[5] * 200] * 9 + [[5] * 250], 30)
-    assert not any(answer.ended for answer in found)
-    assert [len(answer.token_ids) for answer in found] == [30] * 9 + [6]
-
-
-def test_temperature_zero_takes_the_most_probable_token(tok):
     model = policies.qwen2()
     ids = sample(model, tok, PROMPTS[:1], 5, temperature=0)[0]
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*ids.prompt_ids, *ids.token_ids]])).logits[0]
     assert logits[len(ids.prompt_ids) - 1 : -1].argmax(-1).tolist() == list(ids.token_ids)
+
+
+def test_answers_stop_where_all_have_ended_or_the_model_has_no_more_positions(tok):
+    model, calls = policies.qwen2(), []
+    model.generation_config.eos_token_id = list(range(330))
+    model.register_forward_hook(lambda *told: calls.append(told))
+    found = sample(model, tok, PROMPTS, 30)
+    assert [len(answer.token_ids) for answer in found] == [1] * 3 and len(calls) == 1
+    found = sample(policies.gpt2(), tok, [[5] * 200] * 9 + [[5] * 250], 30)
+    assert not any(answer.ended for answer in found)
+    assert [len(answer.token_ids) for answer in found] == [30] * 9 + [6]
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 1.0])

@@ -57,15 +57,12 @@ def test_accuracies_and_gap_by_hand():
     assert set(found) == {"woman", "black", "any"}
 
 
-def test_a_tie_predicts_nobody_and_what_never_differs_has_no_gap():
+def test_a_tie_predicts_nobody_and_an_attribute_differs_beyond_its_threshold():
     assert heldout_accuracy([0.0, 0.0], judgments(**PAIR))["any"]["same"] == 0.0
     found = heldout_accuracy([1.0, 1.0], judgments(**PAIR))["woman"]
     assert (found["same"], found["cross"], found["gap"], found["gap_low"]) == (0.5, None, None, None)
     told = vote_accuracy([1.0, 1.0], np.zeros((2, 1)), judgments(**PAIR))["woman"]["all"]
     assert told["accuracy"] is None
-
-
-def test_a_continuous_attribute_differs_beyond_its_threshold():
     votes = judgments([1, 1], [0, 1], [0, 0], [0.2, -0.3], threshold=0.25)
     found = heldout_accuracy([-1.0, 1.0], votes)["woman"]
     assert (found["n_same"], found["n_cross"], found["same"], found["cross"]) == (1, 1, 0.0, 1.0)

@@ -172,10 +172,13 @@ def test_signatures_go_as_one_after_the_other_would(text):
     assert stripped == expected
 
 
-def test_a_whole_answer():
+def test_a_whole_answer_and_the_strip_of_each_attribute():
     text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
     plain = "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
     assert judging.strip_markdown(text) == plain
+    assert judging.strip_for(Markdown("bold or list")) is judging.strip_markdown
+    assert judging.strip_for(SignatureName("black", black_names())) is judging.strip_signatures
+    assert judging.strip_for(Length(ratio=1.5)) is None
 
 
 @pytest.mark.parametrize(
@@ -183,9 +186,3 @@ def test_a_whole_answer():
 )
 def test_no_markup_is_left_of_a_long_text_of_marks(unit):
     assert not has_markdown(judging.strip_markdown(unit * (100_000 // len(unit))))
-
-
-def test_strips_by_attribute():
-    assert judging.strip_for(Markdown("bold or list")) is judging.strip_markdown
-    assert judging.strip_for(SignatureName("black", black_names())) is judging.strip_signatures
-    assert judging.strip_for(Length(ratio=1.5)) is None

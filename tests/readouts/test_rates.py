@@ -86,15 +86,12 @@ def test_the_batch_is_bounded_and_changes_nothing_and_the_model_is_left_as_it_wa
     assert model.training and all(p.grad is None and p.requires_grad for p in model.parameters())
 
 
-def test_signature_contexts_strip_the_signature_and_keep_the_prompt_ids(tok):
+def test_signature_contexts_strip_the_signature_and_others_are_refused(tok):
     bare, signed = policies.answers(tok, 2)
     contexts = signature_contexts([signed, bare], tok)
     assert contexts[0][: len(signed.prompt_ids)] == list(signed.prompt_ids)
     assert tok.decode(contexts[0][len(signed.prompt_ids) :]) == "Yes!\n\n\u2014 "
     assert tok.decode(contexts[1][len(bare.prompt_ids) :]) == policies.ANSWERS[0] + "\n\n\u2014 "
-
-
-def test_names_that_the_tokenizer_cannot_tell_apart_and_other_contexts_are_refused(tok):
     contexts = signature_contexts(policies.answers(tok, 1), tok)
     for names in (["Tia", "Theo", "Tia"], ["Theo", ""]):
         with pytest.raises(ValueError, match=f"the name '{names[-1]}' has no tokens"):

@@ -49,11 +49,6 @@ def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
     assert mean_tokens(answers[:2])["low"] == 0  # of two lengths the interval reaches below nothing
 
 
-def test_attribute_values_pass_the_prompt():
-    echoes = SimpleNamespace(measure=lambda prompt, text: float(prompt in text))
-    assert attribute_values(echoes, ["a", "x"], [answer("abc"), answer("abc")]).tolist() == [1.0, 0.0]
-
-
 def test_style_rates_count_prompts_and_are_matched_to_the_lengths_of_the_reference():
     lengths, prompts, values = [10, 11, 30, 50], [0, 0, 1, 2], [1, 0, 0, 1]
     answers = [answer("", n_tokens=n, prompt=i) for n, i in zip(lengths, prompts, strict=True)]
@@ -64,9 +59,11 @@ def test_style_rates_count_prompts_and_are_matched_to_the_lengths_of_the_referen
     assert (found["rate"], found["se"]) == (rate.estimate, rate.se)
     assert (found["matched"], found["matched_se"]) == (matched.estimate, matched.se)
     assert (found["tokens"], found["tokens_se"], found["n"]) == (tokens.estimate, tokens.se, 4)
+    echoes = SimpleNamespace(measure=lambda prompt, text: float(prompt in text))
+    assert attribute_values(echoes, ["a", "x"], [answer("abc"), answer("abc")]).tolist() == [1.0, 0.0]
 
 
-def test_ratio_of_sums_by_hand():
+def test_divergence_by_hand_of_the_reference_and_of_a_single_answer():
     found = kl_per_token([[-1.0, -1.0], [-2.0]], [[-1.5, -1.0], [-1.9]], temperature=0.7, top_p=0.9)
     x = np.array([0.5, 0.0, -0.1])
     assert found["per_token"] == pytest.approx(x.sum() / 3)
@@ -80,9 +77,6 @@ def test_ratio_of_sums_by_hand():
     for name, each in (("se", x), ("k3_se", np.exp(-x) - 1 + x)):
         residual = np.array([each[:2].sum() - 2 * each.mean(), each[2] - each.mean()])
         assert found[name] == pytest.approx(np.sqrt(2 * (residual**2).sum()) / 3)
-
-
-def test_a_policy_that_is_the_reference_and_a_single_answer():
     same = kl_per_token([[-1.0, -3.0], [-0.2]], [[-1.0, -3.0], [-0.2]])
     assert (same["per_token"], same["k3"], same["se"]) == (0.0, 0.0, 0.0)
     one = kl_per_token([[-1.0]], [[-0.5]])

@@ -58,12 +58,6 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     assert "counted as if every vote were independent it would be 0." in terminal
 
 
-def test_an_attribute_without_a_type_has_a_page_too():
-    question = Attribute("much", "response", lambda prompt, response: "more" in response)
-    found = audit(votes(100, 6)[0], [question]).summary
-    assert "much: attribute" in page_text(found) and "much" in audit_table(found)
-
-
 # -- hostile texts -------------------------------------------------------------------------------------------
 
 
@@ -143,7 +137,7 @@ def test_a_class_of_few_people_has_no_figures():
     assert "reviewer" not in audit_html(found.summary)
 
 
-def test_what_fewer_than_five_people_did_is_withheld():
+def test_what_fewer_than_five_people_did_is_withheld_in_a_part_and_in_a_pool():
     """Four people alone saw sides that differ in length; the pool is twelve."""
     table = votes(300, 12)[0]
     alike = ~table["annotator"].isin(["w0", "w1", "w2", "w3"])
@@ -154,9 +148,6 @@ def test_what_fewer_than_five_people_did_is_withheld():
     assert found.attributes["n_annotators"].tolist() == [4]
     assert (told["attributes"], told["withheld"]) == ([], ["length"])
     assert "Fewer than 5 people judged responses that differ in length" in page
-
-
-def test_a_pool_of_four_people_has_no_estimates_and_no_findings():
     summary = audit(votes(200, 4)[0], [Length()]).summary
     told, text = shareable(summary), page_text(summary)
     pool, data = told["pool"]["length"], told["data"]
@@ -335,8 +326,11 @@ def test_where_nobody_is_estimated_the_page_says_so(result, summary):
     assert "These votes tell nothing about single annotators." in Page(page).text
 
 
-def test_without_annotators_there_is_no_section_about_them():
+def test_pages_without_annotators_and_of_an_attribute_without_a_type():
     found = audit(votes(120, 6)[0].drop(columns=["annotator", "annotator_class"]), [Length()])
     text = page_text(found.summary)
     assert "The table does not say who voted" in text
     assert "Single annotators" not in text and "How far annotators differ" not in text
+    question = Attribute("much", "response", lambda prompt, response: "more" in response)
+    found = audit(votes(100, 6)[0], [question]).summary
+    assert "much: attribute" in page_text(found) and "much" in audit_table(found)

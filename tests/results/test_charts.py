@@ -57,7 +57,7 @@ def plot(*marks: Mark, label: str = "DPO", limits=(0, 1), **how) -> str:
     return dot_plot(DotPanel("", [DotRow(label, marks)], "rates", "rate", limits=limits, **how))
 
 
-def test_a_dot_stands_at_its_value_between_the_ends_of_its_interval():
+def test_a_dot_stands_at_its_value_in_a_lane_of_its_own():
     svg = plot(Mark(0.6, "DPO", 1, 0.4, 0.8))
     at = ticks(svg)
     (mark,), (line,) = elements(svg, "path", "mark"), elements(svg, "path", "interval")
@@ -66,20 +66,6 @@ def test_a_dot_stands_at_its_value_between_the_ends_of_its_interval():
     assert "<title>DPO: 0.60 (95 % interval 0.40 to 0.80)</title>" in svg
     (axis,), number = elements(svg, "text", "axis"), elements(svg, "text", "tick")[0]
     assert axis.text == "rate" and float(axis.get("y")) > float(number.get("y"))
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "arrow", "place"),
-    [(0.8, 1.1, "l3 2-3 2", 1.0), (-0.2, 0.99, "l-3 2 3 2", 0.0), (0.2, float("inf"), "l3 2-3 2", 1.0)],
-)
-def test_an_interval_beyond_the_axis_ends_at_the_axis_with_an_arrow(low, high, arrow, place):
-    svg = plot(Mark(0.95, "DPO", 1, low, high))
-    (line,) = elements(svg, "path", "interval")
-    assert ends(line)[low > 0] == pytest.approx(ticks(svg)[place], abs=0.1)
-    assert line.get("d").count("l") == 1 and line.get("d").endswith(arrow)
-
-
-def test_each_mark_of_a_row_has_its_own_lane_and_each_seed_its_tick():
     unknown = Mark(float("nan"), "DPO", 1, 0.1, 0.2)
     marks = Mark(0.5, "pooled", 2, float("nan"), repeats=(0.4, 0.5, 0.6)), Mark(0.7, "shared mean", 3)
     svg = plot(*marks, unknown, level=Level(0.5, "coin"))
@@ -91,6 +77,17 @@ def test_each_mark_of_a_row_has_its_own_lane_and_each_seed_its_tick():
     assert level_place(svg, "x") == pytest.approx(x)
     assert [e.text for e in elements(svg, "text", "level")] == ["coin"]
     assert not elements(plot(*marks), "text", "level")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "arrow", "place"),
+    [(0.8, 1.1, "l3 2-3 2", 1.0), (-0.2, 0.99, "l-3 2 3 2", 0.0), (0.2, float("inf"), "l3 2-3 2", 1.0)],
+)
+def test_an_interval_beyond_the_axis_ends_at_the_axis_with_an_arrow(low, high, arrow, place):
+    svg = plot(Mark(0.95, "DPO", 1, low, high))
+    (line,) = elements(svg, "path", "interval")
+    assert ends(line)[low > 0] == pytest.approx(ticks(svg)[place], abs=0.1)
+    assert line.get("d").count("l") == 1 and line.get("d").endswith(arrow)
 
 
 @pytest.mark.parametrize(

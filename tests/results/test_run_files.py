@@ -99,14 +99,7 @@ def test_one_seed_keeps_the_run_s_own_interval_and_several_give_student_s_t():
     assert tuple(found.of_seed) == (42, 123, 456)
 
 
-def test_what_was_not_measured_is_none():
-    measured = suite(("dpo", 42, rates(0.9) | {"votes": {"woman": {"A": {"accuracy": None, "n": 0}}}}))
-    assert measured.estimate("pooled", *RATE) is None
-    for place in ("best_rates black", "tokens", "heldout woman", "kl", "votes black A", "votes woman A"):
-        assert measured.estimate("dpo", *place.split()) is None
-
-
-def test_sampled_rates_stand_in_where_there_are_no_probabilities():
+def test_sampled_rates_stand_in_for_probabilities_and_what_was_not_measured_is_none():
     sampled = {"sampled": {"n": 10, "woman": {"rate": 0.7, "low": 0.6, "high": 0.8, "n": 8}}}
     found = suite(("dpo", 42, sampled)).estimate("dpo", *RATE)
     assert (found.value, found.interval.low, found.interval.high) == (0.7, 0.6, 0.8)
@@ -114,6 +107,10 @@ def test_sampled_rates_stand_in_where_there_are_no_probabilities():
     assert both.estimate("dpo", *RATE).value == 0.9
     # a number without more is a reading too
     assert both.estimate("dpo", "theta", "woman", "offline").value == 0.8
+    measured = suite(("dpo", 42, rates(0.9) | {"votes": {"woman": {"A": {"accuracy": None, "n": 0}}}}))
+    assert measured.estimate("pooled", *RATE) is None
+    for place in ("best_rates black", "tokens", "heldout woman", "kl", "votes black A", "votes woman A"):
+        assert measured.estimate("dpo", *place.split()) is None
 
 
 def test_the_share_is_taken_seed_by_seed_over_the_seeds_that_both_arms_have():

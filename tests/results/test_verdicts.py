@@ -52,13 +52,17 @@ def test_the_shift_the_share_and_the_distance(dpo, pooled, told):
     assert finding == f"DPO moved p(woman-coded) from 0.50 to {dpo:.2f}."
 
 
-def test_without_a_shift_the_gap_stands_in_for_the_share():
+def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_compared():
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
     runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
     _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
     assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in finding
     assert of_dpo == f"DPO ended at 0.54{DISTANCE} +0.16; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
+    assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
+        "The reference was not measured, so no shift and no share removed can be given.",
+        "BA-DPO (pooled) ended at 0.55.",
+    ]
 
 
 def test_several_seeds_bring_the_interval_of_the_share():
@@ -66,13 +70,6 @@ def test_several_seeds_bring_the_interval_of_the_share():
     runs += [run("pooled", 0.53 + seed / 100, seed=seed) for seed in (1, 2, 3)]
     sentence = told_of(run("reference", 0.5), *runs)[2]
     assert "removed 89 % of that shift (95 % interval 84 to 94 %, 3 seeds)" in sentence
-
-
-def test_without_a_reference_nothing_is_compared():
-    assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
-        "The reference was not measured, so no shift and no share removed can be given.",
-        "BA-DPO (pooled) ended at 0.55.",
-    ]
 
 
 def test_a_run_that_learns_no_theta_is_none_of_ba_dpo():

@@ -68,10 +68,6 @@ def test_what_cannot_be_trained_is_refused_before_a_reference_is_trained(tmp_pat
     refused(train(tmp_path, reference={"sft": True}, **changes), code, tmp_path, *parts)
 
 
-def test_a_recipe_that_is_not_there(tmp_path):
-    refused(invoke("train", "--config", tmp_path / "no.yaml"), USAGE, tmp_path, "no.yaml")
-
-
 def test_what_is_left_out_is_told_and_the_rest_trained_on(tmp_path, votes, told):
     votes.loc[[7, 9], "annotator"] = None
     votes.loc[[3, 5], "winner"] = "tie"

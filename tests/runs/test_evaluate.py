@@ -126,10 +126,13 @@ def test_what_cannot_be_measured_is_told(run, change, told):
     assert not (run / "readouts.json").exists()
 
 
-def test_a_damaged_file_is_told(run):
+def test_a_damaged_file_and_a_run_that_held_nothing_out_are_told(run, tmp_path):
     (run / "bias.json").write_bytes(b"{}")
     with pytest.raises(ConfigError, match=r"bias.json is damaged \(its checksum does not match\)"):
         evaluate_run(run, silent)
+    folder = train_run(recipe(tmp_path, held_out=0, max_steps=1))
+    with pytest.raises(ConfigError, match="held no judgments out; set held_out to a share such as 0.1"):
+        evaluate_run(folder, silent)
 
 
 def test_a_failed_measurement_leaves_the_old_one_and_a_card_left_behind_is_written(run, monkeypatch):
@@ -145,9 +148,3 @@ def test_a_failed_measurement_leaves_the_old_one_and_a_card_left_behind_is_writt
         evaluate_run(run, silent)
     assert (run / "readouts.json").read_bytes() == before
     assert not [name for name in written(run) if name.startswith(".")]
-
-
-def test_a_run_that_held_nothing_out(tmp_path):
-    folder = train_run(recipe(tmp_path, held_out=0, max_steps=1))
-    with pytest.raises(ConfigError, match="held no judgments out; set held_out to a share such as 0.1"):
-        evaluate_run(folder, silent)

@@ -81,14 +81,11 @@ def test_informative_votes_need_a_contested_comparison_and_two_sources():
     assert informative.tolist() == [False, False, True, True, False, False, True, True, False]
 
 
-def test_separation_has_a_direction():
+def test_separation_has_a_direction_and_a_single_vote_among_many_ends_it():
     annotator = [0, 0, 1, 1, 2, 2, 3]
     sign = [1, -1, 1, 1, -1, 1, 1]
     delta = [1, -1, -1, -1, 1, 1, 0]
     assert separated_annotators(annotator, sign, delta, 5).ravel().tolist() == [1, -1, 0, 0, 0]
-
-
-def test_a_single_vote_among_many_makes_a_lean_finite():
     toward = np.vstack([np.tile([[1.0, 0.0], [0.0, 1.0]], (200, 1)), [[-1.0, -1.0]]])
     for votes, ends in ((toward, (0, 0)), (toward[:-1], (0, 1))):
         lowest, highest = separating_mixes(np.zeros(len(votes), dtype=int), votes, 1)
@@ -143,15 +140,12 @@ def test_the_rank_is_that_of_the_equations_and_solutions_hold_to_rounding(n_comp
     assert abs(equations @ basis).max() < 5e-14
 
 
-def test_nearly_dependent_equations_are_still_equations():
+def test_nearly_dependent_equations_are_equations_and_none_leave_every_unknown_free():
     """A pivot of 1e-5 is 1e-10 in the Gram matrix, and no rounding."""
     equations = sparse.csr_array([[1.0, 1.0, 0.5], [1.0, 1.0 + 1e-5, 0.5], [1.0, -2.0, 0.25]])
     assert null_basis(equations).shape[1] == 0
     equations = sparse.csr_array([[1.0, 1.0, 0.5], [1.0, 1.0 + 1e-14, 0.5], [1.0, -2.0, 0.25]])
     assert null_basis(equations).shape[1] == 1
-
-
-def test_no_equations_leave_every_unknown_free():
     assert null_basis(sparse.csr_array((0, 4))).toarray().tolist() == np.eye(4).tolist()
     free = free_directions([], [], np.zeros((0, 2)), n_annotators=3)
     assert free.n_free == 6 and not free.level_identified().any()

@@ -25,10 +25,6 @@ def test_an_interval_holds_its_ends(low, high, excluded):
     assert summaries.Interval((low + high) / 2, 0.1, low, high, 3).excludes(0.0) == excluded
 
 
-def test_a_share_of_nothing_is_not_known():
-    np.testing.assert_array_equal(summaries.share_removed([0.5, 0.9], [0.6, 0.5], 0.5), [np.nan, 1.0])
-
-
 @pytest.mark.parametrize(("k", "n"), [(0, 7), (3, 7), (7, 7), (520, 1000)])
 def test_wilson_agrees_with_scipy(k, n):
     expected = stats.binomtest(k, n).proportion_ci(0.95, method="wilson")
@@ -36,24 +32,12 @@ def test_wilson_agrees_with_scipy(k, n):
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-def test_log_odds_are_of_rates():
+def test_log_odds_are_of_rates_and_a_share_of_nothing_is_not_known():
     assert summaries.log_odds_distance([0.5, 0.9], 0.5) == pytest.approx([0.0, math.log(9)])
     for rates in ((1.2, 0.5), (0.5, -0.1)):
         with pytest.raises(ValueError, match="between 0 and 1"):
             summaries.log_odds_distance(*rates)
-
-
-def test_length_matched_mean_by_hand():
-    reference = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    assert summaries.length_matched_mean([1, 0, 1], [1, 1, 1], reference).estimate == pytest.approx(
-        2 / 3
-    )
-    # bins of the reference: 1-2, 3-4, 5-6, 7-8, 9-10; the policy fills the first and the last
-    found = summaries.length_matched_mean([1, 0, 0], [2, 2, 30], reference)
-    assert found.estimate == pytest.approx(0.2 * 0.5 + 0.2 * 0 + 0.6 * (1 / 3))
-    assert summaries.length_matched_mean(reference, reference, reference).estimate == pytest.approx(5.5)
-    with pytest.raises(ValueError, match="no answers"):
-        summaries.length_matched_mean([1.0], [1], [])
+    np.testing.assert_array_equal(summaries.share_removed([0.5, 0.9], [0.6, 0.5], 0.5), [np.nan, 1.0])
 
 
 REFERENCE = np.random.default_rng(1).uniform(0, 100, 500)
@@ -82,7 +66,7 @@ def test_errors_are_what_leaving_out_each_prompt_shows(figure):
     assert figure(x, length, prompt).se == pytest.approx(expected, rel=0.02)
 
 
-def test_estimates_by_hand():
+def test_estimates_by_hand_and_matched_to_lengths():
     assert summaries.ratio_of_sums([2.0, 9.0], [1.0, 3.0]).estimate == pytest.approx(11 / 4)
     assert math.isnan(summaries.ratio_of_sums([], []).estimate)
     gap = summaries.cluster_difference([1, 0, 1], [True, True, True])
@@ -92,3 +76,13 @@ def test_estimates_by_hand():
     ).estimate == pytest.approx(-0.5)
     with pytest.raises(ValueError, match="3 rows"):
         summaries.cluster_mean([1, 2, 3], clusters=[0, 1])
+    reference = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]
+    assert summaries.length_matched_mean([1, 0, 1], [1, 1, 1], reference).estimate == pytest.approx(
+        2 / 3
+    )
+    # bins of the reference: 1-2, 3-4, 5-6, 7-8, 9-10; the policy fills the first and the last
+    found = summaries.length_matched_mean([1, 0, 0], [2, 2, 30], reference)
+    assert found.estimate == pytest.approx(0.2 * 0.5 + 0.2 * 0 + 0.6 * (1 / 3))
+    assert summaries.length_matched_mean(reference, reference, reference).estimate == pytest.approx(5.5)
+    with pytest.raises(ValueError, match="no answers"):
+        summaries.length_matched_mean([1.0], [1], [])

@@ -26,7 +26,7 @@ def n_words(texts):
     return texts.str.split().str.len().to_numpy()
 
 
-def test_sizes_and_disjoint_prompts():
+def test_sizes_disjoint_prompts_and_the_same_corpus_everywhere(pairs):
     longest = bundled.scored_pairs(12_000)
     assert min(n_words(longest["chosen"]).min(), n_words(longest["rejected"]).min()) >= 5
     scored = set(longest["prompt"][:10_000])
@@ -39,9 +39,6 @@ def test_sizes_and_disjoint_prompts():
     assert not (fresh | signing) & set(other["prompt"]) and not other.equals(bundled.scored_pairs(500))
     with pytest.raises(ValueError, match="ask for fewer"):
         bundled.scored_pairs(1_000_000)
-
-
-def test_the_corpus_is_the_same_everywhere(pairs):
     assert bundled.scored_pairs(300).equals(pairs[:300])
     signing = bundled.signing_prompts()
     assert all(prompt.count(SIGNING_INSTRUCTION) == 1 for prompt in signing)

@@ -31,15 +31,13 @@ def test_what_is_written_is_read_and_removed(body, first, last):
     signed = names.signature(body, first, last)
     assert (names.read_signature(signed), names.strip_signature(signed)) == (first, body)
     # the attribute and the corpus have one detector, and the pool alone counts
-    assert SignatureName("own", [first]).measure("", signed) == 1.0
-    assert (
-        names.read_signature(names.signature(body, "Zelda", last))
-        == ""
-        == names.read_signature(f"{signed} wrote this")
-    )
+    others = names.signature(body, "Zelda", last), f"{signed} wrote this"
+    own = SignatureName("own", [first])
+    assert [own.measure("", text) for text in (signed, body, *others)] == [1.0, 0.0, 0.0, 0.0]
+    assert [names.read_signature(text) for text in others] == ["", ""]
 
 
-def test_resigned_texts_are_all_signed_and_balanced():
+def test_resigned_texts_are_all_signed_and_balanced_and_the_request_is_added_once():
     texts = ["Boil it.", names.signature("Stir it.", "Emily", "Miller")] * 2000
     again = names.resign(texts, seed=0)
     drawn = [names.read_signature(text) for text in again]
@@ -48,8 +46,5 @@ def test_resigned_texts_are_all_signed_and_balanced():
     assert {names.strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
     assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
     assert names.resign(texts, seed=0) == again != names.resign(texts, seed=1)
-
-
-def test_the_request_is_added_once():
     asked = names.ask_to_sign("How do I boil rice?")
     assert asked == f"How do I boil rice?\n\n{names.SIGNING_INSTRUCTION}" == names.ask_to_sign(asked)

@@ -178,15 +178,7 @@ def path(tmp_path):
     return tmp_path / "train_prefs.parquet"
 
 
-def test_the_draw_is_the_shuffle_of_datasets(path):
-    expected = datasets.Dataset.from_pandas(PAIRS[["prompt_id"]]).shuffle(seed=0).select(range(25))
-    found, _ = ultrafeedback.scored_pairs(path, n=25)
-    assert found["prompt_id"].tolist() == expected["prompt_id"][:]
-    rest, _ = ultrafeedback.scored_pairs(path, n=35, start=25)
-    assert set(found["prompt_id"]) | set(rest["prompt_id"]) == set(PAIRS["prompt_id"])
-
-
-def test_a_pair_is_the_last_answers_and_their_scores(path):
+def test_a_pair_is_the_last_answers_and_their_scores_drawn_by_the_shuffle_of_datasets(path):
     pairs, left_out = ultrafeedback.scored_pairs(path, n=60)
     by_id = pairs.set_index("prompt_id").loc[PAIRS["prompt_id"]]
     for side in ("chosen", "rejected"):
@@ -195,6 +187,11 @@ def test_a_pair_is_the_last_answers_and_their_scores(path):
     gate = ultrafeedback.gate(signed.build(pairs))
     assert gate["usable_pairs"] == 60 and gate["train"] + gate["held_out"] == 240
     assert not sum(left_out.values())
+    expected = datasets.Dataset.from_pandas(PAIRS[["prompt_id"]]).shuffle(seed=0).select(range(25))
+    found, _ = ultrafeedback.scored_pairs(path, n=25)
+    assert found["prompt_id"].tolist() == expected["prompt_id"][:]
+    rest, _ = ultrafeedback.scored_pairs(path, n=35, start=25)
+    assert set(found["prompt_id"]) | set(rest["prompt_id"]) == set(PAIRS["prompt_id"])
 
 
 def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):

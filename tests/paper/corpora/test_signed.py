@@ -51,16 +51,13 @@ def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan)
     assert any(value is None for row in few.values() for value in row.values())
 
 
-def test_the_plan_is_a_function_of_its_arguments_and_a_longer_one_begins_with_the_shorter():
+def test_a_longer_plan_begins_with_the_shorter_and_labels_follow_the_likelihood(plan):
     first, again, other, long = draw_plan(50, 3), draw_plan(50, 3), draw_plan(50, 4), draw_plan(90, 3)
     for part in fields(first):
         np.testing.assert_array_equal(getattr(first, part.name), getattr(again, part.name))
     assert not np.array_equal(first.uniforms, other.uniforms)
     np.testing.assert_array_equal(first.uniforms, long.uniforms[:50])
     np.testing.assert_array_equal(first.names_first, long.names_first[:50])
-
-
-def test_labels_follow_the_likelihood_and_quality_says_nothing_on_swap_pairs(plan):
     quality = np.linspace(-2, 2, plan.n_pairs)
     lean = np.einsum("ijq,iq->ij", plan.theta[plan.annotators], plan.delta)
     logits = np.where(plan.kinds == "swap", 0.0, quality)[:, None] + lean
