@@ -74,6 +74,14 @@ def test_the_commands_of_the_readme_run(line, monkeypatch, tmp_path):
     assert result.exit_code == 0, result.output
 
 
+def test_the_python_of_the_audits_page_runs(monkeypatch, tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.S)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "audit.md", "exec"), {})
+    assert (tmp_path / "leans.svg").exists() and (tmp_path / "runs" / "audit" / "audit.json").exists()
+
+
 def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
     (change,) = re.findall(r"```diff\n(.*?)```", README.read_text(), re.S)
     new = "\n".join(line[1:] for line in change.splitlines() if line.startswith("+"))
