@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from types import FunctionType
 
+import pandas as pd
 import pytest
 
 from bench import codes
@@ -80,6 +81,32 @@ def test_the_python_of_the_audits_page_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "audit.md", "exec"), {})
     assert (tmp_path / "leans.svg").exists() and (tmp_path / "runs" / "audit" / "audit.json").exists()
+
+
+def files_shown(page: Path, folder: Path) -> None:
+    """The files that a page shows, in a folder; a table as Excel and parquet too."""
+    shown = re.findall(r"^`([\w.]+)`:\n\n```text\n(.*?)```", page.read_text(encoding="utf-8"), re.M | re.S)
+    for name, text in shown:
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        if path.suffix == ".csv":
+            pd.read_csv(path).to_excel(path.with_suffix(".xlsx"), index=False)
+        if name == "votes.jsonl":
+            pd.read_json(path, lines=True).to_parquet(path.with_suffix(".parquet"))
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "formats").glob("*.md")), ids=names)
+def test_the_commands_of_a_format_print_what_its_page_shows(page, monkeypatch, tmp_path):
+    pytest.importorskip("openpyxl")
+    files_shown(page, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    console = "".join(re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.S))
+    for called in console.split("$ badpo ")[1:]:
+        command, *shown = called.splitlines()
+        result = invoke(*shlex.split(command))
+        assert result.exit_code == 0, result.output
+        for line in shown:
+            assert re.search(re.escape(line).replace("…", ".*"), result.output), (line, result.output)
 
 
 def test_the_lines_that_replace_trl_are_python_and_name_what_is_there():
