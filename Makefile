@@ -110,7 +110,7 @@ check: $(STAMP)
 	$(MAKE) docs
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx -W --keep-going -n -d build/doctrees docs build/docs
+	$(BIN)/python -m sphinx -E -W --keep-going -n -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
 
 # nothing is uploaded; the checksums come last

@@ -45,13 +45,18 @@ napoleon_use_ivar = True
 default_role = "code"
 python_display_short_literal_types = True
 
-# a tutorial is run again where its code has changed; a program that fails ends the build
+# a tutorial is run again where its code has changed; what fails is a warning, and those end the build
 nb_execution_mode = "cache"
-nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+# programs of a tutorial write into its own temporary folder, and what they keep at home below build/
+HOME = DOCS.parent / "build" / "home"
+HOME.mkdir(parents=True, exist_ok=True)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ |= {"OMP_NUM_THREADS": "2", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+os.environ |= dict.fromkeys(("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME"), str(HOME))
+os.environ |= {"BADPO_PSEUDONYM_KEY": "of the tutorials, for no votes of people", "HF_HUB_OFFLINE": "1"}
+os.environ |= {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
 
 
 def commands(group, words: str = "badpo") -> Iterator[tuple[str, typer.core.TyperCommand]]:
