@@ -1,7 +1,5 @@
 """How the site is built: `make docs`. Nothing is loaded from a network, while it is built or while it is read."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys
@@ -54,7 +52,9 @@ nb_merge_streams = True
 HOME = DOCS.parent / "build" / "home"
 HOME.mkdir(parents=True, exist_ok=True)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ |= dict.fromkeys(("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME"), str(HOME))
+os.environ |= dict.fromkeys(
+    ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME"), str(HOME)
+)
 os.environ |= {"BADPO_PSEUDONYM_KEY": "of the tutorials, for no votes of people", "HF_HUB_OFFLINE": "1"}
 os.environ |= {"OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1", "PYTHONWARNINGS": "ignore"}
 
