@@ -52,15 +52,13 @@ def write_trained(
         "heldout": dict.fromkeys((*ATTRIBUTES, "any"), gaps),
         "votes": votes(np.array(of_votes) + more),
         "kl": {"per_token": kl + more / 10, "se": 0.0011, "n_tokens": 18_000},
-        "theta": {name: {"planted_level": mean} for name, mean in zip(ATTRIBUTES, truth, strict=True)},
+        "theta": {
+            name: {"planted_level": mean, "level": (1 + more) * own}
+            for name, mean, own in zip(ATTRIBUTES, truth, level.tolist(), strict=True)
+        },
         **({"ceiling": votes((0.742, 0.786))} if planted else {}),
     }
     write_run(folder, readouts)
-    steps = [
-        {"step": i} | {f"bias/theta/{ATTRIBUTES[k]}": (1 + more) * level[k] * i / 200 for k in (0, 1)}
-        for i in range(1, 201)
-    ]
-    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, steps)) + "\n")
     (folder / "config.yaml").write_text(yaml.safe_dump(SETTINGS, sort_keys=False))
     identity = {"type": "signature_name", "names": ["Emily", "Aisha"]}
     if arm == "shared_mean":

@@ -13,9 +13,7 @@ from badpo.results.charts import (
     DotRow,
     Level,
     Mark,
-    Series,
     dot_plot,
-    line_chart,
 )
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -41,16 +39,15 @@ def number(text: str) -> float:
     return float(text.replace("\N{MINUS SIGN}", "-").replace(",", ""))
 
 
-def ticks(svg: str, beside: bool = False) -> dict[float, float]:
-    """The numbers of the horizontal axis, or of the one beside the chart, and where they stand."""
-    found = [e for e in elements(svg, "text", "tick") if (e.get("text-anchor") == "end") == beside]
-    return {number(e.text): float(e.get("y")) - 4 if beside else float(e.get("x")) for e in found}
+def ticks(svg: str) -> dict[float, float]:
+    """The numbers of the axis, and where they stand."""
+    return {number(e.text): float(e.get("x")) for e in elements(svg, "text", "tick")}
 
 
-def level_place(svg: str, axis: str) -> float:
-    """Where the dashed line stands on an axis, "x" or "y"."""
+def level_place(svg: str) -> float:
+    """Where the dashed line stands."""
     (line,) = elements(svg, "path", "level")
-    return places(line)[0]["xy".index(axis)]
+    return places(line)[0][0]
 
 
 def plot(*marks: Mark, label: str = "DPO", limits=(0, 1), **how) -> str:
@@ -74,7 +71,7 @@ def test_a_dot_stands_at_its_value_in_a_lane_of_its_own():
     assert len(places(elements(svg, "path", "repeat")[0])) == 3
     # what is not known is not drawn
     assert len(elements(svg, "path", "interval")) == 1 and "nan" not in svg
-    assert level_place(svg, "x") == pytest.approx(x)
+    assert level_place(svg) == pytest.approx(x)
     assert [e.text for e in elements(svg, "text", "level")] == ["coin"]
     assert not elements(plot(*marks), "text", "level")
 
@@ -101,21 +98,6 @@ def test_tick_labels_say_where_the_tick_stands_and_do_not_touch(limits):
     assert 3 <= len(numbers) <= 8
     assert len({round(b - a, 9) for a, b in pairwise(numbers)}) == 1, f"not evenly spaced: {numbers}"
     assert numbers[0] <= limits[0] and numbers[-1] >= limits[1]
-
-
-def test_lines_grow_upward_and_end_with_their_values_apart_from_each_other():
-    ended = (("pooled", 2, 1.0), ("shared mean", 3, 1.001))
-    lines = [Series(name, style, ((0, 0.0), (10, end))) for name, style, end in ended]
-    svg = line_chart(lines, "theta", "step", "log-odds", Level(1.2, "planted mean"))
-    heights = [float(e.get("y")) for e in elements(svg, "text", "end")]
-    assert abs(heights[0] - heights[1]) >= 13
-    assert [e.text for e in elements(svg, "text", "level")] == ["planted mean"]
-    drawn = elements(svg, "path", "series")
-    assert {e.get("class") for e in drawn} == {"series s2 d2", "series s3 d3"}
-    at = ticks(svg, beside=True)
-    (_, first), (_, last) = places(drawn[0])
-    assert (first, last) == pytest.approx((at[0.0], at[1.0]), abs=0.1)
-    assert first > last
 
 
 def test_arms_differ_in_shape_and_not_only_in_color():

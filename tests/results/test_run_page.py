@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
-from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_over_steps
+from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_figure
 from badpo.results.words import arm_order
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
 from tests.results.test_charts import level_place, ticks
+
+LEARNING = ("pooled", "shared mean")
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +48,7 @@ def test_it_stands_alone_and_every_figure_has_its_numbers(html):
     limits = "The anchor is the reference.", "annotators are constructed", "over 3 training seeds"
     assert all(told in html for told in ("is not identified by their votes", *limits))
     drawn = re.findall(r"<figure>.*?</figure>", html, re.S)
-    assert len(drawn) == 5
+    assert len(drawn) == 4
     assert all(re.search(r"<details>.*<table>.*<tbody>\s*<tr>", figure, re.S) for figure in drawn)
 
 
@@ -59,7 +61,6 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(tmp_path):
     html = report_html(read_suite(folder))
     assert not any(text in html for text in ("/home/ada", "ann_", str(tmp_path)))
     text = Page(html).text
-    assert "badpo train --config config.yaml --beta 0.1" in text
     assert "Not on this page, because they have no readouts: pooled-s42." in text
     assert "3f9a" * 16 in text and "torch 2.13.0" in text
 
@@ -68,8 +69,8 @@ def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
     six, three = (
         read_suite(write_suite(tmp_path / f"of{n}", n_annotators=n, planted=False)) for n in (6, 3)
     )
-    assert theta_over_steps(six).caption.startswith("The learned bias term")
-    assert theta_over_steps(three) is None
+    assert theta_figure(six).caption.startswith("The learned bias term")
+    assert theta_figure(three) is None
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])
@@ -119,16 +120,19 @@ def test_every_arm_has_a_style_of_its_own_and_unknown_ones_come_last():
     assert len({style_of(suite, arm) for arm in arms}) == len(arms)
 
 
-def test_theta_over_steps_is_the_mean_over_seeds_beside_the_attributes_own_planted_mean(demo):
+def test_theta_is_the_mean_over_seeds_beside_the_attributes_own_planted_mean(demo):
     suite = read_suite(demo)
-    figure = theta_over_steps(suite)
-    # 0.9, and 0.01 and 0.02 more of it in the other seeds; ten of two hundred steps, of two arms
-    assert ("woman-coded, pooled", "200", "0.909") in figure.table.rows
-    assert len(figure.table.rows) == 2 * 2 * 10 and "DPO" not in figure.legend
-    assert "Mean over seeds of the learned bias term" in figure.caption
+    figure = theta_figure(suite)
+    # 0.9, and 0.01 and 0.02 more of it in the other seeds; DPO learned none
+    rows = {row[0]: row[1:] for row in figure.table.rows}
+    assert {*rows} == {f"{name}-coded, {arm}" for name in ("woman", "black") for arm in LEARNING}
+    assert (rows["woman-coded, pooled"][0], rows["woman-coded, pooled"][-1]) == (
+        "0.91",
+        "0.90, 0.91, 0.92",
+    )
     means = [suite.estimate("pooled", "theta", name, "planted_level").value for name in suite.labels]
     assert abs(means[0] - means[1]) > 0.02
-    assert [drawn_value(svg, "y") for _, svg in figure.panels] == pytest.approx(means, abs=2e-3)
+    assert [drawn_value(svg) for _, svg in figure.panels] == pytest.approx(means, abs=2e-3)
 
 
 def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo):
@@ -136,7 +140,7 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
     for _, svg in drawn["Attribute rates"].panels:
         assert {0.0, 1.0} <= set(ticks(svg))
     for _, svg in drawn["Votes predicted"].panels:
-        assert drawn_value(svg, "x") == pytest.approx(0.5, abs=1e-3)
+        assert drawn_value(svg) == pytest.approx(0.5, abs=1e-3)
     readouts = [read.readouts.votes["black"]["B"].value for read in read_suite(demo).of("pooled")]
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}
     told = rows["black-coded, class B, pooled"]
@@ -144,7 +148,7 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo
     assert (told[0], told[2], told[3]) == (f"{np.mean(readouts):.3f}", "1,000", each)
 
 
-def drawn_value(svg: str, axis: str) -> float:
+def drawn_value(svg: str) -> float:
     """The value at which the dashed line of a chart stands."""
-    (low, start), *_, (high, end) = sorted(ticks(svg, beside=axis == "y").items())
-    return low + (level_place(svg, axis) - start) / (end - start) * (high - low)
+    (low, start), *_, (high, end) = sorted(ticks(svg).items())
+    return low + (level_place(svg) - start) / (end - start) * (high - low)

@@ -28,7 +28,7 @@ def run(
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
     if arm == "dpo":
         bias = bias.model_copy(update={"parts": []})
-    return Run(Path(arm), arm, seed, Readouts.model_validate(readouts), (), bias, config or {})
+    return Run(Path(arm), arm, seed, Readouts.model_validate(readouts), bias, config or {})
 
 
 def told_of(*runs: Run) -> list[str]:
@@ -113,20 +113,15 @@ def test_each_arm_is_said_to_be_anchored_as_it_is():
     assert "The reference\u2019s own rate was not measured: woman-coded." in anchors(run("dpo", 0.9))
 
 
-def test_the_first_margin_is_told():
+def test_runs_that_do_not_start_at_the_reference_are_told():
     start, off = (
         learned("pooled", first_margin=FirstMargin(mean=mean, difference=difference, tolerance=1e-5))
         for mean, difference in ((3e-8, 3e-7), (-0.42, 0.2))
     )
-    unknown = learned("pooled")
-    told = anchors(start, start)
-    assert "All 2 runs start at the reference: the mean margin of the first step is 0" in told
-    told = anchors(start, start, off)
+    assert "start at" not in anchors(start, learned("pooled"))
+    told = anchors(start, learned("pooled"), off)
     assert "1 of 3 runs do not start at the reference" in told
     assert "which is 0 there, is up to \u22120.42" in told
-    assert "was not recorded" in anchors(unknown)
-    told = anchors(unknown, start, unknown)
-    assert "The run starts at the reference" in told and "It was not recorded for 2 others." in told
 
 
 @pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: rows of estimates with intervals, lines over steps, points in a plane.
+"""Charts as inline SVG: rows of estimates with intervals.
 
 Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
 network. A chart is made of texts and paths only. Colors come from the page's style sheet by class (``s0``, ``s1``,
@@ -23,7 +23,6 @@ from badpo.results.words import decimal, interval_text, page_templates
 
 WIDTH = 360
 _RIGHT = 52  # room for what stands at the end of a lane
-_LINES_HEIGHT = 236
 _MARGIN = 14
 _PAPER = "svg.chart { width: 540px; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
@@ -106,15 +105,6 @@ class DotPanel:
         return [value for value in drawn if value is not None and math.isfinite(value)]
 
 
-@dataclass(frozen=True)
-class Series:
-    """Named points (x, y) in one style: a line, in the order of x, or a kind of points."""
-
-    name: str
-    style: int
-    points: Sequence[Sequence[float]]
-
-
 _LABEL = 13.0  # what a label needs
 # the height of a lane, what lies between rows, a letter of a label
 _ROOMY, _DENSE = (20, 10, 7.6), (5.6, 2.8, 7.6)
@@ -190,7 +180,8 @@ def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str 
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
-            name, repeats = f"{panel.title}, {mark.name}", ", ".join(map(number, mark.repeats))
+            name = ", ".join(filter(None, (panel.title, mark.name)))
+            repeats = ", ".join(map(number, mark.repeats))
             ends = interval_text(mark.low, mark.high, number)
             rows.append((name, number(mark.value), ends, mark.n, repeats))
     told = [column for column in zip(*rows, strict=True) if any(column[1:])]
@@ -199,42 +190,11 @@ def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str 
     return Figure(title, charts, caption, TextTable(header, cells), marks)
 
 
-def line_chart(
-    series: Sequence[Series], label: str, axis_x: str, axis_y: str, level: Level | None = None
-) -> Markup:
-    """Lines over a common horizontal axis, each with its last value written at its end."""
-    left, right, top, bottom = 44.0, WIDTH - _RIGHT, 28.0, _LINES_HEIGHT - 44.0
-    across = axis_of([x for line in series for x, _ in line.points], None, left, right)
-    values = [0.0, *(y for line in series for _, y in line.points)]
-    values += [level.value] if level else []
-    up = axis_of(values, None, bottom, top)
-    places = list(map(up.at, up.ticks))
-    parts = [*_upright(across, top, bottom, axis_x), _text(0, 14, axis_y, "start", "axis")]
-    parts.append(_path("grid", "".join(f"M{left} {y}H{right}" for y in places)))
-    numbers = zip(places, up.labels(), strict=True)
-    parts += [_text(left - 8, y + 4, label, "end", "tick") for y, label in numbers]
-    if level:
-        y = up.at(level.value)
-        parts.append(_path("level", f"M{left} {y}H{right}"))
-        parts.append(_text(left + 6, y + (14 if y < top + 16 else -5), level.name, "start", "level"))
-    ends = _moved_apart([up.at(line.points[-1][1]) for line in series], 14)
-    for line, end in zip(series, ends, strict=True):
-        (x, y), style = line.points[-1], f"s{line.style}"
-        through = "L".join(f"{across.at(x)} {up.at(y)}" for x, y in line.points)
-        parts.append(_path(f"series {style} d{line.style}", f"M{through}"))
-        tip = f"{line.name}: {decimal(y)} at {decimal(x, 0)}"
-        shape = _shape(across.at(x), up.at(y), line.style, 5.0)
-        parts.append(_path(f"mark {style}", shape, tip))
-        parts.append(_text(right + 10, end + 4, decimal(y), "start", f"end {style}"))
-    return _svg(_LINES_HEIGHT, label, parts)
-
-
-def legend(entries: Iterable[tuple[str, int]], lines: bool = False) -> Markup:
-    """Names beside their shapes, as an HTML list; with ``lines`` the shape sits on its line's dash."""
+def legend(entries: Iterable[tuple[str, int]]) -> Markup:
+    """Names beside their shapes, as an HTML list."""
     items = Markup("")
     for name, style in entries:
-        drawn = _path(f"series s{style} d{style}", "M0 7H26") if lines else Markup("")
-        drawn += _path(f"mark s{style}", _shape(13, 7, style, 4.4))
+        drawn = _path(f"mark s{style}", _shape(13, 7, style, 4.4))
         item = Markup('<li><svg width="26" height="14" aria-hidden="true">{}</svg>{}</li>')
         items += item.format(drawn, name)
     return Markup('<ul class="legend">{}</ul>').format(items)
@@ -295,15 +255,6 @@ def _upright(
         drawn.append(_path("level", f"M{x} {top - 4}V{bottom}"))
         drawn.append(_text(x, top - 9, level.name, anchor, "level"))
     return drawn
-
-
-def _moved_apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Positions of labels moved apart to at least ``gap``, in their order, around where they want to be."""
-    order = np.argsort(positions)
-    steps = gap * np.arange(len(order))
-    moved = np.empty(len(order))
-    moved[order] = np.maximum.accumulate(np.asarray(positions)[order] - steps) + steps
-    return np.round(moved - (moved - positions).mean(), 1).tolist()
 
 
 # -- elements ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What stands in run folders, read for pages and cards: readouts, step logs, theta; and what is read over seeds."""
+"""What stands in run folders, read for pages and cards: readouts, theta; and what is read over seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
 from badpo.data.files import Json, require_enclosed, run_damage
@@ -24,7 +24,6 @@ logger = logging.getLogger(__name__)
 
 _READ = (
     "readouts.json",
-    "log.jsonl",
     "bias.json",
     "bias.safetensors",
     "config.yaml",
@@ -54,8 +53,9 @@ class Measured(_Content):
 
 
 class LearnedTheta(_Content):
-    """What is known of one attribute's theta: the votes' log-odds, and the mean that was planted if one was."""
+    """What is known of one attribute's theta: its mean, the votes' log-odds, the mean that was planted if one was."""
 
+    level: _Number = None
     offline: _Number = None
     planted_level: _Number = None
 
@@ -115,13 +115,11 @@ class Environment(_Content):
     """``environment.json``."""
 
     packages: dict[str, str] = {}
-    command: str | None = None
     python: Any = ""
     platform: Any = ""
 
 
-_STEP = TypeAdapter(dict[str, float | None])
-Content = TypeVar("Content")
+Content = TypeVar("Content", bound=BaseModel)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------
@@ -129,13 +127,12 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder's content; what the folder lacks is empty, and ``steps`` are the lines of its log."""
+    """One run folder's content; what the folder lacks is empty."""
 
     folder: Path
     arm: str
     seed: int
     readouts: Readouts
-    steps: tuple[Json, ...] = ()
     bias: BiasContent = BiasContent()
     config: Json = field(default_factory=dict)
     environment: Environment = Environment()
@@ -401,7 +398,6 @@ def read_run(folder: Path) -> Run:
         arm or folder.name if readouts.arm is None else readouts.arm,
         seed if readouts.seed is None else readouts.seed,
         readouts,
-        tuple(_steps(folder / "log.jsonl")),
         _content(folder / "bias.json", BiasContent),
         config,
         _content(folder / "environment.json", Environment),
@@ -414,42 +410,22 @@ def _is_run(folder: Path) -> bool:
 
 
 def _content(path: Path, expected: type[Content]) -> Content:
-    """What a JSON file holds; nothing where there is no file."""
+    """What a JSON file holds, nothing where there is no file; a `DataError` has every key that holds something else."""
     if not path.exists():
         return expected()
-    return _parsed(path.read_bytes(), TypeAdapter(expected), path)
-
-
-def _parsed(text: bytes | str, expected: TypeAdapter[Content], path: Path, line: str = "") -> Content:
-    """A JSON text as it is expected; raises `DataError` with every key that holds something else."""
     try:
-        return expected.validate_json(text)
+        return expected.model_validate_json(path.read_bytes())
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
-            what = f"{path}{line} is not valid JSON ({error.errors()[0]['msg']})"
-            raise ConfigError(
-                f"{what}; remove {'the line' if line else 'it and make it again'}"
-            ) from error
+            what = f"{path} is not valid JSON ({error.errors()[0]['msg']})"
+            raise ConfigError(f"{what}; remove it and make it again") from error
         remedy = "measure or train the run again, or leave its folder out"
         raise DataError(
             Problem(
                 "E161",
                 f"not what a run holds: {wrong['msg'].partition(' or instance')[0]}",
-                f"{path}{line}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}",
+                f"{path}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}",
                 remedy,
             )
             for wrong in error.errors()
         ) from error
-
-
-def _steps(path: Path) -> list[Json]:
-    """The lines of a step log; a last line that was cut off while it was written does not count."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    steps: list[Json] = []
-    for number, line in enumerate(lines, start=1):
-        try:
-            steps.append(_parsed(line, _STEP, path, f", line {number}"))
-        except ConfigError:
-            if number < len(lines):
-                raise
-    return steps

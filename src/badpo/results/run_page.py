@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,12 +20,9 @@ from badpo.results.charts import (
     Figure,
     Level,
     Mark,
-    Series,
-    TextTable,
     class_style,
     dot_figure,
     legend,
-    line_chart,
 )
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
@@ -45,9 +42,7 @@ from badpo.results.words import (
 
 CEILING = "planted ceiling"
 RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
-_POINTS_PER_LINE, _ROWS_PER_LINE = 100, 10
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
-_KEY_PACKAGES = ("ba-dpo", "torch", "transformers", "trl", "peft", "accelerate", "numpy")
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
@@ -141,28 +136,18 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """What the runs were made with, as names and values: seeds, versions, data, command."""
+    """What the runs were made with, as names and values: seeds, versions, data."""
     unknown, runs = Environment(), suite.runs
-    known = (run.environment for run in runs if run.environment != unknown)
-    made = next(known, unknown)
-    fingerprints = {str(data) for run in runs if (data := run.bias.extra.data)}
-    words, packages = (made.command or "").split(), made.packages
+    made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
         "Runs": [run.folder.name for run in runs],
         "Training seeds": map(str, suite.seeds),
-        "Data fingerprint": sorted(fingerprints),
-        "Command": [" ".join(map(_without_folder, words))],
-        "Versions": [f"{name} {packages[name]}" for name in _KEY_PACKAGES if name in packages],
+        "Data fingerprint": sorted({str(data) for run in runs if (data := run.bias.extra.data)}),
+        "Versions": [f"{name} {version}" for name, version in made.packages.items()],
         "Python": [f"{made.python}, {made.platform}".strip(", ")],
     }
     told = {name: shown(", ".join(values), 2000) for name, values in facts.items()}
     return [(name, text or "not recorded") for name, text in told.items()]
-
-
-def _without_folder(word: str) -> str:
-    """A word of a command; of a path that names a place on a machine the last part is left."""
-    path = PureWindowsPath(word)
-    return path.name if path.is_absolute() or word.startswith(("/", "~")) else word
 
 
 # -- figures -----------------------------------------------------------------------------------------------------
@@ -171,7 +156,7 @@ def _without_folder(word: str) -> str:
 def figures(suite: MeasuredRuns) -> list[Figure]:
     """Every figure for which the runs hold the numbers, in the order of the page."""
     drawn = [_quantity_figure(suite, is_rate) for is_rate in (True, False)]
-    for draw in (theta_over_steps, _gap_figure, _votes_figure, _kl_figure):
+    for draw in (theta_figure, _gap_figure, _votes_figure):
         drawn.append(draw(suite))
     return [figure for figure in drawn if figure]
 
@@ -180,13 +165,6 @@ def style_of(suite: MeasuredRuns, arm: str) -> int:
     """The chart style of an arm, the same in every figure."""
     others = [name for name in suite.arms if name not in _ARM_STYLES]
     return _ARM_STYLES[arm] if arm in _ARM_STYLES else class_style(others.index(arm))
-
-
-def thinned(points: Sequence[Any], most: int) -> list[Any]:
-    """At most ``most`` of the points, evenly spaced, the first and the last among them."""
-    n = len(points)
-    chosen = np.linspace(0, n - 1, min(most, n)).round().astype(int)
-    return [points[i] for i in np.unique(chosen)]
 
 
 def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: str = "") -> list[Mark]:
@@ -304,39 +282,24 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
     return dot_figure("Votes predicted", _on_one_axis(panels), caption, legend(entries))
 
 
-def _kl_figure(suite: MeasuredRuns) -> Figure | None:
-    level, number = Level(0.0, "reference"), partial(decimal, places=4)
-    panel = _arm_panel(suite, "KL", "nats per token", level, ("kl",), number=number)
+def theta_figure(suite: MeasuredRuns) -> Figure | None:
+    """The mean of the learned theta over annotators, by arm; None where no arm learned it of enough people."""
+    panels = []
+    learned = [run.arm for run in suite.runs if not is_about_single_people(run.learned_annotators)]
+    for name, title in suite.labels.items():
+        place = "theta", name, "level"
+        marks = _arm_marks(suite, [arm for arm in suite.arms if arm in learned], *place)
+        rows = [DotRow(mark.name, (mark,)) for mark in marks if mark.value or any(mark.repeats)]
+        what = f"learned theta of {title} by arm", "mean theta, log-odds", _theta_level(suite, name)
+        panels.append(DotPanel(title, rows, *what))
     caption = (
-        "Distance from the reference, by arm: Kullback\u2013Leibler divergence in nats per token, on answers drawn "
-        f"from the arm at temperature 1. An estimate that may fall below zero by chance. {_interval_note(suite)}"
+        "The learned bias term as the mean over annotators. It starts at zero, or at the offline estimate in a warm "
+        "start, takes up the lean of the votes, and is left out of the saved policy. The place where it ends is not "
+        "identified by the votes: what theta does not take up, the policy learns. The dashed line is the mean that "
+        "was planted, else the log-odds that the side with the attribute won a training vote. "
+        f"{_interval_note(suite)}"
     )
-    return dot_figure("Distance from the reference", [panel], caption)
-
-
-def theta_over_steps(suite: MeasuredRuns) -> Figure | None:
-    """The pool mean of the learned theta at every step, by arm; None when no run logged it."""
-    panels, rows, drawn = [], [], {}
-    for attribute, name in suite.labels.items():
-        lines = (_theta_line(suite, arm, attribute) for arm in suite.arms)
-        series = [line for line in lines if line]
-        if series:
-            level, label = _theta_level(suite, attribute), f"learned theta of {name} by step"
-            panels.append((name, line_chart(series, label, "step", "log-odds", level)))
-        for line in series:
-            drawn[line.name] = line.style
-            points, told = thinned(line.points, _ROWS_PER_LINE), f"{name}, {line.name}"
-            rows += [(told, decimal(x, 0), _three(y)) for x, y in points]
-    over = "Mean over seeds of the" if len(suite.seeds) > 1 else "The"
-    caption = (
-        f"{over} learned bias term while training, as the mean over annotators. It starts at zero, or at the offline "
-        "estimate in a warm start, takes up the lean of the votes, and is left out of the saved policy. The place "
-        "where it ends is not identified by the votes: what theta does not take up, the policy learns. A dashed line "
-        "is the mean that was planted, else the log-odds that the side with the attribute won a training vote."
-    )
-    table = TextTable(("Attribute, arm", "Step", "Mean theta"), rows)
-    marks = legend(drawn.items(), lines=True)
-    return Figure("Theta over steps", panels, caption, table, marks) if panels else None
+    return dot_figure("Theta", panels, caption)
 
 
 def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
@@ -346,20 +309,3 @@ def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
             if found := suite.estimate(arm, "theta", attribute, key):
                 return Level(found.value, name)
     return None
-
-
-def _theta_line(suite: MeasuredRuns, arm: str, attribute: str) -> Series | None:
-    key = f"bias/theta/{attribute}"
-    paths = []
-    for run in suite.of(arm):
-        path = {step["step"]: step[key] for step in run.steps if key in step}
-        # an arm without a bias term logs zeros
-        if any(path.values()) and not is_about_single_people(run.learned_annotators):
-            paths.append(path)
-    common = sorted(set.intersection(*map(set, paths))) if paths else []
-    if len(common) < 2:
-        return None
-    means = (float(np.mean([path[step] for path in paths])) for step in common)
-    points = list(zip(map(float, common), means, strict=True))
-    line = thinned(points, _POINTS_PER_LINE)
-    return Series(arm_label(arm), style_of(suite, arm), line)

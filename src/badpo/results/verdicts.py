@@ -42,7 +42,7 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
     runs = [run for run in suite.runs if run.arm != REFERENCE]
     trained = [suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE]
     told = [*_anchors(trained), *_separated(trained), *_reference_rates(suite)]
-    return [_start(runs), *told] if runs else []
+    return [*_begun_elsewhere(runs), *told] if runs else []
 
 
 def gold_sentence(run: Run) -> str:
@@ -68,25 +68,16 @@ def _rounded(people: Sequence[str]) -> str:
     return count_text(rounded_count(len(people)))
 
 
-def _start(runs: Sequence[Run]) -> str:
+def _begun_elsewhere(runs: Sequence[Run]) -> list[str]:
     found = [first for run in runs if (first := run.bias.extra.first_margin)]
-    if not found:
-        return "Whether the runs start at their reference was not recorded."
-    off = [first for first in found if first.difference > first.tolerance]
-    largest = max((first.mean for first in found), key=abs)
-    if off:
-        return (
-            f"{len(off)} of {len(found)} runs do not start at the reference: their first log-probabilities are not its "
-            f"own, and the mean margin of the first step, which is 0 there, is up to {signed(largest)}. For them "
-            "theta = 0 does not mean the reference\u2019s rate."
-        )
-    n_others = len(runs) - len(found)
-    missing = f" It was not recorded for {n_others} others." if n_others else ""
-    which = "The run starts" if len(found) == 1 else f"All {len(found)} runs start"
-    return (
-        f"{which} at the reference: the mean margin of the first step is 0 "
-        f"(largest {abs(largest):.0e} in size, which is rounding).{missing}"
-    )
+    off = [first.mean for first in found if first.difference > first.tolerance]
+    if not off:
+        return []
+    return [
+        f"{len(off)} of {len(runs)} runs do not start at the reference: their first log-probabilities are not its own, "
+        f"and the mean margin of the first step, which is 0 there, is up to {signed(max(off, key=abs))}. For them "
+        "theta = 0 does not mean the reference\u2019s rate."
+    ]
 
 
 _ANCHORS: dict[Anchor, str] = {
