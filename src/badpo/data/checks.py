@@ -76,21 +76,29 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
 
     Where no attribute is left, all stay, for `check` to say why.
     """
-    kept: list[Attribute] = []
+    kept: list[int] = []
     left_out: list[Problem] = []
-    for attribute in judgments.attributes:
-        problems = check(judgments.with_attributes([*kept, attribute]))
-        faults = [problem for problem in problems if problem.severity == "error"]
-        kept += [attribute] * (not faults)
+    cross = judgments.cross_group()
+    for j, attribute in enumerate(judgments.attributes):
+        found = _of_differences(attribute, cross[:, j], judgments)
+        found += _of_likeness(_only(judgments, [*kept, j]))
+        faults = [problem for problem in found if problem.severity == "error"]
+        kept += [j] * (not faults)
         left_out += [
-            replace(
-                each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}"
-            )
+            replace(each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}")
             for each in faults
         ]
-    if not left_out or not kept:
-        return judgments, []
-    return judgments.with_attributes(kept), left_out
+    return (_only(judgments, kept), left_out) if kept else (judgments, [])
+
+
+def _only(judgments: Judgments, kept: Sequence[int]) -> Judgments:
+    """The votes with some of the attributes, which are not measured again."""
+    return replace(
+        judgments,
+        attributes=tuple(judgments.attributes[j] for j in kept),
+        delta=judgments.delta[:, kept],
+        missing=judgments.missing[:, kept],
+    )
 
 
 def _of_pool(judgments: Judgments) -> Iterator[Problem]:

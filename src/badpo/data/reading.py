@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -193,10 +194,11 @@ def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[s
         "dropped": dropped,
         "has_identities": "annotator" in table.theirs,
     }
-    is_told = any(problem.code == "N107" for problem in found.problems)
-    shown = {"shown": rows_in_words(content)} if is_told else {}
-    problems = (replace(each, **shown) if each.code == "N107" else each for each in found.problems)
-    return content | {"findings": tuple(problems)}
+    findings = (
+        replace(each, shown=rows_in_words(content)) if each.code == "N107" else each
+        for each in found.problems
+    )
+    return content | {"findings": tuple(findings)}
 
 
 # Each of the following adds to ``rows`` what the rows of the table say, in numbers and ids.
@@ -408,15 +410,14 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
 def _shown_first(found: Findings) -> Ints:
     is_chosen = found.table.kind == "chosen_rejected"
     known = {name: sign for name, sign in _FIRST_SHOWN.items() if is_chosen or name in "ab"}
-    labels = found.ids("shown_first", "E109")
-    number, distinct = pd.factorize(labels)
-    sides = [(label.strip().casefold(), *(side_of(label) or ())) for label in distinct]
-    meant = [known.get(label, known.get([*side, ""][0])) for label, *side in sides]
-    unknown = [label for label, value in zip(distinct, meant, strict=True) if value is None]
+    labels = pd.Series(found.ids("shown_first", "E109"), dtype=object)
+    named = {label: [label.strip().casefold(), *(side_of(label) or ())] for label in labels.dropna().unique()}
+    meant = {label: known[name] for label, names in named.items() for name in names[:2] if name in known}
+    unknown = [label for label in named if label not in meant]
     remedy = f"write {' or '.join(known)}, or leave the cell empty"
     what = f"unknown shown_first {_quoted(unknown)}"
-    found.rows("E109", what, "shown_first", np.isin(labels, unknown), remedy)
-    return np.array([*(value or 0 for value in meant), 0])[number]
+    found.rows("E109", what, "shown_first", labels.isin(unknown), remedy)
+    return labels.map(meant).fillna(0).to_numpy(dtype=np.int64)
 
 
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
@@ -522,7 +523,7 @@ def _carried(
     sides = side_pairs(frame)
     remedy = f"free columns: {', '.join(frame) or 'none; badpo import carries one along with --keep'}"
     columns: dict[str, Any] = {}
-    for name in dict.fromkeys(name for pair in pairs for name in pair):
+    for name in dict.fromkeys(itertools.chain(*pairs)):
         what = f'attribute column "{name}"'
         if name in frame:
             columns[name] = as_numbers(frame[name])
@@ -547,11 +548,8 @@ def _carried(
     for name in (*keep, *(MODELS if are_told else ())):
         if name in frame:
             columns.setdefault(name, frame[name].astype(object))
-    partner: dict[str, str] = {}
-    for first, second in (*pairs, *sides.items()):
-        if first in columns and second in columns:
-            partner.setdefault(first, second)
-            partner.setdefault(second, first)
+    both = [pair for pair in (*sides.items(), *pairs) if {*pair} <= {*columns}]
+    partner = {one: other for pair in both for one, other in (pair, pair[::-1])}
     cells = {name: np.asarray(column) for name, column in columns.items()}
     return {name: (cells[name], cells[partner.get(name, name)]) for name in cells}
 
