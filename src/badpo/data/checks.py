@@ -85,7 +85,9 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
         faults = [problem for problem in found if problem.severity == "error"]
         kept += [j] * (not faults)
         left_out += [
-            replace(each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}")
+            replace(
+                each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}"
+            )
             for each in faults
         ]
     return (_only(judgments, kept), left_out) if kept else (judgments, [])

@@ -411,7 +411,9 @@ def _shown_first(found: Findings) -> Ints:
     is_chosen = found.table.kind == "chosen_rejected"
     known = {name: sign for name, sign in _FIRST_SHOWN.items() if is_chosen or name in "ab"}
     labels = pd.Series(found.ids("shown_first", "E109"), dtype=object)
-    named = {label: [label.strip().casefold(), *(side_of(label) or ())] for label in labels.dropna().unique()}
+    named = {
+        label: [label.strip().casefold(), *(side_of(label) or ())] for label in labels.dropna().unique()
+    }
     meant = {label: known[name] for label, names in named.items() for name in names[:2] if name in known}
     unknown = [label for label in named if label not in meant]
     remedy = f"write {' or '.join(known)}, or leave the cell empty"
