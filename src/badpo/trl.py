@@ -131,17 +131,15 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._facts |= {"variant": variant, **bias_facts(judgments, self.bias)}
 
     def _read(self, data) -> Judgments:
-        """The votes of a data set, or of some rows of a stream; every row must be one."""
+        """The votes of a data set, or of some rows of a stream: each row is one."""
         names = [*data] if isinstance(data, Mapping) else data.column_names
         table = {name: [*map(_text_alone, data[name])] for name in names if name not in _NOT_READ}
-        frame = pd.DataFrame(table)
-        judgments = Judgments.read(frame, columns=self._columns, attributes=self.attributes)
-        if judgments.n_votes < len(frame) or (judgments.votes["weight"] != 1).any():
+        read = Judgments.read(pd.DataFrame(table), columns=self._columns, attributes=self.attributes)
+        if (read.votes["weight"] != 1).any():
             raise ConfigError(
-                f"{judgments.n_votes:,} of {len(frame):,} rows are votes, and TRL trains on every row alike: leave "
-                "others out, and weights too, or take BADPOTrainer"
+                'TRL counts every vote once: leave weights out, columns={"weight": None}, or take BADPOTrainer'
             )
-        return judgments
+        return read
 
     def _inputs(self, data, judgments: Judgments | None = None) -> list[list[float]]:
         """What `COLUMN` holds of each row; an annotator whom the bias does not know has the number -1."""
@@ -284,8 +282,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     def _load_theta(self, checkpoint: Path) -> None:
         folder = beside(checkpoint.parent) / checkpoint.name
-        saved, parts = BiasTerm.load(folder), ("annotators", "attributes", "parts")
-        if changed := [name for name in parts if getattr(saved, name) != getattr(self.bias, name)]:
+        saved, facts = BiasTerm.load(folder), ("annotators", "attributes", "parts", "gold_annotators")
+        if changed := [name for name in facts if getattr(saved, name) != getattr(self.bias, name)]:
             raise ConfigError(
                 f"{folder} has other {' and '.join(changed)} than this run; resume with the votes and the bias that "
                 "the run began with"
@@ -354,14 +352,15 @@ def _bias_of_stream(bias, attributes: Sequence[Attribute]) -> BiasTerm:
 
 def _text_alone(cell):
     """A cell of a table; of chat messages whose content has parts, the text, with a mark for each image."""
-    if not isinstance(cell, list):
-        return cell
-    return [
-        message | {"content": "".join(part.get("text") or f"<{part.get('type')}>" for part in parts)}
-        if isinstance(parts := message.get("content"), list)
-        else message
-        for message in cell
-    ]
+    return [*map(_joined, cell)] if isinstance(cell, list) else cell
+
+
+def _joined(message):
+    parts = message.get("content") if isinstance(message, Mapping) else None
+    if not isinstance(parts, list):
+        return message
+    texts = [part.get("text") or f"<{part.get('type')}>" for part in parts]
+    return message | {"content": "".join(texts)}
 
 
 def _collated(collate, examples: Sequence[Mapping[str, Any]]):
