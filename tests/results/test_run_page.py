@@ -135,15 +135,19 @@ def test_theta_is_the_mean_over_seeds_beside_the_attributes_own_planted_mean(dem
     assert [drawn_value(svg) for _, svg in figure.panels] == pytest.approx(means, abs=2e-3)
 
 
-def test_rates_stand_between_nothing_and_everything_and_votes_beside_a_coin(demo):
+def test_rates_stand_between_nothing_and_everything_and_votes_beside_their_ceiling(demo):
     drawn = {figure.title: figure for figure in figures(read_suite(demo))}
     for _, svg in drawn["Attribute rates"].panels:
         assert {0.0, 1.0} <= set(ticks(svg))
-    for _, svg in drawn["Votes predicted"].panels:
-        assert drawn_value(svg) == pytest.approx(0.5, abs=1e-3)
-    readouts = [read.readouts.votes["black"]["B"].value for read in read_suite(demo).of("pooled")]
+    suite = read_suite(demo)
+    for name, (_, svg) in zip(("woman", "black"), drawn["Votes predicted"].panels, strict=True):
+        ceilings = [
+            run.readouts.ceiling[name]["all"].value for run in suite.runs if run.arm != "reference"
+        ]
+        assert drawn_value(svg) == pytest.approx(np.mean(ceilings), abs=1e-3)
+    readouts = [run.readouts.votes["black"]["all"].value for run in suite.of("pooled")]
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}
-    told = rows["black-coded, class B, pooled"]
+    told = rows["black-coded, pooled"]
     each = ", ".join(f"{v:.3f}" for v in readouts)
     assert (told[0], told[2], told[3]) == (f"{np.mean(readouts):.3f}", "1,000", each)
 

@@ -22,7 +22,6 @@ from badpo.results.charts import (
     Mark,
     class_style,
     dot_figure,
-    legend,
 )
 from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
 from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
@@ -40,7 +39,6 @@ from badpo.results.words import (
     write_whole,
 )
 
-CEILING = "planted ceiling"
 RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
@@ -167,30 +165,32 @@ def style_of(suite: MeasuredRuns, arm: str) -> int:
     return _ARM_STYLES[arm] if arm in _ARM_STYLES else class_style(others.index(arm))
 
 
-def _arm_marks(suite: MeasuredRuns, arms: Iterable[str], *place: str, prefix: str = "") -> list[Mark]:
-    """A mark for every arm that was measured; over several seeds with a tick for each."""
-    marks = []
-    for arm in arms:
-        if found := suite.estimate(arm, *place):
-            ends = found.interval.low, found.interval.high
-            several = found.values if len(found.values) > 1 else ()
-            what = prefix + arm_label(arm), style_of(suite, arm)
-            n = suite.count(*place, arm=arm)
-            marks.append(Mark(found.value, *what, *ends, several, n))
-    return marks
-
-
 def _arm_panel(
     suite: MeasuredRuns,
     title: str,
     axis: str,
     level: Level | None,
     place: Sequence[str],
+    arms: Iterable[str] | None = None,
     **how: Any,
 ) -> DotPanel:
-    """A panel with a row for every arm that was measured."""
-    rows = [DotRow(mark.name, (mark,)) for mark in _arm_marks(suite, suite.arms, *place)]
+    """A panel with a row for every arm that was measured; over several seeds with a tick for each."""
+    rows = []
+    for arm in suite.arms if arms is None else arms:
+        if found := suite.estimate(arm, *place):
+            ends, name = (found.interval.low, found.interval.high), arm_label(arm)
+            several = found.values if len(found.values) > 1 else ()
+            n = suite.count(*place, arm=arm)
+            mark = Mark(found.value, name, style_of(suite, arm), *ends, several, n)
+            rows.append(DotRow(name, (mark,)))
     return DotPanel(title, rows, f"{title} by arm", _with_n(suite, axis, *place), level, **how)
+
+
+def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
+    """What a panel is read against: the mean of a reading over arms."""
+    each = (suite.estimate(arm, *place) for arm in arms or suite.arms)
+    known = [found.value for found in each if found]
+    return Level(float(np.mean(known)), name) if known else None
 
 
 def _with_n(suite: MeasuredRuns, what: str, *place: str) -> str:
@@ -217,8 +217,7 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
     panels, limits = [], (0.0, 1.0) if is_rate else None
     for q in quantities(suite):
         if q.is_rate == is_rate:
-            reference = suite.estimate(REFERENCE, *q.place)
-            level = Level(reference.value, "reference") if reference else None
+            level = _level(suite, "reference", *q.place, arms=[REFERENCE])
             what = q.symbol, q.symbol, level, q.place
             panels.append(_arm_panel(suite, *what, limits=limits, number=q.number))
     caption = f"The dashed line is the reference. {_interval_note(suite)}"
@@ -252,60 +251,34 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def _votes_figure(suite: MeasuredRuns) -> Figure | None:
-    runs = [run for run in suite.runs if run.readouts.votes]
-    arms = list(dict.fromkeys(run.arm for run in runs))
     panels = []
-    for attribute, title in suite.labels.items():
-        votes = [run.readouts.votes.get(attribute, ()) for run in runs]
-        names, rows = dict.fromkeys(name for each in votes for name in each), []
-        for name in names:
-            group = "all" if name == "all" else f"class {shown(name, 8)}"
-            ceilings = (suite.estimate(arm, "ceiling", attribute, name) for arm in arms)
-            known, prefix = [found.value for found in ceilings if found], f"{group}, "
-            marks = _arm_marks(suite, arms, "votes", attribute, name, prefix=prefix)
-            if known:
-                marks.insert(0, Mark(float(np.mean(known)), prefix + CEILING, 0))
-            if marks:
-                told = _with_n(suite, group, "votes", attribute, name)
-                rows.append(DotRow(told, tuple(marks)))
-        what = f"votes predicted on {title} by annotator class", "share of votes predicted"
-        panels.append(DotPanel(title, rows, *what, Level(0.5, "coin"), number=_three))
-    entries = [(arm_label(arm), style_of(suite, arm)) for arm in arms]
+    for name, title in suite.labels.items():
+        level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "coin")
+        what = title, "share of votes predicted", level, ("votes", name, "all")
+        panels.append(_arm_panel(suite, *what, number=_three))
     caption = (
-        "Held-out votes that the arm\u2019s own policy and theta predict together, overall and by annotator class, on "
-        "judgments whose responses differ on the attribute. "
+        "Held-out votes that the arm\u2019s own policy and theta predict together, on judgments whose responses differ "
+        "on the attribute. "
     )
-    if any(run.readouts.ceiling for run in suite.runs):
-        entries.insert(0, (CEILING, 0))
+    if suite.is_planted:
         caption += "The planted ceiling puts the planted theta in the place of the learned one, as a mean over arms. "
-    caption += _interval_note(suite)
-    return dot_figure("Votes predicted", _on_one_axis(panels), caption, legend(entries))
+    return dot_figure("Votes predicted", _on_one_axis(panels), caption + _interval_note(suite))
 
 
 def theta_figure(suite: MeasuredRuns) -> Figure | None:
     """The mean of the learned theta over annotators, by arm; None where no arm learned it of enough people."""
-    panels = []
-    learned = [run.arm for run in suite.runs if not is_about_single_people(run.learned_annotators)]
+    panels, runs = [], [run for run in suite.runs if run.bias.parts]
+    arms = dict.fromkeys(r.arm for r in runs if not is_about_single_people(r.learned_annotators))
     for name, title in suite.labels.items():
-        place = "theta", name, "level"
-        marks = _arm_marks(suite, [arm for arm in suite.arms if arm in learned], *place)
-        rows = [DotRow(mark.name, (mark,)) for mark in marks if mark.value or any(mark.repeats)]
-        what = f"learned theta of {title} by arm", "mean theta, log-odds", _theta_level(suite, name)
-        panels.append(DotPanel(title, rows, *what))
+        planted = _level(suite, "planted mean", "theta", name, "planted_level")
+        level = planted or _level(suite, "offline estimate", "theta", name, "offline")
+        what = title, "mean theta, log-odds", level, ("theta", name, "level")
+        panels.append(_arm_panel(suite, *what, arms=arms))
     caption = (
         "The learned bias term as the mean over annotators. It starts at zero, or at the offline estimate in a warm "
         "start, takes up the lean of the votes, and is left out of the saved policy. The place where it ends is not "
         "identified by the votes: what theta does not take up, the policy learns. The dashed line is the mean that "
         "was planted, else the log-odds that the side with the attribute won a training vote. "
-        f"{_interval_note(suite)}"
+        f"{_interval_note(suite) if len(suite.seeds) > 1 else ''}"
     )
     return dot_figure("Theta", panels, caption)
-
-
-def _theta_level(suite: MeasuredRuns, attribute: str) -> Level | None:
-    """What the learned theta is read against: the planted mean, else the offline estimate."""
-    for key, name in (("planted_level", "planted mean"), ("offline", "offline estimate")):
-        for arm in suite.arms:
-            if found := suite.estimate(arm, "theta", attribute, key):
-                return Level(found.value, name)
-    return None
