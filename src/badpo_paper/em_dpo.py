@@ -24,7 +24,6 @@ from torch import Tensor
 
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
@@ -69,10 +68,7 @@ class AnnotatorWeights(VoteWeights):
 
     def __init__(self, weight: ArrayLike, annotator: ArrayLike):
         given = torch.tensor(np.asarray(weight, float))
-        mean = given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
-        if not mean > 0:
-            raise ValueError("no vote has a weight, so that there is nothing to train on")
-        self._weight = given / mean
+        self._weight = given / given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
         """The annotators' weights, relative to their mean, times the votes' own, and the sum of the votes' own."""
@@ -91,10 +87,6 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     annotators are clustered there by k-means, the best of 50 starts.
     """
     n_annotators = table.shape[1]
-    if not 1 <= n_types <= n_annotators:
-        raise ConfigError(f"{n_types} types need as many annotators; there are {n_annotators}")
-    if n_types == 1:
-        return np.zeros(n_annotators, dtype=int)
     _, counts, means = agreements(table)
     shared = counts > 0
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
@@ -165,8 +157,6 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
     array([0.75, 0.25])
     """
     rewards = np.asarray(log_ratios, float)
-    if rewards.ndim != 2 or rewards.shape[0] != rewards.shape[1] or not np.isfinite(rewards).all():
-        raise ValueError(f"rewards are a finite square matrix; got shape {rewards.shape}")
     regrets = np.diag(rewards)[:, None] - rewards
     # scaled, so that the solver's tolerances mean the same for regrets of any size
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
@@ -238,10 +228,6 @@ def fit_types(
     ----------
     BA-DPO, Appendix `app:baselines`; Chidambaram et al. (2024).
     """
-    if not judgments.has_identities:
-        raise ConfigError(
-            "EM-DPO divides annotators into types and needs an annotator column; none was given"
-        )
     n_types = int(settings["n_types"])
     start = agreement_types(vote_table(judgments), n_types, seed)
     probabilities = np.clip(np.eye(n_types)[start], SMALLEST_PROBABILITY, 1.0)
@@ -335,12 +321,8 @@ def train_types(
 def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:
     """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of policy j to the stage's prompts."""
     written = [stage.answers(policy, seed) for policy in policies]
-    own, reference = (
-        np.array([[_sums(answer_logps(model, each)) for each in written] for model in models])
-        for models in (policies, [stage.model])
+    *own, reference = (
+        [[values.sum(dtype=float) for values in answer_logps(model, each)] for each in written]
+        for model in (*policies, stage.model)
     )
-    return np.mean(own - reference, axis=2)
-
-
-def _sums(logps: Sequence[np.ndarray]) -> list[float]:
-    return [values.sum(dtype=float) for values in logps]
+    return np.mean(np.subtract(own, reference), axis=2)

@@ -126,12 +126,6 @@ def test_a_folder_is_of_one_run_from_its_start(tmp_path, monkeypatch):
         trained(2)
 
 
-def test_types_need_identities(tmp_path):
-    table = pd.DataFrame({"prompt": ["p"], "chosen": ["a"], "rejected": ["b"]})
-    with pytest.raises(ConfigError, match="annotator column"):
-        fitted(tmp_path, Trainer(), Judgments.read(table))
-
-
 def test_halves_are_halves_of_everyone():
     annotator = np.random.default_rng(0).integers(7, size=500)
     half = em_dpo.vote_halves(annotator, seed=3)
@@ -151,12 +145,8 @@ def of_kinds(n: int, n_kinds: int, n_each: int, per_comparison: int):
     return kind, csr_array((sign, (comparison, annotator)), shape=(n, len(kind)))
 
 
-def test_a_start_of_few_annotators_and_one_that_meets_no_type():
-    pair = csr_array([[1.0, 1.0]])
-    assert em_dpo.agreement_types(pair, 1, seed=0).tolist() == [0, 0]
+def test_a_start_of_few_comparisons_and_one_that_meets_no_type():
     assert set(em_dpo.agreement_types(csr_array(np.diag([1.0, 1, -1])), 2, seed=0)) <= {0, 1}
-    with pytest.raises(ConfigError, match="3 types"):
-        em_dpo.agreement_types(pair, 3, seed=0)
     # six types of four: several k-means starts out of ten put two centers into one type
     kind, table = of_kinds(2000, 6, 4, 6)
     for seed in range(8):
@@ -185,8 +175,6 @@ def test_annotator_weights_are_a_weighted_dpo():
     weights, normaliser = em_dpo.AnnotatorWeights([1.0, 0.0], [0, 1])(step([1, 1, 1]))
     assert (weights / normaliser == 0).all()
     assert em_dpo.AnnotatorWeights([1.0, 1.0], [0, 1])(step([]))[1] == 0
-    with pytest.raises(ValueError, match="no vote has a weight"):
-        em_dpo.AnnotatorWeights([1.0, 0.0], [1, 1])
 
 
 @pytest.mark.parametrize(

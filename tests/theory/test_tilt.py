@@ -90,8 +90,8 @@ OUTSIDE = [
     ("arguments", "words"),
     [
         *OUTSIDE,
-        ((LOGS, NOBODY, [0.5, 0.5], NAMES), "other: no choice carries it"),
-        ((LOGS, EVERYBODY, [0.5, 0.5], NAMES), "other: every choice carries it"),
+        ((LOGS, NOBODY, [0.5, 0.5], NAMES), "other: the policy never produces it"),
+        ((LOGS, EVERYBODY, [0.5, 0.5], NAMES), "other: the policy always produces it"),
         ((np.where(WOMAN == 1, -np.inf, LOGS), WOMAN, 0.5), "attribute 0: the policy never produces it"),
         ((np.where(WOMAN == 0, -800.0, LOGS), WOMAN, 0.5), "attribute 0: the policy always produces it"),
         ((LOGS, NO_WOMAN, [0.5, 0.6], NAMES), "woman, other cannot hold together"),
@@ -104,14 +104,6 @@ def test_targets_out_of_reach_are_refused(arguments, words):
         shift_to_targets(*arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((BROKEN, CARRIES, [0, 0]), "prompt 1 has a log-probability that is NaN"),
-        ((LOGS, CARRIES * 2, [0, 0]), "carries must be 1"),
-        ((LOGS, CARRIES[1:], [0, 0]), r"shapes \(3, 12\) and \(11, 2\)"),
-    ],
-)
-def test_bad_arrays_are_named(arguments, words):
-    with pytest.raises(ValueError, match=words):
-        tilted_rates(*arguments)
+def test_a_broken_probability_is_named():
+    with pytest.raises(ValueError, match="prompt 1 has a log-probability that is NaN"):
+        tilted_rates(BROKEN, CARRIES, [0, 0])

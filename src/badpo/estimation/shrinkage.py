@@ -226,16 +226,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     in: it is averaged over tau under a flat density of its square. With few votes or annotators the posterior intervals
     are therefore wider than plain empirical Bayes.
 
-    Parameters
-    ----------
-    deviation : array of shape (m,)
-        Estimates; one that is not finite counts as none.
-    se : array of shape (m,)
-        Standard errors; read only where the estimate is finite.
-
-    Returns
-    -------
-    Shrunk
+    Estimates and standard errors are of shape (m,); an estimate that is not finite, or has no error, counts as none.
 
     Examples
     --------
@@ -246,13 +237,7 @@ def shrink_normal(deviation: ArrayLike, se: ArrayLike) -> Shrunk:
     [True, False]
     """
     value, error = np.asarray(deviation, float), np.asarray(se, float)
-    known = np.isfinite(value)
-    wrong = np.flatnonzero(known & ~(error > 0))
-    if len(wrong):
-        raise ValueError(
-            f"the estimate of annotator {wrong[0]} has standard error {error[wrong[0]]}; a finite estimate needs a "
-            "positive one, and an annotator without information an estimate of NaN"
-        )
+    known = np.isfinite(value) & (error > 0)
     if not known.any():
         return _nothing_known(len(value))
     spread = Spread(value[known], error[known])

@@ -57,10 +57,6 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> Json:
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
     """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,)."""
     u = np.asarray(margins, float)
-    if u.shape != (judgments.n_comparisons,):
-        raise ValueError(
-            f"one margin per comparison is needed: {judgments.n_comparisons}; got shape {u.shape}"
-        )
     if len(bad := np.flatnonzero(~np.isfinite(u))):
         first = judgments.comparisons["comparison_id"].iloc[bad[0]]
         raise ValueError(

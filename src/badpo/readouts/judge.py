@@ -115,15 +115,9 @@ def judge_scores(
     ----------
     BA-DPO, appendix `app:readouts`, "Judge".
     """
-    if len(prompts) != len(answers) or not len(answers):
-        raise ValueError(
-            f"one answer to each prompt is needed: {len(prompts)} prompts, {len(answers)} answers"
-        )
     longest = LONGEST if max_length is None else max_length
     limit = min(getattr(judge.model.config, "max_position_embeddings", None) or LONGEST, longest)
-    rows = [
-        _as_ids(judge.tokenizer, prompt, answer) for prompt, answer in zip(prompts, answers, strict=True)
-    ]
+    rows = [_as_ids(judge.tokenizer, *pair) for pair in zip(prompts, answers, strict=True)]
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
         rows[i] = _closed(judge.tokenizer, prompts[i], rows[i], limit, i)

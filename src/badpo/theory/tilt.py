@@ -206,15 +206,6 @@ def _choices(
 ) -> tuple[Floats, Floats]:
     logs, indicator = np.asarray(log_probs, float), np.asarray(carries, float)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
-    if logs.ndim != 2 or indicator.ndim != 2 or logs.shape[1] != len(indicator) or not logs.size:
-        raise ValueError(
-            "log_probs need one row per prompt and carries one row per choice; "
-            f"got shapes {logs.shape} and {indicator.shape}"
-        )
-    if not np.isin(indicator, (0.0, 1.0)).all():
-        raise ValueError(
-            "carries must be 1 where a choice carries the attribute and 0 where it does not"
-        )
     broken = np.isnan(logs) | (logs == np.inf)
     bad = broken.any(axis=1) | np.isneginf(logs).all(axis=1)
     if bad.any():
@@ -229,11 +220,6 @@ def _choices(
 def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carrying: NDArray) -> None:
     if not 0 < target < 1:
         raise ValueError(f"{name}: the target {target:g} must lie strictly between 0 and 1")
-    if carrying.min() == carrying.max():
-        who = "every choice carries it" if carrying.min() == 1 else "no choice carries it"
-        raise ValueError(
-            f"{name}: {who}, so no reweighting of the choices changes its rate; give choices of both kinds"
-        )
     if rate < NEVER or rate > 1 - NEVER:
         how = "never" if rate < NEVER else "always"
         raise ValueError(
