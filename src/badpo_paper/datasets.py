@@ -51,7 +51,7 @@ class Dataset:
         return self.judgments.split(self.held_out, seed=0)
 
 
-def votes_before(judgments: Judgments) -> dict[str, dict]:
+def votes_before(judgments: Judgments) -> Json:
     """How every declared attribute stands in the votes."""
     found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
     return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}

@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from badpo import __version__
-from badpo.data.files import write_json
+from badpo.data.files import Json, write_json
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.run_page import write_report
@@ -268,7 +268,7 @@ def demo_panel(title: str, columns: Columns, data_seed: int = 0) -> Panel:
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize(readouts: Mapping[str, dict]) -> dict[str, Any]:
+def summarize(readouts: Json) -> dict[str, Any]:
     """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
 
     Theta is that of the first arm that learns one for each annotator. What is not defined is None.

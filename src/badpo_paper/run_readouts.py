@@ -99,7 +99,7 @@ def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
 def theta_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
-) -> dict[str, Json]:
+) -> Json:
     """Agreement of the learned theta with the planted one, attribute by attribute.
 
     ``level`` and ``planted_level`` are means over annotators, ``correlation`` is None where one of them does not vary;
@@ -137,7 +137,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     def rates(contexts: list[list[int]]) -> Floats:
         return name_probabilities(found.policy, stage.tokenizer, contexts, FIRST_NAMES) @ INDICATOR
 
-    def means(of_prompts: Floats, name: str) -> dict[str, dict[str, float | None]]:
+    def means(of_prompts: Floats, name: str) -> Json:
         of = clustered_share if name == "rate" else cluster_mean
         each = zip(ATTRIBUTES, map(of, of_prompts.T), strict=True)
         return {attribute: told(name, mean, "se", "low", "high", "n") for attribute, mean in each}
@@ -163,9 +163,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 # -- as probabilities -------------------------------------------------------------------------------------------------
 
 
-def token_balance(
-    tokenizer, cells: Mapping[str, Sequence[str]] | None = None
-) -> dict[str, dict[str, float]]:
+def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -> Json:
     """Tokens of the first names under a tokenizer, behind the lead of a signature, cell by cell."""
     found = {}
     for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
@@ -198,7 +196,7 @@ def signature_shift(
     n: int = 1_000,
     n_top: int = 3,
     seed: int = 0,
-) -> dict[str, float | None]:
+) -> Json:
     r"""The shift toward an attribute's names beside that toward random sets of as many names, and without the top ones.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
@@ -248,10 +246,10 @@ def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> 
     # of readable answers, first and second candidate, and the attributes
     vectors = np.array([[VECTORS[one.first], VECTORS[one.second]] for one, _ in read]).reshape(-1, 2, 2)
 
-    def share(won: Bools) -> dict[str, float | None]:
+    def share(won: Bools) -> Json:
         return told("share", wilson_interval(int(won.sum()), len(won)), "low", "high", "n")
 
-    def offered(carries: Bools) -> dict[str, float | None]:
+    def offered(carries: Bools) -> Json:
         """Share for the carrying side, among choices in which one of the two carries."""
         of_one = carries[:, 0] != carries[:, 1]
         return share(np.where(takes_first, carries[:, 0], carries[:, 1])[of_one])

@@ -50,7 +50,7 @@ class Found:
     ):
         self.folder, self.seeds = folder, tuple(seeds)
         self._planned = planned or {}
-        self._kept: dict[str, Json] = {}
+        self._kept: Json = {}
 
     def readouts(self, name: str) -> Json:
         """The readouts of a run folder; empty where there are none."""
@@ -126,7 +126,7 @@ def last_step(folder: Path) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def types_in_order(folder: Path) -> dict[str, dict[str, float]]:
+def types_in_order(folder: Path) -> Json:
     """What is told of EM-DPO's types, by their places in the order of their annotators.
 
     The number of a type means nothing across seeds; its place in this order does.
@@ -230,7 +230,7 @@ class PanelTable:
 
 
 @cache
-def paper_numbers() -> dict[str, dict[str, dict[str, dict[str, list]]]]:
+def paper_numbers() -> Json:
     """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null]."""
     text = resources.files("badpo_paper").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     return json.loads(text)
@@ -342,7 +342,7 @@ def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -
     return PanelTable(panel, tuple(rows))
 
 
-def signature_shifts(found: Found) -> dict[str, dict]:
+def signature_shifts(found: Found) -> Json:
     """For each attribute, DPO's mean share of signatures over its seeds beside random labels of the pool."""
     runs = ["reference", *(f"dpo-s{seed}" for seed in found.seeds_of("dpo"))]
     kept = [found.readouts(name).get("signatures") for name in runs]

@@ -32,7 +32,7 @@ from badpo.anchoring.rates import Behavior, RateTable, answer_rates, moved, sign
 from badpo.anchoring.sampling import redrawn_names, rejection_sample
 from badpo.anchoring.source import AnchorSource
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, locked, run_damage, write_json, write_seal
+from badpo.data.files import RUN_SEAL, Json, locked, run_damage, write_json, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted, did_you_mean
 from badpo.readouts.generation import Generation, sample
@@ -215,9 +215,7 @@ class Bench:
         targets = list(self.anchor.targets.values())
         return shift_to_targets(table.log_probs, table.carries, targets, table.attributes)
 
-    def rows(
-        self, before: RateTable, after: RateTable, shift: np.ndarray, **more: Any
-    ) -> dict[str, dict]:
+    def rows(self, before: RateTable, after: RateTable, shift: np.ndarray, **more: Any) -> Json:
         """{attribute: {asked, before, achieved, ci_low, ci_high, c, shift}}; ``counted`` of sampled answers."""
         share = {} if after.counted is None else {"counted": after.counted}
         found = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -313,7 +311,7 @@ class Bench:
             kept.append(kept_answer(prompt, answer, [encoded[2 * i + 1][1] for i in pairs]))
         return kept
 
-    def shift_on_pairs(self, policy) -> dict[str, dict[str, float | None]]:
+    def shift_on_pairs(self, policy) -> Json:
         """Log-odds by which a policy moved pairs that no stage saw, for each attribute of the editor."""
         held_out = self.pairs.held_out
         pair = held_out.votes["comparison"].to_numpy()

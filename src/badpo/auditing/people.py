@@ -461,7 +461,7 @@ class AuditedPeople:
     leans: Leans
     spreads: list[Shrunk]
     table: pd.DataFrame
-    pool: dict[str, Json]
+    pool: Json
     checks: Json
 
 

@@ -117,7 +117,7 @@ def log_odds_row(found: LogOdds, n_votes: int) -> Json:
     }
 
 
-def interval_row(interval: Interval | None) -> dict[str, float | None]:
+def interval_row(interval: Interval | None) -> Json:
     """Log-odds and their interval; None where nothing is estimated."""
     ends = (interval.estimate, interval.low, interval.high) if interval else (None, None, None)
     return dict(zip(("log_odds", "ci_low", "ci_high"), ends, strict=True))

@@ -21,7 +21,7 @@ from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache
 
 
-def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Json]:
+def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> Json:
     """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap, of every attribute and "any".
 
     A vote is predicted where ``sign * u > 0``; a margin of exactly 0 predicts nobody and counts as wrong. Every
@@ -91,7 +91,7 @@ def implicit_margins(
     return beta * (gain[0::2] - gain[1::2])
 
 
-def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> dict[str, dict]:
+def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Json:
     r"""Accuracy of the bias-adjusted logit on votes whose responses differ on the attribute.
 
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
@@ -107,7 +107,7 @@ def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> di
     return logit_accuracy(bias_adjusted_logits(margins, theta, judgments), judgments)
 
 
-def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict]:
+def logit_accuracy(logits: Floats, judgments: Judgments) -> Json:
     """`vote_accuracy` of any prediction."""
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
@@ -121,7 +121,7 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict]:
 
 def vote_difference(
     margins: ArrayLike, theta: Floats, other_theta: Floats, judgments: Judgments
-) -> dict[str, dict]:
+) -> Json:
     """Vote prediction with one theta minus that with another, at the same margins: the arm minus its ceiling.
 
     Most votes are predicted alike by both, so the difference is known far better than either accuracy.
@@ -153,7 +153,7 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Float
     return with_mean[pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])]
 
 
-def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> dict[str, dict]:
+def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> Json:
     """A readout of every attribute, over all annotators and by annotator class."""
     prompts = judgment_prompts(judgments)
     annotator = judgments.votes["annotator"].to_numpy()

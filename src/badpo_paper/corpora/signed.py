@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from badpo.data.attributes import Attribute, SignatureName
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem
 from badpo.readouts.names import (
@@ -303,7 +304,7 @@ def gate(corpus: SignedCorpus) -> dict[str, Any]:
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
     groups = {"all": classes != "", **{name: classes == name for name in CLASS_MEANS}}
 
-    def log_odds(among: Bools) -> dict[str, dict[str, float | None]]:
+    def log_odds(among: Bools) -> Json:
         found = {group: judgments.take(among & of).offline_log_odds() for group, of in groups.items()}
         return {
             name: {group: each[j].log_odds for group, each in found.items()}
