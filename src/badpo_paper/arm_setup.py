@@ -2,7 +2,7 @@
 
 import logging
 from dataclasses import asdict, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from badpo.data.attributes import Attribute, LengthWords, plain_text
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.estimation.significance import first_votes
 from badpo.objective.bias import VARIANTS, BiasTerm
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
     """The recipe of a condition at a seed: the stage's, with the arm's bias term and what the condition changes."""
-    changed: dict[str, Any] = dict(condition.overrides)
+    changed: Json = dict(condition.overrides)
     keys = {
         **stage.keys,
         "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],
@@ -74,7 +75,7 @@ def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage)
     return Prepared(seen, arm_bias(arm, seen), facts=method_facts(arm))
 
 
-def method_facts(arm: Arm) -> dict[str, Any]:
+def method_facts(arm: Arm) -> Json:
     """What decides a run besides its recipe and votes; nothing where all is as usual."""
     # the types of EM-DPO are no objective that a recipe could name
     in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}

@@ -7,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from markupsafe import Markup
@@ -112,7 +111,7 @@ class SuiteResult:
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
         return f"Of the paper's patterns: {told}." if told else "No pattern of the paper is read here."
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """The same as plain values."""
         return {
             "suite": self.suite.name,
@@ -268,7 +267,7 @@ def demo_panel(title: str, columns: Columns, data_seed: int = 0) -> Panel:
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
-def summarize(readouts: Json) -> dict[str, Any]:
+def summarize(readouts: Json) -> Json:
     """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
 
     Theta is that of the first arm that learns one for each annotator. What is not defined is None.

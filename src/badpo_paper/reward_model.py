@@ -2,7 +2,6 @@
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from trl import RewardConfig, RewardTrainer
 from trl.trainer.reward_trainer import DataCollatorForPreference
 
 from badpo.data.attributes import plain_text
+from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
@@ -113,7 +113,7 @@ def reward_rows(judgments: Judgments) -> Dataset:
 class VoteCollator(DataCollatorForPreference):
     """TRL's collator, and who voted on what difference: ``annotator`` (n,) and ``winner_delta`` (n, n_attributes)."""
 
-    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+    def torch_call(self, examples: list[Json]) -> Json:
         """TRL's batch with both."""
         added = {name: torch.tensor([row[name] for row in examples]) for name in VOTE_COLUMNS}
         return super().torch_call(examples) | added

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoTokenizer
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
-from badpo.data.files import RUN_SEAL, BusyError, holder, locked
+from badpo.data.files import RUN_SEAL, BusyError, Json, holder, locked
 from badpo.data.problems import ConfigError
 from badpo.data.tables import asking_once
 from badpo.objective.bias import BiasTerm
@@ -240,7 +240,7 @@ def _prompts(stage: CorpusStage) -> Prompts:
 # -- what there is already --------------------------------------------------------------------------------------------
 
 
-def plan(asked: Reproduction) -> dict[str, Any]:
+def plan(asked: Reproduction) -> Json:
     """What there is of each run (``states``), and what is to be said of the votes (``about``); loads no model.
 
     A corpus that is out of reach is named.

@@ -199,9 +199,7 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
     return weight, weight.sum(axis=0), highest
 
 
-def _frequencies(
-    logits: Floats, n_wins: int | Ints
-) -> tuple[Floats, NDArray[np.complex128], NDArray[np.complex128]]:
+def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, NDArray, NDArray]:
     r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
 
     Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners

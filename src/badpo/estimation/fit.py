@@ -102,7 +102,7 @@ class Leans:
     df: Floats
     finite_deviation: Floats
     finite_se: Floats
-    status: NDArray[np.object_]
+    status: NDArray
     component: Ints
     n_informative: Ints
     origin: Floats
@@ -303,7 +303,7 @@ def lean_votes(
 # -- which leans are finite ----------------------------------------------------------------------------------
 
 
-def finite_part(votes: LeanVotes, status: NDArray[np.object_]) -> LeanVotes:
+def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
     """The votes without those of infinite leans, one round after the other, until every remaining lean is finite.
 
     A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
@@ -598,7 +598,7 @@ def _leans(
     kind: str,
     given: LeanVotes,
     fit: _Fit,
-    status: NDArray[np.object_],
+    status: NDArray,
     model: QualityModel,
     min_informative: int,
 ) -> Leans:
@@ -678,7 +678,7 @@ def _one_step(
         return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
-def _components(given: LeanVotes, fit: _Fit, status: NDArray[np.object_], informed: Bools) -> Ints:
+def _components(given: LeanVotes, fit: _Fit, status: NDArray, informed: Bools) -> Ints:
     """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not given.free_quality:

@@ -125,7 +125,7 @@ class Shrunk:
     """
 
     posterior: Mixture
-    basis: NDArray[np.object_]
+    basis: NDArray
     tau: float
     tau_low: float
     tau_high: float

@@ -122,7 +122,7 @@ def _varies_within(group: NDArray, values: NDArray) -> Bools:
 
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> NDArray[np.int8]:
+) -> NDArray:
     """Annotators whose cross-group votes all went one way, so that their maximum likelihood theta is infinite.
 
     For a conditional estimate multiply ``delta`` by `informative_judgments` first: an annotator can have mixed votes

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from badpo.data.cells import Table
+from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
@@ -42,7 +43,7 @@ class GateRow:
         """A value with as many decimals as the published one has."""
         return "-" if value is None else f"{value:,.{self.decimals}f}"
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Json:
         """{"name", "found", "published", "agrees"}."""
         return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 

@@ -6,7 +6,6 @@ its attributes are gender-coded and race-coded *names*. See the paper's appendix
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -297,7 +296,7 @@ def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
     ]
 
 
-def gate(corpus: SignedCorpus) -> dict[str, Any]:
+def gate(corpus: SignedCorpus) -> Json:
     """Statistics that are read from the labels before any training."""
     judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.cells import Table, as_messages
+from badpo.data.files import Json
 from badpo.data.problems import DataError, Problem
 from badpo.importers.convert import PAIRS, import_votes
 from badpo.readouts.names import ask_to_sign
@@ -118,7 +119,7 @@ def signing_prompts(
     return [ask_to_sign(question) for question in list(questions)[:n]]
 
 
-def gate(corpus: signed.SignedCorpus) -> dict[str, Any]:
+def gate(corpus: signed.SignedCorpus) -> Json:
     """The statistics of `signed.gate`, with the pairs and the sizes of the paper's split beside them."""
     train, held_out = corpus.judgments.split(HELD_OUT, seed=0)
     sizes = {
