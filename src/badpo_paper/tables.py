@@ -164,14 +164,6 @@ class Cell:
     paper: tuple[float, float | None] | None
     places: int
 
-    @property
-    def difference(self) -> float | None:
-        """Ours minus the paper's, over the sum of the two half widths: at 1 the intervals just touch."""
-        if self.paper is None or self.paper[1] is None or not math.isfinite(self.half):
-            return None
-        width = self.half + self.paper[1]
-        return (self.mean - self.paper[0]) / width if width > 0 and math.isfinite(self.mean) else None
-
 
 @dataclass(frozen=True)
 class TableRow:
@@ -422,7 +414,7 @@ def _notes(table: PanelTable) -> list[str]:
 
 
 def cells_of(table: PanelTable) -> list[Json]:
-    """One entry for each cell that has a value: ours, the paper's, the difference in half widths, each seed."""
+    """One entry for each cell that has a value: ours, the paper's, each seed."""
     return [
         {
             "row": row.label,
@@ -433,7 +425,6 @@ def cells_of(table: PanelTable) -> list[Json]:
             "values": cell.values,
             "paper_mean": cell.paper and cell.paper[0],
             "paper_half_width": cell.paper and cell.paper[1],
-            "difference_in_half_widths": cell.difference,
             "notes": "; ".join(row.notes),
         }
         for row in table.rows

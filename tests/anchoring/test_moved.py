@@ -93,10 +93,10 @@ def test_evidence_is_counted_by_prompt():
     alone = answer_rates(texts, SPELLING, range(40)).intervals()[0]
     # the two prompts are always answered alike, twenty times each
     together = answer_rates(texts, SPELLING, [0, 1] * 20).intervals()[0]
-    assert (alone.n, together.n) == (40, 2) and together.low == 0.0 < 0.3 < alone.low < 0.5
+    assert (alone.n, together.n) == (40, 2) and together.low < 0.1 < 0.3 < alone.low < 0.5
     assert answer_rates(texts[::2], SPELLING, [0, 1] * 10).intervals()[0].n == 2
     found = moved(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)["sampled"]
-    assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] == 0.0
+    assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] < 0.1
     rows = [
         (f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)
     ]

@@ -84,7 +84,6 @@ def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_pape
     cell = found["DPO"]["p(woman)"]
     assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
     assert cell.half == pytest.approx(t_interval([0.95, 0.96, 0.97]).half_width)
-    assert cell.difference == pytest.approx((0.96 - 0.964) / (cell.half + 0.005))
     spread = cells(read(signed, panel(DPO, spread="sd")))
     assert spread["DPO"]["p(woman)"].half == pytest.approx(0.01)
     # shares are taken seed by seed

@@ -166,7 +166,7 @@ class Bench:
         self.signed = isinstance(anchor.editor, SignatureSwap)
         self.judge = None if anchor.judge is None else load_judge(anchor.judge)
         progress("the source on the prompts", 0.0)
-        self.policy = source.load().eval()
+        self.policy = source.read().eval()
         prompts = source.prompts
         self.ids = {
             "report": self.prompt_ids(prompts.report),
@@ -559,7 +559,7 @@ def round_rates(bench: Bench, folder: AnchorFolder, shift: np.ndarray, number: i
     if not kept:
         source = bench.source
         policy = train_offset(
-            source.load(),
+            source.read(),
             bench.policy,
             source.tokenizer,
             bench.pairs.train,

@@ -21,7 +21,7 @@ from badpo.readouts.generation import Generation
 from badpo.readouts.heldout import judgment_margins, judgment_prompts
 from badpo.readouts.sampled import attribute_values, figures, token_counts, told
 from badpo.theory import Floats, Ints
-from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, wilson_interval
+from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, clustered_share
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class RateTable:
         return self.per_prompt.mean(axis=0)
 
     def intervals(self) -> list[Interval]:
-        """The rate of each attribute with its interval over prompts; `share_interval` for counted answers."""
+        """The rate of each attribute with its interval over prompts."""
         if self.prompts is None:
             return list(map(cluster_mean, self.per_prompt.T))
-        return [share_interval(column, self.prompts) for column in self.carries[: len(self.prompts)].T]
+        return [clustered_share(column, self.prompts) for column in self.carries[: len(self.prompts)].T]
 
     def of(self, attributes: Sequence[str]) -> RateTable:
         """The table of some of the attributes."""
@@ -92,16 +92,6 @@ def answer_rates(
         np.asarray(prompts)[counted],
         len(counted) / len(answers),
     )
-
-
-def share_interval(values: ArrayLike, prompts: ArrayLike) -> Interval:
-    """Share of answers with its interval, several answers to a prompt being no independent evidence."""
-    ones, where = np.asarray(values, float), np.asarray(prompts)
-    first = np.unique(where, return_index=True)[1]
-    if len(first) == len(ones) or ones.min() == ones.max():
-        return wilson_interval(int(ones[first].sum()), len(first))
-    found = cluster_mean(ones, where)
-    return replace(found, low=max(found.low, 0.0), high=min(found.high, 1.0))
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ class AnchorSource:
 
     name: str
     given: str
-    load: Callable[[], Any]
-    read: Callable[[Path], Any]
+    read: Callable[..., Any]
     policy_key: str
     reference_key: str
     reference: Any
@@ -95,9 +94,9 @@ def open_source(
 
 def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
     """A run and what it is measured on, of which it has its reference."""
-    args, folder_of_policy = stage.args, folder / "model"
+    args, of_policy = stage.args, folder / "model"
 
-    def read(saved: Path):
+    def read(saved: Path = of_policy):
         policy = load_trained(saved.parent, stage)
         policy = policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
         return policy.to(args.device)
@@ -105,9 +104,8 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
     return AnchorSource(
         name=folder.name,
         given=str(folder),
-        load=lambda: read(folder_of_policy),
         read=read,
-        policy_key=weights_of(folder_of_policy),
+        policy_key=weights_of(of_policy),
         reference_key=stage.key,
         reference=stage.model,
         tokenizer=stage.tokenizer,
@@ -134,13 +132,12 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     # the policy of a run goes by the name of the run, by which `badpo forget` finds it
     own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
 
-    def read(saved: Path | str):
+    def read(saved: Path | str = name):
         return load_model(str(saved), choice)[0]
 
     return AnchorSource(
         name=own_name,
         given=name,
-        load=lambda: read(name),
         read=read,
         policy_key=weights_key(model, "fp32"),
         reference_key="",

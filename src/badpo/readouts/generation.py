@@ -86,7 +86,8 @@ def sample(
     ----------
     BA-DPO, Appendix `app:readouts`, "Generation": temperature 0.7, top-p 0.9, 512 new tokens.
     """
-    require_decoding(temperature, top_p)
+    if temperature < 0 or not 0 < top_p <= 1:
+        raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
     prompt_ids = [list(map(int, ids)) for ids in prompts]
     most = most_tokens(model.config, prompt_ids, max_new_tokens)
     uniforms = np.array(
@@ -103,12 +104,6 @@ def sample(
             found = _sample_batch(model, asked, drawn, most[rows], decoding, ends)
             answers |= zip(rows, found, strict=True)
     return [as_generation(tokenizer, ids, answers[i], ends) for i, ids in enumerate(prompt_ids)]
-
-
-def require_decoding(temperature: float, top_p: float) -> None:
-    """Refuse settings that no answer can be sampled with."""
-    if temperature < 0 or not 0 < top_p <= 1:
-        raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
 
 
 def next_tokens(

@@ -130,10 +130,9 @@ def kl_per_token(
 ) -> Json:
     r"""Divergence of the policy from the reference, estimated on answers of the policy, clustered by their prompts.
 
-    With :math:`x_t = \log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` for every sampled token, the mean of
-    :math:`x_t` (k1) estimates the divergence and may be negative by chance; the mean of
-    :math:`e^{-x_t} - 1 + x_t` (k3) never is. Log-probabilities are at temperature 1, whatever the answers were sampled
-    at, and of the end-of-text token too.
+    The mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over sampled tokens, the end-of-text
+    token among them, estimates it, and may be negative by chance. Log-probabilities are at temperature 1, whatever the
+    answers were sampled at.
 
     References
     ----------
@@ -144,11 +143,9 @@ def kl_per_token(
     if not all(np.isfinite(x).all() for x in differences):
         raise ValueError("a sampled token has a log-probability that is not finite")
     n_tokens = np.array([len(x) for x in differences])
-    k1 = np.array([x.sum() for x in differences])
-    k3 = np.array([(np.expm1(-x) + x).sum() for x in differences])
-    token, bounded = (ratio_of_sums(sums, n_tokens, prompts) for sums in (k1, k3))
-    response = cluster_mean(k1, prompts)
-    return told("per_token", token, "se", k3=bounded.estimate, k3_se=bounded.se) | figures(
+    sums = np.array([x.sum() for x in differences])
+    response = cluster_mean(sums, prompts)
+    return told("per_token", ratio_of_sums(sums, n_tokens, prompts), "se") | figures(
         per_response=response.estimate,
         per_response_se=response.se,
         n_tokens=int(n_tokens.sum()),

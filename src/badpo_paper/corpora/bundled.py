@@ -18,7 +18,6 @@ import pandas as pd
 from badpo.data.attributes import Length, Markdown
 from badpo.data.judgments import measure_sides
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
-from badpo.theory import Ints
 from badpo_paper.corpora.signed import (
     ANNOTATORS_PER_CLASS,
     PAIR_COLUMNS,
@@ -269,7 +268,11 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     uniforms = np.empty((*annotators.shape, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
-        annotators[row] = _seen_by(generator)
+        annotators[row] = [
+            k * ANNOTATORS_PER_CLASS + one
+            for k in range(len(CLASS_MEANS))
+            for one in generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False)
+        ]
         uniforms[row] = generator.uniform(size=uniforms.shape[1:])
     pairs = scored_pairs(n)
     sides = pairs[["chosen", "rejected"]]
@@ -285,11 +288,3 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
     planned = (annotators, theta, class_of_each(CLASS_MEANS), quality)
     return planted_votes(comparisons, winner, *planned, attributes, "constructed-style")
-
-
-def _seen_by(generator: np.random.Generator) -> Ints:
-    """The annotators of one pair, class after class."""
-    members = [
-        generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False) for _ in CLASS_MEANS
-    ]
-    return np.concatenate([k * ANNOTATORS_PER_CLASS + each for k, each in enumerate(members)])
