@@ -111,13 +111,13 @@ def test_where_a_few_lean_far_the_crowd_is_drawn_together(sides):
     assert abs(found.posterior.mean[39] - crowd) < 0.75 * abs(by_normal - crowd)
 
 
-def test_an_estimate_beyond_all_measure_has_a_posterior_and_an_error_of_zero_is_named():
+def test_an_estimate_beyond_all_measure_has_a_posterior_and_one_without_an_error_counts_as_none():
     """Such as a fit that ran away leaves behind."""
     value, se = np.append(np.linspace(-9, 9, 60), 1.3e6), np.append(np.full(60, 2.0), 4900.0)
     found = shrink_normal(value, se)
     assert found.tau_high > 1e6 and np.isfinite(found.posterior.mean).all()
-    with pytest.raises(ValueError, match="annotator 1 has standard error 0.0"):
-        shrink_normal([0.1, 0.2], [0.3, 0.0])
+    found = shrink_normal([0.1, 0.2, -0.1], [0.3, 0.0, 0.2])
+    assert found.basis.tolist() == ["estimate", "prior", "estimate"]
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1))
