@@ -22,19 +22,7 @@ _HOME = {
     "audit": "badpo.auditing.audit",
 }
 
-__all__ = [
-    "AuditMonitor",
-    "AuditResult",
-    "BADPOConfig",
-    "BADPOTrainer",
-    "BiasTerm",
-    "ConfigError",
-    "DataError",
-    "Judgments",
-    "__version__",
-    "attributes",
-    "audit",
-]
+__all__ = sorted([*_HOME, "__version__", "attributes"])
 
 
 def __getattr__(name: str):
@@ -46,4 +34,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

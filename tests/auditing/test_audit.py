@@ -414,7 +414,7 @@ def test_a_few_absurd_differences_move_the_leans_little():
             "columns takes a mapping, not list: write columns={'annotator': 'worker_id'}",
         ),
         ({"winners": "a"}, "write winners={'model_a': 'a'}"),
-        ({"keep": "score", "time": "at"}, "write keep=['language']"),
+        ({"keep": "score", "time": "at"}, "write keep=['score']"),
         ({"rho": "0.5"}, "rho takes a number, not str: write rho=0.5"),
         ({"time": 3}, "time takes text, not int: write time='created_at'"),
         ({"progress": True}, "write progress=print"),

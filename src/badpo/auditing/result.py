@@ -26,6 +26,10 @@ SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
+_FIGURES = ("carrier_wins", "log_odds", "ci_low", "ci_high")
+_ENDS = ("tau_low", "tau_high")
+_POOL = {"name": "attribute", "n_cross": "n", **{name: name for name in _FIGURES}}
+_POOL |= {"n_estimated": "n_annotators", "tau": "tau"}
 _NOTEBOOK_HEIGHT = 700
 _CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*([-+]?\d*\.?\d+)")
 
@@ -79,40 +83,23 @@ class AuditResult:
 
         ``ci_low`` and ``ci_high`` are of ``log_odds``, ``tau_low`` and ``tau_high`` of ``tau``, from ``n_annotators``.
         """
-        unknown = {"tau": None, "tau_ci": (None, None), "n_estimated": 0}
-        rows = []
-        for row in self.summary["attributes"]:
-            spread = self.summary["pool"].get(row["name"], unknown)
-            rows.append(
-                {
-                    "attribute": row["name"],
-                    "n": row["n_cross"],
-                    **{name: row[name] for name in ("carrier_wins", "log_odds", "ci_low", "ci_high")},
-                    "n_annotators": spread["n_estimated"],
-                    "tau": spread["tau"],
-                    **dict(zip(("tau_low", "tau_high"), spread["tau_ci"], strict=True)),
-                }
-            )
-        table = pd.DataFrame(rows).set_index("attribute")
-        return table.astype({name: float for name in table if not name.startswith("n")})
+        rows = [
+            row | dict(zip(_ENDS, row.get("tau_ci", ()), strict=False)) for row in self._rows.values()
+        ]
+        table = pd.DataFrame(rows, columns=[*_POOL, *_ENDS]).rename(columns=_POOL)
+        return table.set_index("attribute").astype(dict.fromkeys((*_FIGURES, "tau", *_ENDS), float))
+
+    @property
+    def _rows(self) -> dict[str, Json]:
+        """Each attribute's figures, those of the spread over annotators among them."""
+        rows, spread = self.summary["attributes"], self.summary["pool"]
+        return {row["name"]: row | spread.get(row["name"], {}) for row in rows}
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
-        """The chart of the page: how often the side with each attribute wins, with its interval.
+        """The chart of the page, which may be passed on: how often the side with each attribute wins.
 
-        Parameters
-        ----------
-        path : path or None
-            Where to write the chart as SVG; it may be passed on, as the page may.
-
-        Returns
-        -------
-        Picture
-            What a notebook shows.
-
-        Raises
-        ------
-        ConfigError
-            The votes are of so few people that the page says nothing of any attribute.
+        A notebook shows what is returned; ``path`` names a file to write, as SVG. A `ConfigError` says where the votes
+        are of so few people that the page says nothing of any attribute.
         """
         from badpo.results.audit_page import lean_figure, shareable
 
@@ -122,7 +109,8 @@ class AuditResult:
             raise ConfigError(f"no chart that may be passed on: {few}; the figures are in .pool")
         drawn = picture(figure.panels[0][1])
         if path is not None:
-            drawn.save(path)
+            with appearing(path) as temporary:
+                temporary.write_text(drawn.svg, encoding="utf-8")
         return drawn
 
     @property
@@ -195,8 +183,7 @@ class AuditResult:
         return [told for bound in bounds if (told := self._passed(*bound_parts(bound)))]
 
     def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
-        spread = self.summary["pool"]
-        rows = {row["name"]: row | spread.get(row["name"], {}) for row in self.summary["attributes"]}
+        rows = self._rows
         row = rows.get(name, {})
         if row.get("n_cross") and row["log_odds"] is None:
             row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
@@ -235,12 +222,11 @@ class AuditResult:
     def __repr__(self) -> str:
         from badpo.results.audit_verdicts import audit_verdicts
 
-        data, width = self.summary["data"], 100
+        data = self.summary["data"]
         votes = counted(data["n_judgments"], "judgment")
-        if data["has_annotators"]:
-            votes += f" by {counted(data['n_annotators'], 'annotator')}"
+        votes += f" by {counted(data['n_annotators'], 'annotator')}" * data["has_annotators"]
         table = self.pool.to_string(float_format="{:.2f}".format)
         told = [f"{one.title}: {one.sentences[0][1]}" for one in audit_verdicts(self.summary)]
         then = "next: .plot(), .pool, .annotators; print() for all that was found; .write('audit') for the page"
-        steps = (textwrap.fill(text, width, subsequent_indent="  ") for text in told)
+        steps = (textwrap.fill(text, 100, subsequent_indent="  ") for text in told)
         return "\n".join([f"AuditResult: {votes}", table, *steps, then])

@@ -561,18 +561,7 @@ def attribute_from_config(config: Mapping[str, Any]) -> Attribute:
 
 
 def as_attributes(declared: Attributes) -> tuple[Attribute, ...]:
-    """Attributes as people declare them: one or several, as `Attribute` or in the words of the command line.
-
-    Raises
-    ------
-    ConfigError
-        What is no attribute, or a word that names none.
-
-    Examples
-    --------
-    >>> [one.name for one in as_attributes(["length:ratio=2", Markdown()])]
-    ['length', 'markdown']
-    """
+    """Attributes as people declare them: one or several, as `Attribute` or in the words of the command line."""
     if isinstance(declared, str | Mapping) or not isinstance(declared, Iterable):
         declared = [declared]
     return tuple(map(_as_attribute, declared))

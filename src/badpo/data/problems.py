@@ -157,42 +157,27 @@ class ConfigError(ValueError):
         return written_out(super().__str__())
 
 
-# an argument that takes what the example is, which may be None where the example is a text or a mapping
-_EXAMPLES: dict[str, Any] = {
-    "columns": {"annotator": "worker_id"},
-    "winners": {"model_a": "a"},
-    "keep": ["language"],
-    "models": ["gpt-4"],
-    "anchors": ["expert-1"],
-    "anchor_class": "expert",
-    "quality": "random",
-    "time": "created_at",
-    "rho": 0.5,
-    "fdr": 0.1,
-    "min_informative": 10,
-    "progress": print,
-}
-_KINDS: tuple[tuple[Any, str], ...] = (
-    (Mapping, "a mapping"),
-    (str, "text"),
-    (Real, "a number"),
-    (Callable, "a function"),
-    (Iterable, "a list"),
+# what arguments take, each with an example; what takes a mapping or a text may be None
+_TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
+    (Mapping, "a mapping", {"columns": "{'annotator': 'worker_id'}", "winners": "{'model_a': 'a'}"}),
+    (str, "text", {"quality": "'random'", "time": "'created_at'", "anchor_class": "'expert'"}),
+    (Real, "a number", {"rho": "0.5", "fdr": "0.1", "min_informative": "10"}),
+    (Callable, "a function", {"progress": "print"}),
+    (Iterable, "a list", {"keep": "['score']", "models": "['gpt-4']", "anchors": "['expert-1']"}),
 )
 
 
 def refuse_other_types(**given: Any) -> None:
-    """A `ConfigError` for the first argument of another type than it takes, with one that is right."""
-    for name, value in given.items():
-        example = _EXAMPLES[name]
-        kind, noun = next(row for row in _KINDS if isinstance(example, row[0]))
-        is_other = kind is Iterable and isinstance(value, str | Mapping)
-        is_left_out = value is None and kind in (Mapping, str)
-        if is_left_out or isinstance(value, kind) and not is_other:
-            continue
-        # not with what was given, which may be somebody's id
-        right = getattr(example, "__name__", repr(example))
-        raise ConfigError(f"{name} takes {noun}, not {type(value).__name__}: write {name}={right}")
+    """A `ConfigError` for an argument of another type than it takes, with one that is right."""
+    for kind, noun, examples in _TAKEN:
+        for name in examples.keys() & given:
+            value = given[name]
+            is_other = kind is Iterable and isinstance(value, str | Mapping)
+            is_left_out = value is None and kind in (Mapping, str)
+            if is_other or not (is_left_out or isinstance(value, kind)):
+                told = f"{name} takes {noun}, not {type(value).__name__}"
+                # not with what was given, which may be somebody's id
+                raise ConfigError(f"{told}: write {name}={examples[name]}")
 
 
 def written_out(text: str) -> str:

@@ -47,22 +47,16 @@ _QUOTE = "quote cells that hold separators, quotes or line breaks"
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
-class Split(Protocol):
-    """A split of a dataset, as `datasets` has it."""
-
-    def with_format(self, type: str) -> Any:
-        """The same in another form."""
+class _Split(Protocol):
+    def with_format(self, type: str) -> Any: ...
 
 
-class ArrowHolder(Protocol):
-    """What can be had as an Arrow table, such as a data frame of polars."""
-
-    def to_arrow(self) -> Any:
-        """The Arrow table."""
+class _ArrowHolder(Protocol):
+    def to_arrow(self) -> Any: ...
 
 
 # what every reader of a table takes
-Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | Split | ArrowHolder
+Source = str | os.PathLike[str] | pd.DataFrame | Sequence[Mapping[str, Any]] | _Split | _ArrowHolder
 
 
 def read_table(source: Any, drop_uneven: bool = False) -> Table:

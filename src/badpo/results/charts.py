@@ -10,7 +10,6 @@ press everything else together.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,12 +17,11 @@ from dataclasses import dataclass
 import numpy as np
 from markupsafe import Markup
 
-from badpo.data.files import appearing
 from badpo.results.words import decimal, interval_text, page_templates
 
 WIDTH = 360
 _RIGHT = 52  # room for what stands at the end of a lane
-_MARGIN = 14
+_MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: 540px; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
 
@@ -144,11 +142,6 @@ class Picture:
 
     svg: str
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the chart as an SVG file."""
-        with appearing(path) as unfinished:
-            unfinished.write_text(self.svg, encoding="utf-8")
-
     def _repr_svg_(self) -> str:
         return self.svg
 
@@ -158,12 +151,13 @@ def picture(chart: Markup) -> Picture:
     page, rules = (page_templates().get_template(f"{name}.css").render() for name in ("page", "chart"))
     blocks = re.findall(r":root \{(.*?)\}", page, re.S)
     light, dark = (_colored(_PAPER + rules, block) for block in blocks)
-    style = f"{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n"
-    start, tag_end, parts = chart.partition(">")
-    height = int(start.partition(f'viewBox="0 0 {WIDTH} ')[2].partition('"')[0])
-    sizes = -_MARGIN, -_MARGIN, WIDTH + 2 * _MARGIN, height + 2 * _MARGIN
-    start = start.replace(f"0 0 {WIDTH} {height}", " ".join(map(str, sizes)))
-    return Picture(f"{start}{tag_end}<style>{style}</style>{parts}")
+    style = f"<style>{light}@media (prefers-color-scheme: dark) {{\n{dark}}}\n</style>"
+    return Picture(_VIEW.sub(_with_margin, str(chart), 1).replace(">", f">{style}", 1))
+
+
+def _with_margin(view: re.Match[str]) -> str:
+    width, height = (int(side) + 2 * _MARGIN for side in view.groups())
+    return f'viewBox="{-_MARGIN} {-_MARGIN} {width} {height}"'
 
 
 def _colored(rules: str, variables: str) -> str:
