@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
-from badpo.data.attributes import Attribute, Attributes, as_attributes
+from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.files import BIAS_OPTIMIZER_FILE
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, pseudonyms
@@ -103,15 +103,16 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         gold_annotators: Sequence[str] = (),
         **options,
     ):
-        in_log_odds = _require_understood(args, train_dataset, bias, warm_start)
+        self._columns, self.attributes = columns, as_attributes(attributes)
+        arm = self.attributes, bias, warm_start
+        in_log_odds = _require_understood(args, train_dataset, *arm)
         self._facts: dict[str, Any] = {} if in_log_odds else {"theta_in_log_odds": False}
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
-        self._columns, self.attributes = columns, as_attributes(attributes)
-        if isinstance(train_dataset, IterableDataset):
-            self.bias = _bias_of_stream(bias, self.attributes)
-        else:
+        if isinstance(bias, BiasTerm):
+            self.bias = bias
+        if isinstance(train_dataset, Dataset):
             self._take_in(self._read(train_dataset), bias, warm_start, gold_annotators)
         learned = list(self.bias.to("cpu").parameters())
         self.bias_optimizer = torch.optim.Adam(learned, lr=bias_learning_rate) if learned else None
@@ -310,7 +311,7 @@ def beside(folder: str | os.PathLike) -> Path:
     return path.with_name(f"{path.name}-bias")
 
 
-def _require_understood(args: DPOConfig | None, data, bias, warm_start: str) -> bool:
+def _require_understood(args: DPOConfig | None, data, attributes, bias, warm_start: str) -> bool:
     """Whether theta is in log-odds under the losses asked for; a `ConfigError` for what cannot be followed."""
     losses = {*args.loss_type} if args else {"sigmoid"}
     in_log_odds = losses <= {*_OF_THE_MARGIN[:2], "sft"}
@@ -330,6 +331,12 @@ def _require_understood(args: DPOConfig | None, data, bias, warm_start: str) -> 
     if not isinstance(data, Dataset | IterableDataset):
         what = f"train_dataset is a {type(data).__name__}"
         complaints.append(f"{what}; give a Dataset or IterableDataset of the package datasets")
+    names = [attribute.name for attribute in attributes]
+    if isinstance(data, IterableDataset) and getattr(bias, "attributes", None) != (*names,):
+        complaints.append(
+            "a stream is not read ahead: give bias a BiasTerm of the attributes and the pseudonyms of those who may "
+            f'come, or of everyone: BiasTerm({names}, ["{EVERYONE}"], ["mean"])'
+        )
     for name, given in {"bias": bias, "warm_start": warm_start}.items():
         if isinstance(given, str) and given not in CHOICES[name]:
             complaints.append(f'{name} is "{given}"; choose one of {", ".join(CHOICES[name])}')
@@ -338,16 +345,6 @@ def _require_understood(args: DPOConfig | None, data, bias, warm_start: str) -> 
     if complaints:
         raise ConfigError("\n".join(complaints))
     return in_log_odds
-
-
-def _bias_of_stream(bias, attributes: Sequence[Attribute]) -> BiasTerm:
-    names = tuple(attribute.name for attribute in attributes)
-    if not isinstance(bias, BiasTerm) or bias.attributes != names:
-        raise ConfigError(
-            "a stream is not read ahead: give bias a BiasTerm of the attributes and the pseudonyms of those who may "
-            f'come, or of everyone: BiasTerm({[*names]}, ["{EVERYONE}"], ["mean"])'
-        )
-    return bias
 
 
 def _text_alone(cell):

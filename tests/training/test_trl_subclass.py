@@ -149,6 +149,9 @@ def test_loss_and_gradient_are_those_of_u_plus_b(tmp_path, losses, cost, precomp
     assert run.bias.deviation.grad.numpy() == pytest.approx(theta.grad.numpy(), abs=1e-6)
     assert run.bias.mean.grad.numpy() == pytest.approx(theta.grad.sum(0).numpy(), abs=1e-6)
     assert abs(theta.grad).max() > 0.05
+    run.save_model()
+    told = BiasTerm.load(beside(tmp_path)).extra
+    assert told.get("theta_in_log_odds", True) == (losses == ["sigmoid"])
 
 
 @pytest.mark.parametrize("images", [False, True])
@@ -254,6 +257,7 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
             "warm_start offline needs a loss in log-odds",
         ),
         ({}, dict(bias="shared-mean"), 'bias is "shared-mean"; choose one of none, pooled'),
+        ({}, dict(bias=BiasTerm(["length"], ["everyone"], ["mean"])), "the bias term is of 1 annotator"),
         ({}, dict(columns={"weight": "half"}), "TRL counts every vote once"),
     ],
 )
