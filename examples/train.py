@@ -3,14 +3,13 @@
 import sys
 
 from badpo import BADPOConfig, BADPOTrainer, Judgments
-from badpo.attributes import Length
 
 model = sys.argv[1] if len(sys.argv) > 1 else "Qwen/Qwen2.5-0.5B-Instruct"
 table = sys.argv[2] if len(sys.argv) > 2 else "examples/votes.csv"
 folder = sys.argv[3] if len(sys.argv) > 3 else "runs/train-example"
 
 # what TRL reads as chosen and rejected, with who voted and an attribute that they may lean toward
-judgments = Judgments.read(table, attributes=[Length(ratio=1.5)])
+judgments = Judgments.read(table, attributes="length:ratio=1.5")
 train, held_out = judgments.split(held_out=0.2)
 
 args = BADPOConfig(

@@ -176,9 +176,7 @@ class BADPOTrainer(_StepTrainer):
         args = copy.copy(args) if args is not None else BADPOConfig()
         not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
         not_taken |= {"quantization_config": quantization_config}
-        if isinstance(train_dataset, Judgments):
-            not_taken["columns"] = columns
-        _require_understood(args, train_dataset, processing_class, not_taken)
+        _require_understood(args, train_dataset, columns, processing_class, not_taken)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
@@ -643,18 +641,24 @@ class BADPOTrainer(_StepTrainer):
             save_bias(self, self.run_folder)
 
 
-def _require_understood(args, train_dataset, processing_class, not_taken: Mapping[str, object]) -> None:
+def _require_understood(
+    args, train_dataset, columns, processing_class, not_taken: Mapping[str, object]
+) -> None:
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
     remedies = {
         "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
         "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`",
-        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}; "
-        "badpo.trl.BiasAdjustedDPOTrainer trains adapters of a quantised model",
-        "columns": "train_dataset is Judgments, which are read already; give columns to Judgments.read",
+        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
     }
     complaints = [
-        f"{name} is refused: {remedies[name]}" for name, given in not_taken.items() if given is not None
+        f"{name} is refused: {remedies[name]}. badpo.trl.BiasAdjustedDPOTrainer takes it"
+        for name, given in not_taken.items()
+        if given is not None
     ]
+    if columns is not None and isinstance(train_dataset, Judgments):
+        complaints.append(
+            "columns is refused: Judgments are read already; give columns to Judgments.read"
+        )
     if not isinstance(args, BADPOConfig):
         kind = type(args).__name__
         complaints.append(f"args is a {kind}; give a BADPOConfig, which takes the same arguments")

@@ -91,15 +91,16 @@ ACCEPTED_WITHOUT_EFFECT = _by_key(
     }
 )
 
+_THEIRS = "`badpo.trl.BiasAdjustedDPOTrainer`"
 REFUSED = _by_key(
     {
         "the launcher starts the processes: `accelerate launch --num_processes N -m badpo train "
         "--config RECIPE`, with `--config_file FILE` for a configuration of its own": "accelerate_config num_processes",
-        "it changes the forward in which the log-probabilities are computed; it has not been "
-        "tested here": """
-        activation_offloading liger_kernel_config torch_compile torch_compile_backend
-        torch_compile_mode use_liger_kernel
+        "it changes the forward in which the log-probabilities are computed": """
+        torch_compile torch_compile_backend torch_compile_mode
     """,
+        "it changes the forward in which the log-probabilities are computed; in Python "
+        f"{_THEIRS} takes it": "activation_offloading liger_kernel_config use_liger_kernel",
         "a restart would keep the trained weights and reset theta; set "
         "`per_device_train_batch_size`": "auto_find_batch_size",
         "policy and reference must use the same numerics": "bf16_full_eval fp16_full_eval",
@@ -115,11 +116,11 @@ REFUSED = _by_key(
         "votes are read from the columns named in `columns`": "label_names",
         "it belongs to other losses; noise in the votes is not the same as bias": "label_smoothing",
         "it belongs to a token-level loss": "label_smoothing_factor",
-        "the loss is the bias-adjusted DPO loss (`sigmoid`); IPO and LD-DPO are objectives: "
-        "`objective: identity_preference` and `discounted_tail`, in Python `loss_type` and `ld_alpha` "
-        "too": "ld_alpha loss_type loss_weights",
-        "training on a quantised base has not been tested here; use `dtype: bfloat16` with "
-        "`use_peft: true`": "load_in_4bit load_in_8bit",
+        "the loss is the bias-adjusted DPO loss (`sigmoid`); `objective: identity_preference` is IPO, "
+        "`objective: discounted_tail` LD-DPO, and in Python `loss_type` and `ld_alpha` ask for them too; there "
+        f"{_THEIRS} takes `robust`, `hinge`, `exo_pair` and `discopop`": "ld_alpha loss_type loss_weights",
+        "nothing is quantised here; use `dtype: bfloat16` with `use_peft: true`, or in Python "
+        f"{_THEIRS}": "load_in_4bit load_in_8bit",
         "only plain LoRA on linear layers has been tested here": """
         lora_modules_to_save lora_target_parameters use_dora use_rslora
     """,
