@@ -44,7 +44,7 @@ def test_a_result_replaces_the_one_before_as_a_whole(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
+def test_rounds_and_results_are_those_of_the_same_anchor(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
 
     for key, shift, kept in (("1", -2.0, True), ("1", -2.5, False), ("2", -2.0, False)):
@@ -56,9 +56,6 @@ def test_rounds_are_those_of_the_same_anchor_and_shift(tmp_path):
         assert again.kept_round(0, [shift]).get("rate") == ([0.5] if kept else None)
         assert folder.round(0).exists() == kept
         shutil.rmtree(folder.round(0), ignore_errors=True)
-
-
-def test_whatever_decides_a_result_is_in_its_key():
     known = dict.fromkeys(field.name for field in fields(AnchorSource))
     known |= {"policy_key": "p", "stage": StageSettings(), "decoding": Decoding(8)}
     known["prompts"] = Prompts(["a"], ["b"], ["c"], "here")

@@ -56,7 +56,7 @@ def test_each_answer_gives_a_pair_for_each_attribute_in_both_directions():
         assert [text.split()[-1] for text in pair] == ["Clark"] * 2
 
 
-def test_the_first_cell_is_drawn_and_the_split_is_by_answer():
+def test_the_first_cell_is_drawn_the_split_is_by_answer_and_markdown_is_taken_off():
     answers = [signature(f"Boil it, {i}.", "Emily", "Clark") for i in range(200)]
     made = offset_pairs(answers, answers, EDITOR, seed=3, held_out=0.0)
     firsts = made.train.comparisons["response_a"].map(lambda text: split_signature(text)[1])
@@ -65,9 +65,6 @@ def test_the_first_cell_is_drawn_and_the_split_is_by_answer():
     parts = [set(part.comparisons["prompt_id"]) for part in (made.train, made.held_out)]
     assert not parts[0] & parts[1] and len(parts[1]) == 6
     assert made.train.comparisons["response_a"].equals(again.train.comparisons["response_a"])
-
-
-def test_markdown_is_taken_off():
     answers = ["# A\nb", "plain", "- c d"]
     made = offset_pairs(answers, answers, MarkdownStrip(), 0, held_out=0.0, fewest=2)
     sides = made.train.comparisons[["response_a", "response_b"]].to_numpy().tolist()

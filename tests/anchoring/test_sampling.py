@@ -93,7 +93,7 @@ def test_names_come_at_the_closed_forms_frequencies(monkeypatch):
     assert gains == pytest.approx(np.array([added[name] for name in drawn]))
 
 
-def test_only_the_name_of_a_signature_changes():
+def test_only_the_name_of_a_signature_changes_by_its_place_and_the_seed():
     plain, other = written("Boil it."), written(signature("Boil it.", "Zoe", "Clark"))
     signed = [written(text, i) for i, text in enumerate(ANSWERS[:20])]
     answers, gains = redrawn([plain, *signed, other], [-3.0, 0.0])
@@ -104,9 +104,6 @@ def test_only_the_name_of_a_signature_changes():
         assert material()[0].decode(after.token_ids, skip_special_tokens=True) == after.text
         assert after.token_ids[-1] == before.token_ids[-1] and after.prompt_ids == before.prompt_ids
     assert redrawn([plain], [1.0, 0.0])[0] == [plain]
-
-
-def test_the_draw_for_an_answer_depends_on_its_place_and_the_seed():
     signed = [written(text, i) for i, text in enumerate(ANSWERS[:20])]
     few, many = redrawn([written("Boil it."), *signed[1:5]], [0.0, 0.0])[0], redrawn(signed, [0.0, 0.0])
     assert few[1:] == many[0][1:5] and many[1] == pytest.approx(0.0, abs=1e-9)

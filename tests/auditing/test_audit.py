@@ -195,19 +195,16 @@ def test_every_estimator_can_be_asked_for(quality):
     assert estimator["why"].startswith("asked for")
 
 
-def test_with_too_little_to_condition_on_qualities_are_taken_as_random():
-    estimator = audit(votes(500, 40, votes_each=1)[0], [Length()]).checks["estimator"]
-    assert estimator["quality"] == "random"
-    assert "have no informative vote" in estimator["why"] and "at random" in estimator["why"]
-
-
-def test_without_annotators_the_pool_part_still_works():
+def test_without_annotators_the_pool_still_works_and_with_too_little_qualities_are_random():
     result = audit(votes(300, 6)[0].drop(columns=["annotator", "annotator_class"]), [Length()])
     assert result.attributes["log_odds"][0] > 0
     assert result.annotators.empty and " ".join(result.annotators.columns) == COLUMNS
     assert not result.summary["data"]["has_annotators"]
     assert "N110" in codes(result) and "W110" not in codes(result)
     assert result.summary["pool"]["length"]["tau"] is None
+    estimator = audit(votes(500, 40, votes_each=1)[0], [Length()]).checks["estimator"]
+    assert estimator["quality"] == "random"
+    assert "have no informative vote" in estimator["why"] and "at random" in estimator["why"]
 
 
 LITTLE = {
@@ -369,7 +366,7 @@ def sized(scale: float = 1.0, outlier: float = 0.0, n_outliers: int = 0) -> pd.D
 SIZE = Column("size", "size_a", "size_b", continuous=True)
 
 
-def test_the_scale_of_numbers_moves_no_lean_and_no_flag_declared_continuous_or_not():
+def test_the_scale_of_numbers_moves_no_lean_and_a_few_absurd_ones_little():
     declared = zip((0.01, 100.0), (SIZE, Column("size", "size_a", "size_b")), strict=True)
     small, large = (audit(sized(scale), [size]) for scale, size in declared)
     shown = ["deviation", "se", "shrunk", "post_low", "prob_exceeds", "flag"]
@@ -380,9 +377,6 @@ def test_the_scale_of_numbers_moves_no_lean_and_no_flag_declared_continuous_or_n
         [0.05, 500], rel=0.1
     )
     assert "W414" not in codes(small) and "count per 0.0" in str(small)
-
-
-def test_a_few_absurd_differences_move_the_leans_little():
     clean, wrong = (audit(sized(n_outliers=n, outlier=5000.0), [SIZE]) for n in (0, 6))
     (told,) = [row for row in wrong.warnings if row["code"] == "W414"]
     for part in ("24 judgments differ by more than 3 times", "up to 5.00e+03"):

@@ -59,14 +59,6 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     assert pool.pool_attributes(Judgments.read(rows(5))) == []
 
 
-def test_few_prompts_and_one_prompt_are_said():
-    few, one = pooled(rows(n_prompts=10), on.Length())[0], pooled(rows(n_prompts=1), on.Length())[0]
-    assert (few["interval"], few["n_prompts"]) == ("small-cluster", 10)
-    assert few["ci_high"] - few["ci_low"] > 0
-    assert (one["interval"], one["ci_low"], one["joint"]["ci_low"]) == ("naive only", None, None)
-    assert one["naive_ci_low"] < one["log_odds"] < one["naive_ci_high"]
-
-
 def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     judgments = Judgments.read(rows(), attributes=[on.Length(ratio=2, name="longer"), on.Bold()])
     longer, bold = pool.pool_attributes(judgments)
@@ -92,7 +84,7 @@ def test_attributes_that_say_the_same_are_named():
     assert (bold["co_occurrence"]["markdown"], nothing["co_occurrence"]["bold"]) == (1.0, None)
 
 
-def test_votes_that_go_one_way_and_no_cross_group_vote():
+def test_votes_that_go_one_way_no_cross_group_vote_and_few_prompts():
     table = [row | {"winner": "a" if "**" in row["response_a"] else "b"} for row in rows(200)]
     bold, length, headers = pooled(table, on.Bold(), on.Length(), on.Headers())
     assert of(bold, "carrier_wins log_odds odds ci_high") == [1.0, None, None, None]
@@ -103,6 +95,11 @@ def test_votes_that_go_one_way_and_no_cross_group_vote():
     for row in pool.plain(pool.pool_attributes(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross cross_share log_odds interval") == [0, 0.0, None, None]
         assert row["quality_adjusted"] is None
+    few, one = pooled(rows(n_prompts=10), on.Length())[0], pooled(rows(n_prompts=1), on.Length())[0]
+    assert (few["interval"], few["n_prompts"]) == ("small-cluster", 10)
+    assert few["ci_high"] - few["ci_low"] > 0
+    assert (one["interval"], one["ci_low"], one["joint"]["ci_low"]) == ("naive only", None, None)
+    assert one["naive_ci_low"] < one["log_odds"] < one["naive_ci_high"]
 
 
 def test_continuous_attributes_count_by_their_side_whichever_stands_first():
@@ -226,7 +223,7 @@ def test_declared_features_are_skipped_and_position_needs_to_be_known():
     assert "length" not in scanned(table, on.LengthWords(threshold=2))
 
 
-def test_what_a_declared_attribute_explains_is_to_be_watched_and_what_it_says_is_nothing():
+def test_what_a_declared_attribute_explains_or_hides_is_to_be_watched():
     table = phrased(3000, leans={"lists": 1.0})
     said = scanned(table[:1000], on.Markdown())["lists"]
     assert said["log_odds"] > 0.5
@@ -239,9 +236,6 @@ def test_what_a_declared_attribute_explains_is_to_be_watched_and_what_it_says_is
     assert alone["advice"] == "declare" and alone["log_odds"] > 0.4
     assert abs(beside["beyond_declared"]["log_odds"]) < 0.3
     assert (beside["log_odds"], beside["advice"]) == (alone["log_odds"], "watch")
-
-
-def test_a_lean_that_another_one_hides_is_to_be_watched():
     table = phrased(3000, leans={"hedging": -0.9})
     rng = np.random.default_rng(1)
     for row in table:  # hedged texts are bold, and bold is liked as much as hedging is not
@@ -256,18 +250,7 @@ def test_a_lean_that_another_one_hides_is_to_be_watched():
     assert hidden["advice"] == "watch"
 
 
-def test_small_or_rare_preferences_are_not_declared():
-    small = scanned(phrased(20_000, leans={"lists": 0.15}))["lists"]
-    assert small["q_value"] < 0.01 and small["advice"] == "nothing"
-    table = phrased(3000)
-    for i, row in enumerate(table[::40]):
-        row |= {"response_a": "\N{PARTY POPPER}" + row["response_a"], "winner": "a" if i % 6 else "b"}
-    rare = scanned(table)["emoji"]
-    assert rare["cross_share"] == 1 / 40 and rare["q_value"] < 0.1
-    assert rare["advice"] == "watch"
-
-
-def test_one_prompt_is_never_sure_one_way_is_sure_and_no_vote_tells_nothing():
+def test_small_and_rare_preferences_those_of_one_prompt_and_those_of_all():
     found = scanned(phrased(300, n_prompts=1, leans={"lists": 1.0}))["lists"]
     assert of(found, "q_value ci_low advice") == [None, None, "watch"]
     listed = [(row, row["response_a"].startswith("- ")) for row in phrased(400)]
@@ -277,3 +260,11 @@ def test_one_prompt_is_never_sure_one_way_is_sure_and_no_vote_tells_nothing():
     judgments = Judgments.read(phrased(5))
     for row in pool.plain(scan_features(judgments.take(np.zeros(5, dtype=bool)))):
         assert of(row, "n_cross advice ci_low") == [0, "nothing", None]
+    small = scanned(phrased(20_000, leans={"lists": 0.15}))["lists"]
+    assert small["q_value"] < 0.01 and small["advice"] == "nothing"
+    table = phrased(3000)
+    for i, row in enumerate(table[::40]):
+        row |= {"response_a": "\N{PARTY POPPER}" + row["response_a"], "winner": "a" if i % 6 else "b"}
+    rare = scanned(table)["emoji"]
+    assert rare["cross_share"] == 1 / 40 and rare["q_value"] < 0.1
+    assert rare["advice"] == "watch"

@@ -39,7 +39,7 @@ def closed(name="c", people="xy", sign=(1, -1), delta=(1.0,)):
     return name, list(people), list(sign), list(delta)
 
 
-def test_half_saved_and_loaded_is_as_good_as_all(tmp_path):
+def test_half_saved_and_loaded_is_as_good_as_all_and_much_evidence_is_still_a_number(tmp_path):
     comparisons, path = stream(250), tmp_path / "deeper" / "state.json"
     fed(comparisons[:60]).save(path)
     resumed, whole = AuditMonitor.load(path), fed(comparisons)
@@ -50,6 +50,13 @@ def test_half_saved_and_loaded_is_as_good_as_all(tmp_path):
     whole.save(tmp_path / "whole.json")
     assert path.read_bytes() == (tmp_path / "whole.json").read_bytes()
     assert whole.table().query("annotator == 'w0' and attribute == 'length'")["flag"].all()
+    much = fed([closed(f"c{i}") for i in range(3_000)], ["length"])
+    assert np.isfinite(much.table()["e_value"]).all()
+    much.save(tmp_path / "state.json")
+    assert AuditMonitor.load(tmp_path / "state.json").table().equals(much.table())
+    nothing = fed([closed(sign=(1, 1))], ["length"]).table()
+    assert nothing["e_value"].tolist() == [1.0, 1.0] and nothing["toward"].tolist() == ["", ""]
+    assert len(AuditMonitor(["length"]).table()) == 0
 
 
 def test_a_comparison_is_counted_once_and_other_votes_are_noticed():
@@ -90,16 +97,6 @@ def test_a_lean_is_told_from_clicking_at_random_and_what_is_not_known_tells_noth
     assert found["careless"].tolist() == [True, False]
     unknown = fed([closed(f"c{i}", "abcx", [1, 1, 1, -1], [np.nan]) for i in range(50)], ["length"])
     assert (unknown.table()[["e_value", "e_careless"]] == 1).all(axis=None)
-
-
-def test_much_evidence_is_still_a_number_and_no_information_has_no_direction(tmp_path):
-    much = fed([closed(f"c{i}") for i in range(3_000)], ["length"])
-    assert np.isfinite(much.table()["e_value"]).all()
-    much.save(tmp_path / "state.json")
-    assert AuditMonitor.load(tmp_path / "state.json").table().equals(much.table())
-    nothing = fed([closed(sign=(1, 1))], ["length"]).table()
-    assert nothing["e_value"].tolist() == [1.0, 1.0] and nothing["toward"].tolist() == ["", ""]
-    assert len(AuditMonitor(["length"]).table()) == 0
 
 
 def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):

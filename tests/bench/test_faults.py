@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-def test_the_page_names_what_was_lost_and_what_was_not_run():
+def test_the_page_names_what_was_lost_and_a_kind_that_fails_is_told(monkeypatch):
     text = faults.page(KINDS)
     rows = [" ".join(line.split()) for line in text.splitlines()]
     assert "| SIGKILL | a step; a save | 5 | resumed \\| bit-equal | 0 |" in rows
@@ -36,9 +36,6 @@ def test_the_page_names_what_was_lost_and_what_was_not_run():
     assert "**7 faults injected and 600 generated inputs tried, 1 with a loss.**" in rows
     assert "**Not whole:** x" in rows and "Not run for this page: two_writers." in rows
     assert [name for name, found in KINDS.items() if faults.has_failed(found)] == ["kills", "torn_files"]
-
-
-def test_a_kind_that_fails_is_told(monkeypatch):
     found = faults.run("nothing_of_that_name", 1.0)
     assert not found["rows"]
     assert "No module named 'bench.faults.nothing_of_that_name'" in found["problem"]

@@ -183,7 +183,7 @@ def test_a_pipe_is_told_what_is_done_while_it_is_done(monkeypatch):
     assert said[1].endswith(" s  reading") and " s  reading  25 %" in said[-1]
 
 
-def test_attributes_test_shows_shares_and_examples():
+def test_attributes_test_shows_shares_and_values_are_numbers_true_or_texts():
     result = run("attributes", "test", EXAMPLE, "--attribute", "length:ratio=2", "--examples", "1")
     assert result.exit_code == 0, result.output
     assert "length, with:\n  Basil wants light above all." in result.output
@@ -193,6 +193,9 @@ def test_attributes_test_shows_shares_and_examples():
     assert swept[0]["n_cross"] > swept[1]["n_cross"] > 0
     never = run("attributes", "test", EXAMPLE, "--attribute", "emoji")
     assert never.exit_code == 3 and "emoji: the value is 0 for every response" in never.stderr
+    found = parsed_attribute('regex:pattern="a",one=.5,two=null,three=true,four=[5],five=1;2')
+    texts = {"pattern": '"a"', "two": "null", "four": "[5]"}
+    assert found == {"type": "regex", "one": 0.5, "three": True, "five": [1, 2], **texts}
 
 
 def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
@@ -229,9 +232,3 @@ def test_check_with_a_model_counts_what_is_cut(tmp_path):
     asked = ("--model", save_model(tmp_path / "model"), "--max-length", "8", "--json")
     problems = json.loads(run("check", EXAMPLE, *asked).stdout)["problems"]
     assert any("max_length=8" in problem["what"] for problem in problems)
-
-
-def test_values_of_an_attribute_are_numbers_true_or_false_and_else_texts():
-    found = parsed_attribute('regex:pattern="a",one=.5,two=null,three=true,four=[5],five=1;2')
-    texts = {"pattern": '"a"', "two": "null", "four": "[5]"}
-    assert found == {"type": "regex", "one": 0.5, "three": True, "five": [1, 2], **texts}

@@ -104,7 +104,7 @@ def test_scopes_and_thresholds():
         column.measure("", "a", "b")
 
 
-def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
+def test_tokens_are_counted_by_any_tokenizer_and_messages_are_plain_text():
     class Tokenizer:
         name_or_path = "here"
 
@@ -114,6 +114,9 @@ def test_tokens_are_counted_by_any_tokenizer_without_special_tokens():
     attribute = LengthTokens(Tokenizer(), threshold=1)
     assert (attribute.measure("", "abcd"), attribute.config["tokenizer"]) == (4, "here")
     assert LengthTokens(str.split, threshold=1, unit=2).measure("", "a b c") == 1.5
+    said = [("assistant", "a"), ("tool", "t"), ("assistant", "b")]
+    assert plain_text([{"role": role, "content": text} for role, text in said]) == "a\nb"
+    assert plain_text([{"role": "user", "content": "q"}]) == "q"
 
 
 @pytest.mark.parametrize(
@@ -138,14 +141,6 @@ def test_wrong_configurations_say_what_is_wrong(config, message):
     with pytest.raises(ConfigError, match=message):
         attribute_from_config(config)
 
-
-def test_plain_text_of_messages():
-    said = [("assistant", "a"), ("tool", "t"), ("assistant", "b")]
-    assert plain_text([{"role": role, "content": text} for role, text in said]) == "a\nb"
-    assert plain_text([{"role": "user", "content": "q"}]) == "q"
-
-
-# -- attributes of a file or a package ---------------------------------------------------------------------------
 
 POLITE = """
 from badpo.attributes import PythonFunction
@@ -201,8 +196,6 @@ def test_an_installed_package_brings_attributes(polite, monkeypatch):
     monkeypatch.setattr(attributes, "entry_points", entry_points)
     assert attribute_from_config({"type": "polite"}).config == {"type": "polite", "name": "polite"}
 
-
-# -- marks in texts ----------------------------------------------------------------------------------------------
 
 APOSTROPHE, DASH = "\N{RIGHT SINGLE QUOTATION MARK}", "\N{EM DASH}"
 FORMS = {  # has it, has it not
@@ -280,8 +273,6 @@ def test_each_form_and_its_near_misses(test):
 def test_signature_stands_at_the_very_end(text, expected):
     assert markers.split_signature(text)[1] == expected
 
-
-# -- what an attribute finds in data, counted by hand ------------------------------------------------------------
 
 LONGEST, MIDDLE, SHORT = "one two three four five six", "one two three four", "one two"
 PAIRS = [

@@ -31,12 +31,14 @@ TABLE = table()
 WORDS = LengthWords(threshold=0, name="words")
 
 
-def test_a_healthy_table_has_nothing_to_mend_and_errors_come_first():
+def test_healthy_tables_have_nothing_to_mend_and_errors_come_first():
     assert found(TABLE, Markdown()) == {}
     assert list(found([*TABLE, TABLE[0] | {"winner": "tie"}], Markdown())) == ["N130"]
     rows = [*table(share=0.1), {**table(1)[0], "winner": "tie"}]
     problems = found(rows, Markdown(), Emoji()).values()
     assert [problem.severity for problem in problems] == ["error", "warning", "notice"]
+    assert "W121" not in found(table(n=400, share=0.4), Markdown())
+    assert "W122" not in found([row | {"shown_first": "a"} for row in TABLE], Position())
 
 
 ODD = PythonFunction("odd", lambda prompt, text: int(prompt[1:]) % 2)
@@ -63,11 +65,6 @@ HALF_KNOWN = [row | {"shown_first": "a" if i % 2 else None} for i, row in enumer
 def test_what_an_attribute_cannot_tell(rows, attribute, code, what):
     problem = found(rows, attribute)[code]
     assert what in problem.what and problem.severity == {"E": "error", "W": "warning"}[code[0]]
-
-
-def test_what_is_enough():
-    assert "W121" not in found(table(n=400, share=0.4), Markdown())
-    assert "W122" not in found([row | {"shown_first": "a"} for row in TABLE], Position())
 
 
 def test_who_cast_most_votes_and_who_takes_the_same_side_whatever_stands_there():

@@ -52,7 +52,7 @@ def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_writers_of_one_file_share_nothing_but_its_name(tmp_path):
+def test_writers_share_nothing_but_the_name_and_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     # process and thread are the same here, as they are for process 1 of two containers
     path = tmp_path / "a.txt"
     with appearing(path) as first:
@@ -61,6 +61,15 @@ def test_writers_of_one_file_share_nothing_but_its_name(tmp_path):
         first.write_text("first")
         assert path.read_text() == "second"
     assert path.read_text() == "first" and [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+
+    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
+    full = pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'")
+    with full, appearing(path) as unfinished:
+        unfinished.write_text("new")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "old"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
@@ -76,18 +85,6 @@ def test_a_new_file_has_the_mode_of_its_kind_and_a_replaced_one_keeps_its_own(tm
             path.chmod(0o604)
     finally:
         os.umask(before)
-
-
-def test_a_full_disk_is_told_with_the_file_and_leaves_the_old_one(tmp_path, monkeypatch):
-    path = tmp_path / "a.txt"
-    path.write_text("old")
-
-    no_space = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=no_space))
-    full = pytest.raises(OSError, match=r"No space left on device: '.*a\.txt'")
-    with full, appearing(path) as unfinished:
-        unfinished.write_text("new")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"] and path.read_text() == "old"
 
 
 def test_who_holds_a_run_may_ask_again_and_who_is_killed_holds_none(tmp_path):

@@ -59,9 +59,6 @@ def forget(*annotators: str, **where) -> list:
     return forgetting.forget(find_people(annotators, where.get("mapping")), **where)
 
 
-# -- tables ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("by_id", [True, False])
 def test_a_table_loses_the_rows_and_the_counts(judgments, by_id):
     (tom,) = pseudonyms(["7"])
@@ -146,9 +143,6 @@ def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path, monkeypatch):
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(lambda name: forget(name, data=[path]), ("person 1", "person 4")))
     assert pd.read_csv(path)["n"].tolist() == [n for n in range(600) if n % 6 not in (1, 4)]
-
-
-# -- a project with every kind of file ---------------------------------------------------------------------------
 
 
 def votes() -> pd.DataFrame:
@@ -363,9 +357,6 @@ def test_a_run_that_is_being_trained_stops_everything_or_may_have_read_them(proj
     at_work = [(trace.path, trace.goes) for trace in traces if "works on it" in trace.what]
     assert at_work == [(runs / "dpo-s1", False)]
     assert "works on it" not in str(forget(TOM, **everywhere(project)))
-
-
-# -- what still names them ----------------------------------------------------------------------------------------
 
 
 def zipped() -> bytes:

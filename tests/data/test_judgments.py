@@ -40,9 +40,6 @@ def said(role: str, text: str) -> dict:
 Q, X, Y = said("user", "q"), said("assistant", "x"), said("assistant", "y")
 
 
-# -- layouts -------------------------------------------------------------------------------------------------
-
-
 def test_a_b_table_and_the_same_votes_as_chosen_and_rejected():
     judgments = Judgments.read([vote("a", "x"), vote("B ", "y")], attributes=[Length()])
     rows = judgments.votes[["comparison", "sign", "annotator", "row"]].values.tolist()
@@ -104,7 +101,7 @@ def test_chat_and_implicit_prompts_are_read():
     assert text[["prompt", "response_a"]].values.tolist() == [["Why?", f" {LONG}"], ["Why?", " else"]]
 
 
-def test_annotators_without_a_column_their_classes_and_weights():
+def test_annotators_without_a_column_their_classes_weights_and_labels():
     row = {"prompt": "?", "chosen": "so", "rejected": "no"}
     judgments = Judgments.read([row | {"worker_mail": "7"}])
     assert not judgments.has_identities and codes(judgments) == ["W110"]
@@ -116,17 +113,11 @@ def test_annotators_without_a_column_their_classes_and_weights():
     assert judgments.votes["weight"].tolist() == [2.0, 0.5]
     assert judgments.annotators["annotator_class"].tolist() == ["expert"]
     assert Judgments.read([vote()]).annotators["annotator_class"].tolist() == [None]
-
-
-def test_winners_have_labels_of_others_and_annotators_are_numbered_by_first_vote():
     rows = [vote("same", "z"), vote("left", "y"), vote("left", "x"), vote("right", "y")]
     votes = Judgments.read(rows, winners={"left": "a", "right": "b", "same": "tie"}).votes
     assert votes[["annotator", "sign"]].values.tolist() == [[0, 1], [1, 1], [0, -1]]
     with pytest.raises(ConfigError, match="must mean a, b or tie"):
         Judgments.read(rows, winners={"left": "response_a"})
-
-
-# -- equal comparisons ---------------------------------------------------------------------------------------
 
 
 def test_equal_comparisons_are_merged_in_either_order_and_ids_keep_them_apart():
@@ -140,9 +131,6 @@ def test_equal_comparisons_are_merged_in_either_order_and_ids_keep_them_apart():
     assert judgments.n_comparisons == 1 and judgments.votes["sign"].tolist() == [1, -1]
     judgments = Judgments.read([vote(comparison_id="c"), vote(comparison_id="d", annotator="y")])
     assert judgments.n_comparisons == 2 and codes(judgments) == ["N139"]
-
-
-# -- columns that go along -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -182,9 +170,6 @@ def test_the_models_go_along_where_every_row_has_them_and_other_columns_where_th
     assert "judge" not in judgments.comparisons and "email" not in judgments.votes
     rows[1]["model_a"] = None
     assert "model_a" not in Judgments.read(rows).votes
-
-
-# -- what is left out ----------------------------------------------------------------------------------------
 
 
 def test_what_is_left_out_is_counted_by_reason_and_annotator():
@@ -244,8 +229,6 @@ def test_judging_again_is_no_copy_and_its_disagreement_is_reported():
     assert finding.count == 2 and "50% of 2" in finding.what
 
 
-# -- measuring -----------------------------------------------------------------------------------------------
-
 ROWS = [vote("ab"[i], "xy"[i], a="one two", b="one", prompt="p", comparison_id="c") for i in range(2)]
 BAD = PythonFunction("bad", lambda prompt, response: 1 / 0)
 
@@ -256,7 +239,7 @@ def problems(*attributes, rows=ROWS):
     return caught.value.problems
 
 
-def test_scopes_side_by_side_and_sides_as_differences():
+def test_scopes_side_by_side_and_each_distinct_text_measured_once():
     rows = [row | {"x_a": 3.0, "x_b": 0.5} for row in ROWS]
     both = PythonFunction(
         "both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True
@@ -267,6 +250,14 @@ def test_scopes_side_by_side_and_sides_as_differences():
     assert judgments.delta.tolist() == [[1, 1, 6, 2.5, 3], [1, 1, 6, 2.5, 4]]
     sides = [measure_sides(attribute, judgments.comparisons).tolist() for attribute in of_sides]
     assert sides == [[[1, 0]], [[2, 1]], [[7, 1]], [[3, 0.5]]]
+    seen = []
+    attribute = PythonFunction("seen", lambda *texts: float(len(seen.append(texts) or texts)))
+    rows = [ROWS[0] | {"comparison_id": f"c{i}", "response_b": f"other {i % 3}"} for i in range(12)]
+    Judgments.read(rows, attributes=[attribute])
+    assert sorted(seen) == [("p", "one two"), *(("p", f"other {i}") for i in range(3))]
+    seen.clear()
+    Judgments.read([{"prompt": [Q], "chosen": [X], "rejected": [Y]}], attributes=[attribute])
+    assert seen == [("q", "x"), ("q", "y")]
 
 
 def test_what_a_vote_does_not_record_is_missing_and_compared_only_with_its_like():
@@ -281,17 +272,6 @@ def test_what_a_vote_does_not_record_is_missing_and_compared_only_with_its_like(
     some = judgments.take([1, 2, 5])
     assert some.missing[:, 0].tolist() == [False, True, True]
     assert not judgments.with_attributes([Length()]).missing.any()
-
-
-def test_each_distinct_text_is_measured_once_and_chat_as_plain_text():
-    seen = []
-    attribute = PythonFunction("seen", lambda *texts: float(len(seen.append(texts) or texts)))
-    rows = [ROWS[0] | {"comparison_id": f"c{i}", "response_b": f"other {i % 3}"} for i in range(12)]
-    Judgments.read(rows, attributes=[attribute])
-    assert sorted(seen) == [("p", "one two"), *(("p", f"other {i}") for i in range(3))]
-    seen.clear()
-    Judgments.read([{"prompt": [Q], "chosen": [X], "rejected": [Y]}], attributes=[attribute])
-    assert seen == [("q", "x"), ("q", "y")]
 
 
 @pytest.mark.parametrize(
@@ -334,10 +314,7 @@ def test_all_attributes_are_tried_columns_must_hold_numbers_and_a_wrong_setting_
         Judgments.read(ROWS, attributes=[Length(), Length(ratio=2)])
 
 
-# -- statistics and parts ------------------------------------------------------------------------------------
-
-
-def test_majority_and_its_ties():
+def test_majority_its_ties_and_the_threshold_of_cross_groups():
     cast = [*zip("babaa", "xyxyz", (SHORT, SHORT, "other", "other", "other"), strict=True)]
     rows = [vote(winner, who, b=b, weight=1) for winner, who, b in cast]
     rows += [vote("ab"[i > 0], "xyz"[i], b="third", weight=9 if i == 0 else 1) for i in range(3)]
@@ -345,9 +322,6 @@ def test_majority_and_its_ties():
     assert judgments.majority().tolist() == [-1, 1, -1]
     assert judgments.take(np.array([1, 0])).majority().tolist() == [-1]
     assert judgments.offline_log_odds()[0].se_clustered is None  # there is one prompt
-
-
-def test_cross_group_has_a_threshold():
     scores = {SHORT: 0.5, "other": 0.9, "exactly": 0.75}
     rows = [vote(b=b, score_a=1.0, score_b=score) for b, score in scores.items()]
     attributes = [Column("score", "score_a", "score_b", threshold=0.25), Length()]
@@ -382,9 +356,6 @@ def test_split_follows_the_papers_rule():
     assert len(held_out.majority()) == 0 and len(held_out.fingerprint()) == 64
     with pytest.raises(ConfigError, match="below 1"):
         judgments.split(held_out=1.0)
-
-
-# -- fingerprint and parquet ---------------------------------------------------------------------------------
 
 
 def test_fingerprint_sees_everything_that_training_sees():
@@ -431,8 +402,6 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
     with pytest.raises(ConfigError, match="must end in .parquet"):
         whole.to_parquet(tmp_path / "j.csv")
 
-
-# -- properties ----------------------------------------------------------------------------------------------
 
 TEXTS = ["so", "because it is", "- a list", "no", "it just is so, and more"]
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"
 
 
-def test_all_problems_are_in_the_message_and_survive_pickling():
+def test_problems_are_in_the_message_survive_pickling_and_show_hostile_names_inert():
     problems = [
         Problem(code, f"what {code}", "votes.csv, row 3", "mend it") for code in ("E101", "E134")
     ]
@@ -21,9 +21,6 @@ def test_all_problems_are_in_the_message_and_survive_pickling():
         assert part in str(error)
     assert pickle.loads(pickle.dumps(error)).problems == tuple(problems)
     assert isinstance(ConfigError("beta is 0"), ValueError) and isinstance(error, ValueError)
-
-
-def test_a_problem_shows_hostile_names_inert():
     problem = Problem("E107", 'unknown winner "\x1b[2Ja\u202eb\x00\ud800"', "x" * 10_000, "r")
     assert problem.what == 'unknown winner "\\u001b[2Ja\\u202eb\\u0000\\ud800"'
     assert str(ConfigError("\x1b[2J\ud800")) == r"\u001b[2J\ud800"

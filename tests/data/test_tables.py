@@ -40,9 +40,6 @@ def unreadable(source) -> str:
     return str(caught.value)
 
 
-# -- reading -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "name", ["v.csv", "v.tsv", "v.parquet", "v.json", "v.jsonl", "v.ndjson", "V.CSV", "v.csv.gz"]
 )
@@ -148,12 +145,14 @@ def test_a_name_on_the_hub_is_read_where_no_file_is(monkeypatch):
     assert table.frame.to_dict("records") == ROWS[1:2] and table.name == "some-one/votes"
 
 
-def test_rows_with_thousands_of_names_are_refused(tmp_path):
+def test_rows_with_thousands_of_names_are_refused_and_large_numbers_stay_exact(tmp_path):
     """A frame has a cell for each row and name, so that each row with a name of its own costs the square."""
     names = [f"k{i}" for i in range(20_000)]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps({name: 1}) + "\n" for name in names))
     assert "20,000 names of cells together" in unreadable(tmp_path / "v.jsonl")
     assert len(read_table([dict.fromkeys(names[:2_000], 1)]).frame.columns) == 2_000
+    table = pa.table({"id": pa.array([2**53 + 1, None], pa.int64())})
+    assert read_table(table).frame["id"].tolist() == [2**53 + 1, None]
 
 
 @pytest.mark.parametrize(
@@ -168,11 +167,6 @@ def test_rows_with_thousands_of_names_are_refused(tmp_path):
 def test_rows_know_their_lines(tmp_path, name, content, lines):
     (tmp_path / name).write_text(content)
     assert read_table(tmp_path / name).lines.tolist() == lines
-
-
-def test_large_whole_numbers_stay_exact_beside_missing_ones():
-    table = pa.table({"id": pa.array([2**53 + 1, None], pa.int64())})
-    assert read_table(table).frame["id"].tolist() == [2**53 + 1, None]
 
 
 @pytest.mark.parametrize(
@@ -207,9 +201,6 @@ def test_unreadable_files_say_why(tmp_path, name, content, message):
 @pytest.mark.parametrize("source", [3, np.zeros(2), ["row"]], ids=str)
 def test_what_is_no_table_is_refused(source):
     unreadable(source)
-
-
-# -- names of columns --------------------------------------------------------------------------------------------
 
 
 def named(names, columns=None) -> Table:
@@ -278,9 +269,6 @@ def test_side_pairs_need_both_sides_and_no_identifier():
     assert side_pairs(names) == {"score_a": "score_b", "a_x": "b_x", "n_chosen": "n_rejected"}
 
 
-# -- cells -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("cells", "expected"),
     [
@@ -332,9 +320,6 @@ def test_faulty_cells_say_why(cell, reason):
     numbers, texts = numbered_cells(as_objects([5j, "fine", cell, cell]))
     assert numbers.tolist() == [0, 1, 2, 2] and isinstance(texts[0], ValueError)
     assert texts[1] == "fine" and isinstance(texts[2], ValueError) and reason in str(texts[2])
-
-
-# -- tables for spreadsheets -------------------------------------------------------------------------------------
 
 
 def rows_of(path) -> list[list[str]]:

@@ -97,7 +97,7 @@ def test_a_deviation_moves_to_the_line_by_its_chance_and_groups_cost_degrees_of_
     assert p_value[0] == pytest.approx(stats.chi2.sf((left**2 / variance).sum(), M - 1 - 4))
 
 
-def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
+def test_a_known_lean_and_who_always_chooses_the_attribute_are_not_taken_for_carelessness():
     comparison, sign, annotator, delta, m = drawn(np.ones(M), NOBODY, better=0.0, n=1200)
     first = np.random.default_rng(1).choice([-1.0, 1.0], len(sign))
     shift = np.where(annotator < 4, 4.0, 0.0) * first
@@ -105,9 +105,11 @@ def test_a_known_lean_toward_the_first_side_is_not_taken_for_carelessness():
     votes = comparison, sign, annotator, delta, m
     seen, unseen = (fit_care(*votes, known).mean[:4].mean() for known in (shift, 0.0))
     assert unseen < seen - 0.1
+    clicks = fit_care(*drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
+    assert clicks[0] < 0.01 < clicks[1:4].min()
 
 
-def test_without_care_to_know_nothing_changes():
+def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance():
     comparison, _, *rest = all_careless = drawn(NOBODY, NOBODY)
     unanimous = comparison, np.where(comparison % 2, 1, -1), *rest
     few = *(each[:40] for each in all_careless[:4]), M
@@ -117,9 +119,6 @@ def test_without_care_to_know_nothing_changes():
         assert np.isnan(care.mean).all()
     leans = fit_conditional(*all_careless)
     assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
-
-
-def test_the_line_counts_by_its_chance():
     alike = drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200)
     unlike = drawn(CARELESS, NOBODY, n=1200, better=1.5)
     one, other = (about_the_line(votes)[1][0].chance for votes in (alike, unlike))
@@ -133,8 +132,3 @@ def test_equal_care_is_not_spread_out(monkeypatch, larger):
     care = fit_care(*drawn(np.ones(M), NOBODY))
     assert care.spread < 0.4
     assert (np.abs(care.mean - 1) < 1.96 * care.sd).mean() > 0.8
-
-
-def test_who_always_chooses_the_attribute_does_not_click_at_random():
-    clicks = fit_care(*drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
-    assert clicks[0] < 0.01 < clicks[1:4].min()

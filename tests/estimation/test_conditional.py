@@ -87,7 +87,7 @@ def test_equal_votes_win_equally(size, n_wins):
     np.testing.assert_allclose(found.covariance[0], covariance, atol=1e-13)
 
 
-def test_large_comparisons_may_differ_in_how_many_won():
+def test_large_comparisons_differ_in_how_many_won_and_hold_at_logits_that_would_overflow():
     logits = np.random.default_rng(0).normal(size=(3, 40))
     n_wins = np.array([1, 17, 39])
     together = winners(logits, n_wins)
@@ -96,9 +96,6 @@ def test_large_comparisons_may_differ_in_how_many_won():
         np.testing.assert_allclose(together.chance[i], alone.chance[0], atol=1e-13)
         np.testing.assert_allclose(together.covariance[i], alone.covariance[0], atol=1e-13)
         assert log_total(logits, n_wins)[i] == pytest.approx(log_total(logits[[i]], int(n))[0])
-
-
-def test_winners_hold_at_logits_that_would_overflow():
     for zeros in (1, 20):
         long = np.array([[800.0, *np.zeros(zeros), -800.0]])
         np.testing.assert_allclose(winners(long, 1).chance, long == 800.0, atol=1e-12)

@@ -151,9 +151,6 @@ def test_votes_that_a_direction_explains(comparison, won, change, explained):
     assert fit.explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
 
 
-# -- large designs ----------------------------------------------------------------------------------------------
-
-
 def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
     """Votes of annotators who judge beside others of their group only: (comparison, sign, annotator, delta, m).
 
@@ -253,9 +250,6 @@ def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
     np.testing.assert_array_equal(large.component, small.component)
 
 
-# -- errors clustered by prompt --------------------------------------------------------------------------------
-
-
 def tastes_by_prompt(seed, m=12):
     """Votes of people whose lean differs from prompt to prompt, and the prompts."""
     even = Pool(480, m, taste=0.8, per_prompt=40, cross_share=1.0, spread=0.0, mean=0.0)
@@ -301,9 +295,6 @@ def test_who_judged_one_prompt_has_an_estimate_without_an_error():
     leans = fit.fit_conditional(*votes, clusters=prompt)
     assert np.isfinite(leans.deviation[0]).all()
     assert np.isnan([leans.se[0], leans.finite_deviation[0]]).all()
-
-
-# -- teams that hardly meet ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("n_bridges", "are_apart"), [(1, True), (3, True), (200, False)])

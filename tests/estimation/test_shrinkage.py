@@ -134,16 +134,6 @@ def test_selection_is_the_longest_allowed_list(chances, fdr):
         assert np.mean(1 - chance[longer]) > fdr - 1e-12
 
 
-def test_benjamini_hochberg_equals_scipy():
-    rng = np.random.default_rng(2)
-    value, se = rng.normal(size=50), rng.uniform(0.1, 2, 50)
-    p_value = 2 * stats.norm.sf(np.abs(value / se))
-    with_gaps = benjamini_hochberg(np.append(value, [np.nan, np.inf]), np.append(se, [np.nan, np.nan]))
-    np.testing.assert_allclose(with_gaps[:50], false_discovery_control(p_value))
-    assert np.isnan(with_gaps[50:]).all()
-    assert len(benjamini_hochberg([], [])) == 0
-
-
 def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_of_tau():
     rng = np.random.default_rng(0)
     value, se = rng.normal(size=8), rng.uniform(0.2, 0.5, 8)
@@ -228,7 +218,7 @@ def test_comparisons_exported_four_times_say_no_more_than_once_where_copies_are_
     assert found.tau == pytest.approx(once.tau, rel=2 * near)
 
 
-def test_a_mixture_is_that_of_scipy():
+def test_a_mixture_and_benjamini_hochberg_are_those_of_scipy():
     means, sds, weights = [-1.0, 2.0, 0.5], [0.5, 1.0, 0.05], [0.3, 0.5, 0.2]
     parts = [stats.Normal(mu=mu, sigma=sd) for mu, sd in zip(means, sds, strict=True)]
     peer = stats.Mixture(parts, weights=weights)
@@ -240,6 +230,13 @@ def test_a_mixture_is_that_of_scipy():
         value = float(peer.icdf(probability))
         assert ours.cdf(value)[0] == pytest.approx(probability)
         assert ours.quantile(probability)[0] == pytest.approx(value)
+    rng = np.random.default_rng(2)
+    value, se = rng.normal(size=50), rng.uniform(0.1, 2, 50)
+    p_value = 2 * stats.norm.sf(np.abs(value / se))
+    with_gaps = benjamini_hochberg(np.append(value, [np.nan, np.inf]), np.append(se, [np.nan, np.nan]))
+    np.testing.assert_allclose(with_gaps[:50], false_discovery_control(p_value))
+    assert np.isnan(with_gaps[50:]).all()
+    assert len(benjamini_hochberg([], [])) == 0
 
 
 @pytest.mark.parametrize("n_alone", [0, 120])

@@ -51,11 +51,15 @@ def test_agreement_by_counting_pairs_of_two_people():
     np.testing.assert_allclose(each, [np.append(x, np.nan) for x in (mean, low, high)])
 
 
-def test_agreement_that_is_not_known_and_that_is_whole():
+def test_agreement_not_known_or_whole_and_contradictions_of_the_same_person():
     alone = pool_agreement([0, 0, 0], [1, 1, 1], [4, 4, 4])
     assert alone.n_votes == 0 and np.isnan(alone.percent)
     always = pool_agreement([0, 0, 1, 1], [1, 1, -1, -1], [0, 1, 0, 1])
     assert (always.low, always.high) == wilson_ends(np.array(1.0), np.array(2))
+    comparison, annotator = [0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 0, 1, 1, 1]
+    found = self_contradictions(comparison, [1, -1, 1, 1, 1, 1, 1, -1], annotator)
+    assert found.values.tolist() == [[0, 0, True], [0, 1, False], [1, 2, True]]
+    assert self_contradictions([0], [1], [0]).empty
 
 
 SPREAD = shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4)
@@ -79,13 +83,6 @@ ALONE = shrink_normal([0.8], [0.1])
 )
 def test_the_variant_follows_the_evidence(shrunk, equal_p, class_p, variant):
     assert recommend(shrunk, equal_p, class_p).variant == variant
-
-
-def test_contradictions_are_those_of_the_same_person_on_the_same_comparison():
-    comparison, annotator = [0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 0, 1, 1, 1]
-    found = self_contradictions(comparison, [1, -1, 1, 1, 1, 1, 1, -1], annotator)
-    assert found.values.tolist() == [[0, 0, True], [0, 1, False], [1, 2, True]]
-    assert self_contradictions([0], [1], [0]).empty
 
 
 def moments(votes, logits):
@@ -195,15 +192,7 @@ def test_classes_in_groups_that_no_votes_compare_and_nothing_to_test_are_nan():
     assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
 
 
-def test_people_who_differ_are_not_taken_for_an_assignment():
-    """Eight people who lean very differently: without their leans the exchange would reject most of the time."""
-    random, people = np.random.default_rng(0), Pool(300, n_annotators=8, votes_each=3, spread=1.0)
-    pools = (draw_votes(people, random).arrays[:4] for _ in range(100))
-    rejected = np.mean([assignment_test(*votes, n_permutations=39).p_value <= 0.05 for votes in pools])
-    assert rejected <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
-
-
-def test_specialists_of_what_leans_otherwise_are_found_also_with_a_repeated_vote():
+def test_specialists_are_found_and_people_who_differ_are_not_taken_for_an_assignment():
     random, of = np.random.default_rng(3), Pool(600, 20, 3, spread=0.0, better=1.0, specialists=True)
     votes = draw_votes(of, random).arrays[:4]
     other = np.repeat(random.choice([-1.0, 0.0, 1.0], 600), 3)[:, None]
@@ -215,6 +204,11 @@ def test_specialists_of_what_leans_otherwise_are_found_also_with_a_repeated_vote
         )
         sign[-30:] *= -1
         assert found == assignment_test(comparison, sign, annotator, delta, n_permutations=99)
+    # eight people who lean very differently: without their leans the exchange would reject most of the time
+    random, people = np.random.default_rng(0), Pool(300, n_annotators=8, votes_each=3, spread=1.0)
+    pools = (draw_votes(people, random).arrays[:4] for _ in range(100))
+    rejected = np.mean([assignment_test(*votes, n_permutations=39).p_value <= 0.05 for votes in pools])
+    assert rejected <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
 
 
 @pytest.mark.parametrize(

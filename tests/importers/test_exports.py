@@ -83,9 +83,6 @@ def records_of(path: Path) -> list:
     return json.loads(text) if path.suffix == ".json" else [*map(json.loads, text.splitlines())]
 
 
-# -- each format -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_votes_of_each_format(name):
     columns, rows, counts = EXPECTED[name]
@@ -201,9 +198,6 @@ def test_prism_has_the_history_with_the_first_chosen_answer():
     assert [message["role"] for message in first].count("assistant") == 1
 
 
-# -- any format --------------------------------------------------------------------------------------------------
-
-
 def test_a_plain_table_is_taken_as_it_is_and_an_unknown_one_says_what_was_looked_for():
     texts = {"prompt": "Why?", "a_text": "So.", "response_b": "No.", "winner": "a"}
     imported = import_votes([texts | {"email": "x@example.org"}], columns={"response_a": "a_text"})
@@ -262,9 +256,6 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
     assert 5 < len(taken) < found.n_inputs == 60
 
 
-# -- fields and labels -------------------------------------------------------------------------------------------
-
-
 CANNOT = "cannot tell which field is "
 FIELDS = [  # names, what the user says of them, and which are taken, or what is asked
     ("Question|my_answer_a|my_answer_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
@@ -299,9 +290,6 @@ def test_personal_by_name_or_by_content():
     cells = {"reply_to": ["x", "a.b@example.org"], "email": ["", ""], "topic": ["a @ b", "c"]}
     frame = pd.DataFrame(cells | {"v": [inner, None]})
     assert personal_fields(frame) == ["reply_to", "email", "v.b.email"]
-
-
-# -- what is written ---------------------------------------------------------------------------------------------
 
 
 def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_reader(tmp_path):

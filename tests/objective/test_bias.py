@@ -69,7 +69,7 @@ def test_theta_is_the_masked_sum_of_the_parts_plus_the_fixed_part():
         assert torch.equal(gradient, torch.tensor(each).expand_as(gradient))
 
 
-def test_the_logit_is_theta_times_the_difference_of_an_unknown_annotator_the_pool_mean():
+def test_the_logit_is_theta_times_the_difference_and_gradients_are_added_up_in_float64():
     bias = fill(bias_term("shared_mean", fixed=torch.tensor([0.5, 0.0])))
     annotator, delta = torch.tensor([3, 0, -1]), torch.tensor([[1.0, -1.0], [0.0, 1.0], [1.0, 1.0]])
     theta = bias.theta()
@@ -80,10 +80,7 @@ def test_the_logit_is_theta_times_the_difference_of_an_unknown_annotator_the_poo
     # without parts it is DPO to the bit
     nothing = bias_term("none")(annotator, delta)
     assert not nothing.any() and not nothing.requires_grad
-
-
-def test_gradients_are_added_up_in_float64():
-    """A sum of many small terms beside one large term loses the small ones in float32."""
+    # a sum of many small terms beside one large term loses the small ones in float32
     bias = BiasTerm(["g"], ["a"], ("mean",))
     delta = torch.full((4001, 1), 1e-4, dtype=torch.float32)
     delta[0] = 4096.0

@@ -200,7 +200,7 @@ def test_games_solved_by_hand(regrets, expected):
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-def test_a_vote_is_predicted_by_the_annotators_own_types():
+def test_a_vote_is_predicted_by_the_annotators_own_types_and_readouts_are_means():
     judgments = two_kinds(n_comparisons=30)
     u = np.where(judgments.comparisons["response_a"] == THIS, 1.0, -1.0)
     margins, second, votes = np.stack([u, -u], axis=1), kinds(judgments), judgments.votes
@@ -210,9 +210,6 @@ def test_a_vote_is_predicted_by_the_annotators_own_types():
     np.testing.assert_allclose(found, votes["sign"] * own, atol=1e-4)
     even = np.full((10, 2), 0.5)
     np.testing.assert_allclose(em_dpo.mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
-
-
-def test_means_of_readouts():
     one = {"arm": "x", "rates": {"rate": 0.2, "se": 0.01}, "n": 3, "mean": None, "kl": 1.0, "kl_se": 0.1}
     other = one | {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0}
     rates = {"rate": pytest.approx(0.3), "se": None}

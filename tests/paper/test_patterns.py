@@ -226,14 +226,7 @@ def test_what_an_interval_says_of_an_order(values, order, verdict):
     assert patterns.check("x", pd.Series(values), order).verdict == verdict
 
 
-def test_what_was_asked_and_measured_is_told():
-    told = "x: +0.50 (one seed, no interval; asked: above 0.00)"
-    assert patterns.check("x", pd.Series([0.5]), patterns.above(), 2).figure == told
-    told = "x: +1.000 (95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
-    assert patterns.check("x", pd.Series(APART), patterns.within(0.2, 1.0)).figure == told
-
-
-def test_a_difference_is_of_the_seeds_of_both():
+def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
     readouts = {
         "dpo": rates(0.4, 0.3, 0.2),
         "pooled": rates(0.5, 0.6, 0.7),
@@ -245,6 +238,10 @@ def test_a_difference_is_of_the_seeds_of_both():
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
         assert "own shift in" in patterns.read(found, source)[1]
+    told = "x: +0.50 (one seed, no interval; asked: above 0.00)"
+    assert patterns.check("x", pd.Series([0.5]), patterns.above(), 2).figure == told
+    told = "x: +1.000 (95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
+    assert patterns.check("x", pd.Series(APART), patterns.within(0.2, 1.0)).figure == told
 
 
 @pytest.mark.parametrize(

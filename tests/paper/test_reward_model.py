@@ -31,15 +31,7 @@ def trainer(folder, data: Judgments, bias: BiasTerm, rate=1e-2, **options) -> Bi
     return BiasedRewardTrainer(model(), args, data, bias, tiny.tokenizer(), rate)
 
 
-def test_rows_are_winner_and_loser():
-    data = judgments()
-    row, sign = reward_rows(data)[0], data.votes["sign"].iloc[0]
-    comparison = data.comparisons.iloc[data.votes["comparison"].iloc[0]]
-    assert row["chosen"] == comparison["response_a" if sign > 0 else "response_b"]
-    assert row["winner_delta"] == (sign * data.delta[0]).tolist()
-
-
-def test_the_loss_and_thetas_gradient_are_those_of_the_model(tmp_path):
+def test_the_loss_and_thetas_gradient_are_those_of_the_model_and_rows_winner_and_loser(tmp_path):
     """-log sigmoid(r_w - r_l + b), with the bias inside the sigmoid on the winner's side."""
     data = judgments()
     bias = BiasTerm(["length"], data.annotators["pseudonym"].tolist(), VARIANTS["per_annotator"])
@@ -65,6 +57,11 @@ def test_the_loss_and_thetas_gradient_are_those_of_the_model(tmp_path):
     run.step_theta()
     torch.testing.assert_close(bias.deviation.detach() - before, -1e-2 * gradient.sign())
     assert not bias.deviation.grad
+    data = judgments()
+    row, sign = reward_rows(data)[0], data.votes["sign"].iloc[0]
+    comparison = data.comparisons.iloc[data.votes["comparison"].iloc[0]]
+    assert row["chosen"] == comparison["response_a" if sign > 0 else "response_b"]
+    assert row["winner_delta"] == (sign * data.delta[0]).tolist()
 
 
 @pytest.mark.slow

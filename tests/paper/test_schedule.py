@@ -89,13 +89,15 @@ def leaking(corpus, data):
     return found if corpus.kind == "style" else replace(found, prompts=(*found.prompts[1:], taught))
 
 
-def test_an_evaluation_prompt_that_is_trained_on_is_refused_before_anything_is_trained(tmp_path):
+def test_an_evaluation_prompt_that_is_trained_on_and_an_anchor_without_a_source_are_refused(tmp_path):
     # the corpus that comes first is sound, and is not trained either
     suites = suite(DPO, corpus=STYLE), suite(DPO)
     leaky = small(tmp_path / "new", *suites, name="leaky", dataset=leaking)
     with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among"):
         run_suites(leaky, silent)
     assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
+        schedule.anchored_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
 @pytest.mark.parametrize("corpus", [SIGNED, STYLE], ids=lambda corpus: corpus.kind)
@@ -110,11 +112,6 @@ def test_votes_are_split_by_the_share_that_prompts_were_drawn_with(corpus, tmp_p
 EXACT = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, rounds=1))
 CALIBRATED = Condition("dpo", variant="calibrated_0.4", offset=Offset(DPO, 0.4, rounds=2))
 FRESH = {"fresh_prompts": lambda data: tuple(bundled.fresh_prompts()[:40])}
-
-
-def test_an_anchor_without_its_source_is_told(tmp_path):
-    with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
-        schedule.anchored_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
 class SigningBench(Bench):

@@ -53,7 +53,15 @@ def test_every_number_of_the_paper_has_its_row_and_column_and_its_interval():
     assert {name: spreads[f"tab:{name}"] for name in expected} == expected
 
 
-def test_suites_share_their_runs_and_one_name_means_one_run(tmp_path):
+def test_suites_share_their_runs_one_name_means_one_run_and_anchors_come_behind(tmp_path):
+    places = runs_of(SUITES["offset"], seeds=(42, 123))
+    assert places[:3] == ["signed/reference", "signed/dpo-s42", "signed/dpo-s123"]
+    assert [place.rsplit("-s")[-1] for place in places[3:]] == ["42"] * 6 + ["123"] * 3
+    assert set(runs_of(SUITES["names"], seeds=(42, 123))) > set(places[:3])
+    # a source that stands in no row of its own is trained all the same
+    exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
+    alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), {}),))
+    assert runs_of(alone, seeds=(42,)) == [*places[:2], "signed/dpo_exact_0.4-s42"]
     each = {name: set(runs_of(found)) for name, found in SUITES.items()}
     assert each["votes"] & each["names"] == each["names"]
     assert {"style/dpo-s42", "style/rdpo-s42"} <= each["multipref-length"] & each["multipref-formatting"]
@@ -70,17 +78,6 @@ def test_suites_share_their_runs_and_one_name_means_one_run(tmp_path):
     other = replace(DPO, overrides=(("beta", 0.5),))
     with pytest.raises(ConfigError, match="a different run by signed/dpo-s42"):
         assert small(tmp_path, suite(DPO), suite(other)).runs
-
-
-def test_anchors_come_behind_their_sources_and_seed_by_seed():
-    places = runs_of(SUITES["offset"], seeds=(42, 123))
-    assert places[:3] == ["signed/reference", "signed/dpo-s42", "signed/dpo-s123"]
-    assert [place.rsplit("-s")[-1] for place in places[3:]] == ["42"] * 6 + ["123"] * 3
-    assert set(runs_of(SUITES["names"], seeds=(42, 123))) > set(places[:3])
-    # a source that stands in no row of its own is trained all the same
-    exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))
-    alone = Suite("alone", "", (Panel("x", "", SIGNED, (Row("Exact", exact),), {}),))
-    assert runs_of(alone, seeds=(42,)) == [*places[:2], "signed/dpo_exact_0.4-s42"]
 
 
 def test_a_plan_tells_what_is_there(tmp_path):

@@ -76,10 +76,7 @@ def page_of(folder, found: Suite) -> str:
     return suite_html(result, "--scale tiny --data own.parquet")
 
 
-# -- values ----------------------------------------------------------------------------------------------------
-
-
-def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_papers(signed):
+def test_a_cell_is_the_mean_over_seeds_and_there_is_no_share_of_a_shift_that_was_not_made(signed):
     found = cells(read(signed, panel(DPO, POOLED)))
     cell = found["DPO"]["p(woman)"]
     assert cell.mean == pytest.approx(0.96) and cell.paper == (0.964, 0.005)
@@ -90,9 +87,6 @@ def test_a_cell_is_the_mean_over_seeds_with_half_of_its_interval_beside_the_pape
     expected = [(d - 0.55) / (d - 0.5) for d in (0.95, 0.96, 0.97)]
     assert found["BA-DPO (pooled)"]["removed (woman)"].values == pytest.approx(expected)
     assert found["DPO"]["removed (woman)"].values == ()
-
-
-def test_there_is_no_share_of_a_shift_that_dpo_did_not_make(signed):
     write(signed, "dpo", *(names(woman, 0.98) for woman in (0.505, 0.495, 0.504)))
     table = read(signed, panel(DPO, POOLED))
     # columns that nobody measured are left out
@@ -181,9 +175,6 @@ def test_a_scale_decides_where_the_papers_controls_are_run(signed):
     assert found_runs(suite, SIGNED, small(signed, suite, seeds=SEEDS)).planned("dpo") == SEEDS
 
 
-# -- further panels ------------------------------------------------------------------------------------------------
-
-
 def theta(level, correlation, offsets):
     rows = zip("ABC", offsets, (1.5, -1.5, 0.0), strict=True)
     classes = {name: {"offset": own, "planted_offset": planted} for name, own, planted in rows}
@@ -254,9 +245,6 @@ def test_the_votes_before_training_are_the_audits(style):
     row = table.rows[0].cells
     assert row["carrier wins"].mean == 1.0 and row["offline theta"].values == ()
     json.dumps(to_json(table), allow_nan=False)
-
-
-# -- formats ---------------------------------------------------------------------------------------------------
 
 
 def test_every_format_says_the_same(signed):

@@ -78,7 +78,7 @@ def test_same_seed_same_answers_and_temperature_zero_the_most_probable_token(tok
     assert logits[len(ids.prompt_ids) - 1 : -1].argmax(-1).tolist() == list(ids.token_ids)
 
 
-def test_answers_stop_where_all_have_ended_or_the_model_has_no_more_positions(tok):
+def test_answers_stop_where_the_model_has_no_more_positions_and_bad_requests_are_refused(tok):
     model, calls = policies.qwen2(), []
     model.generation_config.eos_token_id = list(range(330))
     model.register_forward_hook(lambda *told: calls.append(told))
@@ -87,6 +87,16 @@ def test_answers_stop_where_all_have_ended_or_the_model_has_no_more_positions(to
     found = sample(policies.gpt2(), tok, [[5] * 200] * 9 + [[5] * 250], 30)
     assert not any(answer.ended for answer in found)
     assert [len(answer.token_ids) for answer in found] == [30] * 9 + [6]
+
+    def draw(prompts, **more):
+        sample(policies.qwen2(), tok, prompts, 4, **more)
+
+    with pytest.raises(ValueError, match="prompt 1 has no tokens"):
+        draw([[5], []])
+    with pytest.raises(ValueError, match="prompt 1 has 256 tokens"):
+        draw([[5], [5] * 256])
+    with pytest.raises(ValueError, match="top_p"):
+        draw(PROMPTS, top_p=0.0)
 
 
 @pytest.mark.parametrize("top_p", [0.5, 0.9, 1.0])
@@ -103,15 +113,3 @@ def test_tokens_are_drawn_with_their_probabilities(top_p):
     grid = (torch.arange(4000).double() + 0.5) / 4000
     drawn = next_tokens(logits.expand(4000, -1), grid, 0.7, top_p)
     assert np.abs(np.bincount(drawn, minlength=500) / 4000 - expected).max() < 1.1 / 4000
-
-
-def test_bad_requests_are_refused(tok):
-    def draw(prompts, **more):
-        sample(policies.qwen2(), tok, prompts, 4, **more)
-
-    with pytest.raises(ValueError, match="prompt 1 has no tokens"):
-        draw([[5], []])
-    with pytest.raises(ValueError, match="prompt 1 has 256 tokens"):
-        draw([[5], [5] * 256])
-    with pytest.raises(ValueError, match="top_p"):
-        draw(PROMPTS, top_p=0.0)

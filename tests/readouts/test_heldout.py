@@ -68,9 +68,13 @@ def test_a_tie_predicts_nobody_and_an_attribute_differs_beyond_its_threshold():
     assert (found["n_same"], found["n_cross"], found["same"], found["cross"]) == (1, 1, 0.0, 1.0)
 
 
-def test_a_margin_that_is_not_finite_is_named():
+def test_a_margin_that_is_not_finite_is_named_and_theta_rows_follow_the_pseudonyms():
     with pytest.raises(ValueError, match="comparison c1"):
         heldout_accuracy([1.0, np.nan], judgments(**PAIR))
+    votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
+    theta = np.array([[4.0, np.nan], [2.0, 1.0]])
+    rows = theta_rows_for(votes, ["ann_2", "ann_0"], theta)
+    assert np.array_equal(rows, [[2, 1], [3, np.nan], [4, np.nan]], equal_nan=True)
 
 
 def test_prediction_and_difference_by_hand():
@@ -108,10 +112,3 @@ def test_classes_by_hand(classes, last, told):
     cells = {"A": (5, 1.0), "B": (5, 0.0), "all": (9 + last, pytest.approx(5 / (9 + last)))}
     for name in told:
         assert (found[name]["n"], found[name]["accuracy"]) == cells[name]
-
-
-def test_theta_rows_follow_the_pseudonyms_and_strangers_get_the_pool_mean():
-    votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
-    theta = np.array([[4.0, np.nan], [2.0, 1.0]])
-    rows = theta_rows_for(votes, ["ann_2", "ann_0"], theta)
-    assert np.array_equal(rows, [[2, 1], [3, np.nan], [4, np.nan]], equal_nan=True)

@@ -58,9 +58,6 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     assert "counted as if every vote were independent it would be 0." in terminal
 
 
-# -- hostile texts -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])
 def test_hostile_text_anywhere_in_the_summary_does_nothing(result, summary, text):
     """A folder may come from elsewhere: every text of its files is taken for hostile, names of attributes too."""
@@ -121,9 +118,6 @@ def test_the_page_is_short_until_it_is_unfolded_and_fits_every_window(tmp_path):
         assert browser.value("document.querySelector('#health').checkVisibility()")
         browser.call("Emulation.setEmulatedMedia", media="print")
         assert browser.value("[...document.querySelectorAll('.fold > div')].every(e => e.clientHeight)")
-
-
-# -- what is shown of whom -----------------------------------------------------------------------------------
 
 
 def test_a_class_of_few_people_has_no_figures():
@@ -296,9 +290,6 @@ def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, st
     assert row["log_odds"] == pytest.approx(round(0.27 / step) * step)
     assert row["carrier_wins"] == pytest.approx(1 / (1 + np.exp(-row["log_odds"])))
     assert "The pool leans toward length" in page_text(summary)
-
-
-# -- single annotators, and what is missing ------------------------------------------------------------------
 
 
 def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_or_none_are_not():

@@ -80,7 +80,7 @@ def of_rates(**arms: dict[int, float]) -> MeasuredRuns:
     return suite(*((arm, s, rates(value)) for arm, row in arms.items() for s, value in row.items()))
 
 
-def test_one_seed_keeps_the_run_s_own_interval_and_several_give_student_s_t():
+def test_one_seed_keeps_its_interval_several_give_student_s_t_and_shares_are_seed_by_seed():
     found = suite(("dpo", 42, rates(0.9, 0.02))).estimate("dpo", *RATE)
     assert (found.value, found.values) == (0.9, (0.9,))
     assert found.interval.low == pytest.approx(0.9 - 1.959964 * 0.02)
@@ -91,6 +91,13 @@ def test_one_seed_keeps_the_run_s_own_interval_and_several_give_student_s_t():
     half = 4.302653 * 0.05 / math.sqrt(3)
     assert (found.interval.low, found.interval.high) == (pytest.approx(0.95 - half), 1.0)
     assert tuple(found.of_seed) == (42, 123, 456)
+    dpo, pooled = {1: 0.90, 2: 0.95, 3: 0.92}, {2: 0.59, 3: 0.71, 4: 0.99}
+    found = of_rates(reference={0: 0.5}, dpo=dpo, pooled=pooled).removal("pooled", True, *RATE).share
+    assert tuple(found.of_seed) == (2, 3)
+    assert found.values == pytest.approx((0.36 / 0.45, 0.21 / 0.42))
+    # seeds that disagree withhold the share
+    unsure = of_rates(reference={0: 0.56}, dpo={42: 0.60, 123: 0.55, 456: 0.62})
+    assert not unsure.moved(*RATE).excludes(0.0)
 
 
 def test_sampled_rates_stand_in_for_probabilities_and_what_was_not_measured_is_none():
@@ -105,13 +112,3 @@ def test_sampled_rates_stand_in_for_probabilities_and_what_was_not_measured_is_n
     assert measured.estimate("pooled", *RATE) is None
     for place in ("best_rates black", "tokens", "heldout woman", "kl", "votes black A", "votes woman A"):
         assert measured.estimate("dpo", *place.split()) is None
-
-
-def test_the_share_is_taken_seed_by_seed_over_the_seeds_that_both_arms_have():
-    dpo, pooled = {1: 0.90, 2: 0.95, 3: 0.92}, {2: 0.59, 3: 0.71, 4: 0.99}
-    found = of_rates(reference={0: 0.5}, dpo=dpo, pooled=pooled).removal("pooled", True, *RATE).share
-    assert tuple(found.of_seed) == (2, 3)
-    assert found.values == pytest.approx((0.36 / 0.45, 0.21 / 0.42))
-    # seeds that disagree withhold the share
-    unsure = of_rates(reference={0: 0.56}, dpo={42: 0.60, 123: 0.55, 456: 0.62})
-    assert not unsure.moved(*RATE).excludes(0.0)

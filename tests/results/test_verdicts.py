@@ -65,14 +65,11 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     ]
 
 
-def test_several_seeds_bring_the_interval_of_the_share():
+def test_several_seeds_bring_an_interval_and_a_run_without_theta_is_none_of_ba_dpo():
     runs = [run("dpo", 0.94 + seed / 100, seed=seed) for seed in (1, 2, 3)]
     runs += [run("pooled", 0.53 + seed / 100, seed=seed) for seed in (1, 2, 3)]
     sentence = told_of(run("reference", 0.5), *runs)[2]
     assert "removed 89 % of that shift (95 % interval 84 to 94 %, 3 seeds)" in sentence
-
-
-def test_a_run_that_learns_no_theta_is_none_of_ba_dpo():
     runs = run("ipo", bias=BiasContent(attributes=["woman"])), run("ipo_pooled"), run("reference")
     assert [run.title for run in runs] == ["ipo", "BA-DPO (ipo pooled)", "the reference"]
 

@@ -65,9 +65,6 @@ def stopped(asked: Recipe, monkeypatch) -> Path:
     return run_folder(asked)
 
 
-# -- the run -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("batching", "epochs", "size", "steps"),
     # 96 judgments in steps of 10 are 10 steps, the last one small; a little more than one epoch is one more
@@ -126,7 +123,9 @@ def test_the_files_of_a_run_hold_no_token_place_or_person_and_give_the_same_run_
     assert read_run(folder).bias.extra.gold_votes["length"] > 0
 
 
-def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
+def test_arms_seeds_and_objectives_have_folders_and_a_revision_is_also_the_tokenizers(
+    tmp_path, monkeypatch
+):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
     gold = {"variant": "class", "gold_annotators": ["person 0"]}
     changes = {
@@ -137,9 +136,12 @@ def test_arms_seeds_and_objectives_have_folders_of_their_own(tmp_path):
     }
     folders = [run_folder(recipe(tmp_path, **asked)) for asked in changes.values()]
     assert folders == [tmp_path / "runs" / name for name in changes]
-
-
-# -- the supervised reference --------------------------------------------------------------------------------
+    revisions, choice = [], recipe(tmp_path, model_revision="v2").model
+    monkeypatch.setattr(
+        AutoTokenizer, "from_pretrained", lambda name, **options: revisions.append(options["revision"])
+    )
+    load_model(choice.model_name_or_path, choice)
+    assert revisions == ["v2"]
 
 
 def test_a_supervised_reference_is_trained_once_on_the_majoritys_choices_and_shared(
@@ -197,9 +199,6 @@ def test_an_interrupted_reference_is_trained_again(tmp_path, monkeypatch):
     assert (tmp_path / "runs" / "reference" / "model" / "model.safetensors").exists()
 
 
-# -- adapters ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("sft", [False, True])
 def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
     asked = recipe(tmp_path, use_peft=True, lora_target_modules="all-linear", reference={"sft": sft})
@@ -214,9 +213,6 @@ def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
     assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
     named = json.loads((folder / "model" / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert named == str(tmp_path / "runs" / "reference" / "model" if sft else tmp_path / "model")
-
-
-# -- stopped, continued, finished ----------------------------------------------------------------------------
 
 
 def test_a_stopped_run_is_resumed_to_the_same_weights_and_not_otherwise(trained, tmp_path, monkeypatch):
@@ -317,15 +313,6 @@ def test_a_finished_run_is_refused_before_anything_is_done(run, monkeypatch, res
     with pytest.raises(ConfigError, match=refusal):
         train_run(asked, resume=resume)
     assert changed_at(run) == before
-
-
-def test_the_models_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
-    revisions, choice = [], recipe(tmp_path, model_revision="v2").model
-    monkeypatch.setattr(
-        AutoTokenizer, "from_pretrained", lambda name, **options: revisions.append(options["revision"])
-    )
-    load_model(choice.model_name_or_path, choice)
-    assert revisions == ["v2"]
 
 
 def test_a_folder_that_another_process_works_on_is_left_alone(tmp_path):

@@ -62,16 +62,13 @@ def test_free_directions_agree_with_the_dense_null_space(scope):
         np.testing.assert_array_equal(groups[:, None] == groups[None], same)
 
 
-def test_components_are_numbered_by_size_and_mark_who_saw_no_difference():
+def test_components_are_numbered_by_size_and_informative_votes_are_contested():
     comparison = [0, 0, 1, 1, 1, 2, 3, 3]
     annotator = [0, 1, 2, 3, 4, 5, 6, 0]
     delta = [[1, 1], [1, 1], [-1, 0], [-1, 0], [-1, 0], [1, 0], [0, 1], [0, 1]]
     labels = annotator_components(comparison, annotator, delta, n_annotators=8)
     assert labels[:, 0].tolist() == [1, 1, 0, 0, 0, 2, -1, -1]
     assert labels[:, 1].tolist() == [0, 0, -1, -1, -1, -1, 0, -1]
-
-
-def test_informative_votes_need_a_contested_comparison_and_two_sources():
     comparison = [0, 0, 1, 1, 2, 2, 3, 3, 4]
     annotator = [0, 1, 0, 1, 2, 2, 2, 2, 0]
     sign = [1, 1, 1, -1, 1, -1, 1, -1, 1]

@@ -19,13 +19,21 @@ def prompts(n: int, lean=(2.5, 3.0), spread: float = 1.0, seed: int = 0):
     return logs - logsumexp(logs, axis=1, keepdims=True), carries
 
 
-def test_the_papers_worked_example():
+def test_the_papers_worked_example_and_calibration_line():
     nearly_balanced, leaning = BETA * log_odds_distance(0.5, [0.465, 0.967])
     assert round(nearly_balanced, 3) == 0.014
     assert round(leaning, 2) == -0.34
     # from a prompt with two choices: the same number, found by the search
     (shift,) = shift_to_targets(np.log([[0.967, 0.033]]), [1, 0], 0.5)
     assert round(BETA * shift, 2) == -0.34
+    gender = fit_calibration([3.39, 4.42, 5.13], [2.24, 3.13, 3.79])
+    race = fit_calibration([5.06, 6.18, 6.92], [3.68, 4.76, 5.51])
+    assert (gender.slope, gender.intercept) == pytest.approx((0.888, -0.777), abs=0.01)
+    assert (race.slope, race.intercept) == pytest.approx((0.980, -1.285), abs=0.02)
+    assert gender.slope * gender.intended_for(3.39) + gender.intercept == pytest.approx(3.39)
+    for achieved in ([-3.0, -2.5], [-3.0, -3.0]):
+        with pytest.raises(ValueError, match="do not rise"):
+            fit_calibration([-3.0, -4.0], achieved)
 
 
 def test_log_odds_of_every_pair_move_by_exactly_c_over_beta():
@@ -61,17 +69,6 @@ def test_prompts_may_offer_different_choices():
     logs[0, 2] = 0.0
     with pytest.raises(ValueError, match=r"target 0\.7 is out of reach.*between 0 and 0\.667"):
         shift_to_targets(logs, [1, 0, 0], 0.7)
-
-
-def test_the_papers_calibration_line():
-    gender = fit_calibration([3.39, 4.42, 5.13], [2.24, 3.13, 3.79])
-    race = fit_calibration([5.06, 6.18, 6.92], [3.68, 4.76, 5.51])
-    assert (gender.slope, gender.intercept) == pytest.approx((0.888, -0.777), abs=0.01)
-    assert (race.slope, race.intercept) == pytest.approx((0.980, -1.285), abs=0.02)
-    assert gender.slope * gender.intended_for(3.39) + gender.intercept == pytest.approx(3.39)
-    for achieved in ([-3.0, -2.5], [-3.0, -3.0]):
-        with pytest.raises(ValueError, match="do not rise"):
-            fit_calibration([-3.0, -4.0], achieved)
 
 
 LOGS, CARRIES = prompts(3)

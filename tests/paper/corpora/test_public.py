@@ -108,7 +108,7 @@ def corpus(tmp_path_factory):
     return multipref.load(path)
 
 
-def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
+def test_every_vote_is_a_row_and_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
     judgments, gate = corpus
     n_ties = len(CAST) - len(DECIDED)
     assert (gate["comparisons"], gate["prompts"], len(CAST)) == (120, 60, 480)
@@ -116,6 +116,14 @@ def test_every_vote_is_a_row_and_ties_are_left_out_and_counted(corpus):
     assert gate["votes_per_comparison"] == {"least": 4, "most": 4}
     assert judgments.n_votes == 480 - n_ties and judgments.dropped["n"].sum() == n_ties
     assert set(judgments.annotators["annotator_class"]) == {"normal", "expert"}
+    # the rule, written out once more: one generator shuffles the ids and then the held-out texts
+    draw, ids = random.Random(0), sorted(set(corpus.judgments.comparisons["prompt_id"]))
+    draw.shuffle(ids)
+    apart = set(ids[: int(0.1 * len(ids))])
+    texts = sorted({row["text"] for _, row in ROWS.iterrows() if row["prompt_id"] in apart})
+    draw.shuffle(texts)
+    assert multipref.evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
+    assert apart == set(corpus.judgments.split(0.1)[1].comparisons["prompt_id"])
 
 
 def test_gate_by_hand(corpus):
@@ -142,17 +150,6 @@ def test_gate_by_hand(corpus):
     agreeing = {row.name for row in rows if row.agrees}
     ours = {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
     assert "votes_per_comparison least" in agreeing and not agreeing & ours
-
-
-def test_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
-    """The rule, written out once more: one generator shuffles the ids and then the held-out texts."""
-    draw, ids = random.Random(0), sorted(set(corpus.judgments.comparisons["prompt_id"]))
-    draw.shuffle(ids)
-    apart = set(ids[: int(0.1 * len(ids))])
-    texts = sorted({row["text"] for _, row in ROWS.iterrows() if row["prompt_id"] in apart})
-    draw.shuffle(texts)
-    assert multipref.evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
-    assert apart == set(corpus.judgments.split(0.1)[1].comparisons["prompt_id"])
 
 
 def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
@@ -194,7 +191,10 @@ def test_a_pair_is_the_last_answers_and_their_scores_drawn_by_the_shuffle_of_dat
     assert set(found["prompt_id"]) | set(rest["prompt_id"]) == set(PAIRS["prompt_id"])
 
 
-def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
+def test_signing_prompts_are_not_trained_on_and_rows_that_are_no_pair_are_counted(path, tmp_path):
+    order = np.random.default_rng(0).permutation(60)
+    found = ultrafeedback.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
+    assert found == [PAIRS["prompt"][i] + ASKED for i in order[[0, 2, 3]]]
     rows = PAIRS.copy(deep=True)
     rows.at[3, "prompt"] = "How do I grow beans in another garden?"
     rows.at[5, "rejected"] = rows.at[5, "rejected"][:1]
@@ -202,9 +202,3 @@ def test_rows_that_are_no_pair_are_counted_by_reason(tmp_path):
     pairs, left_out = ultrafeedback.scored_pairs(tmp_path / "rows.parquet", n=60)
     expected = {"the conversation does not begin with the prompt": 1, "not a pair of responses": 1}
     assert left_out == expected and len(pairs) == 58
-
-
-def test_signing_prompts_are_the_first_of_the_shuffle_that_are_not_trained_on(path):
-    order = np.random.default_rng(0).permutation(60)
-    found = ultrafeedback.signing_prompts(path, {PAIRS["prompt"][order[1]]}, n=3)
-    assert found == [PAIRS["prompt"][i] + ASKED for i in order[[0, 2, 3]]]

@@ -64,7 +64,7 @@ def test_a_longer_plan_begins_with_the_shorter_and_labels_follow_the_likelihood(
     np.testing.assert_array_equal(plan.labels(quality), plan.uniforms < 1 / (1 + np.exp(-logits)))
 
 
-def test_votes_and_leans_are_the_planned_ones(corpus):
+def test_votes_leans_texts_and_quality_are_the_planned_ones(corpus, pairs):
     votes, plan = corpus.judgments.votes, corpus.plan
     np.testing.assert_array_equal(corpus.judgments.delta, plan.delta[votes["comparison"]])
     assert ((plan.surnames == "") == (plan.names_first == "")).all()
@@ -75,9 +75,6 @@ def test_votes_and_leans_are_the_planned_ones(corpus):
     np.testing.assert_array_equal(corpus.planted_theta[votes["annotator"]], plan.theta[drawn])
     classes = corpus.judgments.annotators["annotator_class"].to_numpy()
     np.testing.assert_array_equal(classes[votes["annotator"]], plan.annotator_class[drawn])
-
-
-def test_texts_and_quality_of_each_kind(pairs, corpus):
     comparisons, swap = corpus.judgments.comparisons, corpus.plan.kinds == "swap"
     doubled = pairs["chosen"].where(corpus.plan.swap_source == "chosen", pairs["rejected"])
     for side, text in (("response_a", "chosen"), ("response_b", "rejected")):
