@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from markupsafe import Markup
@@ -22,7 +22,7 @@ from badpo.results.words import decimal, interval_text, page_templates
 WIDTH = 360
 _RIGHT = 52  # room for what stands at the end of a lane
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
-_PAPER = "svg.chart { width: 540px; background: var(--page); font-family: system-ui, sans-serif; }\n"
+_PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
 
 
@@ -140,7 +140,7 @@ def dot_plot(panel: DotPanel) -> Markup:
 class Picture:
     """A chart outside of any page; a notebook shows it."""
 
-    svg: str
+    svg: str = field(repr=False)
 
     def _repr_svg_(self) -> str:
         return self.svg
@@ -157,7 +157,8 @@ def picture(chart: Markup) -> Picture:
 
 def _with_margin(view: re.Match[str]) -> str:
     width, height = (int(side) + 2 * _MARGIN for side in view.groups())
-    return f'viewBox="{-_MARGIN} {-_MARGIN} {width} {height}"'
+    sizes = f'width="{1.5 * width:.0f}" height="{1.5 * height:.0f}"'
+    return f'viewBox="{-_MARGIN} {-_MARGIN} {width} {height}" {sizes}'
 
 
 def _colored(rules: str, variables: str) -> str:
