@@ -12,11 +12,11 @@ import pandas as pd
 from markupsafe import Markup
 
 from badpo import __version__
-from badpo.data.files import Json, write_json
+from badpo.data.files import Json, write_atomically, write_json
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.run_page import write_report
-from badpo.results.words import REFERENCE, arm_label, page_templates, write_whole
+from badpo.results.words import REFERENCE, arm_label, page_templates
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
 from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
@@ -169,7 +169,8 @@ OURS, THEIRS = 2, 1  # styles of the marks
 
 def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
     """Write one HTML page about a suite and return its path; it needs no network and no script."""
-    return write_whole(suite_html(result, options), page)
+    write_atomically(page, suite_html(result, options).encode())
+    return page
 
 
 def suite_html(result: SuiteResult, options: str) -> str:

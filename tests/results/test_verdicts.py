@@ -104,10 +104,7 @@ def test_each_arm_is_said_to_be_anchored_as_it_is():
     assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
     assert "with a warm start: BA-DPO (warm pooled). Theta" in told
     assert "Without an anchor: DPO." in told and "gold" not in told
-    assert "own p(woman-coded) is 0.52 (95\u00a0% interval 0.50 to 0.54)" in told
-    assert "its tilt from one half is +0.08 in log-odds" in told  # log(0.52 / 0.48)
     assert anchors(reference) == ""
-    assert "The reference\u2019s own rate was not measured: woman-coded." in anchors(run("dpo", 0.9))
 
 
 def test_runs_that_do_not_start_at_the_reference_are_told():
@@ -119,14 +116,6 @@ def test_runs_that_do_not_start_at_the_reference_are_told():
     told = anchors(start, learned("pooled"), off)
     assert "1 of 3 runs do not start at the reference" in told
     assert "which is 0 there, is up to \u22120.42" in told
-
-
-@pytest.mark.parametrize(("n", "told"), [(4, "fewer than 5"), (12, "10")])
-def test_who_always_sided_one_way_is_counted_and_not_named(n, told):
-    assert "sided one way" not in anchors(learned("shared_mean"))
-    counted = f"(shared mean): annotators who always sided one way (woman-coded {told} of 60)."
-    found = anchors(learned("shared_mean", separated={"woman": n}))
-    assert counted in found and "ann_" not in found
 
 
 def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 import types
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import save_bias, separated_by_attribute
 from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
 from tests import tiny
 from tests.runs.recipes import log_lines
@@ -154,24 +151,3 @@ def test_broken_weights_stop_the_reference_and_an_evaluation(tmp_path):
     values[11] = np.array([0.0, np.nan])
     with pytest.raises(NotFiniteError, match=r"1 comparison of 24 .*\(first: c5\)"):
         require_finite_reference(values, judgments())
-
-
-def test_annotators_who_always_side_one_way_are_counted(tmp_path):
-    table = tiny.votes(n_comparisons=40)
-    chosen = table["annotator"].isin({"person 1", "person 3"})
-    lean = table.where(~chosen, tiny.for_the_longer(table))
-    data = Judgments.read(lean, attributes=[Length(ratio=1.5)])
-    toward = pd.Series(data.votes["sign"].to_numpy() * data.delta[:, 0])
-    of_each = toward[toward != 0].groupby(data.votes["annotator"]).nunique()
-    assert (of_each > 1).any()
-    # a pooled theta has no bound only where everyone sides one way
-    for bias, expected in (("shared_mean", {"length": (of_each == 1).sum()}), ("pooled", {})):
-        save_bias(trainer(tmp_path, data, bias=bias), tmp_path)
-        assert json.loads((tmp_path / "bias.json").read_text())["extra"]["separated"] == expected
-    # who is held at zero does not count
-    everyone = Judgments.read(tiny.for_the_longer(table), attributes=[Length(ratio=1.5)])
-    people = everyone.annotators["pseudonym"].tolist()
-    gold = torch.tensor([0.0] + [1.0] * (len(people) - 1))
-    for parts, expected in ((["deviation"], {"length": 4}), (["mean"], {"length": 4}), ([], {})):
-        bias = BiasTerm(["length"], people, parts, mask=gold)
-        assert separated_by_attribute(everyone, bias) == expected

@@ -95,7 +95,6 @@ class BiasExtra(_Content):
 
     attributes: list[Json] = []
     gold_votes: dict[str, int] = {}
-    separated: dict[str, int] = {}
     first_margin: FirstMargin | None = None
     variant: Any = None
     data: Any = None

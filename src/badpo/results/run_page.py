@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from badpo import __version__
-from badpo.data.files import RUN_RECIPE
+from badpo.data.files import RUN_RECIPE, write_atomically
 from badpo.data.privacy import is_about_single_people
 from badpo.results.charts import (
     DotPanel,
@@ -36,7 +36,6 @@ from badpo.results.words import (
     percent,
     shown,
     signed,
-    write_whole,
 )
 
 RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
@@ -51,7 +50,8 @@ def write_report(sources: Path | Sequence[Path], page: Path, texts: bool = True)
     ``texts`` it shows prompts and answers. Raises `ConfigError` where no measured run was found, or a file in a run
     folder cannot be read.
     """
-    return write_whole(report_html(read_suite(sources), texts), page)
+    write_atomically(page, report_html(read_suite(sources), texts).encode())
+    return page
 
 
 def report_html(suite: MeasuredRuns, texts: bool = True) -> str:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from scipy.special import logit
-
 from badpo.data.privacy import rounded_count
 from badpo.results.run_files import MeasuredRuns, Run, is_continuous
 from badpo.results.words import (
-    DASH,
     DPO,
     REFERENCE,
     Verdict,
@@ -41,31 +38,22 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
     """What anchors the arms of a suite; nothing for the reference alone."""
     runs = [run for run in suite.runs if run.arm != REFERENCE]
     trained = [suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE]
-    told = [*_anchors(trained), *_separated(trained), *_reference_rates(suite)]
-    return [*_begun_elsewhere(runs), *told] if runs else []
+    return [*_begun_elsewhere(runs), *_anchors(trained)]
 
 
 def gold_sentence(run: Run) -> str:
     """What the level of a run with gold annotators rests on; they are counted, to the nearest ten, and not named."""
-    votes = _counts(run, run.bias.extra.gold_votes, "")
+    n_gold = count_text(rounded_count(len(run.bias.gold_annotators)))
+    votes = ", ".join(
+        f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}"
+        for name, n in run.bias.extra.gold_votes.items()
+    )
     return (
-        f"theta of {_rounded(run.bias.gold_annotators)} gold annotators, declared to lean nowhere, is held at zero. "
+        f"theta of {n_gold} gold annotators, declared to lean nowhere, is held at zero. "
         "The level of the other annotators\u2019 theta, and with it the policy\u2019s rate, rests on their judgments "
         f"of responses that differ ({votes or 'number not recorded'}), not on the reference\u2019s rate; it stands and "
         "falls with that declaration"
     )
-
-
-def _counts(run: Run, counts: Mapping[str, int], ending: str) -> str:
-    """A count for each attribute, to the nearest ten."""
-    return ", ".join(
-        f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}{ending}"
-        for name, n in counts.items()
-    )
-
-
-def _rounded(people: Sequence[str]) -> str:
-    return count_text(rounded_count(len(people)))
 
 
 def _begun_elsewhere(runs: Sequence[Run]) -> list[str]:
@@ -99,37 +87,6 @@ def _anchors(trained: Sequence[Run]) -> list[str]:
         elif runs:
             *titles, last = (run.title for run in runs)
             found.append(sentence.format(f"{', '.join(titles)} and {last}" if titles else last))
-    return found
-
-
-def _separated(trained: Sequence[Run]) -> list[str]:
-    """The arms in which somebody's theta has no bounded estimate; people are counted and not named."""
-    return [
-        f"{run.title}: annotators who always sided one way ({counts}). No theta fits their votes best, and "
-        "training moves theirs for as long as it lasts: read it as a direction, not as a size. The audit gives a "
-        "bounded lean with its interval."
-        for run in trained
-        if (counts := _counts(run, run.bias.extra.separated, f" of {_rounded(run.bias.annotators)}"))
-    ]
-
-
-def _reference_rates(suite: MeasuredRuns) -> list[str]:
-    found, unmeasured = [], []
-    for name, label in suite.labels.items():
-        own = suite.estimate(REFERENCE, "best_rates", name)
-        if own is None:
-            unmeasured.append(label)
-            continue
-        ends = interval_text(own.interval.low, own.interval.high)
-        told = decimal(own.value)
-        told += f" (95\u00a0% interval {ends})" if ends != DASH else ""
-        what = f"mean {label}"
-        if not is_continuous(suite.configs[name]):
-            what, tilt = f"p({label})", signed(float(logit(own.value)))
-            told += f": its tilt from one half is {tilt} in log-odds"
-        found.append(f"The reference\u2019s own {what} is {told}.")
-    if unmeasured:
-        found.append(f"The reference\u2019s own rate was not measured: {', '.join(unmeasured)}.")
     return found
 
 

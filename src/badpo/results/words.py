@@ -9,13 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from badpo.data.attributes import BUILT_IN, BuiltIn
-from badpo.data.files import Json, appearing
+from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
 REFERENCE, DPO = "reference", "dpo"
@@ -196,10 +195,3 @@ def kept_together(text: str) -> str:
     """A number and its sign, and a p value, are not torn apart at the end of a line."""
     text = text.replace(" %", "\u00a0%").replace("\u00b1 ", "\u00b1\u00a0")
     return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text)
-
-
-def write_whole(html: str, page: Path) -> Path:
-    """Write a page and return its path; a page that was there is replaced only once the new one is whole."""
-    with appearing(page) as unfinished:
-        unfinished.write_text(html, encoding="utf-8")
-    return page

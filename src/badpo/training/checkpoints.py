@@ -14,7 +14,6 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
@@ -40,7 +39,6 @@ from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Tensors
-from badpo.theory.identifiability import separated_annotators
 from badpo.training.inputs import gold_cross_votes
 from badpo.training.reference import configuration, scoring_code
 from badpo.training.self_test import StartDifference
@@ -395,27 +393,7 @@ def bias_facts(judgments: Judgments, bias: BiasTerm) -> Json:
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
         "gold_votes": gold_cross_votes(judgments, gold) if gold.any() else {},
-        "separated": separated_by_attribute(judgments, bias),
     }
-
-
-def separated_by_attribute(judgments: Judgments, bias: BiasTerm) -> dict[str, int]:
-    """How many annotators have a theta without a bounded estimate, for each attribute on which any has.
-
-    With a deviation of one's own these are the annotators who always, or never, chose the side with more of the
-    attribute. Without one it is everybody, where all votes of the pool went one way; nobody, where the bias has no
-    learned part. Who is held at zero does not count.
-    """
-    if not bias.parts:
-        return {}
-    free = bias.mask.cpu().numpy() > 0
-    annotator, sign = (judgments.votes[name].to_numpy() for name in ("annotator", "sign"))
-    read, own = free[annotator], "deviation" in bias.parts
-    delta = np.where(judgments.cross_group(), judgments.delta, 0.0)[read]
-    of_whom = annotator[read] * own
-    one_way = separated_annotators(of_whom, sign[read], delta, len(free) if own else 1) != 0
-    n_people = (free[:, None] & one_way).sum(axis=0).tolist()
-    return {name: n for name, n in zip(judgments.attribute_names, n_people, strict=True) if n}
 
 
 # -- while a run trains ------------------------------------------------------------------------------------------
