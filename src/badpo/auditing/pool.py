@@ -182,7 +182,8 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
 def swap_pairs(judgments: Judgments) -> list[Json | None]:
     """The lean toward each attribute as swap pairs show it, whose quality cancels; None without such pairs.
 
-    Two kinds are found. In a *twin* the two responses of a comparison have one body (`text_body`), or a column ``kind``
+    Two kinds are found. In a *twin* the two responses of a comparison have one body (without signature and Markdown
+    marks, words apart by one space), or a column ``kind``
     or ``kinds`` says "swap". In a *reversal* votes on the same two bodies are there with the attribute on either one:
     on two comparisons of a prompt or, for an attribute of the judgment, on one; reversals are read where there are no
     twins. Other declared attributes are the same throughout. Beside the log-odds, whose interval has no ends where a
@@ -208,26 +209,22 @@ def _votes_on_bodies(judgments: Judgments) -> pd.DataFrame:
     comparisons, comparison = judgments.comparisons, judgments.votes["comparison"].to_numpy()
     numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
     # sixty-four bits for each body: the bodies of millions of texts need not be kept
-    digests = [hashlib.blake2b(text_body(text).encode(), digest_size=8).digest() for text in texts]
-    bodies = pd.factorize(np.frombuffer(b"".join(digests), dtype=np.int64))[0][numbers]
-    twin = bodies[0] == bodies[1]
+    bodies = (" ".join(_MARKS.sub(" ", split_signature(text)[0]).split()) for text in texts)
+    digests = [hashlib.blake2b(body.encode(), digest_size=8).digest() for body in bodies]
+    number = pd.factorize(np.frombuffer(b"".join(digests), dtype=np.int64))[0][numbers]
+    twin = number[0] == number[1]
     for name in KIND_COLUMNS:
         if name in comparisons:
             twin |= (comparisons[name] == "swap").to_numpy(dtype=bool)
     found = {
-        "turn": np.where(bodies[0] <= bodies[1], 1, -1)[comparison],
-        "low": bodies.min(axis=0)[comparison],
-        "high": bodies.max(axis=0)[comparison],
+        "turn": np.where(number[0] <= number[1], 1, -1)[comparison],
+        "low": number.min(axis=0)[comparison],
+        "high": number.max(axis=0)[comparison],
         "twin": twin[comparison],
         "sign": judgments.votes["sign"].to_numpy(),
         "prompt": judgments.prompt_of_votes(),
     }
     return pd.DataFrame(found)
-
-
-def text_body(text: str) -> str:
-    """A text without its signature and its Markdown marks, words apart by one space."""
-    return " ".join(_MARKS.sub(" ", split_signature(text)[0]).split())
 
 
 def _from_twins(votes: pd.DataFrame, side: NDArray, others: NDArray) -> tuple[Json, NDArray] | None:

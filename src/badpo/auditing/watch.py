@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import os
@@ -35,7 +34,7 @@ from badpo.estimation.sequential import (
 )
 from badpo.theory import Bools, Floats
 
-STATE_SCHEMA = "badpo.watch/4"
+STATE_SCHEMA = "badpo.watch/5"
 # where the kinds of log-likelihood ratios end among the numbers of an annotator and attribute
 _ENDS = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
 _LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
@@ -190,9 +189,8 @@ class AuditMonitor:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
-        It holds numbers per annotator and twelve bytes per comparison, no votes, and a checksum of itself.
+        It holds numbers per annotator and 24 letters per comparison, no votes, and a checksum of itself.
         """
-        packed = bytes.fromhex("".join(key + votes for key, votes in self._seen.items()))
         state = {
             "schema": STATE_SCHEMA,
             "attributes": self.attributes,
@@ -200,7 +198,7 @@ class AuditMonitor:
             "units": self.units,
             "definitions": self.definitions,
             "annotators": {name: numbers.tolist() for name, numbers in self._evidence.items()},
-            "comparisons": base64.b64encode(packed).decode(),
+            "comparisons": "".join(key + votes for key, votes in self._seen.items()),
         }
         write_seal(Path(path), state, ())
 
@@ -222,8 +220,8 @@ class AuditMonitor:
             raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
-        packed = base64.b64decode(state["comparisons"]).hex()
-        monitor._seen = {packed[i : i + 16]: packed[i + 16 : i + 24] for i in range(0, len(packed), 24)}
+        seen = state["comparisons"]
+        monitor._seen = {seen[i : i + 16]: seen[i + 16 : i + 24] for i in range(0, len(seen), 24)}
         return monitor
 
 

@@ -636,7 +636,6 @@ def _leans(
         mine = known.absolute & (known.attribute == j)
         levels[:, j] = _level(fit, np.flatnonzero(mine))
     level, level_se, level_se_beyond = levels
-    covariance = _in_place(fit, status.size)
     return Leans(
         kind,
         deviation,
@@ -652,7 +651,7 @@ def _leans(
         level_se,
         level_se_beyond,
         absolute,
-        covariance,
+        _in_place(fit, status.size),
         top.gradient_norm,
     )
 
