@@ -14,8 +14,10 @@ import pytest
 from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_figure
 from badpo.results.words import arm_order
+from tests.browser import Browser, browser_program
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
+from tests.results.test_audit_page import SMALLEST, WIDER
 from tests.results.test_charts import level_place, ticks
 
 LEARNING = ("pooled", "shared mean")
@@ -108,6 +110,21 @@ def test_the_summary_table_withholds_what_does_not_apply(demo):
     assert told == [["0.52", "", ""], ["0.54", "", ""], ["", ""]]
     assert rows["DPO"][0][1] == ("", "")
     assert re.fullmatch(r"\d+\u00a0%", rows["pooled"][0][1][0])
+
+
+@pytest.mark.slow
+def test_the_page_fits_every_window_and_paper(html, tmp_path):
+    page = tmp_path / "report.html"
+    page.write_text(html, encoding="utf-8")
+    with Browser(browser_program()) as browser:
+        # the last is what the margins leave of A4
+        for width, media in ((375, "screen"), (1280, "screen"), (673, "print")):
+            browser.call("Emulation.setEmulatedMedia", media=media)
+            browser.open(page, width)
+            browser.value("document.querySelectorAll('details').forEach(e => e.open = true)")
+            assert browser.value("document.documentElement.scrollWidth") == width
+            assert (browser.value(f"{WIDER}.length") > 0) == (width == 375)
+            assert browser.value(SMALLEST) >= (12 if media == "screen" else 9)
 
 
 # -- figures -------------------------------------------------------------------------------------------------

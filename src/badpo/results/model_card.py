@@ -50,7 +50,8 @@ def model_card(run_folder: Path) -> str:
     """The model card of a run as Markdown with the Hub's YAML header, from the files of its folder alone."""
     if not any((run_folder / name).exists() for name in ("bias.json", "readouts.json", "config.yaml")):
         raise ConfigError(f'"{run_folder}" holds no run; name the folder of a finished run')
-    run, reference = read_run(run_folder), _reference_beside(run_folder)
+    run, beside = read_run(run_folder), run_folder.resolve().with_name(REFERENCE)
+    reference = read_run(beside) if (beside / "readouts.json").exists() else None
     # Markdown: the texts are escaped as Markdown below
     template = page_templates(autoescape=False).get_template("model_card.md.jinja")
     return template.render(
@@ -117,12 +118,3 @@ def _settings(run: Run) -> Json:
     found = {**run.config, "bias": bias["variant"], "bias_learning_rate": bias.get("learning_rate")}
     told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
     return {"arm": shown(run.arm), "seed": run.seed, **told}
-
-
-def _reference_beside(run_folder: Path) -> Run | None:
-    """The measured reference of the suite that the run belongs to."""
-    for path in sorted(run_folder.resolve().parent.glob("*/readouts.json")):
-        run = read_run(path.parent)
-        if run.arm == REFERENCE:
-            return run
-    return None
