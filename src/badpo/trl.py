@@ -177,7 +177,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             reference = torch.stack([inputs[name] for name in names])
         else:
             reference = torch.stack(self.compute_ref_log_probs(self.ref_model or self.model, inputs))
-        learns = torch.is_grad_enabled() and b.requires_grad
+        learns = b.requires_grad
         shift = (b.detach() / self.beta).to(reference).requires_grad_(learns)
         inputs |= dict(zip(names, (reference[0] - shift, reference[1]), strict=True))
         scored: list[Any] = []
