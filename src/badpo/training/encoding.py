@@ -125,11 +125,7 @@ class EncodedComparisons:
 
 
 def encode_prompts(
-    prompts: Sequence,
-    tokenizer,
-    encoding: str,
-    max_prompt_length: int | None,
-    given: Iterable[Json] = (),
+    prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None, given: Iterable = ()
 ) -> list[np.ndarray]:
     """Token ids of prompts as generation should see them: the same ids that training put before a response."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)

@@ -56,11 +56,10 @@ def load_model(model, args: BADPOConfig, which: str = "model"):
         try:
             model = load_weights(model, **usual | asked)
         except ValueError as error:
-            if "Unrecognized configuration class" not in str(error):
-                raise
-            raise ConfigError(
-                f'"{model}" is no causal language model. Only those are trained here; {VISION}'
-            ) from None
+            if "Unrecognized configuration class" in str(error):
+                told = f'"{model}" is no causal language model. Only those are trained here; {VISION}'
+                raise ConfigError(told) from None
+            raise
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
             f"{which} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
@@ -295,8 +294,8 @@ def training_judgments(
             f"bias: {chosen} needs at least one attribute. Declare it, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
         )
-    told = {problem.code for problem in noticed}
-    known = (each for each in judgments.findings if each.code != "N110" or "N161" not in told)
+    # N110 says a part of it
+    known = [each for each in judgments.findings if each.code != "N110" or not noticed]
     return judgments, chosen, [*known, *noticed]
 
 
@@ -402,9 +401,8 @@ def as_judgments(data, attributes: Attributes, columns: Columns = None) -> Judgm
     table = read_table(list(data) if whole else data)
     there = [name for name in TEMPLATE_COLUMNS if name in table.frame]
     given = [name for name in there if table.frame[name].notna().any()]
-    cells = {name: [*map(_as_json, table.frame[name])] for name in given}
-    frame = table.frame.assign(**{name: pd.Series(cells[name], dtype=object) for name in given})
-    table = dataclasses.replace(table, frame=frame)
+    cells = {name: pd.Series([*map(_as_json, table.frame[name])], dtype=object) for name in given}
+    table = dataclasses.replace(table, frame=table.frame.assign(**cells))
     judgments = Judgments.read(table, columns=columns, attributes=attributes, keep=given)
     if lost := [name for name in given if name not in judgments.comparisons]:
         what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"

@@ -580,12 +580,7 @@ class BADPOTrainer(_StepTrainer):
         self.push_in_progress = None
 
     def push_to_hub(
-        self,
-        commit_message: str = "Trained with badpo",
-        blocking: bool = True,
-        token: str | None = None,
-        revision: str | None = None,
-        **card: Any,
+        self, commit_message="Trained with badpo", blocking=True, token=None, revision=None, **card
     ) -> str:
         """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit.
 

@@ -26,31 +26,29 @@ def _by_key(table: dict[Any, str]) -> dict[str, Any]:
 HONOURED = _by_key(
     {
         str: """
-        model_name_or_path model_revision dtype dataset_name dataset_config dataset_train_split
-        output_dir optim_args log_level log_level_replica run_name project trackio_space_id
-        trackio_bucket_id hub_token hub_model_id hub_revision metric_for_best_model ddp_backend fsdp
+        model_name_or_path model_revision dtype dataset_name dataset_config dataset_train_split output_dir optim_args
+        log_level log_level_replica run_name project trackio_space_id trackio_bucket_id hub_token hub_model_id
+        hub_revision metric_for_best_model ddp_backend fsdp
     """,
         float: """
-        lora_dropout beta router_aux_loss_coef num_train_epochs learning_rate warmup_steps weight_decay
-        adam_beta1 adam_beta2 adam_epsilon max_grad_norm logging_steps eval_steps eval_delay save_steps
+        lora_dropout beta router_aux_loss_coef num_train_epochs learning_rate warmup_steps weight_decay adam_beta1
+        adam_beta2 adam_epsilon max_grad_norm logging_steps eval_steps eval_delay save_steps
     """,
         int: """
         lora_r lora_alpha max_length per_device_train_batch_size gradient_accumulation_steps max_steps
-        torch_empty_cache_steps per_device_eval_batch_size save_total_limit seed data_seed
-        dataloader_num_workers ddp_bucket_cap_mb ddp_timeout local_rank
+        torch_empty_cache_steps per_device_eval_batch_size save_total_limit seed data_seed dataloader_num_workers
+        ddp_bucket_cap_mb ddp_timeout local_rank
     """,
         bool: """
-        use_peft disable_dropout bf16 fp16 tf32 activation_checkpointing gradient_checkpointing
-        logging_first_step log_on_each_node disable_tqdm eval_on_start save_on_each_node push_to_hub
-        hub_private_repo load_best_model_at_end greater_is_better restore_callback_states_from_checkpoint
-        full_determinism use_cpu dataloader_pin_memory ddp_broadcast_buffers ddp_static_graph
-        ddp_find_unused_parameters skip_memory_metrics
+        use_peft disable_dropout bf16 fp16 tf32 activation_checkpointing gradient_checkpointing logging_first_step
+        log_on_each_node disable_tqdm eval_on_start save_on_each_node push_to_hub hub_private_repo
+        load_best_model_at_end greater_is_better restore_callback_states_from_checkpoint full_determinism use_cpu
+        dataloader_pin_memory ddp_broadcast_buffers ddp_static_graph ddp_find_unused_parameters skip_memory_metrics
     """,
         Any: """
-        lora_target_modules lr_scheduler_type lr_scheduler_kwargs optim
-        optim_target_modules activation_checkpointing_kwargs gradient_checkpointing_kwargs logging_strategy
-        report_to trackio_static_space_id eval_strategy save_strategy accelerator_config fsdp_config
-        deepspeed debug
+        lora_target_modules lr_scheduler_type lr_scheduler_kwargs optim optim_target_modules
+        activation_checkpointing_kwargs gradient_checkpointing_kwargs logging_strategy report_to
+        trackio_static_space_id eval_strategy save_strategy accelerator_config fsdp_config deepspeed debug
     """,
     }
 )
