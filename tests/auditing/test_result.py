@@ -147,9 +147,8 @@ def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
 def test_log_odds_of_votes_that_all_went_one_way_pass_any_bound(result):
     row = result.summary["attributes"][0] | {"log_odds": None, "ci_high": None, "carrier_wins": 1.0}
     one_way = AuditResult(result.summary | {"attributes": [row]}, result.annotators)
-    assert one_way.beyond(["length.log_odds>50", "length.log_odds<50"])[0].startswith(
-        "length.log_odds>50"
-    )
+    (told,) = one_way.beyond(["length.log_odds>50", "length.log_odds<50"])
+    assert told.startswith("length.log_odds>50") and one_way.beyond("length.log_odds>50") == [told]
 
 
 def with_everything(table: pd.DataFrame) -> AuditResult:

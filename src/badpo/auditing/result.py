@@ -180,7 +180,8 @@ class AuditResult:
         every vote went one way; a `ConfigError` tells which bounds name a figure that is not known, since they test
         nothing.
         """
-        return [told for bound in bounds if (told := self._passed(*bound_parts(bound)))]
+        several = [bounds] if isinstance(bounds, str) else bounds
+        return [told for bound in several if (told := self._passed(*bound_parts(bound)))]
 
     def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
         rows = self._rows
