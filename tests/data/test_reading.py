@@ -267,6 +267,6 @@ def test_the_best_of_three_is_one_choice():
     pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy().tolist()
     assert pairs == [["first", "second"], ["second", "third"]]
     assert judgments.votes["sign"].tolist() == [-1, 1]
-    (note,) = [problem for problem in judgments.findings if problem.code == "N106"]
-    assert "1 row without a best answer left out" in note.what
+    (note,) = [problem for problem in judgments.findings if problem.code == "N107"]
+    assert note.shown and "1 row without a best answer left out" in note.what
     assert judgments.dropped["reason"].tolist() == ["no best answer"]

@@ -133,7 +133,7 @@ _NAMED_PAIRS = {
     ("chosen", "rejected"): (_WON, rf"{{}}_(?:{_ANSWER})|(?:{_ANSWER})_{{}}"),
     ("rating_a", "rating_b"): (
         _SIDES,
-        r"(?:rating|score|stars|points|likert)_{}|{}_(?:rating|score|stars|points)",
+        r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
     ),
     ("rank_a", "rank_b"): (_SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
     ("model_a", "model_b"): (_SIDES, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
@@ -181,7 +181,8 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
     for ours in wanted:
         for pattern in (_NAMED.get(ours, ""), _ELSE.get(ours, "")):
             if ours not in theirs:
-                take(ours, [name for name, form in free.items() if re.fullmatch(pattern, form)])
+                names = [name for name, form in free.items() if re.fullmatch(pattern, form)]
+                take(ours, [name for name in names if free[name].endswith("_id")] or names)
     # a path, as data.prompt, is known by its end
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))

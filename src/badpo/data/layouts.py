@@ -173,11 +173,16 @@ def recognise(
     found = [f"{name} ({i})" if name in found[:i] else name for i, name in enumerate(found)]
     table = replace(table, frame=table.frame.set_axis(pd.Index(found, dtype=object), axis=1))
     told = {ours: name for ours, name in columns.items() if name is not None}
-    free = [name for name in found if name not in told.values()]
+    # an object whose parts are columns is none itself
+    taken = {*told.values(), *(name.rpartition(".")[0] for name in inside)}
+    free = [name for name in found if name not in taken]
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
-    if {"chosen", "winner"} & {*theirs} == {"chosen"} and _says_a_side(table.frame, theirs):
-        theirs["winner"] = theirs.pop("chosen")
+    if "chosen" in theirs and "winner" not in theirs:
+        # a label of one of two answers, and no text of its own
+        is_beside = {*_PAIR[1:]} <= {*theirs} and _are_votes(table.frame[theirs["chosen"]])
+        if is_beside or "rejected" not in theirs:
+            theirs["winner"] = theirs.pop("chosen")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
         # beside a winner they are columns like any other
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
@@ -208,14 +213,6 @@ def recognise(
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
     return replace(table, frame=used, kind=kind, theirs=theirs)
-
-
-def _says_a_side(frame: pd.DataFrame, theirs: Mapping[str, str]) -> bool:
-    """Whether a column called "chosen" holds what was chosen of two others, and no text of its own."""
-    labels = _labels(frame[theirs["chosen"]])
-    return "rejected" not in theirs or (
-        {"response_a", "response_b"} <= {*theirs} and labels != [] and all(map(_is_vote, labels))
-    )
 
 
 def _noted(
@@ -321,8 +318,7 @@ def _columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
         copies = [copy for copy in copies if copy.sum() > 1]
         if len(copies) > 1:
             column = column[~np.any(copies, axis=0)]
-        labels = _labels(column)
-        are_votes = column.isna().all() or (bool(labels) and all(map(_is_vote, labels)))
+        are_votes = column.isna().all() or _are_votes(column)
         return bool(are_votes and name not in models and frame[name].notna().any())
 
     if found := [name for name in free if holds_votes(name)]:
@@ -354,9 +350,13 @@ def _is_scale(column: pd.Series) -> bool:
     return bool((np.abs(found) <= _LARGEST_SCALE).all()) and 3 < len(np.unique(found)) < len(found)
 
 
-def _is_vote(label: str) -> bool:
-    number = number_of(label)
-    return side_of(label) is not None if number is None else abs(number) <= _LARGEST_RATING
+def _are_votes(column: pd.Series) -> bool:
+    """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
+    labels = _labels(column)
+    numbers = [number_of(label) for label in labels if side_of(label) is None]
+    return labels != [] and all(
+        number is not None and abs(number) <= _LARGEST_RATING for number in numbers
+    )
 
 
 def holds_texts(column: pd.Series) -> bool:
@@ -374,14 +374,19 @@ _Recognised = tuple[Table, dict[str, str]]
 
 
 def _spread(
-    table: Table, frame: pd.DataFrame, theirs: Mapping[str, str], new: Sequence[str], what: str
+    table: Table,
+    frame: pd.DataFrame,
+    theirs: Mapping[str, str],
+    new: Sequence[str],
+    what: str,
+    code: str = "N106",
 ) -> _Recognised:
     """A table of votes, whose index says from which row each was made, with its ``new`` columns and a notice."""
     rows = frame.index.to_numpy()
     lines = None if table.lines is None else table.lines[rows]
     table = replace(table, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
     kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
-    return _noted(table, "N106", what), kept | {name: name for name in new}
+    return _noted(table, code, what), kept | {name: name for name in new}
 
 
 def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequence[str]) -> _Recognised:
@@ -487,7 +492,9 @@ def _best_beside_others(
     used = [*answers.values(), *(ranks if None not in ranks else [order])]
     new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
     new["winner"] = as_objects(np.where(first == best[rows], "a", "b"))
-    return _spread(table, frame.drop(columns=used).iloc[rows].assign(**new), theirs, [*new], what)
+    votes = frame.drop(columns=used).iloc[rows].assign(**new)
+    # who takes places for an order, or the other way round, sees it in rows as read
+    return _spread(table, votes, theirs, [*new], what, "N107")
 
 
 def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int:
