@@ -307,12 +307,12 @@ def side_of(label: str) -> tuple[str, str] | None:
     return None
 
 
-def number_of(label: str) -> float | None:
-    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; None where none is."""
+def number_of(label: str) -> float:
+    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
     if found := re.fullmatch(r"([+-]?\d{1,9}(?:\.\d+)?)(?:%| ?/ ?\d+)?", text):
         return float(found[1])
-    return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else None
+    return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else math.nan
 
 
 class RatingScale(NamedTuple):
@@ -335,18 +335,16 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
     RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
     """
-    numbers = [number for label in labels if (number := number_of(label)) is not None]
-    others = [number_of(label) for label in labels if label not in told]
-    untold = {number for number in others if number is not None}
+    numbers = {number: label for label in labels if math.isfinite(number := number_of(label))}
+    untold = [number for number, label in numbers.items() if label not in told]
     is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
     low, end = min(numbers), max(numbers)
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
-    middles = [number for number in ties if number is not None]
     step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
     guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
-    middle = [*middles, guess][0]
+    middle = next(filter(math.isfinite, ties), guess)
     return RatingScale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
 
 
@@ -364,13 +362,13 @@ def side_told(
     own, number, form = label.strip().casefold(), number_of(label), folded(label)
     if label in told or own in TURNED:
         return told.get(label, own), "name"
-    if number is not None and scale:
+    is_called = [form == column or form in column.split("_") for column in columns]
+    if math.isnan(number) and sum(is_called) == 1:
+        return "ab"[is_called.index(True)], "name"
+    if scale and not math.isnan(number):
         above = scale.high if number > scale.middle else TURNED.get(scale.high, "")
         return "tie" if number == scale.middle else above, "name"
-    is_called = [form == column or form in column.split("_") for column in columns]
-    if number is None and sum(is_called) == 1:
-        return "ab"[is_called.index(True)], "name"
-    side, word = ("", "") if number is not None and not are_places else side_of(label) or ("", "")
+    side, word = (side_of(label) if are_places or math.isnan(number) else None) or ("", "")
     is_named = word in ("", "a", "b") or any(word in column.split("_") for column in columns)
     return side, ("name" if is_named else "order") * bool(side)
 
@@ -384,12 +382,11 @@ def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) 
         return {"high": "a"} | ({f"{scale.middle:g}": "tie"} if scale.low >= 0 else {})
     if {"a", "b"} & known or len(labels) not in (2, 3):
         return {}
-    numbers = [number_of(label) for label in labels]
+    numbers = sorted(map(number_of, labels))
     ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in _YES, label)) + [*labels[2:]]
     sides: tuple[str, ...] = ("a", "b", "tie")
-    if None not in numbers:
-        ordered = sorted(labels, key=lambda label: number_of(label) or 0.0)
-        sides = _OF_THREE.get(tuple(sorted(number or 0.0 for number in numbers)), sides)
+    if all(map(math.isfinite, numbers)):
+        ordered, sides = sorted(labels, key=number_of), _OF_THREE.get(tuple(numbers), sides)
     return dict(zip(ordered, sides, strict=False))
 
 

@@ -354,9 +354,7 @@ def _are_votes(column: pd.Series) -> bool:
     """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
     labels = _labels(column)
     numbers = [number_of(label) for label in labels if side_of(label) is None]
-    return labels != [] and all(
-        number is not None and abs(number) <= _LARGEST_RATING for number in numbers
-    )
+    return labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
 
 
 def holds_texts(column: pd.Series) -> bool:
@@ -512,6 +510,5 @@ def as_numbers(column: pd.Series) -> Floats:
     """A column as numbers, NaN where a cell holds none; of texts also with decimal commas."""
     found = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
     texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(column.iat[i], str)]
-    told = [number_of(column.iat[i]) for i in texts]
-    found[texts] = [np.nan if number is None else number for number in told]
+    found[texts] = [number_of(column.iat[i]) for i in texts]
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -435,12 +436,12 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     columns = [folded(found.table.theirs[name]) for name in _A_B]
     scale = scale_of(distinct, told, found.table.kind == "rating")
     # 1 beside 0 is another thing than 1 beside 2
-    are_places = {number_of(label) for label in distinct} - {None} == {1.0, 2.0}
+    are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
     of_label = [side_told(label, told, columns, scale, are_places) for label in distinct]
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
     if scale:
-        values = np.array([*(number_of(label) for label in distinct), None], dtype=np.float64)[number]
+        values = np.array([*map(number_of, distinct), np.nan])[number]
         found.frame = found.frame.assign(strength=np.abs(values - scale.middle))
         found.kept.append("strength")
     by_order = {

@@ -105,22 +105,21 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 def _read_file(path: Path, drop_uneven: bool) -> Table:
     name, _, split = str(path).rpartition(":")
     folder = path if path.is_dir() or not name else Path(name)
-    if not folder.is_dir() and is_hub_name(path):
-        found = read_table(from_hub(name or str(path), split=split if name else None))
-        return replace(found, name=str(path))
-    if not folder.is_dir() and not path.is_file():
-        beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
-        what = f"there is no such file.{did_you_mean(path.name, beside)}"
-        close = difflib.get_close_matches(path.name, beside, n=1)
-        fix = {"source": str(path.with_name(close[0]))} if close else {}
-        raise _unreadable(path, what, "give the path of a file", fix)
-    read = reader_of(path)
-    if read is None and not folder.is_dir():
-        what = f'files that end in "{path.suffix}" are not known'
-        raise _unreadable(path, what, f"use {', '.join(READERS)}, or text as .gz")
     try:
-        if read is None or folder.is_dir():
+        if folder.is_dir():
             return _read_folder(folder, split)
+        if is_hub_name(path):
+            found = read_table(from_hub(name or str(path), split=split if name else None))
+            return replace(found, name=str(path))
+        if not path.is_file():
+            beside = [sibling.name for sibling in path.parent.glob("[!.]*")]
+            what = f"there is no such file.{did_you_mean(path.name, beside)}"
+            close = difflib.get_close_matches(path.name, beside, n=1)
+            fix = {"source": str(path.with_name(close[0]))} if close else {}
+            raise _unreadable(path, what, "give the path of a file", fix)
+        if (read := reader_of(path)) is None:
+            what = f'files that end in "{path.suffix}" are not known'
+            raise _unreadable(path, what, f"use {', '.join(READERS)}, or text as .gz")
         return read(path, drop_uneven) if read is _read_csv else read(path)
     except UnicodeDecodeError as error:
         what = f"it is neither UTF-8 nor UTF-16 nor cp1252 ({error.reason})"
