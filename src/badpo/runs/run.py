@@ -76,7 +76,7 @@ class RunPlan:
         if self.is_finished:
             return f"run         {self.folder}: finished, and taken as it is"
         told = f"{self.n_steps:,} steps, {self.n_passes:.2g} passes over the votes"
-        return f"run         {self.folder}: {told}, about {self.n_bytes / 1e9:,.3g} GB written"
+        return f"run         {self.folder}: {told}, about {self.n_bytes / 1e6:,.1f} MB written"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class Plan:
     n_held_out: int
     n_trained: int
     n_parameters: int
+    trains_reference: bool
     reference_cache: str
     self_tests: tuple[SelfTest, ...]
     findings: tuple[Problem, ...]
@@ -102,7 +103,8 @@ class Plan:
             f"judgments   {self.n_judgments:,} on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
             f"annotators; {self.n_held_out:,} judgments held out",
             f"policy      {self.n_trained:,} of {self.n_parameters:,} weights trained",
-            f"reference   scored once{shared}; its values are kept in {self.reference_cache}",
+            f"reference   {'trained first, ' * self.trains_reference}scored once{shared}; "
+            f"its values are kept in {self.reference_cache}",
             *(f"self-test   against the model's own forward, in {test}" for test in self.self_tests),
             *(str(finding) for finding in self.findings),
         ]
@@ -138,6 +140,7 @@ def plan_run(recipe: Recipe) -> Plan:
         n_held_out=held_out.n_votes,
         n_trained=sum(p.numel() for p in weights if p.requires_grad),
         n_parameters=sum(p.numel() for p in weights),
+        trains_reference=recipe.reference.sft and not kept,
         reference_cache=str(args.reference_cache or default_cache()),
         self_tests=tuple(trainer.self_tests),
         findings=(*findings, *trainer.findings),
