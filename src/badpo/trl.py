@@ -205,12 +205,12 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         rows = torch.cat([rewards, b.to(rewards)[None]]).T.contiguous()
         chosen, rejected, b = self.accelerator.gather(rows).T
         margins = chosen - rejected
-        correct = (margins > 0).float()
-        logged = self._metrics["train" if self.model.training else "eval"]
-        logged["votes/accuracy"].append((margins + b > 0).float().mean().item())
-        alone = {"chosen": chosen, "margins": margins, "accuracies": correct}
+        mode = "train" if self.model.training else "eval"
+        alone = {"chosen": chosen, "margins": margins, "accuracies": (margins > 0).float()}
         for name, values in alone.items():
-            logged[f"rewards/{name}"][-1] = values.mean().item()
+            self._metrics[mode][f"rewards/{name}"][-1] = values.mean().item()
+        right = (margins + b > 0).float().mean()
+        self._metrics[mode]["votes/accuracy"].append(right.item())
         if self.model.training and self.first_margin is None and self.state.global_step == 0:
             moved = ((policy - reference).norm() / reference.norm()).item()
             in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
@@ -317,10 +317,10 @@ def _require_understood(args: DPOConfig | None, data, attributes, bias, warm_sta
     in_log_odds = losses <= {*_OF_THE_MARGIN[:2], "sft"}
     complaints = []
     if losses - {*_OF_THE_MARGIN, "sft"} or losses == {"sft"}:
-        named, taken = ", ".join(sorted(losses)), ", ".join(_OF_THE_MARGIN)
+        named, taken = (", ".join(kinds) for kinds in (sorted(losses), _OF_THE_MARGIN))
         complaints.append(
-            f"loss_type {named}: theta is added to the difference of two whole responses, so take one of {taken}, "
-            "alone or with sft; others divide by lengths, sort a batch, or take each response by itself"
+            f"loss_type {named}: theta is part of a margin, so take a loss of the margin alone ({taken}), with or "
+            "without sft"
         )
     if args and args.f_divergence_type != "reverse_kl":
         complaints.append(

@@ -246,9 +246,9 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
 @pytest.mark.parametrize(
     ("settings", "options", "sentence"),
     [
-        (dict(loss_type="ipo"), {}, "loss_type ipo: theta is added to the difference of two whole"),
+        (dict(loss_type="ipo"), {}, "loss_type ipo: theta is part of a margin"),
         (dict(loss_type=["sigmoid", "aot"]), {}, "loss_type aot, sigmoid"),
-        (dict(loss_type="sft"), {}, "alone or with sft"),
+        (dict(loss_type="sft"), {}, "with or without sft"),
         (dict(f_divergence_type="forward_kl"), {}, "under reverse_kl alone"),
         (dict(auto_find_batch_size=True), {}, "auto_find_batch_size"),
         (
