@@ -110,6 +110,7 @@ check: $(STAMP)
 	$(MAKE) docs
 
 docs: $(VENV)/.docs
+	rm -rf build/docs
 	$(BIN)/python -m sphinx -E -W --keep-going -n -d build/doctrees docs build/docs
 	@echo "open build/docs/index.html"
 

@@ -25,6 +25,7 @@ html_theme = "furo"
 html_title = f"badpo {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+pygments_dark_style = "github-dark"
 html_copy_source = html_show_sphinx = False
 
 myst_enable_extensions = ["dollarmath"]
@@ -48,9 +49,26 @@ nb_execution_mode = "cache"
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+nb_render_markdown_format = "gfm"
 # programs of a tutorial write into its own temporary folder, and what they keep at home below build/
 HOME = DOCS.parent / "build" / "home"
-HOME.mkdir(parents=True, exist_ok=True)
+STARTUP = HOME / "profile_default" / "startup" / "bash.py"
+STARTUP.parent.mkdir(parents=True, exist_ok=True)
+STARTUP.write_text(
+    '''
+import subprocess
+
+from IPython.core.magic import register_cell_magic
+
+
+@register_cell_magic
+def bash(_line, cell):
+    """What the commands of a cell print, in one piece and in order; one that fails ends the page."""
+    done = subprocess.run(["bash", "-ec", cell], stdout=-1, stderr=-2, text=True)
+    print(done.stdout)
+    done.check_returncode()
+'''
+)
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ |= dict.fromkeys(
     ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "XDG_CACHE_HOME", "HF_HOME"), str(HOME)
@@ -77,7 +95,7 @@ def options_page() -> str:
         "What `badpo COMMAND --help` says; [the command line](../cli.md) explains it.",
     ]
     for words, command in sorted(commands(typer.main.get_command(badpo))):
-        lines += ["", f"## {words}", "", *paragraphs(command.help), "", "| option | |", "|--|--|"]
+        lines += ["", f"## {words}", "", *paragraphs(command.help), "", "| option | what it does |", "|--|--|"]
         for one in command.params:
             names = (
                 ", ".join(f"`{name}`" for name in one.opts)
@@ -104,10 +122,12 @@ def write_options(_app) -> None:
         OPTIONS.write_text(options_page())
 
 
-def outside(_app, _name: str, source: list[str]) -> None:
-    """Links to the pages beside the folder lead to their copies on the site."""
+def for_the_site(_app, *told) -> None:
+    """Names of files as links become the titles of their pages; pages beside the folder have a copy here."""
+    text = told[-1]
+    text[0] = re.sub(r"\[[\w/]+\.md\]\(", "[](", text[0])
     for page in ("SECURITY", "CONTRIBUTING", "CHANGELOG"):
-        source[0] = re.sub(rf"\]\((\.\./)+{page}\.md", f"](/project/{page.lower()}.md", source[0])
+        text[0] = re.sub(rf"\]\((\.\./)+{page}\.md", f"](/project/{page.lower()}.md", text[0])
 
 
 def math_visitor(display: str):
@@ -125,4 +145,5 @@ def setup(app) -> None:
     visit_inline, visit_block = math_visitor("inline"), math_visitor("block")
     app.add_html_math_renderer("mathml", (visit_inline, None), (visit_block, None))
     app.connect("builder-inited", write_options)
-    app.connect("source-read", outside)
+    app.connect("source-read", for_the_site)
+    app.connect("include-read", for_the_site)
