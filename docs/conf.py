@@ -95,7 +95,15 @@ def options_page() -> str:
         "What `badpo COMMAND --help` says; [the command line](../cli.md) explains it.",
     ]
     for words, command in sorted(commands(typer.main.get_command(badpo))):
-        lines += ["", f"## {words}", "", *paragraphs(command.help), "", "| option | what it does |", "|--|--|"]
+        lines += [
+            "",
+            f"## {words}",
+            "",
+            *paragraphs(command.help),
+            "",
+            "| option | what it does |",
+            "|--|--|",
+        ]
         for one in command.params:
             names = (
                 ", ".join(f"`{name}`" for name in one.opts)
