@@ -1,9 +1,11 @@
 """The documentation: links lead somewhere, commands and targets are there, pages keep to their measure."""
 
 import ast
+import math
 import pkgutil
 import re
 import shlex
+import shutil
 from pathlib import Path
 from types import FunctionType
 
@@ -15,6 +17,7 @@ from tests.public_face import commands, invoke
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
+AUDIT = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
 WRITTEN = {"results", "options.md"}  # by a program
 BY_HAND = [
@@ -63,16 +66,54 @@ def test_commands_and_their_options_are_there(page):
         assert name == "train" or given <= options, (line, given - options)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [line for line in written_commands(README) if line.split()[1] in CHEAP and "examples/" in line],
-)
+def run_as_written(lines: list[str], folder: Path, model: Path | None = None) -> None:
+    """Run commands in a folder with the examples, there with a small model; each prints what stands below it."""
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    recipe = folder / "examples" / "train.yaml"
+    recipe.write_text(recipe.read_text().replace("Qwen/Qwen2.5-0.5B-Instruct", str(model)))
+    for line in lines:
+        result = invoke(*shlex.split(line)[1:])
+        assert result.exit_code == 0, (line, result.output)
+        below = re.escape(line) + r"\n```\n\n```text\n(.*?)```"
+        for shown in re.findall(below, README.read_text(encoding="utf-8"), re.S):
+            printed = " ".join(result.output.split())
+            assert [part for part in shown.split("\n\n") if " ".join(part.split()) not in printed] == []
+
+
+IN_BLOCKS = [line for line in written_commands(README) if "TORCH_INDEX" not in line]
+
+
+@pytest.mark.parametrize("line", [line for line in IN_BLOCKS if line.split()[1] in CHEAP])
 def test_the_commands_of_the_readme_run(line, monkeypatch, tmp_path):
-    words = shlex.split(line)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
-    result = invoke(*words[1:])
-    assert result.exit_code == 0, result.output
+    run_as_written([line], tmp_path)
+
+
+@pytest.mark.slow
+def test_all_commands_of_the_readme_run_one_after_the_other(monkeypatch, tmp_path):
+    pytest.importorskip("torch")
+    from tests.runs.recipes import save_model
+
+    monkeypatch.chdir(tmp_path)
+    run_as_written(IN_BLOCKS, tmp_path, save_model(tmp_path / "model"))
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_picture_shows_what_was_measured():
+    (told,) = re.findall(r"<desc.*?>(.*?)</desc>", (ROOT / "docs" / "images" / "readme.svg").read_text())
+    tables = (ROOT / "docs" / "results" / "paper_tables.md").read_text(encoding="utf-8")
+    for name, row in {
+        "reference": "Reference",
+        "DPO": "DPO",
+        "BA-DPO": r"BA-DPO \(shared mean\)",
+    }.items():
+        rate = re.search(rf"^\| {row} \| ([\d.]+)", tables, re.M)[1]
+        assert f"{name} {float(rate):.0%}"[:-1] in told
+    votes = re.search(r"([\d,]+) judgments, 32 prompts", AUDIT)[1]
+    lean = re.search(r"^length +\S+ % +(\d+) % +\S+ +(\S+) to (\S+)", AUDIT, re.M)
+    low, high = (f"{1 / (1 + math.exp(-float(end))):.0%}"[:-1] for end in lean.groups()[1:])
+    assert f"{votes} votes" in told and f"wins {lean[1]} percent" in told
+    assert f"interval {low} to {high}" in told
 
 
 def test_the_python_of_the_audits_page_runs(monkeypatch, tmp_path):
