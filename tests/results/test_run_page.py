@@ -71,8 +71,7 @@ def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
     six, three = (
         read_suite(write_suite(tmp_path / f"of{n}", n_annotators=n, planted=False)) for n in (6, 3)
     )
-    assert theta_figure(six).caption.startswith("The learned bias term")
-    assert theta_figure(three) is None
+    assert theta_figure(six) and theta_figure(three) is None
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])

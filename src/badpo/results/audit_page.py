@@ -357,8 +357,7 @@ def lean_figure(summary: Json) -> Figure | None:
     axis, level = "% of the votes won by the side with it", Level(50.0, "no lean")
     told, ends = "share of votes for the side with each attribute", (0.0, 100.0)
     panel = DotPanel("", rows, told, axis, level, ends, lambda value: percent(value / 100))
-    caption = "Of the n votes whose sides differ; 95 % intervals, clustered by prompt. Hollow: not sure."
-    return dot_figure("Which side wins", [panel], caption)
+    return dot_figure("Which side wins", [panel])
 
 
 def class_figure(summary: Json) -> Figure | None:
@@ -375,11 +374,7 @@ def class_figure(summary: Json) -> Figure | None:
         what = f"classes of annotators on {label}", "difference from the pool, log-odds"
         panel = DotPanel(label, rows, *what, Level(0.0, "pool mean"))
         panels.append(_around_zero(panel))
-    caption = (
-        "Difference of each class from the pool mean and its 95 % interval, from the conditional likelihood; a class "
-        f"of one to {FEWEST_ANNOTATORS - 1} people is left out, and so is one that would let it be computed."
-    )
-    return dot_figure("Classes", panels, caption)
+    return dot_figure("Classes", panels)
 
 
 def model_figure(summary: Json) -> Figure | None:
@@ -397,11 +392,7 @@ def model_figure(summary: Json) -> Figure | None:
         what = f"models and how they lean on {label}", "shrunken lean, log-odds"
         panel = DotPanel(label, rows, *what, Level(0.0, middle), notes="chose it")
         panels.append(_around_zero(panel))
-    caption = (
-        "Models among the annotators, by name: shrunken lean with its 95 % interval, and how often the model chose the "
-        "side that has more of it where the sides differ. People are never named."
-    )
-    return dot_figure("Models that vote", panels, caption)
+    return dot_figure("Models that vote", panels)
 
 
 def drift_figure(summary: Json) -> Figure | None:
@@ -415,11 +406,7 @@ def drift_figure(summary: Json) -> Figure | None:
                 rows.append(DotRow(mark.name, (mark,)))
         what = f"log-odds of the pool on {label} over time", "log-odds"
         panels.append(DotPanel(label, rows, *what, Level(0.0, "no lean")))
-    caption = (
-        "Log-odds of the pool in windows of about as many judgments each, by the time of the first, with 95 % "
-        "intervals clustered by prompt."
-    )
-    return dot_figure("Over time", panels, caption)
+    return dot_figure("Over time", panels)
 
 
 def worth_sentences(summary: Json) -> list[str]:
@@ -592,16 +579,8 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         middle = Level(0.0, "no lean" if pool["absolute"] else origin)
         how = "deviation, log-odds", middle, _limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
-    caption = (
-        "Thin line with a stroke: the annotator\u2019s own estimate and its 95 % interval. Thick line with a mark: "
-        "the shrunken one. An arrow: the interval goes on beyond the axis. Where the line in the middle is a "
-        "mean, own estimates count from that of the finite ones and shrunken ones from that of the whole pool or "
-        "group, both without what goes with care; where it is no lean, both count from there, and so do flags. The "
-        "order is the number of informative votes, which says nothing about the lean; people have pseudonyms. Not "
-        "drawn: "
-        f"{'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
-    )
-    return dot_figure("Single annotators", panels, caption, legend(_MARKS))
+    rest = f"Not drawn: {'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
+    return dot_figure("Single annotators", panels, rest, legend(_MARKS))
 
 
 def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
@@ -614,14 +593,10 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
         style = _FLAGGED if row["flag_care"] else _ESTIMATED
         mark = Mark(row["care"], name, style, *ends)
         rows.append(DotRow(name, (mark,), f"{row['n_judgments']:,}"))
-    caption = (
-        "How closely each annotator follows quality where the sides do not differ in any attribute, with its 95 % "
-        "interval: 1 is the mean, 0 is answering at random. It is shrunk toward 1, where few votes leave it. The "
-        f"order is the number of judgments; {len(order) - len(rows):,} more are in {summary['annotators_file']}."
-    )
+    rest = f"{len(order) - len(rows):,} more are in {summary['annotators_file']}."
     label, middle = f"care of {len(rows):,} annotators with intervals", Level(1.0, "mean")
     panel = DotPanel("", rows, label, "care", middle, (-1.0, 3.0), notes="judgments")
-    return dot_figure("Care", [panel], caption, legend(_MARKS[1:]))
+    return dot_figure("Care", [panel], rest, legend(_MARKS[1:]))
 
 
 def _ordered(people: pd.DataFrame, votes: str) -> pd.DataFrame:

@@ -36,7 +36,10 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: panels with their subtitles, a caption, its numbers as a table, and a legend where it needs one."""
+    """One figure: panels with their subtitles, its numbers as a table, and a legend where it needs one.
+
+    ``caption`` is what the caption of its title in `figures.jinja` does not say.
+    """
 
     title: str
     panels: Sequence[tuple[str, Markup]]
@@ -166,7 +169,9 @@ def _colored(rules: str, variables: str) -> str:
     return re.sub(r"var\((.+?)\)", lambda name: colors[name[1]], rules)
 
 
-def dot_figure(title: str, panels: Sequence[DotPanel], caption: str, marks: str = "") -> Figure | None:
+def dot_figure(
+    title: str, panels: Sequence[DotPanel], caption: str = "", marks: str = ""
+) -> Figure | None:
     """Dot plots side by side, and every mark as a row of the figure's table; None where no panel has rows."""
     panels = [panel for panel in panels if panel.rows]
     if not panels:

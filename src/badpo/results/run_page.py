@@ -220,17 +220,15 @@ def _quantity_figure(suite: MeasuredRuns, is_rate: bool) -> Figure | None:
             level = _level(suite, "reference", *q.place, arms=[REFERENCE])
             what = q.symbol, q.symbol, level, q.place
             panels.append(_arm_panel(suite, *what, limits=limits, number=q.number))
-    caption = f"The dashed line is the reference. {_interval_note(suite)}"
     if not is_rate:
-        caption = f"Means over sampled answers. {caption}"
-        return dot_figure(AMOUNTS_TITLE, panels, caption)
+        return dot_figure(AMOUNTS_TITLE, panels, _interval_note(suite))
     how_read = "the share among sampled answers"
     if any(run.readouts.rates for run in suite.runs):
         how_read = (
             "read from probabilities at the place where the attribute is decided, with the reference\u2019s own "
             "answer before it, the same for every arm; sampled answers saturate earlier"
         )
-    caption = f"The rate of an attribute is {how_read}. {caption}"
+    caption = f"The rate of an attribute is {how_read}. The dashed line is the reference. {_interval_note(suite)}"
     return dot_figure(RATES_TITLE, panels, caption)
 
 
@@ -241,13 +239,7 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
         panels.append(_arm_panel(suite, *what, number=_signed_three))
     if sum(len(panel.rows) > 0 for panel in panels[:-1]) == 1:
         panels.pop()  # with one attribute, any attribute is that one
-    caption = (
-        "Held-out gap, by arm: the policy\u2019s accuracy on judgments whose two responses differ on the attribute, "
-        "minus its accuracy on those whose responses agree. A policy that learned the lean predicts the votes that "
-        "carry it better, and so has a larger gap. Zero is not the target: a policy that follows quality alone may "
-        f"have a gap on either side of it, and an arm below that has gone too far. {_interval_note(suite)}"
-    )
-    return dot_figure("Held-out gap", _on_one_axis(panels), caption)
+    return dot_figure("Held-out gap", _on_one_axis(panels), _interval_note(suite))
 
 
 def _votes_figure(suite: MeasuredRuns) -> Figure | None:
@@ -256,13 +248,11 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
         level = _level(suite, "planted ceiling", "ceiling", name, "all") or Level(0.5, "coin")
         what = title, "share of votes predicted", level, ("votes", name, "all")
         panels.append(_arm_panel(suite, *what, number=_three))
-    caption = (
-        "Held-out votes that the arm\u2019s own policy and theta predict together, on judgments whose responses differ "
-        "on the attribute. "
+    ceiling = (
+        "The planted ceiling has the planted theta in the learned one\u2019s place, over all arms. "
     )
-    if suite.is_planted:
-        caption += "The planted ceiling puts the planted theta in the place of the learned one, as a mean over arms. "
-    return dot_figure("Votes predicted", _on_one_axis(panels), caption + _interval_note(suite))
+    note = ceiling * suite.is_planted + _interval_note(suite)
+    return dot_figure("Votes predicted", _on_one_axis(panels), note)
 
 
 def theta_figure(suite: MeasuredRuns) -> Figure | None:
@@ -274,11 +264,5 @@ def theta_figure(suite: MeasuredRuns) -> Figure | None:
         level = planted or _level(suite, "offline estimate", "theta", name, "offline")
         what = title, "mean theta, log-odds", level, ("theta", name, "level")
         panels.append(_arm_panel(suite, *what, arms=arms))
-    caption = (
-        "The learned bias term as the mean over annotators. It starts at zero, or at the offline estimate in a warm "
-        "start, takes up the lean of the votes, and is left out of the saved policy. The place where it ends is not "
-        "identified by the votes: what theta does not take up, the policy learns. The dashed line is the mean that "
-        "was planted, else the log-odds that the side with the attribute won a training vote. "
-        f"{_interval_note(suite) if len(suite.seeds) > 1 else ''}"
-    )
-    return dot_figure("Theta", panels, caption)
+    note = _interval_note(suite) if len(suite.seeds) > 1 else ""
+    return dot_figure("Theta", panels, note)
