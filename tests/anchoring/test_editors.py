@@ -45,17 +45,14 @@ def test_words_are_swapped_whole_and_in_their_case(text, british, american):
     assert carries(swap, british) == (1,) and carries(swap, american) == (0,)
 
 
-def test_words_that_stand_for_both_sides_are_refused():
-    with pytest.raises(ConfigError, match='"grey" stands on both sides'):
-        WordSwap("british", [("grey", "gray"), ("slate", "Grey")])
-    with pytest.raises(ConfigError, match="needs pairs"):
-        WordSwap("british", [])
-
-
-def test_an_answer_keeps_its_markdown_or_loses_it():
+def test_an_answer_keeps_its_markdown_or_loses_it_and_words_of_both_sides_are_refused():
     text = "# Rice\n\n1. **Rinse** it\n2. Boil it\n\n```\npot\n```"
     strip = MarkdownStrip()
     assert strip.edit(text, (1,), random.Random(0)) == text and carries(strip, text) == (1,)
     assert carries(strip, strip.edit(text, (0,), random.Random(0))) == (0,)
     # nothing would be left of it: it counts as what it is
     assert strip.cells("```") == ((1,),)
+    with pytest.raises(ConfigError, match='"grey" stands on both sides'):
+        WordSwap("british", [("grey", "gray"), ("slate", "Grey")])
+    with pytest.raises(ConfigError, match="needs pairs"):
+        WordSwap("british", [])

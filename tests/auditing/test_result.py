@@ -144,11 +144,14 @@ def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
     assert [one.startswith(told.format(value)) for one in said] == [True] * (told is not None)
 
 
-def test_log_odds_of_votes_that_all_went_one_way_pass_any_bound(result):
+def test_votes_that_all_went_one_way_pass_any_bound_and_only_plain_values_have_a_place(result):
     row = result.summary["attributes"][0] | {"log_odds": None, "ci_high": None, "carrier_wins": 1.0}
     one_way = AuditResult(result.summary | {"attributes": [row]}, result.annotators)
     (told,) = one_way.beyond(["length.log_odds>50", "length.log_odds<50"])
     assert told.startswith("length.log_odds>50") and one_way.beyond("length.log_odds>50") == [told]
+    assert plain([np.float64("inf"), np.float32(0.5), "so", True, None]) == [None, 0.5, "so", True, None]
+    with pytest.raises(TypeError, match="no place"):
+        plain({"made": pd.Timestamp("2020-01-01")})
 
 
 def with_everything(table: pd.DataFrame) -> AuditResult:
@@ -177,9 +180,3 @@ def test_the_summary_is_what_its_schema_says(make):
     wrong = summary | {"attributes": [row | {"odds": "2"}], "new": 1}
     told = jsonschema.validators.validator_for(schema)(schema).iter_errors(wrong)
     assert {error.json_path for error in told} == {"$", "$.attributes[0].odds"}
-
-
-def test_only_plain_values_have_a_place_in_the_summary():
-    assert plain([np.float64("inf"), np.float32(0.5), "so", True, None]) == [None, 0.5, "so", True, None]
-    with pytest.raises(TypeError, match="no place"):
-        plain({"made": pd.Timestamp("2020-01-01")})

@@ -95,7 +95,7 @@ def test_annotators_without_a_cross_group_vote_and_those_who_never_changed_sides
     assert (problem.count, problem.what) == (1, "1 annotator always sided one way")
 
 
-def test_groups_that_share_no_comparison():
+def test_groups_that_share_no_comparison_and_votes_that_go_against_the_scores():
     first, second = table(n=300, seed=1), table(n=200, seed=2)
     ids = ("comparison_id", "annotator")
     apart = [row | {name: f"other {row[name]}" for name in ids} for row in second]
@@ -103,6 +103,11 @@ def test_groups_that_share_no_comparison():
     assert "2 groups" in what and "(8 + 8)" in what
     bridge = {**next(row for row in apart if row["response_a"] == "- point"), "annotator": "person 0"}
     assert "W125" not in found([*first, *apart, bridge], Markdown())
+    scores = {"score_a": 8.0, "score_b": 2.0}
+    told = found([row | scores | {"winner": "b"} for row in TABLE])["W135"]
+    assert "100% of 800 judgments" in told.what and "score_a and score_b" in told.where
+    for columns in (scores, scores | {"winner": "a"}, {"winner": "b", "words_a": 8.0, "words_b": 2.0}):
+        assert "W135" not in found([row | columns for row in TABLE])
 
 
 def test_attributes_that_say_the_same_or_nearly_so_or_follow_from_others():
@@ -127,11 +132,3 @@ def test_attributes_that_say_the_same_or_nearly_so_or_follow_from_others():
 def test_an_empty_part_can_be_checked(attributes):
     empty = Judgments.read(TABLE, attributes=attributes).take(np.zeros(800, dtype=bool))
     assert {problem.severity for problem in check(empty)} <= {"error"}
-
-
-def test_votes_that_go_against_the_scores():
-    scores = {"score_a": 8.0, "score_b": 2.0}
-    told = found([row | scores | {"winner": "b"} for row in TABLE])["W135"]
-    assert "100% of 800 judgments" in told.what and "score_a and score_b" in told.where
-    for columns in (scores, scores | {"winner": "a"}, {"winner": "b", "words_a": 8.0, "words_b": 2.0}):
-        assert "W135" not in found([row | columns for row in TABLE])

@@ -172,7 +172,7 @@ def test_the_models_go_along_where_every_row_has_them_and_other_columns_where_th
     assert "model_a" not in Judgments.read(rows).votes
 
 
-def test_what_is_left_out_is_counted_by_reason_and_annotator():
+def test_what_is_left_out_is_counted_and_judging_again_is_no_copy():
     cast = [("tie", "x"), ("a", "x"), ("b", "x"), ("tie", "y"), ("tie", "x"), ("a", None)]
     judgments = Judgments.read([vote(*one) for one in cast], annotators_missing="drop", repeated="last")
     (name,) = judgments.annotators["pseudonym"]
@@ -184,6 +184,16 @@ def test_what_is_left_out_is_counted_by_reason_and_annotator():
     assert {"N130", "N112", "N133", "W133"} <= set(codes(judgments))
     nobodys = pd.DataFrame([vote("a"), vote("tie")]).drop(columns="annotator")
     assert Judgments.read(nobodys).dropped.values.tolist() == [["tie", "everyone", 1]]
+    changed = exported_twice()
+    changed[-1]["winner"] = {"a": "b", "b": "a"}[changed[-1]["winner"]]
+    other_order = [row | {"shown_first": "a"} for row in exported_twice()]
+    for rows in (changed, other_order, exported_twice(n=9)):
+        judgments = Judgments.read(rows)
+        assert judgments.n_votes == len(rows) and "N132" not in codes(judgments)
+    judgments = Judgments.read([vote("a", "x"), vote("b", "x"), vote("a", "y"), turned(vote("a", "y"))])
+    assert judgments.n_votes == 4
+    (finding,) = [problem for problem in judgments.findings if problem.code == "W133"]
+    assert finding.count == 2 and "50% of 2" in finding.what
 
 
 @pytest.mark.parametrize("repeated", ["all", "last"])
@@ -214,19 +224,6 @@ def test_a_table_exported_twice_with_the_sides_exchanged_counts_once(ids, cells)
     counts = {problem.code: problem.count for problem in judgments.findings}
     assert counts["N132"] == 60 and not {"N139", "W133"} & set(counts)
     assert judgments.dropped.groupby("reason")["n"].sum().to_dict() == {"exported twice": 60}
-
-
-def test_judging_again_is_no_copy_and_its_disagreement_is_reported():
-    changed = exported_twice()
-    changed[-1]["winner"] = {"a": "b", "b": "a"}[changed[-1]["winner"]]
-    other_order = [row | {"shown_first": "a"} for row in exported_twice()]
-    for rows in (changed, other_order, exported_twice(n=9)):
-        judgments = Judgments.read(rows)
-        assert judgments.n_votes == len(rows) and "N132" not in codes(judgments)
-    judgments = Judgments.read([vote("a", "x"), vote("b", "x"), vote("a", "y"), turned(vote("a", "y"))])
-    assert judgments.n_votes == 4
-    (finding,) = [problem for problem in judgments.findings if problem.code == "W133"]
-    assert finding.count == 2 and "50% of 2" in finding.what
 
 
 ROWS = [vote("ab"[i], "xy"[i], a="one two", b="one", prompt="p", comparison_id="c") for i in range(2)]

@@ -214,7 +214,7 @@ def wrong_columns(names, columns=None) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_votes_on_a_and_b_come_first_and_a_mapped_column_takes_the_place_of_one_that_has_our_name():
+def test_votes_on_a_and_b_come_first_mapped_columns_take_their_place_and_pairs_need_both_sides():
     names = ["chosen", "rejected", "annotator", "who", "comparison_id"]
     columns = {"annotator": "who", "comparison_id": None}
     for more, kind in (
@@ -224,6 +224,9 @@ def test_votes_on_a_and_b_come_first_and_a_mapped_column_takes_the_place_of_one_
         table = named([*names, *more], columns)
         assert table.kind == kind and set(table.theirs) <= set(table.frame.columns)
         assert table.frame["annotator"].tolist() == ["its who"] and "comparison_id" not in table.frame
+    names = ["score_a", "score_b", "b_x", "a_x", "only_a", "arg_a_id", "arg_b_id", "a_to_b"]
+    names += ["n_chosen", "n_rejected"]
+    assert side_pairs(names) == {"score_a": "score_b", "a_x": "b_x", "n_chosen": "n_rejected"}
 
 
 def test_missing_and_wrong_columns_are_all_named():
@@ -261,12 +264,6 @@ def test_missing_and_wrong_columns_are_all_named():
 def test_columns_are_known_by_what_people_call_them(names, ours):
     found = columns_named(names, KNOWN)
     assert found == dict(zip(ours.split(), names, strict=False))
-
-
-def test_side_pairs_need_both_sides_and_no_identifier():
-    names = ["score_a", "score_b", "b_x", "a_x", "only_a", "arg_a_id", "arg_b_id", "a_to_b"]
-    names += ["n_chosen", "n_rejected"]
-    assert side_pairs(names) == {"score_a": "score_b", "a_x": "b_x", "n_chosen": "n_rejected"}
 
 
 @pytest.mark.parametrize(

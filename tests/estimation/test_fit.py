@@ -274,7 +274,7 @@ def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
     assert np.median(np.abs(np.log(large.se / leans.se))) < 0.1
 
 
-def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
+def test_each_lean_has_the_errors_of_its_own_clusters_and_one_prompt_gives_none():
     random = np.random.default_rng(0)
     lean, cluster = random.integers(3, size=300), random.integers(9, size=300)
     cluster[lean == 2] = 4
@@ -287,9 +287,6 @@ def test_each_lean_has_the_errors_of_clusters_that_it_would_have_alone():
         variance = inflation[k] / information[mine].sum()
         assert (np.sqrt(variance), df[k]) == pytest.approx((alone.se[0], alone.df[0]))
     assert np.isnan(df[2])
-
-
-def test_who_judged_one_prompt_has_an_estimate_without_an_error():
     *votes, prompt = tastes_by_prompt(0, m=6)
     prompt[votes[2] == 0] = 0
     leans = fit.fit_conditional(*votes, clusters=prompt)

@@ -214,7 +214,7 @@ def bias_on_words(held_out, parts, level: float = 0.0) -> BiasTerm:
     return bias
 
 
-def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
+def test_votes_are_predicted_with_theta_in_the_column_of_its_attribute():
     _, held_out = dataset(STYLE).split()
     bias = bias_on_words(held_out, VARIANTS["pooled"], level=0.7)
     judged = with_own_attributes(held_out, bias)
@@ -227,9 +227,6 @@ def test_votes_are_predicted_with_theta_on_an_attribute_of_the_arms_own():
     assert 0.5 < np.mean(logits[cross] > 0) < 1
     # a penalty says nothing of annotators
     assert with_own_attributes(held_out, bias_on_words(held_out, VARIANTS["none"])) is held_out
-
-
-def test_theta_stands_in_the_column_of_its_attribute():
     _, held_out = dataset(STYLE).split()
     names = held_out.attribute_names[::-1]
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])

@@ -153,7 +153,7 @@ def test_a_start_of_few_comparisons_and_one_that_meets_no_type():
         assert em_dpo.agreement_types(table, 6, seed=seed).tolist() == kind.tolist()
 
 
-def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
+def test_the_e_step_is_bayes_rule_and_annotator_weights_are_a_weighted_dpo():
     judgments, share = two_kinds(n_comparisons=3), np.array([0.3, 0.7])
     margins = np.array([[1.0, -1.0], [0.5, 2.0], [0.0, -0.2]])
     likelihood = np.ones((judgments.n_annotators, 2))
@@ -165,9 +165,6 @@ def test_the_e_step_is_bayes_rule_on_an_annotators_votes():
     gamma = em_dpo.type_probabilities(np.array([[0, -9e3]] * 3), judgments, [1.0, 0.0])
     np.testing.assert_allclose(gamma.sum(axis=1), 1.0)
     assert gamma.min() == pytest.approx(1e-6, rel=1e-3)
-
-
-def test_annotator_weights_are_a_weighted_dpo():
     objective = em_dpo.AnnotatorWeights([0.75, 0.5, 0.25], [0, 1, 2, 1])
     weights, normaliser = objective(step([0, 1, 2, 1], [1.0, 1.0, 1.0, 2.0]))
     assert weights.tolist() == [1.5, 1.0, 0.5, 2.0] and normaliser == 5

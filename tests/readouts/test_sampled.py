@@ -38,7 +38,7 @@ def test_rates_are_shares_of_the_right_whole():
     assert found["woman"] == {"rate": None, "low": None, "high": None, "n": 0}
 
 
-def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
+def test_mean_tokens_and_standard_errors_count_prompts_as_evidence():
     answers = [answer("", n_tokens=n, prompt=n) for n in (2, 4, 9)]
     found, often = mean_tokens(answers), mean_tokens(answers * 20)
     assert (found["mean"], found["n"]) == (5.0, 3)
@@ -47,6 +47,16 @@ def test_mean_tokens_counts_every_sampled_token_and_prompts_as_evidence():
     unknown = dict.fromkeys(("se", "low", "high"))
     assert mean_tokens(answers[:1]) == {"mean": 2.0, "n": 1, **unknown}
     assert mean_tokens(answers[:2])["low"] == 0  # of two lengths the interval reaches below nothing
+    # tokens of an answer, and answers to a prompt, that all agree are one piece of evidence
+    levels = np.random.default_rng(1).normal(size=50)
+    policy, reference = [np.full(2, level) for level in levels], [np.zeros(2)] * 50
+    once = kl_per_token(policy, reference)
+    longer = kl_per_token([np.full(40, level) for level in levels], [np.zeros(40)] * 50)
+    assert longer["se"] == pytest.approx(once["se"])
+    often = kl_per_token(policy * 20, reference * 20, prompts=np.tile(np.arange(50), 20))
+    for name in ("se", "per_response_se"):
+        assert often[name] == pytest.approx(once[name])
+    assert often["n_generations"] == 1000
 
 
 def test_style_rates_count_prompts_and_are_matched_to_the_lengths_of_the_reference():
@@ -79,19 +89,6 @@ def test_divergence_by_hand_of_the_reference_and_of_a_single_answer():
     assert (same["per_token"], same["se"]) == (0.0, 0.0)
     one = kl_per_token([[-1.0]], [[-0.5]])
     assert one["per_token"] == -0.5 and one["se"] is None
-
-
-def test_standard_errors_count_prompts_and_not_tokens_or_answers():
-    """Tokens of an answer, and answers to a prompt, that all agree are one piece of evidence."""
-    levels = np.random.default_rng(1).normal(size=50)
-    policy, reference = [np.full(2, level) for level in levels], [np.zeros(2)] * 50
-    once = kl_per_token(policy, reference)
-    longer = kl_per_token([np.full(40, level) for level in levels], [np.zeros(40)] * 50)
-    assert longer["se"] == pytest.approx(once["se"])
-    often = kl_per_token(policy * 20, reference * 20, prompts=np.tile(np.arange(50), 20))
-    for name in ("se", "per_response_se"):
-        assert often[name] == pytest.approx(once[name])
-    assert often["n_generations"] == 1000
 
 
 @pytest.mark.parametrize(
