@@ -98,6 +98,9 @@ def test_readouts_of_a_user_s_own_run_make_a_page(tmp_path):
     assert "BA-DPO (shared mean) ended at 0.31" in Page(html).text
     assert "offline estimate" in html and "one training seed (42)" in html
     assert "planted ceiling" not in html and "annotators are constructed" not in html
+    drawn = {figure.title: figure for figure in figures(read_suite(folder))}
+    for title, level in (("Votes predicted", 0.5), ("Held-out gap", 0.0)):
+        assert drawn_value(drawn[title].panels[0][1]) == pytest.approx(level, abs=2e-3)
 
 
 def test_the_summary_table_withholds_what_does_not_apply(demo):

@@ -200,6 +200,7 @@ def _with_n(suite: MeasuredRuns, what: str, *place: str) -> str:
 
 def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
     values = [value for panel in panels for value in panel.extent()]
+    values += [panel.level.value for panel in panels if panel.level and values]
     limits = (min(values), max(values)) if values else None
     return [replace(panel, limits=limits) for panel in panels]
 
