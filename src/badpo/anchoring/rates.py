@@ -18,7 +18,7 @@ from badpo.data.cells import numbered
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.readouts.generation import Generation
-from badpo.readouts.heldout import judgment_margins, judgment_prompts
+from badpo.readouts.heldout import judgment_margins
 from badpo.readouts.sampled import attribute_values, figures, token_counts, told
 from badpo.theory import Floats, Ints
 from badpo.theory.summaries import Interval, cluster_difference, cluster_mean, clustered_share
@@ -161,7 +161,7 @@ def _heldout(before: Floats | None, after: Floats | None, judgments: Judgments |
     if before is None or after is None or judgments is None:
         return None
     correct = [judgment_margins(margins, judgments) > 0 for margins in (before, after)]
-    cross, prompts = judgments.cross_group().any(axis=1), judgment_prompts(judgments)
+    cross, prompts = judgments.cross_group().any(axis=1), judgments.prompt_of_votes()
     return {
         "same": _change(lambda values: cluster_mean(values[~cross], prompts[~cross]), *correct),
         "gap": _change(lambda values: cluster_difference(values, cross, prompts), *correct),

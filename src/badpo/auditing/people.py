@@ -326,7 +326,7 @@ def quality_of(judgments: Judgments, column: str) -> Floats:
 
 def care_of(design: Design, leans: Leans) -> Care:
     """How closely each annotator follows quality; leans toward attributes of the judgment are no part of it."""
-    own, shift = _own(leans, leans.finite_deviation, leans.finite_se), np.zeros(len(design.sign))
+    own, shift = _own(leans), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
         believed = shrink_normal(*own[:, :, j]).posterior.mean
         shift += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
@@ -343,7 +343,7 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
     is_normal = leans.absolute | design.is_shown | (leans.status == "anchored").any()
     is_normal |= leans.quality != "conditional"
     integrated = [] if is_normal.all() else shrink_votes(*design.votes, design.prompt)
-    own, found = _own(leans, leans.finite_deviation, leans.finite_se), []
+    own, found = _own(leans), []
     for j, normal in enumerate(is_normal):
         spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
         if j in lines and np.isfinite(spread.tau):
@@ -356,8 +356,9 @@ def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Sh
 
 
 def _own(leans: Leans, *values: Floats) -> Floats:
-    """Estimates and their errors, NaN for those who are anchored, or compared with nobody: their lean is given."""
-    return np.where((leans.status == "anchored") | (leans.se == 0), np.nan, values)
+    """Estimates and their errors, finite unless others are given; NaN for those who are anchored, or not compared."""
+    is_given = (leans.status == "anchored") | (leans.se == 0)
+    return np.where(is_given, np.nan, values or (leans.finite_deviation, leans.finite_se))
 
 
 def annotator_table(
@@ -570,7 +571,7 @@ def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | Non
 def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json]:
     """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
     large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
-    own = _own(leans, leans.finite_deviation, leans.finite_se)[:, :, j]
+    own = _own(leans)[:, :, j]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
         mine = leans.component[:, j] == group
         n_people = (mine & design.is_person).sum()

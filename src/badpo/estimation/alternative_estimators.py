@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.special import expit, logsumexp, softmax
 
 from badpo.estimation.conditional_likelihood import AlikeComparisons, ComparisonBlocks
-from badpo.estimation.fit import Leans, LeanVotes, fit_leans, lean_votes
+from badpo.estimation.fit import Leans, fit_leans, lean_votes
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
 from badpo.theory import Floats
 
@@ -110,12 +110,10 @@ def fit_random(
     observed information with the spread estimated along. The common level is not reported unless anchors or the design
     identify it: here it rests on the mean quality not depending on the attribute.
     """
-
-    def model(votes: LeanVotes) -> RandomQuality:
-        return RandomQuality(votes.blocks, votes.sign)
-
     votes = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored, free_quality=False)
-    return fit_leans("random", model, votes, min_informative)
+    return fit_leans(
+        "random", lambda votes: RandomQuality(votes.blocks, votes.sign), votes, min_informative
+    )
 
 
 class GivenQuality(QualityModel):
@@ -162,9 +160,10 @@ def fit_fixed(
     of `badpo.estimation.fit.fit_conditional`; every cross-group vote is informative here.
     """
     given, chosen = np.asarray(quality, float), np.asarray(comparison)
-
-    def model(votes: LeanVotes) -> GivenQuality:
-        return GivenQuality(votes.blocks, votes.sign, given[chosen[votes.row]])
-
     votes = lean_votes(chosen, sign, annotator, delta, n_annotators, anchored, free_quality=False)
-    return fit_leans("fixed", model, votes, min_informative)
+    return fit_leans(
+        "fixed",
+        lambda votes: GivenQuality(votes.blocks, votes.sign, given[chosen[votes.row]]),
+        votes,
+        min_informative,
+    )

@@ -189,11 +189,13 @@ def fit_conditional(
     """
     given = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
     of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
-
-    def model(votes: LeanVotes) -> KnownWins:
-        return KnownWins(votes.blocks, votes.sign)
-
-    return fit_leans("conditional", model, given, min_informative, of)
+    return fit_leans(
+        "conditional",
+        lambda votes: KnownWins(votes.blocks, votes.sign),
+        given,
+        min_informative,
+        of,
+    )
 
 
 # -- votes ---------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> Json:
     BA-DPO, Appendix `app:readouts`, "Held-out accuracy and the gap".
     """
     correct = judgment_margins(margins, judgments) > 0
-    prompts = judgment_prompts(judgments)
+    prompts = judgments.prompt_of_votes()
     cross = judgments.cross_group()
     masks = dict(zip(judgments.attribute_names, cross.T, strict=True))
     masks["any"] = cross.any(axis=1)
@@ -64,11 +64,6 @@ def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
             "leave those out with Judgments.take, and report how many they are"
         )
     return judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]]
-
-
-def judgment_prompts(judgments: Judgments) -> np.ndarray:
-    """Prompt id of every judgment, shape (n_votes,): what intervals are clustered by."""
-    return judgments.comparisons["prompt_id"].to_numpy()[judgments.votes["comparison"]]
 
 
 def implicit_margins(
@@ -155,7 +150,7 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Float
 
 def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> Json:
     """A readout of every attribute, over all annotators and by annotator class."""
-    prompts = judgment_prompts(judgments)
+    prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]
     each_cross = judgments.cross_group().T
