@@ -118,6 +118,8 @@ def test_a_new_set_is_measured_after_training_where_the_start_has_a_name(tmp_pat
     run = trained(late, ROWS, model=start)
     assert run.evaluate(new) == trained(early, ROWS, model=start, eval_dataset=new).evaluate()
     tiny.model(seed=3).save_pretrained(tmp_path / "start")
+    with pytest.raises(ConfigError, match="predict is refused: evaluation keeps no logits"):
+        run.predict(new)
     with pytest.raises(ConfigError, match="Cannot compute reference log-probs"):
         run.evaluate(tiny.votes(seed=10))
 

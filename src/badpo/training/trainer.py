@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
+from huggingface_hub import metadata_load, metadata_save
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer, ProcessorMixin
@@ -79,6 +80,8 @@ from badpo.training.reference import (
 from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_layout
 
 logger = logging.getLogger(__name__)
+
+_NO_LOGITS = "evaluation keeps no logits; take the metrics of `evaluate`"
 
 
 def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
@@ -531,6 +534,10 @@ class BADPOTrainer(_StepTrainer):
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def predict(self, *args, **kwargs):
+        """Refused."""
+        raise ConfigError(f"predict is refused: {_NO_LOGITS}")
+
     def _measured(self, loader: DataLoader) -> Metrics:
         """The metrics of an evaluation set."""
         data: EncodedJudgments = loader.dataset
@@ -584,7 +591,7 @@ class BADPOTrainer(_StepTrainer):
     ) -> str:
         """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit.
 
-        ``dataset_name``, ``tags`` and ``model_name`` go into the header of the model's card. Every call waits.
+        ``card`` are arguments of `create_model_card`. Every call waits.
         """
         adapters = getattr(self.model, "peft_config", {}).values()
         base = next((adapter.base_model_name_or_path for adapter in adapters), None)
@@ -599,12 +606,10 @@ class BADPOTrainer(_StepTrainer):
             self.save_model()
         if not self.is_world_process_zero():
             return ""
-        from huggingface_hub import HfApi, metadata_load, metadata_save
+        from huggingface_hub import HfApi
 
-        names = {"dataset_name": "datasets"}
-        if told := {names.get(name, name): value for name, value in card.items() if value}:
-            path = folder / "README.md"
-            metadata_save(path, (metadata_load(path) or {} if path.exists() else {}) | told)
+        if card:
+            self.create_model_card(**card)
         args = self.args
         api = HfApi(token=token or args.hub_token)
         name = args.hub_model_id or self.run_folder.resolve().name
@@ -618,6 +623,14 @@ class BADPOTrainer(_StepTrainer):
             revision=revision,
         )
         return str(commit.commit_url)
+
+    def create_model_card(self, model_name=None, dataset_name=None, tags=None) -> None:
+        """Write what is given into the header of the card in ``run_folder/model``."""
+        path = self.run_folder / "model" / "README.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        there = (metadata_load(path) or {}) if path.exists() else {}
+        told = {"model_name": model_name, "datasets": dataset_name, "tags": tags}
+        metadata_save(path, there | {name: value for name, value in told.items() if value})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy to ``run_folder/model``, no pickle and no trace of any annotator, and theta beside it."""
@@ -642,7 +655,7 @@ def _require_understood(
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
     remedies = {
         "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
-        "compute_metrics": "evaluation keeps no logits; take the metrics of `evaluate`",
+        "compute_metrics": _NO_LOGITS,
         "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
     }
     complaints = [
