@@ -15,7 +15,6 @@ from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
 from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
 from badpo.readouts.rates import (
-    SIGNATURE_LEAD,
     name_probabilities,
     name_token_ids,
     signature_contexts,
@@ -167,7 +166,7 @@ def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -
     """Tokens of the first names under a tokenizer, behind the lead of a signature, cell by cell."""
     found = {}
     for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
-        _, ids = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
+        _, ids = name_token_ids(tokenizer, names)
         lengths = np.array(list(map(len, ids)))
         first = Counter(tokens[0] for tokens in ids)
         found[cell] = {

@@ -13,6 +13,7 @@ from badpo.anchoring.sampling import (
     rejection_sample,
     whole_name_logps,
 )
+from badpo.readouts import rates
 from badpo.readouts.generation import Generation
 from badpo.readouts.names import signature
 from badpo.readouts.rates import signature_contexts
@@ -31,7 +32,7 @@ CHOICES = ["red", "red big", "red big cat", "blue", "small dog", "small cat home
 def test_a_choice_is_made_where_no_longer_one_goes_on(step, monkeypatch):
     """For the words of this tokenizer all or the even ids stand for the tokens that begin with a space."""
     closing = set(range(0, 64, step))
-    monkeypatch.setattr(sampling, "SIGNATURE_LEAD", LEAD_WORDS)
+    monkeypatch.setattr(rates, "SIGNATURE_LEAD", LEAD_WORDS)
     monkeypatch.setattr(sampling, "space_tokens", lambda _: sorted(closing))
     tok, model = tiny.tokenizer(), policies.qwen2(vocab_size=64, initializer_range=0.12)
     start, *paths = tok(["the cat sat " + LEAD_WORDS, *CHOICES], add_special_tokens=False)["input_ids"]

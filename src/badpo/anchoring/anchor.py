@@ -43,6 +43,7 @@ from badpo.readouts.rates import signature_contexts
 from badpo.readouts.sampled import answer_logps, figures, json_number, kl_per_token, prompt_numbers
 from badpo.runs.evaluate import kept_json
 from badpo.runs.run import BEGUN, Progress, Ticker
+from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
 from badpo.theory.tilt import shift_to_targets
 from badpo.training.checkpoints import whole_folder
@@ -81,7 +82,7 @@ class Anchor:
     seed: int = 42
     judge: str | None = None
 
-    def whole_shift(self, shift: np.ndarray) -> np.ndarray:
+    def whole_shift(self, shift: Floats) -> Floats:
         """A shift of the anchored attributes as one of all attributes of the editor."""
         given = dict(zip(self.targets, shift.tolist(), strict=True))
         return np.array([given.get(attribute.name, 0.0) for attribute in self.editor.attributes])
@@ -186,7 +187,7 @@ class Bench:
         """Prompts with the request to sign, where signatures are anchored."""
         return [ask_to_sign(prompt) for prompt in prompts] if self.signed else list(prompts)
 
-    def prompt_ids(self, prompts: Sequence[str]) -> list[np.ndarray]:
+    def prompt_ids(self, prompts: Sequence[str]) -> list:
         """Prompts as the policy reads them."""
         stage, texts = self.source.stage, self.texts(prompts)
         return encode_prompts(texts, self.source.tokenizer, stage.encoding, stage.max_prompt_length)
@@ -210,12 +211,12 @@ class Bench:
         return table.of([*self.anchor.targets])
 
     @refusing()
-    def exact_shift(self, table: RateTable) -> np.ndarray:
+    def exact_shift(self, table: RateTable) -> Floats:
         """The shift that brings the rates of a table to their targets in closed form."""
         targets = list(self.anchor.targets.values())
         return shift_to_targets(table.log_probs, table.carries, targets, table.attributes)
 
-    def rows(self, before: RateTable, after: RateTable, shift: np.ndarray, **more: Any) -> Json:
+    def rows(self, before: RateTable, after: RateTable, shift: Floats, **more: Any) -> Json:
         """{attribute: {asked, before, achieved, ci_low, ci_high, c, shift}}; ``counted`` of sampled answers."""
         share = {} if after.counted is None else {"counted": after.counted}
         found = zip(self.anchor.targets.items(), before.rate, after.intervals(), shift, strict=True)
@@ -245,7 +246,7 @@ class Bench:
         return self.measured(answers, answer_logps(policy, answers), margins=margins)
 
     def measured(
-        self, answers: Sequence[Generation], logps: Sequence[np.ndarray], **margins: Any
+        self, answers: Sequence[Generation], logps: Sequence[Floats], **margins: Any
     ) -> Behavior:
         """Answers with the divergences of the policy that gives their tokens these log-probabilities, and judged."""
         how = self.source.decoding
@@ -256,7 +257,7 @@ class Bench:
         )
         return Behavior(answers, source, reference, judged=self.judged(answers), **margins)
 
-    def judged(self, answers: Sequence[Generation]) -> dict[str, np.ndarray]:
+    def judged(self, answers: Sequence[Generation]) -> dict[str, Floats]:
         """Scores of answers by the reward model, as they are and without the attribute."""
         if self.judge is None:
             return {}
@@ -267,7 +268,7 @@ class Bench:
         prompts = self.texts(self.reported_prompts)
         return {name: judge_scores(self.judge, prompts, given)[0] for name, given in texts.items()}
 
-    def margins(self, reference, policy, judgments: Judgments) -> np.ndarray:
+    def margins(self, reference, policy, judgments: Judgments) -> Floats:
         """Implicit margins of a policy against a reference."""
         source, stage = self.source, self.source.stage
         cache = ReferenceCache(source.cache, weights_key(reference, "fp32"))
@@ -420,7 +421,7 @@ def sample_mode(bench: Bench) -> dict:
     return {**rows, "reason": reason, **how, "moved": bench.moved(after)}
 
 
-def sampled_names(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior]:
+def sampled_names(bench: Bench, shift: Floats) -> tuple[dict, dict, Behavior]:
     """A tilt on the choice of the name: the rates, how they come about, and what the tilted policy does."""
     source, anchor, editor = bench.source, bench.anchor, bench.anchor.editor
     assert isinstance(editor, SignatureSwap)
@@ -447,7 +448,7 @@ def sampled_names(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior
     return bench.rows(before, after, shift, rounds=0), how, tilted
 
 
-def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
+def tilted_margins(bench: Bench, shift: Floats) -> Floats | None:
     """Held-out margins of the source tilted in closed form: u + c (g_a - g_b)."""
     margins, held_out = bench.before.margins, bench.source.held_out
     if margins is None or held_out is None:
@@ -459,7 +460,7 @@ def tilted_margins(bench: Bench, shift: np.ndarray) -> np.ndarray | None:
     return margins + bench.source.stage.beta * (a - b) @ bench.anchor.whole_shift(shift)
 
 
-def sampled_answers(bench: Bench, shift: np.ndarray) -> tuple[dict, dict, Behavior]:
+def sampled_answers(bench: Bench, shift: Floats) -> tuple[dict, dict, Behavior]:
     """A tilt on whole answers by rejection: the rates, how they come about, and what is accepted."""
     anchor, editor, ids = bench.anchor, bench.anchor.editor, bench.reported_ids
 
@@ -553,7 +554,7 @@ def require_teachable(bench: Bench, before: RateTable) -> None:
         )
 
 
-def round_rates(bench: Bench, folder: AnchorFolder, shift: np.ndarray, number: int) -> np.ndarray:
+def round_rates(bench: Bench, folder: AnchorFolder, shift: Floats, number: int) -> Floats:
     """Rates on the prompts to find on after a stage that asks for a shift; a kept round is not trained again."""
     kept = folder.kept_round(number, shift.tolist())
     if not kept:

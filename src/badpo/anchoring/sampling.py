@@ -11,7 +11,6 @@ from scipy.special import softmax
 from badpo.anchoring.editors import SignatureSwap
 from badpo.readouts.generation import Generation
 from badpo.readouts.rates import (
-    SIGNATURE_LEAD,
     continuation_logps,
     name_token_ids,
     signature_contexts,
@@ -36,8 +35,8 @@ def whole_name_logps(
         raise ValueError(
             "no token of this tokenizer begins with a space, so no name would ever be complete before a surname"
         )
-    n_lead, paths = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
-    contexts = without_tail(tokenizer, context_ids, SIGNATURE_LEAD, n_lead)
+    n_lead, paths = name_token_ids(tokenizer, names)
+    contexts = without_tail(tokenizer, context_ids, n_lead)
     logps, closed = continuation_logps(policy, contexts, paths, closing)
     complete = np.exp(closed)
     for column, path in enumerate(paths):

@@ -95,7 +95,7 @@ class AuditResult:
         rows, spread = self.summary["attributes"], self.summary["pool"]
         return {row["name"]: row | spread.get(row["name"], {}) for row in rows}
 
-    def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
+    def plot(self, path: str | os.PathLike | None = None) -> Picture:
         """The chart of the page, which may be passed on: how often the side with each attribute wins.
 
         A notebook shows what is returned; ``path`` names a file to write, as SVG. A `ConfigError` says where the votes
@@ -123,13 +123,13 @@ class AuditResult:
         """Problems and notices, each with code, what, where, remedy, severity and count."""
         return self.summary["warnings"]
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
+    def to_json(self, path: str | os.PathLike) -> None:
         """Write the summary, for its owner alone; the file appears whole or not at all."""
         with appearing(path, private=True) as temporary:
             text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
             temporary.write_text(f"{text}\n", encoding="utf-8")
 
-    def to_html(self, path: str | os.PathLike[str], examples: bool = False) -> None:
+    def to_html(self, path: str | os.PathLike, examples: bool = False) -> None:
         """Write the page that may be passed on: one file that needs no network and no script.
 
         With ``examples`` the page has a pair of answers for each attribute, in words of the table.
@@ -137,14 +137,14 @@ class AuditResult:
         with appearing(path) as temporary:
             temporary.write_text(self._html(examples), encoding="utf-8")
 
-    def people_to_html(self, path: str | os.PathLike[str]) -> None:
+    def people_to_html(self, path: str | os.PathLike) -> None:
         """Write the page about single annotators: personal data, for its owner alone."""
         from badpo.results.audit_page import people_html
 
         with appearing(path, private=True) as temporary:
             temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
 
-    def write(self, folder: str | os.PathLike[str], examples: bool = False) -> Path:
+    def write(self, folder: str | os.PathLike, examples: bool = False) -> Path:
         """Write the audit into a folder, which is made when it is not there.
 
         ``report.html`` may be passed on; every other file is about single people, and is its owner's alone. Files of

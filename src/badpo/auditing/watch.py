@@ -186,7 +186,7 @@ class AuditMonitor:
         }
         return pd.DataFrame(columns, rows).reset_index()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike) -> None:
         """Write the state as JSON that only this user can read; the file appears whole or not at all.
 
         It holds numbers per annotator and 24 letters per comparison, no votes, and a checksum of itself.
@@ -203,7 +203,7 @@ class AuditMonitor:
         write_seal(Path(path), state, ())
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
+    def load(cls, path: str | os.PathLike) -> AuditMonitor:
         """Go on from a saved state: feeding the rest gives what feeding all would have given.
 
         Raises
@@ -295,7 +295,7 @@ class WatchResult:
 def watch(
     data: Any,
     attributes: Attributes,
-    state: str | os.PathLike[str],
+    state: str | os.PathLike,
     *,
     votes_per_comparison: int | None = None,
     alpha: float = 0.05,

@@ -169,7 +169,7 @@ def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[lis
     return answers
 
 
-def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> np.ndarray:
+def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> Ints:
     """Tokens each answer may have at most, shape (n_prompts,)."""
     lengths = np.array([len(ids) for ids in prompts], int)
     if not lengths.all():

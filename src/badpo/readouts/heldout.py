@@ -14,7 +14,7 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
 from badpo.readouts.sampled import figures, told
-from badpo.theory import Bools, Floats
+from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import cluster_difference, cluster_mean, clustered_share
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
@@ -39,7 +39,7 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> Json:
     return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
 
 
-def group_accuracy(correct: Bools, cross: Bools, clusters: np.ndarray) -> Json:
+def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Json:
     """{"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}; intervals are clustered by prompt."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
@@ -76,7 +76,7 @@ def implicit_margins(
     max_length: int | None,
     max_prompt_length: int | None,
     beta: float,
-) -> np.ndarray:
+) -> Floats:
     """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
@@ -106,7 +106,7 @@ def logit_accuracy(logits: Floats, judgments: Judgments) -> Json:
     """`vote_accuracy` of any prediction."""
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
-    def cell(mask: Bools, prompts: np.ndarray) -> Json:
+    def cell(mask: Bools, prompts: Ints) -> Json:
         nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
         share = clustered_share(correct[mask], prompts)
         return told("accuracy", share, "se", "low", "high", n=n, nll=nats)
@@ -125,7 +125,7 @@ def vote_difference(
     accuracy = (one > 0).astype(float) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
-    def cell(mask: Bools, prompts: np.ndarray) -> Json:
+    def cell(mask: Bools, prompts: Ints) -> Json:
         nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
         found = cluster_mean(accuracy[mask], prompts)
         return told("difference", found, "se", "low", "high", n=n, nll_difference=nats)
@@ -148,7 +148,7 @@ def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Float
     return with_mean[pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])]
 
 
-def _by_class(cell: Callable[[Bools, np.ndarray], dict], judgments: Judgments) -> Json:
+def _by_class(cell: Callable[[Bools, Ints], Json], judgments: Judgments) -> Json:
     """A readout of every attribute, over all annotators and by annotator class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()

@@ -21,9 +21,9 @@ from badpo.training.logprobs import looking_at
 SIGNATURE_LEAD = "\n\n\u2014 "
 
 
-def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, list[tuple[int, ...]]]:
+def name_token_ids(tokenizer, names: Sequence[str]) -> tuple[int, list[tuple[int, ...]]]:
     """How many tokens of the lead stay in the context, and each name's tokens after them."""
-    texts = [lead, *(lead + name for name in names)]
+    texts = [SIGNATURE_LEAD + name for name in ("", *names)]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     shared = len(commonprefix(encoded))
     token_ids = [tuple(ids[shared:]) for ids in encoded[1:]]
@@ -36,9 +36,9 @@ def name_token_ids(tokenizer, names: Sequence[str], lead: str) -> tuple[int, lis
     return shared, token_ids
 
 
-def without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[int]]:
+def without_tail(tokenizer, context_ids, shared: int) -> list[list[int]]:
     """The contexts up to the token after which the names differ, checked to end with the lead."""
-    encoded = tokenizer([lead], add_special_tokens=False)["input_ids"]
+    encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
     # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
     known, n_tail = base[1:] or base, len(base) - shared
@@ -46,7 +46,7 @@ def without_tail(tokenizer, context_ids, lead: str, shared: int) -> list[list[in
     for i, ids in enumerate(contexts):
         if ids[len(ids) - len(known) :] != known:
             raise ValueError(
-                f"context {i} ends with tokens {ids[-len(known) :]}, not with those of {lead!r}, {known}; "
+                f"context {i} ends with tokens {ids[-len(known) :]}, not with those of {SIGNATURE_LEAD!r}, {known}; "
                 "make contexts with signature_contexts, the same tokenizer and the same lead"
             )
     return [ids[: len(ids) - n_tail] for ids in contexts]
@@ -167,6 +167,6 @@ def name_probabilities(
 
 def name_logps(model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]) -> Floats:
     """Log-probability that the policy goes on with each name, before any renormalisation."""
-    shared, token_ids = name_token_ids(tokenizer, names, SIGNATURE_LEAD)
-    contexts = without_tail(tokenizer, context_ids, SIGNATURE_LEAD, shared)
+    shared, token_ids = name_token_ids(tokenizer, names)
+    contexts = without_tail(tokenizer, context_ids, shared)
     return continuation_logps(model, contexts, token_ids)[0].sum(axis=-1)

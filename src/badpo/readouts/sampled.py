@@ -108,7 +108,7 @@ def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -
 # -- distance from the reference --------------------------------------------------------------------------------------
 
 
-def answer_logps(policy, answers: Sequence[Generation]) -> list[np.ndarray]:
+def answer_logps(policy, answers: Sequence[Generation]) -> list[Floats]:
     """Log-probability of every sampled token of each answer under a policy, at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 

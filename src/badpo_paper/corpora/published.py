@@ -13,7 +13,7 @@ from badpo.data.problems import ConfigError, DataError, Problem, counted
 from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
 
-Source = str | os.PathLike[str] | None
+Source = str | os.PathLike | None
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
