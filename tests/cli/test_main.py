@@ -26,7 +26,17 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 COMMANDS = [(), *(tuple(name.split()) for name, _ in commands())]
-HEAVY = {"numpy", "pandas", "pyarrow", "scipy", "torch", "transformers", "rich.markdown", "jinja2"}
+HEAVY = {
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "torch",
+    "transformers",
+    "rich.markdown",
+    "jinja2",
+    "yaml",
+}
 ONLY_UNIX = ("fcntl", "resource", "termios", "pwd", "grp")
 
 

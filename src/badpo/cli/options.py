@@ -26,7 +26,6 @@ import typer
 
 from badpo.data.files import Json
 from badpo.data.problems import ConfigError, DataError, Problem, corrected, listed, written_out
-from badpo.data.yaml_files import parse_value
 
 # -- values of options -------------------------------------------------------------------------------------------
 
@@ -64,6 +63,8 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
     >>> parsed_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
     {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
+    from badpo.data.yaml_files import parse_value
+
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
     for argument in arguments:
