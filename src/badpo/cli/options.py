@@ -403,12 +403,11 @@ def converted(error: DataError) -> list[str]:
     from badpo.data.tables import read_table
     from badpo.importers.convert import TABLE, Export, format_of
 
-    source, codes = typed["source"], {problem.code for problem in error.problems}
-    if codes.isdisjoint(("E101", "E107")) or "import" in typed["words"][:1] or not source:
+    source, out = typed["source"], "judgments.parquet"
+    is_read = {problem.code for problem in error.problems}.isdisjoint(("E101", "E107"))
+    is_read = is_read or not source or typed["words"][0] == "import"
+    if is_read or format_of(Export(read_table(source))) == TABLE:
         return []
-    if format_of(Export(read_table(source))) == TABLE:
-        return []
-    out = "judgments.parquet"
     first = shlex.join(["badpo", "import", str(source), "--out", out])
     return [f"{first} && {corrected_command({'source': out})}"]
 

@@ -157,12 +157,9 @@ class Judgments:
         refuse_other_types(columns=columns, winners=winners, keep=keep)
         declared = as_attributes(attributes)
         pairs = [attribute.columns for attribute in declared if attribute.columns is not None]
-        choices = {
-            "annotators_missing": annotators_missing,
-            "repeated": repeated,
-            "bad_rows": bad_rows,
-        }
-        read = read_votes(source, columns, winners, keep, pairs, choices | {"layout": layout})
+        asked = {"columns": columns or {}, "winners": winners or {}, "keep": keep, "pairs": pairs}
+        asked |= {"annotators_missing": annotators_missing, "repeated": repeated}
+        read = read_votes(source, asked | {"bad_rows": bad_rows, "layout": layout})
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
         none = np.empty(0, dtype=bool)
         bare = cls(**read, attributes=(), delta=np.empty(0), missing=none, source=name)

@@ -93,40 +93,26 @@ _LEFT_OUT = {
 FEWEST_COPIES = 20
 
 
-def read_votes(
-    source: Any,
-    columns: Mapping[str, str | None] | None,
-    winners: Mapping[str, str] | None,
-    keep: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
-    choices: Mapping[str, str | None],
-) -> Json:
-    """What `badpo.data.judgments.Judgments` is made of, before attributes are measured; see `Judgments.read`.
+def read_votes(source: Any, asked: Json) -> Json:
+    """What `badpo.data.judgments.Judgments` is made of, before attributes are measured.
 
-    ``pairs`` are columns that declared attributes read, ``choices`` what `CHOICES` asks. A `DataError` lists everything
-    that is wrong with the table; problems of the columns come first and alone.
+    ``asked`` are the options of `Judgments.read`, and ``pairs``, columns that declared attributes read. A `DataError`
+    lists everything that is wrong with the table; problems of the columns come first and alone.
     """
     for key, known in CHOICES.items():
-        if choices[key] not in known:
-            raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {choices[key]!r}")
-    for label, side in (winners or {}).items():
+        if asked[key] not in known:
+            raise ConfigError(f"{key} must be {' or '.join(map(str, known))}; got {asked[key]!r}")
+    for label, side in asked["winners"].items():
         if side not in _WINNERS:
             raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
-    asked = {**choices, "columns": columns or {}, "winners": winners or {}}
     try:
-        return _read(source, asked, keep, pairs)
+        return _read(source, asked)
     except DataError as error:
-        error.fix, error.shown = _mended(source, asked, keep, pairs, error)
+        error.fix, error.shown = _mended(source, asked, error)
         raise
 
 
-def _mended(
-    source: Any,
-    asked: Json,
-    keep: Sequence[str],
-    pairs: Sequence[tuple[str, str]],
-    error: DataError,
-) -> tuple[Json, tuple[str, ...]]:
+def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str, ...]]:
     """The options with which the table can be read: what the problems propose, tried, until there is no error.
 
     Where they say who won, a few rows as they were read then.
@@ -140,7 +126,7 @@ def _mended(
             fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
         tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
         try:
-            read = _read(fix.get("source", source), {**asked, **fix, **tried}, keep, pairs)
+            read = _read(fix.get("source", source), {**asked, **fix, **tried})
         except DataError as other:
             error = other
         else:
@@ -161,7 +147,7 @@ def rows_in_words(read: Json) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[str, str]]) -> Json:
+def _read(source: Any, asked: Json) -> Json:
     table = read_table(source, asked["bad_rows"] == "drop")
     table = recognise(table, asked["columns"], asked["layout"])
     if not len(table.frame):
@@ -169,11 +155,11 @@ def _read(source: Any, asked: Json, keep: Sequence[str], pairs: Sequence[tuple[s
     found = Findings(table, asked["bad_rows"] == "drop")
     rows = pd.DataFrame(index=table.frame.index)
     annotators = _annotators(rows, asked["annotators_missing"], found)
-    _not_read(found, keep)
+    _not_read(found, asked["keep"])
     texts = _texts(rows, found)
     _compare(rows, found)
     _answers(rows, asked["winners"], texts, found)
-    carried = _carried((*keep, *found.kept), pairs, found)
+    carried = _carried((*asked["keep"], *found.kept), asked["pairs"], found)
     found.stop_at_errors()
     votes, dropped = _votes(rows, asked["repeated"], found)
     firsts = votes[~votes["number"].duplicated()]
@@ -368,7 +354,7 @@ def _is_blank(text: Any) -> bool:
 
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
     """Each row's ``pair`` of texts, its ``comparison``, and the ids that the table has."""
-    low, high = rows[["first", "second"]].min(axis=1), rows[["first", "second"]].max(axis=1)
+    low, high = np.sort(rows[["first", "second"]]).T
     pair = rows.groupby([rows["prompt"], low, high], sort=False).ngroup()
     rows["pair"] = rows["comparison"] = pair.where((rows["prompt"] >= 0) & (low >= 0), -1)
     for name in ("judgment_id", "comparison_id", "prompt_id"):
@@ -491,12 +477,9 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
     if {*MODELS} <= {*found.frame}:
         pairs.append([found.frame[name].to_numpy() for name in MODELS])
     for cells in pairs:
-        label, a, b = ([_even(cell) for cell in column[open_rows]] for column in (labels, *cells))
-        for i, *is_it in zip(
-            open_rows, map(str.__eq__, label, a), map(str.__eq__, label, b), strict=True
-        ):
-            if sum(is_it) == 1:
-                side[i] = "ab"[is_it.index(True)]
+        label, a, b = (as_objects(map(_even, column[open_rows])) for column in (labels, *cells))
+        for name, is_it in (("a", (label == a) > (label == b)), ("b", (label == b) > (label == a))):
+            side[open_rows[is_it]] = name
 
 
 def _even(cell: Any) -> str:
@@ -541,9 +524,7 @@ def _carried(
         numbers = {name: as_numbers(frame[name]) for name in pair}
         there = [values[frame[name].notna()] for name, values in numbers.items()]
         if all(len(values) and not np.isnan(values).any() for values in there):
-            go = numbers if as_written.isdisjoint(pair) else frame[[*pair]].astype(object)
-            for name in pair:
-                columns.setdefault(name, go[name])
+            columns = {**(numbers if as_written.isdisjoint(pair) else frame[[*pair]]), **columns}
     for name in keep:
         if fault := _fault(name, frame):
             found.note("E103", f'column "{name}" {fault}.{did_you_mean(name, [*frame])}', remedy)
@@ -580,6 +561,9 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
     reason[rows["annotator"] < 0] = "no annotator"
     is_bad = ~pd.isna(found.bad)
     reason[is_bad] = found.bad[is_bad]
+    # in one order of the two texts, whichever the row has
+    order = np.where(rows["first"] <= rows["second"], 1, -1)
+    rows = rows.assign(order=order, said=rows["sign"] * order, seen=rows["shown"] * order)
     if has_identities:
         reason[_exported_twice(rows[reason.isna()])] = "exported twice"
         reason[_repeated(rows[reason.isna()], repeated, found)] = "repeated vote"
@@ -616,16 +600,10 @@ def _exported_twice(rows: pd.DataFrame) -> pd.Index:
     ``FEWEST_COPIES`` such rows agree with the first, under other comparison ids too, the table was exported twice.
     Rows that say that the other text was shown first are judgments of their own.
     """
-    turn = np.where(rows["first"] <= rows["second"], 1, -1)
-    vote = rows[["annotator", "pair"]].assign(shown=rows["shown"] * turn, turn=turn)
-    vote = vote[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
-    said = (rows["sign"] * turn)[vote.index]
-    seen = vote.groupby(["annotator", "pair", "shown"])
-    exchanged = vote.index[vote["turn"] != seen["turn"].transform("first")]
-    agrees = said == said.groupby([vote[name] for name in ("annotator", "pair", "shown")]).transform(
-        "first"
-    )
-    are_copies = len(exchanged) >= FEWEST_COPIES and agrees[exchanged].all()
+    votes = rows[(rows["pair"] >= 0) & (rows["first"] != rows["second"])]
+    first = votes.groupby(["annotator", "pair", "seen"])[["order", "said"]].transform("first")
+    exchanged = votes.index[votes["order"] != first["order"]]
+    are_copies = len(exchanged) >= FEWEST_COPIES and votes["said"].eq(first["said"])[exchanged].all()
     return exchanged if are_copies else exchanged[:0]
 
 
@@ -634,11 +612,10 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
 
     Seeing the other side first is no repetition: both votes are kept.
     """
-    turn = np.where(rows["first"] <= rows["second"], 1, -1)
-    same = rows[["annotator", "comparison"]].assign(shown=rows["shown"] * turn)
+    same = rows[["annotator", "comparison", "seen"]]
     again = same.duplicated()
     if n := int(again.sum()):
-        signs = same.assign(sign=rows["sign"] * turn).groupby([*same])["sign"].agg(["size", "nunique"])
+        signs = rows.groupby([*same])["said"].agg(["size", "nunique"])
         signs = signs[signs["size"] > 1]
         then = "all are kept" if repeated == "all" else "only the last is kept"
         what = (

@@ -6,6 +6,7 @@ import codecs
 import csv
 import difflib
 import io
+import itertools
 import json
 import os
 import re
@@ -286,12 +287,9 @@ def _separator(text: str) -> str:
     beginning = text[:_BUFFER_BYTES]
 
     def evidence(separator: str) -> tuple[int, float, int]:
-        rows: list[list[str]] = []
+        lines = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
         try:
-            for row in csv.reader(io.StringIO(beginning, newline=""), delimiter=separator):
-                rows += [row] * any(map(str.strip, row))
-                if len(rows) == _FIRST_ROWS:
-                    break
+            rows = [*itertools.islice((row for row in lines if any(map(str.strip, row))), _FIRST_ROWS)]
         except csv.Error:
             return 0, 0.0, 0
         if not rows:
