@@ -324,6 +324,15 @@ def test_an_anchor_elsewhere_is_found_by_the_name_of_its_source(project):
     assert moved / "model" in [trace.path for trace in traces if not trace.goes]
 
 
+@pytest.mark.parametrize(("here", "named"), [("runs", "."), ("runs/reference", "..")])
+def test_the_folder_of_runs_may_be_the_one_that_one_stands_in(project, monkeypatch, here, named):
+    by_name = forget(TOM, runs=[project / "runs"], dry_run=True)
+    monkeypatch.chdir(project / here)
+    assert forget(TOM, runs=[named], dry_run=True) == by_name
+    forget(TOM, runs=[named])
+    assert not (project / "runs" / "shared_mean-s42" / "bias.json").exists()
+
+
 KILLED_AT = ["audit.json", "begun.json", "round0.json", "objective.safetensors", "bias.json"]
 
 

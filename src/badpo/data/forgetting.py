@@ -209,7 +209,10 @@ def forget(
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
-    path, record = Path(path), Path(path).with_name(RECORD)
+    path = Path(path)
+    if path.name in ("", ".."):  # ".", of which no neighbour can be named
+        path = Path(os.path.abspath(path))
+    record = path.parent / RECORD
     # a state that went by an earlier call is no mistake
     if not (path.exists() or record.exists() and json.dumps(path.name) in record.read_text("utf-8")):
         raise ConfigError(
