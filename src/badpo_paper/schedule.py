@@ -14,9 +14,8 @@ from transformers import AutoConfig, AutoTokenizer
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
-from badpo.data.files import RUN_SEAL, BusyError, Json, holder, locked
+from badpo.data.files import RUN_SEAL, BusyError, Json, asking_once, holder, locked
 from badpo.data.problems import ConfigError
-from badpo.data.tables import asking_once
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import UNREADABLE, require_undamaged, unreadable

@@ -684,4 +684,7 @@ def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any
 def _pretrained_tokenizer(name: str) -> Any:
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    from badpo.data.files import asking_once
+
+    with asking_once(name):
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)

@@ -15,6 +15,7 @@ import os
 import platform
 import secrets
 import stat
+import sys
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -384,3 +385,32 @@ def leads_out(name: str) -> bool:
     # which takes both kinds of slashes, and the letters of drives
     path = PureWindowsPath(name)
     return bool(path.anchor) or ".." in path.parts
+
+
+# -- the Hub -----------------------------------------------------------------------------------------------------
+
+_PATIENCE_SECONDS = 10
+
+
+@contextmanager
+def asking_once(name: str, kind: str = "model") -> Iterator[None]:
+    """Where the Hub does not answer at once, the cache alone is read: each file would be asked for six times."""
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
+
+    programs = [constants, *filter(None, [sys.modules.get("datasets.config")])]
+    is_offline = was_offline = constants.HF_HUB_OFFLINE
+    if not Path(name).exists():
+        try:
+            HfApi().repo_info(name, repo_type=kind, timeout=_PATIENCE_SECONDS)
+        except (HfHubHTTPError, ValueError):
+            pass  # the Hub answers, or a name is none of the Hub's, which the caller hears below
+        except Exception:
+            is_offline = True  # whatever the client of HTTP calls its error
+    try:
+        for program in programs:
+            vars(program)["HF_HUB_OFFLINE"] = is_offline
+        yield
+    finally:
+        for program in programs:
+            vars(program)["HF_HUB_OFFLINE"] = was_offline

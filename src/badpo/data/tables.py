@@ -10,11 +10,9 @@ import itertools
 import json
 import os
 import re
-import sys
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,7 +24,7 @@ import pyarrow.parquet as pq
 
 from badpo.data.attributes import plain_text
 from badpo.data.cells import ANSWERS, KNOWN, Objects, Table, as_objects, columns_named, numbered
-from badpo.data.files import Json, appearing, checksum_file, checksummed, is_changed
+from badpo.data.files import Json, appearing, asking_once, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
 from badpo.theory import Ints
 
@@ -41,7 +39,6 @@ _MARKS = {
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
-_PATIENCE_SECONDS = 10  # with the Hub
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
@@ -172,30 +169,6 @@ def from_hub(name: str, config: str | None = None, split: str | None = None) -> 
     if split is None and "train" not in found and len(found) > 1:
         raise _one_of(name, found)
     return found if split else found[min(found, key="train".__ne__)]
-
-
-@contextmanager
-def asking_once(name: str, kind: str = "model") -> Iterator[None]:
-    """Where the Hub does not answer at once, the cache alone is read: each file would be asked for six times."""
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.errors import HfHubHTTPError
-
-    programs = [constants, *filter(None, [sys.modules.get("datasets.config")])]
-    is_offline = was_offline = constants.HF_HUB_OFFLINE
-    if not Path(name).exists():
-        try:
-            HfApi().repo_info(name, repo_type=kind, timeout=_PATIENCE_SECONDS)
-        except (HfHubHTTPError, ValueError):
-            pass  # the Hub answers, or a name is none of the Hub's, which the caller hears below
-        except Exception:
-            is_offline = True  # whatever the client of HTTP calls its error
-    try:
-        for program in programs:
-            vars(program)["HF_HUB_OFFLINE"] = is_offline
-        yield
-    finally:
-        for program in programs:
-            vars(program)["HF_HUB_OFFLINE"] = was_offline
 
 
 def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:

@@ -14,10 +14,9 @@ import numpy as np
 
 from badpo.data.attributes import Attribute
 from badpo.data.cells import numbered, text_key
-from badpo.data.files import Json
+from badpo.data.files import Json, asking_once
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
-from badpo.data.tables import asking_once
 from badpo.readouts.generation import padded
 from badpo.readouts.sampled import told
 from badpo.theory import Floats

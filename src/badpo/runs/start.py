@@ -12,10 +12,9 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import RUN_SEAL, read_seal, run_damage
+from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
-from badpo.data.tables import asking_once
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.inputs import (

@@ -22,10 +22,9 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import plain_text
-from badpo.data.files import Json
+from badpo.data.files import Json, asking_once
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.tables import asking_once
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
