@@ -64,7 +64,7 @@ def test_rounds_and_results_are_those_of_the_same_anchor(tmp_path):
         anchor = Anchor(SignatureSwap(), {"woman": target}, seed=seed)
         return anchor_key(AnchorSource(**(known | changes)), anchor, mode)
 
-    changes = [{}, {"mode": "sample"}, {"policy_key": "q"}, {"stage": StageSettings(steps=7)}]
+    changes = [{}, {"mode": "sample"}, {"policy_key": "q"}, {"stage": StageSettings(max_steps=7)}]
     changes += [{"target": 0.3}, {"prompts": Prompts(["a"], ["b"], ["d"], "here")}, {"seed": 1}]
     assert len({key(**change) for change in changes}) == 7 and key() == key()
 

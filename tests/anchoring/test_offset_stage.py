@@ -29,7 +29,12 @@ EDITOR = SignatureSwap()
 PROMPTS = [f"How long does dish {i} take?" for i in range(60)]
 ANSWERS = [signature(f"Boil it for {i} minutes.", NAMES[i].first, "Clark") for i in range(60)]
 SETTINGS = StageSettings(
-    steps=200, batch_size=8, learning_rate=6e-3, encoding="paper", max_length=128, max_prompt_length=64
+    max_steps=200,
+    per_device_train_batch_size=8,
+    learning_rate=6e-3,
+    encoding="paper",
+    max_length=128,
+    max_prompt_length=64,
 )
 
 

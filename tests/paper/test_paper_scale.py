@@ -239,7 +239,11 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
 
     monkeypatch.setattr(BADPOTrainer, "train", train)
     monkeypatch.setattr(schedule, "Bench", SigningBench)
-    monkeypatch.setattr(anchor_source, "StageSettings", partial(StageSettings, steps=2, batch_size=4))
+    monkeypatch.setattr(
+        anchor_source,
+        "StageSettings",
+        partial(StageSettings, max_steps=2, per_device_train_batch_size=4),
+    )
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     assert set(must.split()) <= {condition.name for condition in conditions}
     columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}

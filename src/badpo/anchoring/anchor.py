@@ -195,9 +195,8 @@ class Bench:
     @refusing()
     def answers(self, policy, prompt_ids, seed: int | None = None) -> list[Generation]:
         """One answer to each prompt."""
-        how, seed = self.source.decoding, self.anchor.seed if seed is None else seed
-        decoding = (how.max_new_tokens, how.temperature, how.top_p, seed)
-        return sample(policy, self.source.tokenizer, prompt_ids, *decoding)
+        seed, how = self.anchor.seed if seed is None else seed, vars(self.source.decoding)
+        return sample(policy, self.source.tokenizer, prompt_ids, **how, seed=seed)
 
     @refusing()
     def rates(self, policy, part: str) -> RateTable:

@@ -34,17 +34,17 @@ from badpo.training.trainer import BADPOTrainer
 
 @dataclass(frozen=True)
 class StageSettings:
-    """How an offset stage is trained; the source's own settings are a good choice of all but the steps.
+    """How an offset stage is trained, in keys of `BADPOConfig`; the source's own are good for all but the steps.
 
-    A shift s is taught as a margin of beta s; a step has ``batch_size`` pairs, each in both directions, and as many
-    answers that are kept; ``warmup`` is the share of the steps in which the rate rises, before it falls as a cosine.
+    A shift s is taught as a margin of beta s; a step has so many pairs, each in both directions, and as many answers
+    that are kept; the rate rises in a share of the steps, before it falls as a cosine.
     """
 
     beta: float = 0.1
-    steps: int = 600
-    batch_size: int = 8
+    max_steps: int = 600
+    per_device_train_batch_size: int = 8
     learning_rate: float = 5e-7
-    warmup: float = 0.1
+    warmup_steps: float = 0.1
     encoding: str = "trl"
     max_length: int | None = 1024
     max_prompt_length: int | None = None
@@ -141,17 +141,10 @@ def train_offset(
     """Teach a policy a shift, and write it to ``folder/model``."""
     arguments = BADPOConfig(
         output_dir=str(folder),
+        **vars(settings),
         bias="none",
-        beta=settings.beta,
-        encoding=settings.encoding,
-        max_length=settings.max_length,
-        max_prompt_length=settings.max_prompt_length,
         batching="comparisons",
-        per_device_train_batch_size=settings.batch_size,
-        max_steps=settings.steps,
-        learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine",
-        warmup_steps=settings.warmup,
         gradient_checkpointing=False,
         reference_cache=str(cache),
         save_strategy="no",

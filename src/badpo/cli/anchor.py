@@ -94,7 +94,7 @@ def anchor(
 
     editor = editor_for(list(targets), words)
     sources = RunSources(model, data, trust_run)
-    stage = {"steps": steps, "learning_rate": learning_rate}
+    stage = {"max_steps": steps, "learning_rate": learning_rate}
     given = {name: value for name, value in stage.items() if value is not None}
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         opened = open_source(source, prompts, sources, **given)
