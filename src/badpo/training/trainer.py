@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from badpo.data.attributes import Attributes
 from badpo.data.files import require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
+from badpo.data.tables import Source
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Metrics, Objective, Step, make_objective
 from badpo.theory.likelihood import margin
@@ -78,6 +79,9 @@ from badpo.training.reference import (
     weights_key,
 )
 from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_layout
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
 
 logger = logging.getLogger(__name__)
 
@@ -158,23 +162,23 @@ class BADPOTrainer(_StepTrainer):
 
     def __init__(
         self,
-        model,
-        ref_model=None,
+        model: str | torch.nn.Module,
+        ref_model: str | torch.nn.Module | None = None,
         args: BADPOConfig | None = None,
-        data_collator=None,
-        train_dataset=None,
-        eval_dataset=None,
-        processing_class=None,
-        compute_metrics=None,
-        callbacks=None,
-        optimizers=(None, None),
-        quantization_config=None,
-        peft_config=None,
+        data_collator: Callable[..., Any] | None = None,
+        train_dataset: Judgments | Source | None = None,
+        eval_dataset: Judgments | Source | Mapping[str, Judgments | Source] | None = None,
+        processing_class: transformers.PreTrainedTokenizerBase | None = None,
+        compute_metrics: Callable[..., Any] | None = None,
+        callbacks: Sequence[transformers.TrainerCallback] | None = None,
+        optimizers: tuple[torch.optim.Optimizer | None, Any] = (None, None),
+        quantization_config: Any = None,
+        peft_config: PeftConfig | None = None,
         *,
         columns: Columns = None,
         attributes: Attributes = (),
         bias: BiasTerm | None = None,
-        objective=None,
+        objective: Objective | None = None,
     ):
         args = copy.copy(args) if args is not None else BADPOConfig()
         not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
