@@ -48,6 +48,7 @@ def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_
     )
     assert run.aux_loss_enabled is False and run.ref_model is None
     assert {"trl", "dpo", "ba-dpo"} <= set(run.model.model_tags)
+    assert "trl" not in trainer(tmp_path / "declared").model.model_tags
 
 
 def test_columns_say_who_voted_in_every_set(tmp_path):

@@ -242,8 +242,9 @@ class BADPOTrainer(_StepTrainer):
     def _prepare_steps(self, base) -> None:
         """What the steps of a run need and add up."""
         args = self.args
-        # the last as TRL's trainer has it, whose settings and token ids these are
-        self.model.add_model_tags(["ba-dpo", "dpo", "trl"])
+        # a script that declares nothing is one for TRL, whose trainer tags its models so
+        is_for_trl = any(finding.code == "N161" for finding in self.findings)
+        self.model.add_model_tags(["ba-dpo", "dpo"] + ["trl"] * is_for_trl)
         self.router_aux_loss_coef = router_coefficient(base, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_division(self.accelerator, bool(args.fsdp))
