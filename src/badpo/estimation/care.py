@@ -216,14 +216,8 @@ def fit_care(
     likelihood (Laplace), under a half-normal prior of the spread with the scale ``USUAL`` and a flat one of the shares
     in ``CLICKERS``. Who chooses one side of an attribute nearly always is not taken for somebody who clicks at random.
 
-    Parameters
-    ----------
-    comparison, sign, annotator, n_annotators
-        As in `badpo.estimation.fit.fit_conditional`.
-    delta : array of shape (n_votes, n_attributes)
-        Of the responses' attributes, in standard units.
-    shift : array of shape (n_votes,)
-        What is known of the logits, such as leans toward the side that was shown first.
+    Votes are as in `badpo.estimation.fit.fit_conditional`, ``delta`` of the responses' attributes alone, in standard
+    units; ``shift`` is what is known of the logits, such as leans toward the side that was shown first.
 
     Examples
     --------

@@ -748,12 +748,8 @@ def weakly_joined_teams(
     Its numerator is the effective resistance between the two when each is rigid. They are teams of their own if R
     exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and on either side the mean of
     the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared; each is then looked at again. Random
-    assignment has an R of a few; with two informative votes each, though, some part of any pool hangs by a thread.
-
-    Returns
-    -------
-    int array of shape (n_annotators, n_attributes)
-        0 for all where no teams are found.
+    assignment has an R of a few; with two informative votes each, though, some part of any pool hangs by a thread. All
+    are 0 where no teams are found.
 
     Examples
     --------

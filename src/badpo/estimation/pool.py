@@ -209,12 +209,10 @@ def joint_log_odds(
 
     There is no intercept: which response stands as a is arbitrary, and exchanging a and b must change nothing.
 
-    Returns
-    -------
-    tuple of Interval or None
-        Clustered (`cluster_errors`). None for a column that is zero throughout, that others determine exactly, whose
-        votes all go one way, and for all columns where some mix of them tells every vote. The ends are NaN where a
-        single cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes in.
+    Intervals are clustered (`cluster_errors`). None for a column that is zero throughout, that others determine
+    exactly, whose votes all go one way, and for all columns where some mix of them tells every vote. The ends are NaN
+    where a single cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes
+    in.
 
     Examples
     --------
@@ -296,12 +294,8 @@ def swap_log_odds(
     and the second body while the first carries the attribute, C and D while the second does. The quality of the
     bodies cancels, whatever it is. Strata with the attribute on one body only say nothing. ``side`` is +1 where the
     first body carries the attribute, -1 where the second does, 0 for neither or both; ``sign`` +1 where the first won.
-
-    Returns
-    -------
-    Interval or None
-        95 %, clustered; ends are NaN with a single cluster. None without a stratum that is seen both ways, and where
-        its votes all go one way.
+    The interval is clustered, its ends NaN with a single cluster. None without a stratum that is seen both ways, and
+    where its votes all go one way.
     """
     carried = np.asarray(side) != 0
     of_votes = side, sign, stratum, clusters
@@ -350,10 +344,6 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     with the scores s_g and the informations H_g of the clusters at the estimate, and H their sum. The degrees of
     freedom are (tr P)^2 / tr(P^2) of the matrix P of the quadratic form, for votes that are independent given the
     model, as Bell and McCaffrey have it.
-
-    Returns
-    -------
-    ClusterErrors
 
     Examples
     --------

@@ -458,20 +458,14 @@ def shrink_votes(
     under a flat density of its square. By simulation (`docs/results/audit_statistics.md`) the intervals keep their
     promise from about ten informative votes each, where estimates with normal errors do not.
 
-    Parameters
-    ----------
-    comparison, sign, annotator, delta, n_annotators, clusters
-        As in `badpo.estimation.fit.fit_conditional`. With clusters the likelihood is raised to 1 / phi, with phi how
-        much more than the model says the clusters' scores vary (`_dispersion`): where people lean more on one prompt
-        than on another, errors are larger, and tau and the leans are those over all prompts.
+    Arguments are those of `badpo.estimation.fit.fit_conditional`. With clusters the likelihood is raised to 1 / phi,
+    with phi how much more than the model says the clusters' scores vary (`_dispersion`): where people lean more on one
+    prompt than on another, errors are larger, and tau and the leans are those over all prompts.
 
-    Returns
-    -------
-    tuple of Shrunk
-        One for each attribute. Deviations are from the mean of the annotators that the votes compare; ``basis`` is
-        "votes", or "prior" for an annotator without an informative vote. Of several attributes each is averaged over
-        its own tau, the others' held where they are most likely. Anchors are not taken, and an attribute whose level
-        the votes fix is pulled toward zero instead of its mean: use `shrink_normal` there.
+    Deviations are from the mean of the annotators that the votes compare; ``basis`` is "votes", or "prior" for an
+    annotator without an informative vote. Of several attributes each is averaged over its own tau, the others' held
+    where they are most likely. Anchors are not taken, and an attribute whose level the votes fix is pulled toward zero
+    instead of its mean: use `shrink_normal` there.
 
     Examples
     --------
@@ -692,11 +686,6 @@ def probability_exceeds(shrunk: Shrunk, rho: float) -> Floats:
 
     .. math:: p_k = P(|d_k| > \rho \mid \text{all votes})
 
-    Returns
-    -------
-    array of shape (m,)
-        NaN where there is no posterior.
-
     Examples
     --------
     >>> found = shrink_normal([1.5, 0.1, -0.1, -0.2, -1.3], [0.1] * 5)
@@ -713,10 +702,6 @@ def bayesian_fdr(prob_exceeds: ArrayLike, fdr: float) -> Bools:
     Nobody with :math:`p_k < 1/2` is on it: beside sure ones a list could carry them along. Annotators enter in order of
     decreasing probability while the mean of :math:`1 - p_k` over the list stays within ``fdr``. Annotators with the
     same probability enter together or not at all.
-
-    Returns
-    -------
-    bool array of shape (m,)
 
     Examples
     --------
@@ -738,11 +723,7 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
 
     Two-sided normal p-values of :math:`\hat d_k / s_k`, adjusted by the step-up rule of Benjamini and Hochberg:
     flagging all with q at most 0.1 keeps the expected share of false flags at 10 % **if the others are all alike**.
-
-    Returns
-    -------
-    array of shape (m,)
-        NaN where the estimate is not finite: an infinite estimate has no standard error, so look at its bound.
+    NaN where the estimate is not finite.
 
     Examples
     --------

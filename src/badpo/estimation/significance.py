@@ -69,15 +69,9 @@ def equal_leans_test(
     variance 2 tr V^2. It keeps its level with few votes per annotator, where a likelihood ratio with one parameter
     each does not.
 
-    Parameters
-    ----------
-    comparison, sign, annotator, delta
-        As in `badpo.estimation.fit.fit_conditional`.
-    leans : Leans
-        By the conditional likelihood; while one attribute is tested, the leans toward the others are taken from here.
-        An attribute that varies between the votes on one comparison is tested at its estimated level.
-    clusters : array of shape (n_votes,), or None
-        The prompt of each vote; V is then the sum of the products of the prompts' scores.
+    Votes are as in `badpo.estimation.fit.fit_conditional`, and ``leans`` by it: while one attribute is tested, those
+    toward the others are taken from there. An attribute that varies between the votes on one comparison is tested at
+    its estimated level. With ``clusters`` V is the sum of the products of the prompts' scores.
 
     Examples
     --------
@@ -125,18 +119,8 @@ def class_offsets(leans: Leans, annotator_class: ArrayLike) -> ClassOffsets:
     many as their degrees of freedom (Paule and Mandel, 1982), and Q the weighted squares that are left without the
     classes and with them. F is read with the annotators that are
     left over as degrees of freedom, and intervals with Student's t, scaled by what is left (Knapp and Hartung, 2003).
-    Groups that no votes compare have means gamma of their own.
-
-    Parameters
-    ----------
-    leans : Leans
-        An infinite lean counts as one Newton step gives it; an anchored one does not count.
-    annotator_class : int array of shape (n_annotators,)
-        Class of each annotator from 0, or -1 for none.
-
-    Returns
-    -------
-    ClassOffsets
+    Groups that no votes compare have means gamma of their own. An infinite lean counts as one Newton step gives it; an
+    anchored one does not count, nor does an annotator of class -1.
 
     Examples
     --------
@@ -344,12 +328,7 @@ def pool_agreement(
     .. math:: A = \text{mean over votes of } \frac{\#\{\text{co-voters on the same side}\}}{n_c - 1}, \qquad
         \kappa = 2A - 1, \qquad \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
 
-    with N votes on comparisons that two or more annotators judged.
-
-    Returns
-    -------
-    PoolAgreement
-        NaN where no comparison has two annotators.
+    with N votes on comparisons that two or more annotators judged; NaN without any.
 
     Examples
     --------
@@ -425,12 +404,7 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
 
 
 def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
-    """Comparisons that an annotator judged more than once, and whether they chose both sides.
-
-    Returns
-    -------
-    DataFrame
-        ``annotator``, ``comparison`` and ``contradicted``.
+    """Comparisons that an annotator judged more than once, and whether they chose both sides (``contradicted``).
 
     Examples
     --------
@@ -449,16 +423,10 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
 
 
 class AssignmentTest(NamedTuple):
-    """A permutation test that annotators were assigned to comparisons at random.
+    """A permutation test that annotators were assigned to comparisons at random; NaN where no sets can be exchanged.
 
-    Attributes
-    ----------
-    p_value : float
-        Small when the other voters' rates differ between annotators' comparisons by more than chance; NaN when no
-        two sets of annotators can be exchanged.
-    statistic : float
-        Sum over the attributes of the variance between annotators, in units in which chance gives about the number
-        of annotators for each attribute.
+    The statistic is the sum over the attributes of the variance between annotators, in units in which chance gives
+    about the number of annotators for each attribute.
     """
 
     p_value: float
@@ -478,12 +446,8 @@ def assignment_test(
         v_{ck} = \text{share of k's co-voters on c who chose the side with more of the attribute}
 
     over comparisons whose sides differ, against its values when the sets of annotators are exchanged at random
-    between comparisons with the same number of votes and the same attributes differing.
-
-    Returns
-    -------
-    AssignmentTest
-        A comparison with one vote, or on which no attribute differs, has no part in it.
+    between comparisons with the same number of votes and the same attributes differing. A comparison with one vote, or
+    on which no attribute differs, has no part in it.
 
     Examples
     --------
@@ -604,12 +568,7 @@ def shared_lean_p(comparison: ArrayLike, sign: ArrayLike, side: ArrayLike, lean:
 
     for comparisons c of n votes, w of them for a (y = 1), where the other thing is on side d (+1: a) and whoever cast
     vote j leans x. The quality of the comparison drops out, as in Mantel and Haenszel's test (1959). Leans must come
-    from other comparisons.
-
-    Returns
-    -------
-    float
-        Two-sided; NaN where no comparison tells.
+    from other comparisons. The p-value is two-sided, and NaN where no comparison tells.
 
     Examples
     --------
