@@ -686,5 +686,9 @@ def _pretrained_tokenizer(name: str) -> Any:
 
     from badpo.data.files import asking_once
 
-    with asking_once(name):
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    try:
+        with asking_once(name):
+            return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        told = f'cannot read the tokenizer "{name}": it is neither a folder nor reachable on the Hub'
+        raise ConfigError(f"{told}; download it once with network, or name a folder") from error
