@@ -101,7 +101,7 @@ def importers() -> None:
     """Every importer's fixture to rows."""
     inputs = Path(os.environ[INPUTS])
     examples = [inputs / "examples" / name for name in ("label_studio.json", "votes.csv")]
-    for export in [*sorted((inputs / "tests" / "data" / "importers" / "exports").iterdir()), *examples]:
+    for export in [*sorted((inputs / "tests" / "importers" / "exports").iterdir()), *examples]:
         shutil.copy(export, export.name)
         into = f"--out {export.stem}.parquet --write-mapping {export.stem}.mapping.json"
         badpo(f"import {export.name} {into}")

@@ -335,11 +335,8 @@ def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     are_numbered = len({*stems.values()}) < len(columns)
 
     def are_alike(one: str, other: str) -> bool:
-        n_shared, n_most = (
-            len(labels[one] & labels[other]),
-            max(len(labels[one]), len(labels[other])),
-        )
-        return 2 * n_shared >= n_most and (not are_numbered or stems[one] == stems[other])
+        share = len(labels[one] & labels[other]) / len(labels[one] | labels[other])
+        return share >= 0.5 and (not are_numbered or stems[one] == stems[other])
 
     return max(([other for other in columns if are_alike(one, other)] for one in columns), key=len)
 
@@ -462,9 +459,9 @@ def _best_beside_others(
     orders = [forms[form] for form in ("ranking", "order") if form in forms]
     order = [*orders, theirs.get("winner")][0]
     if None not in ranks:
-        places = np.array([as_numbers(frame[name]) for name in ranks])
-        low = np.nanmin(np.append(places, np.full((1, len(frame)), np.inf), axis=0), axis=0)
-        best = np.where((places == low).sum(axis=0) == 1, (places == low).argmax(axis=0), -1)
+        places = np.nan_to_num([as_numbers(frame[name]) for name in ranks], nan=np.inf)
+        is_low = places == places.min(axis=0)
+        best = np.where(is_low.sum(axis=0) == 1, is_low.argmax(axis=0), -1)
     elif order is not None:
         cells = zip(frame[order], *(frame[name] for name in answers.values()), strict=True)
         best = np.array([_first_of(cell, texts, keys) for cell, *texts in cells], dtype=np.intp)
