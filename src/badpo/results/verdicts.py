@@ -38,7 +38,7 @@ def anchor_sentences(suite: MeasuredRuns) -> list[str]:
     """What anchors the arms of a suite; nothing for the reference alone."""
     runs = [run for run in suite.runs if run.arm != REFERENCE]
     trained = [suite.of(arm)[0] for arm in suite.arms if arm != REFERENCE]
-    return [*_begun_elsewhere(runs), *_anchors(trained)]
+    return [*_not_at_reference(runs), *_anchors(trained)]
 
 
 def gold_sentence(run: Run) -> str:
@@ -56,7 +56,7 @@ def gold_sentence(run: Run) -> str:
     )
 
 
-def _begun_elsewhere(runs: Sequence[Run]) -> list[str]:
+def _not_at_reference(runs: Sequence[Run]) -> list[str]:
     found = [first for run in runs if (first := run.bias.extra.first_margin)]
     off = [first.mean for first in found if first.difference > first.tolerance]
     if not off:
