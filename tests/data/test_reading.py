@@ -182,6 +182,7 @@ READ = {
     "counts": (answered(**COUNTS).drop(columns="annotator"), [1, 1, -1, -1], "N106"),
     "in objects": (pd.DataFrame({"data": good(4).iloc[:, :5].to_dict("records")}), [1, -1, 1, -1], ""),
     "labels called chosen": (answered(chosen=list("abba"), rejected=list("baab")), [1, -1, -1, 1], ""),
+    "ranks in lists": (IN_LISTS.assign(ranks=[[1, 2], [2, 1]] * 2), [1, -1, 1, -1], "N107"),
     "in lists": (IN_LISTS.assign(chosen=["a", "b", "b", "a"]), [1, -1, -1, 1], ""),
     "ticked boxes": (answered(**TICKED), [1, -1, 1, -1], "N106"),
 }

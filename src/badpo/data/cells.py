@@ -104,6 +104,7 @@ _ANSWER = (
     "(?:(?:model|assistant)_)?"
     "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant)"
 )
+_LISTED = f"{_ANSWER}|rank|rating|score"  # what one cell may hold several of
 _PERSON = (
     "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
     "contributor|respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
@@ -242,7 +243,7 @@ def _inside(name: str, cells: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
         objects = [cell if isinstance(cell, dict) else {} for cell in cells]
         keys = dict.fromkeys(itertools.chain(*objects))
         made = ((f"{name}.{key}", [each.get(key) for each in objects]) for key in keys)
-    elif several is first and re.fullmatch(_ANSWER, folded(singular.rpartition(".")[2])):
+    elif several is first and re.fullmatch(_LISTED, folded(singular.rpartition(".")[2])):
         lists = (cell if isinstance(cell, list | np.ndarray) else () for cell in cells)
         places = enumerate(itertools.zip_longest(*lists), start=1)
         made = ((f"{singular}_{i}", [*each]) for i, each in places)
