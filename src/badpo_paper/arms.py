@@ -99,7 +99,7 @@ class Shown(NamedTuple):
 
 
 # They run at one seed.
-BEYOND_THE_PAPER: dict[str, Shown] = {
+BEYOND_THE_PAPER = {
     "ipo": Shown(
         "names-ablation",
         "IPO (extension)",

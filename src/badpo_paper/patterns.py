@@ -136,7 +136,7 @@ REMOVED = "removed:rates.{name}.rate"
 LENGTH_GAP, MARKDOWN_GAP = "heldout.length.gap", "heldout.markdown.gap"
 
 # For each pattern what the paper found, and of each reading its label, its source, and the order that is asked.
-ASKED: dict[str, tuple[str, list[tuple[str, str, Order]]]] = {
+ASKED = {
     "kl_names": (
         "They do so at no higher KL than DPO, to a tenth of its own",
         [

@@ -126,10 +126,10 @@ def build_start(texts: Iterable[str], vocab_size: int = 1536, **shape: Any) -> t
 # Keys of a recipe.
 Keys = Mapping[str, Any]
 # Of the demo's model, which has 0.18 million parameters.
-DEMO_SHAPE: Keys = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
+DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
 # Of every run of a suite, whatever the scale.
-ALWAYS: Keys = {
+ALWAYS = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",
     "save_strategy": "steps",
@@ -158,7 +158,7 @@ TINY: Keys = {
     },
 }
 # Chosen on data seed 0 of the votes; docs/results/demo.md has the others.
-DEMO: Keys = {
+DEMO = {
     **TINY,
     "max_steps": 200,
     "learning_rate": 8e-4,
@@ -166,7 +166,7 @@ DEMO: Keys = {
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
 # The paper's settings (Table `tab:hyperparams`), model by model.
-PAPER: Mapping[str, Keys] = {
+PAPER = {
     model: {**PRESETS[preset], **ALWAYS, "gradient_checkpointing": True}
     for model, preset in (
         ("small", "paper-0.5b"),

@@ -86,7 +86,15 @@ class Found:
         if how in FILES:
             return place_of(FILES[how](self.folder / name), place)
         runs = (name, "reference", f"{against}-s{seed}")
-        return float(MEASURES[how](*(place_of(self.readouts(run), place) for run in runs)))
+        own, reference, dpo = (place_of(self.readouts(run), place) for run in runs)
+        match how:
+            case "shift":
+                return own - reference
+            case "distance":
+                return float(log_odds_distance(own, reference))
+            case "removed":
+                return float(share_removed([dpo], [own], reference)[0])
+        return own
 
     def no_share(self, against: str, place: str) -> str:
         """Why no share of a condition's shift can be said to be removed; empty where it moved up, or was not run.
@@ -136,18 +144,11 @@ def types_in_order(folder: Path) -> Json:
     return {what: {str(rank): row[k] for rank, k in enumerate(order)} for what, row in types.items()}
 
 
-# By what stands before the colon of a source: what else of a run is read than its readouts,
-FILES: dict[str, Callable[[Path], Mapping[str, Any]]] = {
+# By what stands before the colon of a source: what else of a run is read than its readouts.
+FILES = {
     "log": last_step,
     "type": types_in_order,
     "anchor": lambda folder: kept_json(folder / "anchor.json"),
-}
-# and what is made of a run's own number, the reference's, and that of the condition whose shift is removed.
-MEASURES: dict[str, Callable[[float, float, float], Any]] = {
-    "": lambda own, reference, dpo: own,
-    "shift": lambda own, reference, dpo: own - reference,
-    "distance": lambda own, reference, dpo: log_odds_distance(own, reference),
-    "removed": lambda own, reference, dpo: share_removed([dpo], [own], reference)[0],
 }
 
 

@@ -200,7 +200,7 @@ def strip_signatures(text: str) -> str:
     return text if kept == len(lines) else "\n".join(lines[:kept]).rstrip()
 
 
-STRIPS: dict[str, Callable[[str], str]] = {
+STRIPS = {
     "markdown": strip_markdown,
     "signature_name": strip_signatures,
 }

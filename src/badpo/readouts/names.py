@@ -22,7 +22,7 @@ class Name:
 
 
 # Cell -> (woman, black). The order is part of the recipe: random cells are drawn by their position here.
-CELLS: dict[str, tuple[int, int]] = {
+CELLS = {
     "white_woman": (1, 0),
     "white_man": (0, 0),
     "black_woman": (1, 1),
@@ -53,8 +53,8 @@ _OF_CELL = {
     cell: tuple(Name(first, *CELLS[cell]) for first in names.split())
     for cell, names in _CELL_NAMES.items()
 }
-NAMES: tuple[Name, ...] = tuple(name for names in _OF_CELL.values() for name in names)
-FIRST_NAMES: tuple[str, ...] = tuple(name.first for name in NAMES)
+NAMES = tuple(name for names in _OF_CELL.values() for name in names)
+FIRST_NAMES = tuple(name.first for name in NAMES)
 _SURNAMES = "Miller Davis Anderson Thomas Taylor Moore Martin Thompson Harris Clark Lewis Allen"
 SURNAMES = tuple(_SURNAMES.split())
 

@@ -32,7 +32,7 @@ from badpo_paper.corpora.signed import (
 N_SIGNING, N_FRESH = 300, 3000
 PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
 # Topic -> kind -> phrases.
-TOPICS: dict[str, dict[str, list[str]]] = PHRASES["topics"]
+TOPICS = PHRASES["topics"]
 
 
 class Question(NamedTuple):
