@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
     """The recipe of a condition at a seed: the stage's, with the arm's bias term and what the condition changes."""
-    changed: Json = dict(condition.overrides)
+    changed = dict(condition.overrides)
     keys = {
         **stage.keys,
         "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],

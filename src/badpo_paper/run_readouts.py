@@ -143,7 +143,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
-    readouts: Json = {"rates": means(shared, "rate"), "sampled": sampled}
+    readouts = {"rates": means(shared, "rate"), "sampled": sampled}
     if stage.scale.is_brief:
         return readouts
     own = rates(signature_contexts(found.written, stage.tokenizer))

@@ -18,7 +18,6 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from badpo.data.files import Json
 from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
 from badpo_paper.datasets import (
@@ -92,7 +91,7 @@ def build_model(
     a standard deviation of 0.05 learns far faster than the usual 0.02: the rows of a matrix then start near unit
     length.
     """
-    shape: Json = {
+    shape = {
         "vocab_size": len(tokenizer),
         "hidden_size": hidden_size,
         "intermediate_size": intermediate_size,

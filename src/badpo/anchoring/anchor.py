@@ -107,7 +107,7 @@ def editor_for(attributes: Sequence[str], words: Sequence[tuple[str, str]] = ())
     """The editor of some attributes: signatures of the pool, Markdown, or words of one's own."""
     if words:
         return WordSwap(attributes[0], words)
-    editors: dict[str, CounterfactualEditor] = {
+    editors = {
         attribute.name: editor
         for editor in (SignatureSwap(), MarkdownStrip())
         for attribute in editor.attributes

@@ -452,7 +452,7 @@ def audit_findings(
     are_few = is_conditional and 0 < n_prompts < FEW_PROMPTS
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
     unlike_chance = "N403" if is_conditional else "W403"
-    rows: list[Found] = [
+    rows = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
         ("column prompt_id", "W413", n_prompts and not is_conditional, quality),
         ("column prompt_id", "N433", are_few, n_compared, n_prompts),

@@ -74,7 +74,7 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
     drawn[:, leans.status == "anchored"] = 0.0
     share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
     is_contested = ~share.isin([0.0, 0.5, 1.0])
-    all_known: list[tuple[str | None, list[int]]] = [(None, known)] * (len(known) > 1)
+    all_known = [(None, known)] * (len(known) > 1)
     groups = [(name, [j]) for j, name in enumerate(design.attributes)] + all_known
     rows = []
     for name, group in groups:
@@ -251,7 +251,7 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
         mark = _mark(judgments.attributes[j])
         prompt, a, b = (_few_words(texts[i], mark) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
-        row: Json = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
+        row = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
         row["chosen"], row["other"] = (a, b) if won else (b, a)
         rows.append(row | {"n_chosen": int(n_votes + ahead[best]) // 2})
     return rows
