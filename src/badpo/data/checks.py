@@ -86,7 +86,7 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
         kept += [j] * (not faults)
         left_out += [
             replace(
-                each, code="W120", what=f"left out: {each.what}", remedy=f"nothing, or {each.remedy}"
+                each, code="W120", what=f"left out: {each.what}", remedy=f"leave it so, or {each.remedy}"
             )
             for each in faults
         ]
