@@ -148,6 +148,25 @@ def math_visitor(display: str):
     return visit
 
 
+# what keyboards and screen readers miss in the theme's pages
+MENDS = {
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    '<div class="output text_html">': '<div tabindex="0" class="output text_html">',
+    'role="heading">': 'role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
+}
+
+
+def mend_pages(app, failed) -> None:
+    """Make what scrolls reachable by keys, and give headings and landmarks what they lack."""
+    for path in () if failed else Path(app.outdir).rglob("*.html"):
+        page = path.read_text(encoding="utf-8")
+        for was, mended in MENDS.items():
+            page = page.replace(was, mended)
+        path.write_text(page, encoding="utf-8")
+
+
 def setup(app) -> None:
     """What Sphinx asks for."""
     visit_inline, visit_block = math_visitor("inline"), math_visitor("block")
@@ -155,3 +174,4 @@ def setup(app) -> None:
     app.connect("builder-inited", write_options)
     app.connect("source-read", for_the_site)
     app.connect("include-read", for_the_site)
+    app.connect("build-finished", mend_pages)
