@@ -101,8 +101,6 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
-    from transformers.utils import logging
-
     from badpo_paper.reproduce import asked_for, known, run_suites, write_suite_page
     from badpo_paper.schedule import plan
     from badpo_paper.tables import FORMATS
@@ -117,8 +115,7 @@ def reproduce(
         counted = f"{len(states)} runs, {n_done} of them done"
         tell(as_json, planned, "\n".join([*lines, "", counted, *planned["about"]]))
         return
-    # bars of other libraries, one for every model that is loaded, would hide our own lines
-    logging.disable_progress_bar()
+    quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
         results = run_suites(asked, progress, jobs)
@@ -132,6 +129,13 @@ def reproduce(
         page = write_suite_page(result, options, asked.out / f"{result.suite.name}.html")
         if form == "text" and not as_json:
             say(f"page: {page}\n")
+
+
+def quiet_libraries() -> None:
+    """Bars of other libraries, one for every model that is loaded, would hide our own lines."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 OutFolder = Annotated[

@@ -27,9 +27,8 @@ from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interva
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
 from badpo_paper.reference import CorpusStage
 
-JUDGE_TOKENS = (
-    2048  # the paper's limit; what is over it is cut from the answer, not from the end of text
-)
+# The paper's limit; what is over it is cut from the answer, not from the end of text.
+JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
 VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
 INDICATOR = np.array(list(VECTORS.values()), dtype=float)
