@@ -331,10 +331,15 @@ def _require_alike(checkpoint: Path, facts: Json, allowed: Sequence[str]) -> Non
 def save_state(run, folder: Path) -> None:
     """Write what a checkpoint needs besides the policy: the bias term with its optimizer, and the objective's state."""
     save_bias(run, folder)
-    if run.bias_optimizer is not None:
-        save_privately(adam_tensors(run.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+    save_optimizer(run, folder)
     if state := run.objective.state_dict():
         save_privately(dict(state), folder / OBJECTIVE_FILE)
+
+
+def save_optimizer(run, folder: Path) -> None:
+    """Write the moments of theta's Adam, where theta is learned."""
+    if run.bias_optimizer is not None:
+        save_privately(adam_tensors(run.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
 
 
 def save_privately(tensors: Tensors, path: Path) -> None:
@@ -345,12 +350,16 @@ def save_privately(tensors: Tensors, path: Path) -> None:
 
 def load_state(run, folder: Path) -> None:
     """Read back what `save_state` wrote."""
-    saved = BiasTerm.load(folder)
+    load_theta(run, BiasTerm.load(folder), folder)
+    state = folder / OBJECTIVE_FILE
+    run.objective.load_state_dict(load_file(state) if state.exists() else {})
+
+
+def load_theta(run, saved: BiasTerm, folder: Path) -> None:
+    """Take up the bias term that was loaded from a checkpoint, with its optimizer and where the first step started."""
     run.bias.load_state_dict(saved.state_dict())
     if run.bias_optimizer is not None:
         load_adam_tensors(run.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
-    state = folder / OBJECTIVE_FILE
-    run.objective.load_state_dict(load_file(state) if state.exists() else {})
     # without a step before it no checkpoint is written
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
@@ -378,12 +387,14 @@ def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: Tensors) -> Non
 
 def save_bias(run, folder: Path) -> None:
     """Write the bias term of a `BADPOTrainer` with what its numbers belong to and rest on."""
-    facts = {
-        "variant": run.args.bias,
-        "first_margin": run.first_margin and asdict(run.first_margin),
-        **({} if run.objective.in_log_odds else {"theta_in_log_odds": False}),
-    }
-    run.bias.save(folder, facts | bias_facts(run.judgments, run.bias))
+    facts = {"variant": run.args.bias, **bias_facts(run.judgments, run.bias)}
+    other_scale = {} if run.objective.in_log_odds else {"theta_in_log_odds": False}
+    save_theta(run, folder, facts | other_scale)
+
+
+def save_theta(run, folder: Path, facts: Json) -> None:
+    """Write a bias term with some facts about its numbers and where the first step started."""
+    run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
 def bias_facts(judgments: Judgments, bias: BiasTerm) -> Json:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,11 +38,23 @@ from badpo.training.logprobs import attach
 from badpo.training.model_files import load_weights
 from badpo.training.trl_keys import ALIASES
 
+logger = logging.getLogger(__name__)
+
 # Configurations, and the dropouts by name that each had.
 Dropouts = list[tuple[Any, dict[str, float]]]
 # Our names of columns, and the table's.
 Columns = Mapping[str, str | None] | None
 VISION = "badpo.trl.BiasAdjustedDPOTrainer trains vision-language models on images too"
+
+
+def tell(told: list[Problem], findings: Iterable[Problem]) -> None:
+    """Add findings to those ``told``, and log them, each once."""
+    for finding in findings:
+        if finding not in told:
+            told.append(finding)
+            # what was decided for a script that says nothing of it is told by default too
+            is_quiet = finding.severity == "notice" and finding.code not in ("N161", "N162")
+            logger.log(logging.INFO if is_quiet else logging.WARNING, "%s", finding)
 
 
 def load_model(model, args: BADPOConfig, which: str = "model"):

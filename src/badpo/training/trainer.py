@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain, islice
@@ -58,6 +58,7 @@ from badpo.training.inputs import (
     require_whole,
     router_coefficient,
     start_policy,
+    tell,
     training_judgments,
 )
 from badpo.training.logprobs import (
@@ -202,7 +203,7 @@ class BADPOTrainer(_StepTrainer):
         unused = bool(args.ddp_find_unused_parameters) or reads_more_than_text(base)
         args.ddp_find_unused_parameters = unused
         self.findings: list[Problem] = []
-        self.tell(args.without_effect)
+        tell(self.findings, args.without_effect)
         self._columns = columns
         self._take_in(train_dataset, attributes, tokenizer, args)
         named = args.objective, self.judgments, args.seed, args.beta
@@ -234,9 +235,9 @@ class BADPOTrainer(_StepTrainer):
         judgments, args.bias, noticed = training_judgments(
             train_dataset, attributes, args.bias, self._columns
         )
-        self.tell(noticed)
+        tell(self.findings, noticed)
         self.judgments, self.encoded, cost = encode_judgments(judgments, tokenizer, args)
-        self.tell(cost)
+        tell(self.findings, cost)
         require_something_to_learn(self.judgments, self.encoded)
 
     def _prepare_steps(self, base) -> None:
@@ -320,7 +321,7 @@ class BADPOTrainer(_StepTrainer):
         require_whole(given, self.args)
         judgments = evaluation_judgments(given, self.judgments, self._columns)
         kept, encoded, cost = encode_judgments(judgments, self.processing_class, self.args)
-        self.tell([*judgments.findings, *cost])
+        tell(self.findings, [*judgments.findings, *cost])
         return EncodedJudgments(kept, encoded)
 
     def compute_references(self) -> None:
@@ -508,7 +509,7 @@ class BADPOTrainer(_StepTrainer):
                 "model: remove that folder and train again; where the difference stays, please report the model's "
                 "configuration"
             )
-        self.tell([problem] if problem else [])
+        tell(self.findings, [problem] if problem else [])
 
     def state_metrics(self) -> Metrics:
         """The mean of theta by attribute, and what the objective tells of its own state."""
@@ -564,16 +565,6 @@ class BADPOTrainer(_StepTrainer):
     def facts(self) -> dict:
         """What a resumed run must share with the run it continues; see `badpo.training.checkpoints.run_facts`."""
         return run_facts(self)
-
-    def tell(self, findings: Iterable[Problem]) -> None:
-        """Keep findings and log them, each once."""
-        for finding in findings:
-            if finding not in self.findings:
-                self.findings.append(finding)
-                # what was decided for a script that says nothing of it is told by default too
-                quiet = finding.severity == "notice" and finding.code not in ("N161", "N162")
-                tell = logger.info if quiet else logger.warning
-                tell("%s", finding)
 
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
