@@ -297,11 +297,10 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     names = [*["prompt"] * has_prompt, *sides]
     numbers, texts = numbered_cells(found.frame[names].to_numpy(dtype=object).ravel("F"))
     codes = numbers.reshape(len(names), -1)
-    for name, column in zip(names, codes, strict=True):
-        found.rows("E134", f"no {name}", name, column == -1, "fill it in, or leave the row out")
     faults = as_objects(str(text) if isinstance(text, ValueError) else "" for text in texts)
     remedy = 'give text, or a list of messages with "role" and "content"'
     for name, column in zip(names, codes, strict=True):
+        found.rows("E134", f"no {name}", name, column == -1, "fill it in, or leave the row out")
         for why in filter(None, dict.fromkeys(faults)):
             found.rows("E105", f"{name} cannot be read, {why}", name, (faults == why)[column], remedy)
     is_read = np.array([isinstance(text, (str, list)) for text in texts])

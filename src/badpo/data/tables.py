@@ -205,9 +205,8 @@ def _read_parquet(path: Path) -> Table:
 
 def reader_of(path: Path) -> Callable[..., Table] | None:
     """What reads a file, by the end of its name; of files of text also compressed ones."""
-    is_packed = path.suffix.lower() in PACKED
-    read = READERS.get((Path(path.stem) if is_packed else path).suffix.lower())
-    return None if is_packed and read in (_read_excel, _read_parquet) else read
+    plain = Path(path.stem) if path.suffix.lower() in PACKED else path
+    return READERS.get(plain.suffix.lower())
 
 
 def decoded(path: Path) -> tuple[str, str]:
