@@ -21,6 +21,7 @@ from transformers import TrainerCallback
 from trl import DPOConfig, DPOTrainer
 
 from badpo.data.attributes import Attributes, as_attributes
+from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, pseudonyms
 from badpo.data.problems import ConfigError, Problem
@@ -47,9 +48,8 @@ _FIXED = {
 class BiasAdjustedDPOTrainer(DPOTrainer):
     r"""TRL's trainer with BA-DPO's loss: vision-language models, QLoRA, Liger, streams, whatever TRL trains.
 
-    Rows are votes: what TRL takes, and a column that says whose vote a row is. Theta has its own Adam, constant,
-    unclipped and without decay, and stays outside the model: in the folder ``<output_dir>-bias``, under pseudonyms.
-    Theta starts at zero and the policy at its reference, whose own rate of the attribute anchors both.
+    Rows are votes: what TRL takes, and a column that says whose vote a row is. Theta has its own Adam, and stays
+    outside the model: in ``<output_dir>-bias``, under pseudonyms. The reference's rate of the attribute anchors both.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     columns : mapping
         Our column name -> the data set's, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
-        A variant, or a term, as a stream needs. None is ``shared_mean``, or ``pooled`` where nobody is named; the
-        attribute `bias` is a `BiasTerm`, beside `judgments` (None for a stream) and `findings` about votes and start.
+        A variant, or a term, as a stream needs. None is ``shared_mean``, or ``pooled`` where nobody is named. The
+        attribute is a `BiasTerm`, beside `judgments` (None for a stream) and `findings` about votes and start.
     bias_learning_rate, warm_start, gold_annotators
         As in `BADPOConfig`.
 
@@ -168,12 +168,12 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         rows = inputs.pop(COLUMN).cpu().view(torch.float64)
         b = self.bias(rows[:, 0].long(), rows[:, 1:])
         names, precomputed = ("ref_chosen_logps", "ref_rejected_logps"), self.precompute_ref_logps
-        if precomputed:
-            reference = torch.stack([inputs[name] for name in names])
-        else:
-            reference = torch.stack(self.compute_ref_log_probs(self.ref_model or self.model, inputs))
+        if not precomputed:
+            found = self.compute_ref_log_probs(self.ref_model or self.model, inputs)
+            inputs |= zip(names, found, strict=True)
+        reference = torch.stack([inputs[name] for name in names])
         shift = (b.detach() / self.beta).to(reference).requires_grad_(b.requires_grad)
-        inputs |= dict(zip(names, (reference[0] - shift, reference[1]), strict=True))
+        inputs["ref_chosen_logps"] = reference[0] - shift
         scored: list[Any] = []
 
         def policy(**given):
@@ -287,7 +287,7 @@ class _ThetaSteps(TrainerCallback):
 def beside(folder: str | os.PathLike) -> Path:
     """Where theta is that belongs to the policies in ``folder``: in a folder of that name and ``-bias``."""
     path = Path(folder).resolve()
-    return path.with_name(f"{path.name}-bias")
+    return path.with_name(path.name + BIAS_SUFFIX)
 
 
 def _complaints(args, losses, sets, attributes, bias, warm_start) -> Iterator[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from transformers import (
 )
 from trl import DPOConfig, DPOTrainer
 
+from badpo.data.forgetting import find_people, forget
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
@@ -211,7 +211,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
     for name, changed in others.items():
         with pytest.raises(ConfigError, match=f"other {name} than this run"):
             trained(run, go_on=last, **(options | changed))
-    shutil.rmtree(bias / "checkpoint-3")
+    left = forget(find_people(["person 2"]), runs=[tmp_path])
+    assert [trace.path for trace in left if not trace.goes] == [run] and not [*bias.glob("*bias*")]
     with pytest.raises(ConfigError, match="bring it back"):
         trained(run, go_on=last, **options)
 

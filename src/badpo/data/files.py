@@ -33,6 +33,7 @@ RUN_SEAL, RUN_RECIPE, POLICY = "run.json", "config.yaml", "model"
 RUN_ENVIRONMENT, LOG_FILE, MARKER = "environment.json", "log.jsonl", "complete.json"
 DESCRIPTION_FILE, TENSORS_FILE = "bias.json", "bias.safetensors"
 BIAS_OPTIMIZER_FILE, OBJECTIVE_FILE = "bias_optimizer.safetensors", "objective.safetensors"
+BIAS_SUFFIX = "-bias"  # of the folder of theta beside that of a policy of TRL's trainer
 # Beside the policy, of a finished run.
 RUN_FILES = (RUN_RECIPE, RUN_ENVIRONMENT, LOG_FILE, DESCRIPTION_FILE, TENSORS_FILE)
 # what run folders hold, and in which form: raised where a reader of the last form would misread the new one

@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 from badpo.data.cells import Objects, Table, as_ids, columns_named, like_annotators
 from badpo.data.files import (
     AUDIT_FILES,
+    BIAS_SUFFIX,
     PERSONAL_RUN_FILES,
     POLICY,
     POOL_RUN_FILES,
@@ -392,12 +393,15 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
     what = "a policy that was trained on their votes, or that rests on one which was"
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
+        made = folder
+        if folder.name.endswith(BIAS_SUFFIX) and not policy.exists():
+            made = policy = folder.with_name(folder.name.removesuffix(BIAS_SUFFIX))
         # one that is newer than the record has taken the place of that policy
         is_older = (
             policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
         )
         if is_older or (policy.is_dir() and folder in learned):
-            remedy = f"remove {folder} and make it again on the table without them; weights cannot be changed back"
+            remedy = f"remove {made} and make it again on the table without them; weights cannot be changed back"
             yield Trace(policy, what, remedy, goes=False)
 
 
