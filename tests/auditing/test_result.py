@@ -74,6 +74,7 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
     assert f"{row['log_odds']:.2f}" in repr(result) and "length: Declare" in repr(result)
     assert [row["n"], row["ci_low"]] == [pool["n_cross"], pool["ci_low"]]
     assert [row["tau_low"], row["tau_high"]] == result.summary["pool"]["length"]["tau_ci"]
+    assert row["n_estimated"] == result.summary["pool"]["length"]["n_estimated"]
     assert "length" in str(result)
     assert {"name", "cross_share", "odds"} <= set(result.attributes) and "joint" not in result.attributes
     shown = result._repr_html_()
@@ -85,6 +86,8 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
 def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     drawn = result.plot(tmp_path / "leans.svg")
     assert (tmp_path / "leans.svg").read_text() == drawn.svg == drawn._repr_svg_()
+    with pytest.raises(ConfigError, match=r"ends in \.svg, not 'length'"):
+        result.plot("length")
     svg = ET.fromstring(drawn.svg)
     style, label = svg[0].text, [part.text for part in svg.iter() if part.get("class") == "label"]
     assert "prefers-color-scheme: dark" in style and "var(" not in style and "{%" not in style

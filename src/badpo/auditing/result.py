@@ -28,8 +28,8 @@ PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
 _FIGURES = ("carrier_wins", "log_odds", "ci_low", "ci_high")
 _ENDS = ("tau_low", "tau_high")
-_POOL = {"name": "attribute", "n_cross": "n", **{name: name for name in _FIGURES}}
-_POOL |= {"n_estimated": "n_annotators", "tau": "tau"}
+_POOL = {"name": "attribute", "n_cross": "n"}
+_POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
 _NOTEBOOK_HEIGHT = 700
 _CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*([-+]?\d*\.?\d+)")
 
@@ -81,7 +81,8 @@ class AuditResult:
     def pool(self) -> pd.DataFrame:
         """One row for each attribute: the n votes whose sides differ, which side won them, the spread over annotators.
 
-        ``ci_low`` and ``ci_high`` are of ``log_odds``, ``tau_low`` and ``tau_high`` of ``tau``, from ``n_annotators``.
+        ``ci_low`` and ``ci_high`` are of ``log_odds``, ``tau_low`` and ``tau_high`` of ``tau``, which all annotators
+        with a lean give; ``n_estimated`` of them have enough votes for an estimate of their own.
         """
         rows = [
             row | dict(zip(_ENDS, row.get("tau_ci", ()), strict=False)) for row in self._rows.values()
@@ -103,6 +104,9 @@ class AuditResult:
         """
         from badpo.results.audit_page import lean_figure, shareable
 
+        if path is not None and Path(path).suffix != ".svg":
+            told = "write plot('leans.svg'), which draws every attribute"
+            raise ConfigError(f"plot takes a path that ends in .svg, not {str(path)!r}: {told}")
         figure = lean_figure(shareable(self.summary))
         if figure is None:
             few = f"fewer than {FEWEST_ANNOTATORS} people, or none, judged sides that differ"

@@ -345,7 +345,7 @@ def _read_excel(path: Path) -> Table:
         found = pd.read_excel(path, sheet_name=None, header=None, dtype=object, engine="openpyxl")
     except ImportError:
         what = "Excel files are read with openpyxl, which is not installed"
-        remedy = "pip install openpyxl (the extra [excel] of ba-dpo), or save the sheet as CSV"
+        remedy = 'in the clone: pip install -c constraints.txt ".[excel]"; or save the sheet as CSV'
         raise _unreadable(path, what, remedy) from None
     except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
         what = f"it is no workbook ({error})"
