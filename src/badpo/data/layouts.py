@@ -335,8 +335,9 @@ def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     are_numbered = len({*stems.values()}) < len(columns)
 
     def are_alike(one: str, other: str) -> bool:
-        both, either = labels[one] & labels[other], labels[one] | labels[other]
-        return 2 * len(both) >= len(either) and (not are_numbered or stems[one] == stems[other])
+        n_most = max(len(labels[one]), len(labels[other]))
+        is_half = 2 * len(labels[one] & labels[other]) >= n_most
+        return is_half and (not are_numbered or stems[one] == stems[other])
 
     return max(([other for other in columns if are_alike(one, other)] for one in columns), key=len)
 
