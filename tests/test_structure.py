@@ -102,3 +102,10 @@ def test_public_names_are_those_of_the_readme_and_no_others():
     assert set(badpo.__all__) == documented | {"__version__"}
     with pytest.raises(AttributeError, match="Nothing"):
         badpo.Nothing  # noqa: B018
+
+
+def test_a_public_name_says_what_to_install(monkeypatch):
+    monkeypatch.delitem(sys.modules, "badpo.training.trainer", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ModuleNotFoundError, match=r'constraints.txt "\.\[train\]"'):
+        badpo.BADPOTrainer  # noqa: B018

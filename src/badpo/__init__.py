@@ -29,7 +29,13 @@ def __getattr__(name: str):
     if name == "attributes":
         return importlib.import_module("badpo.attributes")
     if name in _HOME:
-        return getattr(importlib.import_module(_HOME[name]), name)
+        try:
+            return getattr(importlib.import_module(_HOME[name]), name)
+        except ModuleNotFoundError as error:
+            from badpo.data.problems import lacking
+
+            error.msg = lacking(error.name) or error.msg
+            raise
     raise AttributeError(f"module 'badpo' has no attribute {name!r}")
 
 

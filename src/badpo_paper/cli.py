@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ from badpo.cli.options import (
     terminal_progress,
 )
 from badpo.data.files import appearing
-from badpo.data.problems import ConfigError
+from badpo.data.problems import TRAIN, ConfigError
 
 if TYPE_CHECKING:
     from badpo_paper.datasets import PublicCorpus
@@ -59,6 +60,9 @@ def demo(
     from badpo_paper.datasets import demo_votes, lean_lines
     from badpo_paper.suites import Corpus
 
+    for module in TRAIN:
+        if find_spec(module) is None:
+            raise ModuleNotFoundError(name=module)  # told as where an import fails
     if not as_json:
         # nothing that trains is loaded yet
         say("\n".join(lean_lines(demo_votes(Corpus("signed", "demo", data_seed)).judgments)))

@@ -19,6 +19,12 @@ def run(*arguments: object):
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
+def test_the_demo_says_what_it_lacks_before_its_first_result(monkeypatch):
+    monkeypatch.setattr("badpo_paper.cli.find_spec", lambda module: None)
+    result = run("demo")
+    assert (result.exit_code, result.stdout) == (2, "") and '".[train]"' in result.stderr
+
+
 @pytest.mark.parametrize("kind", ["signed", "style"])
 def test_a_folder_holds_the_votes_and_apart_from_them_what_was_planted(tmp_path, kind):
     out = tmp_path / "new" / "folder"

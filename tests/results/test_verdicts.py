@@ -63,6 +63,8 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
         "The reference was not measured, so no shift and no share removed can be given.",
         "BA-DPO (pooled) ended at 0.55.",
     ]
+    finding = told_of(runs[0], run("dpo", 0.54, se=0.02), run("pooled", 0.51))[1]
+    assert finding.endswith("so no share removed is given.")
 
 
 def test_several_seeds_bring_an_interval_and_a_run_without_theta_is_none_of_ba_dpo():

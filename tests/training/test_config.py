@@ -65,6 +65,7 @@ def test_choices_are_what_there_is():
 
 
 REFUSALS = """
+betta: 1 -> unknown argument "betta". Did you mean "beta"?
 beta: 0.0 -> beta is 0.0; it must be positive
 beta: .nan -> beta is nan
 beta: 1.0e+30 -> beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100

@@ -113,6 +113,9 @@ def test_overrides_replace_and_are_named_as_flags(tmp_path):
     expected = {"max_steps": 5, "bias": "shared_mean", "bias_learning_rate": 0.1}
     assert {name: recipe.training[name] for name in expected} == expected
     assert recipe.attributes == ({"type": "length"},)
+    for words in ('["length:ratio=2"]', "length:ratio=2"):
+        declared = RECIPE.split("attributes:")[0] + f"attributes: {words}\n"
+        assert read(tmp_path, declared).attributes == ({"type": "length", "ratio": 2},)
     with pytest.raises(ConfigError, match='E201 --bias.varaint: unknown key "varaint" in bias'):
         read(tmp_path, RECIPE, {"bias.varaint": "pooled"})
 
@@ -199,6 +202,7 @@ loss_type: ipo -> E205 loss_type: ipo is refused:
 warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps say the same
 preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
 - lenght -> E204 Did you mean "length"?
+- "length:ratio" -> E204 is not KEY=VALUE
 - {type: length, ration: 2} -> E204 Did you mean "ratio"?
 - {type: word_list, name: hedges} -> E204 needs words
 - {ratio: 2} -> E204 must be a name, or a block with a type

@@ -282,7 +282,12 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
     assert run.reference_cache.key == given.reference_cache.key
     assert [found.code for found in run.findings] == ["W152"] * differs
     assert ("leave ref_model out" in caplog.text) == differs
+    run.save_model(str(tmp_path / "copy"))
+    assert "model: " not in caplog.text
     run.save_model()
+    assert ("WARNING", f"model: {tmp_path / 'model'}") in [
+        (record.levelname, record.getMessage()) for record in caplog.records
+    ]
     recorded = json.loads((tmp_path / "bias.json").read_text())["extra"]["first_margin"]
     assert (recorded["difference"] > recorded["tolerance"]) == differs
 

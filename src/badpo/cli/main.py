@@ -268,12 +268,11 @@ def train(
 
     --compare trains DPO beside the run, --compare OBJECTIVE... other baselines.
     """
-    from badpo.data.attributes import parsed_attribute
     from badpo.training.recipe import read_recipe
 
     overrides = parsed_flags(ctx.args)
     if attribute:
-        overrides["attributes"] = [parsed_attribute(text) for text in attribute]
+        overrides["attributes"] = attribute
     recipe = read_recipe(config, overrides, trust_remote_code=trust_remote_code)
     typed["source"] = recipe.data.dataset_name
     for notice in recipe.notices if is_first_process() and not as_json else ():

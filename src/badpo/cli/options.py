@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import typer
 
 from badpo.data.files import Json
-from badpo.data.problems import ConfigError, DataError, Problem, corrected, listed, written_out
+from badpo.data.problems import ConfigError, DataError, Problem, corrected, lacking, listed, written_out
 
 # -- values of options -------------------------------------------------------------------------------------------
 
@@ -432,8 +432,6 @@ def as_told_all(problems: Iterable[Problem]) -> list[str]:
 # -- errors ------------------------------------------------------------------------------------------------------
 
 EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
-_TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
-EXTRAS = dict.fromkeys(_TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
 
 
 def reporting_errors(command: Callable) -> Callable:
@@ -520,10 +518,8 @@ def _verdict(error: Exception) -> tuple[int, str]:
         return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text
-    missing = getattr(error, "name", None) if isinstance(error, ModuleNotFoundError) else None
-    if extra := EXTRAS.get((missing or "").partition(".")[0]):
-        needed = f"this needs {missing}, which is not installed"
-        return EXIT_USAGE, f'{needed}; in the clone: pip install -c constraints.txt ".[{extra}]"'
+    if isinstance(error, ModuleNotFoundError) and (needed := lacking(error.name)):
+        return EXIT_USAGE, needed
     if kind == "OutOfMemoryError":
         return EXIT_FAILED, (
             "E180 out of memory on the device\n"

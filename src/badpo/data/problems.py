@@ -12,6 +12,9 @@ from typing import Any, Literal
 Severity = Literal["error", "warning", "notice"]
 SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"}  # the worst first
 
+TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
+EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
+
 LISTED = 5
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
@@ -194,6 +197,13 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def lacking(module: str | None) -> str:
+    """What to install for a module that an extra brings; empty for any other."""
+    extra = EXTRAS.get((module or "").partition(".")[0])
+    told = f'this needs {module}, which is not installed; in the clone: pip install -c constraints.txt ".[{extra}]"'
+    return told if extra else ""
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:

@@ -144,13 +144,13 @@ def _verdict(suite: MeasuredRuns, quantity: Quantity) -> Verdict:
         finding = f"DPO moved {quantity.symbol} {ends}."
         if not shifted.excludes(0.0):
             ends = interval_text(shifted.low, shifted.high, quantity.difference)
+            # the gap stands in for the share removed
+            has_gap = suite.estimate(DPO, "heldout", quantity.attribute) is not None
             finding += (
                 f" The shift of {quantity.difference(shifted.estimate)} is not larger than its 95 % interval ({ends}), "
-                "so no share removed is given; the held-out gap says more."
+                f"so no share removed is given{'; the held-out gap says more' * has_gap}."
             )
-            # the gap stands in for the share removed
-            if suite.estimate(DPO, "heldout", quantity.attribute):
-                told.insert(0, DPO)
+            told[:0] = [DPO] * has_gap
     sentences = [("", _arm_sentence(suite, quantity, arm)) for arm in told]
     return Verdict(quantity.label, finding, sentences)
 

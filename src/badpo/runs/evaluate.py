@@ -310,7 +310,8 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
     """What a finished run is measured on, where the run and what it started from are as they were sealed."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(
-            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it"
+            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it, as BADPOTrainer writes "
+            "none; evaluate, report and --compare need a run of: badpo train --model MODEL --data TABLE --compare"
         )
     require_enclosed(folder)
     require_undamaged(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers.utils import is_torch_bf16_gpu_available
 
 from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.objective.bias import VARIANTS
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
@@ -68,6 +69,21 @@ def computes_in_bf16(use_cpu: bool) -> bool:
     return is_torch_bf16_gpu_available() and not use_cpu
 
 
+def _naming_unknown(config: Any) -> Any:
+    """A dataclass that names the likeliest argument where one is unknown."""
+    init, known = config.__init__, [f.name for f in fields(config)]
+
+    @wraps(init)
+    def named(self, *values, **given):
+        for name in given.keys() - known:
+            raise ConfigError(f'unknown argument "{name}".{did_you_mean(name, known)}')
+        init(self, *values, **given)
+
+    config.__init__ = named
+    return config
+
+
+@_naming_unknown
 @dataclass
 class BADPOConfig(TrainingArguments):
     r"""Arguments of a BA-DPO run: everything of `transformers.TrainingArguments`, and the fields below.

@@ -24,7 +24,7 @@ from pydantic import (
     field_validator,
 )
 
-from badpo.data.attributes import Attribute, attribute_from_config
+from badpo.data.attributes import Attribute, attribute_from_config, parsed_attribute
 from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
@@ -51,7 +51,7 @@ Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 def _attribute(entry: Any) -> Json:
-    config = {"type": entry} if isinstance(entry, str) else entry
+    config = parsed_attribute(entry) if isinstance(entry, str) else entry
     if not isinstance(config, dict) or "type" not in config:
         raise ConfigError(f"an attribute is {entry!r}; it must be a name, or a block with a type")
     attribute_from_config(config)

@@ -643,6 +643,8 @@ class BADPOTrainer(_StepTrainer):
                 self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
             save_bias(self, self.run_folder)
+            if output_dir is None:
+                logger.warning("model: %s", folder)
 
 
 def _require_understood(
