@@ -93,7 +93,7 @@ def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     assert "prefers-color-scheme: dark" in style and "var(" not in style and "{%" not in style
     (row,) = result.summary["attributes"]
     n = round(row["n_cross"], -1)
-    assert len(label) == 1 and label[0].startswith("length: ") and label[0].endswith(f"n = {n:,}")
+    assert len(label) == 1 and label[0].startswith("length: ") and label[0].endswith(f"n = about {n:,}")
     table = votes(80, 6)[0]
     few = audit(table[table["annotator"].isin(["w0", "w1", "w2"])], "length")
     with pytest.raises(ConfigError, match="no chart that may be passed on: fewer than 5 people"):

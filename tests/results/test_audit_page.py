@@ -127,7 +127,7 @@ def test_a_class_of_few_people_has_no_figures():
     n = {row["class"]: row["n"] for row in found.summary["pool"]["length"]["classes"]}
     assert n == {"reviewer": 2, "staff": 8, "crowd": 10}
     rows = class_figure(shareable(found.summary)).table.rows
-    assert [row[0] for row in rows] == ["length, crowd (n = 10)"]
+    assert [row[0] for row in rows] == ["length, crowd (n = about 10)"]
     assert "reviewer" not in audit_html(found.summary)
 
 
@@ -160,9 +160,14 @@ LENGTH = 'attribute "length"'
         ("3 annotators of 1,234 always sided one way", f"{LENGTH}: ann_aaaaaaaaaa", None),
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
         ("this class has a single annotator", 'class "x"', None),
-        ("24 of 66 annotators", f"{LENGTH}: ann_a", ("20 of 70 annotators", LENGTH)),
-        ("groups of 17, 12 and more", "x", ("groups of 20, 10 and more", "")),
-        ("no winner: 17 of 5,755 rows", "votes.csv, rows 3, 9", ("no winner: 20 of 5,760 rows", "")),
+        ("24 of 66 annotators", f"{LENGTH}: ann_a", ("about 20 of about 70 annotators", LENGTH)),
+        ("5 of 7 (71%) with fewer than 12", LENGTH, ("about 10 of about 10 with fewer than 12", LENGTH)),
+        ("groups of 17, 12 and more", "x", ("groups of about 20, about 10 and more", "")),
+        (
+            "no winner: 17 of 5,755 rows",
+            "votes.csv, rows 3, 9",
+            ("no winner: about 20 of about 5,760 rows", ""),
+        ),
         ("tau 0.00, 95 % interval 0.00 to 0.81", "x", ("tau 0, 95 % interval 0 to 0.80", "")),
         ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.35 or more (p = 0.03)", "")),
     ],
@@ -172,6 +177,22 @@ def test_what_a_finding_tells_others(result, what, where, told):
     found = shareable({**result.summary, "warnings": [row]})["warnings"]
     assert [(row["what"], row["where"]) for row in found] == [told] * (told is not None)
     assert all(row["remedy"] == "make it 0/1" for row in found)
+
+
+@pytest.mark.parametrize("n_annotators", [7, 12])
+def test_no_message_has_a_share_beside_a_count_which_would_tell_how_few_the_others_are(n_annotators):
+    table = votes(20, n_annotators)[0]
+    table.loc[:9, "winner"] = "tie"
+    summary = audit(table, [Length()], min_informative=8).summary
+    exact = " ".join(row["what"] for row in summary["warnings"])
+    assert re.search(rf"\d of {n_annotators} annotators with fewer than 8", exact)
+    assert "10 of 80 rows left out: tie (12.5%)" in exact
+    found = shareable(summary)
+    whole = [row["what"] for row in found["warnings"]]
+    for told in [*whole, found["checks"]["estimator"]["why"]]:
+        assert not ("%" in told and ("about" in told or "annotator" in told))
+    assert "about 10 of about 10 annotators with fewer than 8 informative votes" in whole
+    assert "about 10 of about 80 rows left out: tie" in whole
 
 
 @pytest.mark.parametrize("n", [4, 5])
@@ -254,7 +275,7 @@ def test_every_number_of_the_page_is_rounded(result):
     assert not [*_finer_than(0.05, {name: found[name] for name in ("pool", "scan", "data")})]
     assert [*_finer_than(0.05, result.summary["pool"])]
     row, text = found["attributes"][0], audit_html(result.summary)
-    told = f"length{row['n_cross']:,} (", f"{row['log_odds']:.2f} ({row['ci_low']:.2f} to"
+    told = f"lengthabout {row['n_cross']:,} (", f"{row['log_odds']:.2f} ({row['ci_low']:.2f} to"
     assert all(figure in Page(text).text for figure in told)
     tau = f"{result.summary['pool']['length']['tau']:.4f}"
     assert float(tau) != found["pool"]["length"]["tau"] and tau not in Page(text).text

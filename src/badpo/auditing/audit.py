@@ -353,7 +353,7 @@ FINDINGS = {
         "same number in the column component",
     ),
     "W404": (
-        "{:,} of {} ({:.0%}) have fewer than {} informative votes",
+        "{:,} of {} with fewer than {} informative votes",
         "read the spread over annotators and the classes; single estimates of these are not sure",
     ),
     "W405": (
@@ -497,7 +497,7 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
         ("W408", checks["anchors"] and not pool["absolute"]),
-        ("W404", n_few, n_few, counted(n_voted, "annotator"), n_few / n_voted, least),
+        ("W404", n_few, n_few, counted(n_voted, "annotator"), least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], " + ".join(sizes)),
         ("W410", is_open and not pool["absolute"] and n_informative, checks["care"]["why"]),

@@ -270,7 +270,7 @@ def choose_quality(design: Design, options: AuditOptions, assignment_p: float | 
     without = 1 - informed.sum(axis=0) / np.maximum(n_saw, 1)
     if not (without > 0.5).all() or (n_saw < 2).any():
         return "conditional", CONDITIONAL
-    lacking = f"{without.min():.0%} or more of the annotators have no informative vote"
+    lacking = "Most annotators who saw the sides differ have no informative vote"
     if design.cross.sum(axis=0).min() < FEWEST_CROSS:
         return (
             "conditional",

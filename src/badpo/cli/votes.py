@@ -115,7 +115,7 @@ def audit(
         progress("audit: drawing the page", 1.0)
         page = result.write(out, examples)
         about_people = _write_people(result, out) if people else ""
-    written = f"report: {page} (may be passed on; everything else in the folder is about single people)"
+    written = f"report: {page} (may be passed on; the rest of the folder is yours alone)"
     beyond = result.beyond(fail_on)
     tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
     if beyond:

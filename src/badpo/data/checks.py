@@ -86,7 +86,10 @@ def estimable(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
         kept += [j] * (not faults)
         left_out += [
             replace(
-                each, code="W120", what=f"left out: {each.what}", remedy=f"leave it so, or {each.remedy}"
+                each,
+                code="W120",
+                what=f"left out, since {each.what}",
+                remedy=f"leave it so, or {each.remedy}",
             )
             for each in faults
         ]
@@ -148,14 +151,14 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         if attribute.scope == "response" and attribute.columns is None:
             values = np.unique(measure_sides(attribute, judgments.comparisons))
             if len(values) == 1:
-                what = f"the value is {values[0]:g} for every response of {of_all}: nothing to estimate"
-                return [Problem("E120", what, where, "check the rule: badpo attributes test", n)]
+                what = f"the value is {values[0]:g} for every response of {of_all}, which leaves nothing to estimate"
+                return [Problem("E120", what, where, "check the rule with badpo attributes test", n)]
         what = f"the sides differ{by_more} in 0 of {of_all}; only pairs that differ tell of a bias"
         remedy = "judge pairs that differ, lower the threshold, or do not declare the attribute"
         return [Problem("E121", what, where, remedy, n)]
     found = []
     if n_cross < max(SMALL_CROSS_SHARE * n, FEW_CROSS):
-        what = f"the sides differ{by_more} in {n_cross:,} of {of_all} ({n_cross / n:.1%})"
+        what = f"the sides differ{by_more} in only {counted(n_cross, 'judgment')}{f' of {n:,}' * (n_cross < n)}"
         are_few = n_cross <= LARGE_CROSS_SHARE * n
         remedy = f"expect a wide interval; judge more pairs{' that differ' * are_few}"
         found.append(Problem("W121", what, where, remedy, n_cross))
@@ -167,7 +170,7 @@ def _of_differences(attribute: Attribute, differs: Bools, judgments: Judgments) 
         first = judgments.votes["shown_first"].dropna().iloc[0]
         what = f"{first} was shown first in every judgment: a preference for the first side and better responses on it "
         what += "look the same"
-        remedy = "nothing where chance decided which response is on which side; else show some in the other order"
+        remedy = "show some in the other order, unless chance decided which response is on which side"
         found.append(Problem("W128", what, where, remedy, n_cross))
     return found
 
@@ -231,7 +234,7 @@ def _of_scores(votes: pd.DataFrame) -> Iterator[Problem]:
             n, against = int((np.abs(toward) > 0).sum()), int((toward < 0).sum())
             # more than two standard errors above a half
             if n >= FEW_SCORED and against > n / 2 + np.sqrt(n):
-                what = f"{against / n:.0%} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
+                what = f"{against:,} of {counted(n, 'judgment')} go against the scores: are the columns reversed?"
                 remedy = "look at some rows; if they are, exchange the responses or the winners"
                 yield Problem("W135", what, f"columns {first} and {second}", remedy, against)
 

@@ -20,6 +20,7 @@ from tabulate import tabulate
 
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_about_few, rounded_count, withheld_classes
+from badpo.data.problems import counted
 from badpo.results.audit_verdicts import (
     action,
     audit_labels,
@@ -44,6 +45,7 @@ from badpo.results.charts import (
 from badpo.results.words import (
     DASH,
     LONGEST,
+    Rounded,
     cleaned,
     count_text,
     decimal,
@@ -63,13 +65,18 @@ _EXACT = ("schema", "version", "settings", "annotators_file")
 # What a name, a code or a remedy says stands as it is; the numbers of other sentences are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
-    *("parameter", "quality", "code", "remedy"),
+    *("parameter", "quality", "code", "where", "remedy"),
 }
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
 _COUNTS = {"median", "informative_votes", "judgments"}
 _TOLD = ("estimated", "insufficient", "separated")
 _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
-_NUMBER = re.compile(r"(?<![\w.\-])(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w)")
+# What something is more or fewer than, and a multiple, are settings.
+_NUMBER = re.compile(
+    r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
+)
+# Beside a count, also a rounded one, a share tells how few the others are.
+_SHARE = re.compile(r" \(\d+(\.\d+)?%\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
@@ -280,7 +287,7 @@ def _telling_checks(checks: Json, data: Json) -> Json:
 
 def _telling_problem(row: Json) -> Json | None:
     """A finding without its rows and names; None where it is about one annotator or counts fewer than five."""
-    what, where = row["what"], row["where"]
+    what, where = _SHARE.sub("", row["what"]), row["where"]
     if where.startswith('class "') or _PSEUDONYM.fullmatch(where):
         return None
     if _PSEUDONYM.search(what + row["remedy"]):
@@ -289,8 +296,8 @@ def _telling_problem(row: Json) -> Json | None:
         digits = number.replace(",", "")
         if digits.isdigit() and int(digits) < FEWEST_ANNOTATORS and not is_share:
             return None
-    told = {name: row[name] for name in ("code", "severity", "what", "remedy")}
-    return told | {"where": _named(row)}
+    told = {name: row[name] for name in ("code", "severity", "remedy")}
+    return told | {"what": what, "where": _named(row)}
 
 
 def _named(problem: Json) -> str:
@@ -314,11 +321,16 @@ def _rounded(value: Any, key: str, step: float) -> Any:
             return value
         return _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
-        return rounded_count(round(value))
+        return _rounded_count(value)
     if key in _PROBABILITIES or key == "unit":  # the unit is of the texts, not of the votes
         return float(f"{value:.1g}" if key != "unit" else f"{value:.2g}")
     step = 0.01 if key.endswith("share") else step  # how many votes a share is of is rounded by itself
     return round(round(value / step) * step, 2)
+
+
+def _rounded_count(value: float) -> Rounded | None:
+    told = rounded_count(round(value))
+    return None if told is None else Rounded(told)
 
 
 def _rounded_number(found: re.Match[str], step: float) -> str:
@@ -326,7 +338,7 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
     if percent_sign:
         return f"{float(number):.0f}{percent_sign}"
     if number.isdigit():
-        return count_text(rounded_count(int(number)))
+        return count_text(_rounded_count(int(number)))
     value = float(number)
     return f"{value:.1g}" if value < 0.1 else f"{round(value / step) * step:.2f}"
 
@@ -424,7 +436,7 @@ def worth_sentences(summary: Json) -> list[str]:
             kind = "leans" if summary["pool"][name]["absolute"] else "deviations"
             leans = f"the {kind} on {labels[name]}"
         turned = f"{_turned(row['labels'])} of {count_text(row['n_contested'])} contested majorities"
-        pairs = f"{_turned(row['pairs'])} of the {n_judgments} pairs that train"
+        pairs = f"{_turned(row['pairs'])} of {n_judgments} pairs that train"
         told.append(f"Without {leans}, {turned} would turn, and with them {pairs}.")
     for row in summary["drift"] or []:
         label, change = labels[row["attribute"]], "is not known"
@@ -462,11 +474,9 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     summary = cleaned(summary)
     examples = pair_sentences(summary, pairs, exact=True)
     data, labels, pools = summary["data"], audit_labels(summary), summary["pool"]
-    head = (
-        f"{shown(data['source'], 60)}: {data['n_judgments']:,} judgments, {data['n_prompts']:,} prompts"
-    )
-    if data["has_annotators"]:
-        head += f", {data['n_annotators']:,} annotators"
+    nouns = ("judgment", "prompt", *["annotator"] * data["has_annotators"])
+    head = ", ".join(counted(data[f"n_{noun}s"], noun) for noun in nouns)
+    head = f"{shown(data['source'], 60)}: {head}"
     rows: list[tuple[str, ...]] = [_COLUMNS]
     for row in summary["attributes"]:
         name = row["name"]
@@ -497,7 +507,9 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     found = []
     for row in problems[:_WORST]:
         where = _named(row)
-        found.append(f"{row['code']} {where}{': ' * bool(where)}{row['what']}: {row['remedy']}")
+        what = f"{row['code']} {where}{': ' * bool(where)}{row['what']}"
+        is_told = not row["remedy"].startswith("nothing")
+        found.append(what + f" \u00b7 do: {row['remedy']}" * is_told)
     if found:
         parts.append(_part("to look at", found))
     if len(problems) > _WORST:

@@ -65,7 +65,7 @@ def action(row: Json, pool: Json) -> str:
     Declare it when annotators differ, or the pool surely leans beside the other attributes too; watch it when the lean
     is large and not sure, or goes with another attribute.
     """
-    if not row["n_cross"]:
+    if (row["n_cross"] or 0) < 2:
         return "nothing"
     carried = _is_carried(row)
     if is_sure(row) and not carried or pool.get("recommendation") in ("shared_mean", "class"):
@@ -93,14 +93,16 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
             "Take nothing from single estimates."
         )
     else:
-        around = f"around the mean of {middle} with standard deviation {tau}"
+        whole = ", all classes together," * (pool["class_test_p"] is not None)
+        around = f"around the mean of {middle}{whole} with standard deviation {tau}"
         text = f"Leans of single annotators{given} spread {around}."
         if pool["groups"]:
             groups = pool["groups"]
             told = (f"{count_text(group['n'])} annotators, {_spread(group)}" for group in groups)
             text += f" Tau by group: {'; '.join(told)}."
         if not low:
-            text += " A spread of zero is not ruled out."
+            save = ", save by the test of classes" * (pool["recommendation"] == "class")
+            text += f" A spread of zero is not ruled out{save}."
     where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
     rate = f"at a false discovery rate of {percent(fdr)}"
     n_flagged = count_text(pool["n_flagged"])
@@ -140,8 +142,8 @@ def care_sentence(summary: Json) -> str:
 
 
 def _verdict(summary: Json, row: Json, label: str) -> Verdict:
-    if not row["n_cross"]:
-        ever = "hardly ever" if row["n_cross"] is None else "never"
+    if (row["n_cross"] or 0) < 2:
+        ever = {None: "hardly ever", 0: "never", 1: "only once"}[row["n_cross"]]
         finding = f"The two responses {ever} differ in {label}, so the votes say nothing about it."
         advice = f"Collect comparisons whose sides differ in {label}, or leave it out."
         return Verdict(label, finding, (("What to do", advice),))
@@ -172,7 +174,7 @@ def _finding(row: Json, label: str, toward: str) -> str:
     if row["scope"] == "judgment" and toward:
         which = "that say which was first"
     n, share = count_text(row["n_cross"]), percent(row["cross_share"])
-    among = f"of the {n} judgments {which} ({share} of all)"
+    among = f"of {n} judgments {which} ({share} of all)"
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: {side} won {won} {among}."

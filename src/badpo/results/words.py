@@ -37,6 +37,10 @@ _ARMS = {
 }
 
 
+class Rounded(int):
+    """A count to the nearest ten, which is told as such."""
+
+
 @dataclass(frozen=True)
 class Verdict:
     """The sentences on one thing: what was found, and what else there is to know, each under a term or none."""
@@ -135,7 +139,8 @@ def interval_text(
 
 def count_text(n: int | None) -> str:
     """A count; None is one that is too small to be passed on."""
-    return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{n:,}"
+    about = "about " * isinstance(n, Rounded)
+    return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{about}{n:,}"
 
 
 def with_interval(value: float | None, low: float | None, high: float | None) -> str:
