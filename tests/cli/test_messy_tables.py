@@ -146,6 +146,30 @@ def pasted(result) -> list[str]:
     return shlex.split(offered[0])[1:]
 
 
+@pytest.mark.parametrize("typed", [[], ["--column", "annotator=wer"]])
+def test_the_offered_commands_ask_who_voted_and_take_the_place_of_a_mistyped_name(typed, tmp_path):
+    rows = [
+        {
+            "Frage": f"Why is task {i} so hard?",
+            "Antwort 1": f"Nobody knows {i} at all",
+            "Antwort 2": f"Somebody knows {i} and says so at length, with a reason for all of it",
+        }
+        for i in range(12)
+    ]
+    rows = [
+        row | {"besser?": f"Antwort {1 + i % 2}", "Wer": f"p{i % 3}", "Datum": f"{i % 4} May"}
+        for i, row in enumerate(rows)
+    ]
+    path = write([[*rows[0]], *([*row.values()] for row in rows)], "utf-8", ",", tmp_path)
+    told = invoke("audit", path, *typed, "--out", tmp_path / "audit").stderr
+    assert "found: Frage, Antwort 1, Antwort 2, besser?, Wer, Datum" in told
+    assert ("who voted? unused: Wer, Datum; if Wer says who:" in told) is not bool(typed)
+    offered = [line for line in told.splitlines() if "annotator=" in line and "badpo audit" in line]
+    assert offered and all(line.count("annotator=Wer") == line.count("annotator=") for line in offered)
+    again = invoke(*shlex.split(offered[-1])[1:])
+    assert again.exit_code == 0, again.output
+
+
 def grid() -> list[tuple[str, ...]]:
     every = [*itertools.product(ENCODINGS, SEPARATORS, HEADERS, LABELS, LAYOUTS)]
     return random.Random(18).sample(every, N_TABLES)

@@ -56,6 +56,9 @@ def test_people_have_a_page_where_it_is_asked_for_and_only_there(table, tmp_path
     again = audited(nobody, tmp_path, "--attribute", "length")[0]
     assert pd.read_parquet(folder / "annotators.parquet").empty
     assert again.stdout.startswith(f"reading {tmp_path / 'votes.parquet'}\n")
+    assert "held the audit of" not in again.stderr
+    other = run("audit", EXAMPLE, "--attribute", "length", "--out", folder)
+    assert f"{folder} held the audit of votes.parquet, which that of votes.csv replaces" in other.stderr
     assert f"report: {folder / 'report.html'}" in again.stdout
     assert {path.name for path in folder.iterdir()} == FILES
 

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,6 +40,14 @@ def bound_parts(text: str) -> tuple[str, ...]:
     if found is None:
         raise ConfigError(f'bound "{text}": write it in quotes, as in "length.log_odds>0.7"')
     return text, *found.groups()
+
+
+def source_of(folder: Path) -> str:
+    """The name of the table whose audit a folder holds; nothing where it holds none that can be read."""
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        return str(summary["data"]["source"])
+    return ""
 
 
 @dataclass(frozen=True, eq=False)

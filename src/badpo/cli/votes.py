@@ -87,7 +87,7 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import bound_parts
+    from badpo.auditing.result import bound_parts, source_of
     from badpo.data.judgments import Judgments
 
     for bound in fail_on:  # one that cannot be read is told before the audit
@@ -113,6 +113,8 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
+        if source_of(out) not in ("", now := result.summary["data"]["source"]):
+            complain(f"{out} held the audit of {source_of(out)}, which that of {now} replaces")
         page = result.write(out, examples)
         about_people = _write_people(result, out) if people else ""
     written = f"report: {page} (may be passed on; the rest of the folder is yours alone)"

@@ -25,6 +25,7 @@ from badpo.data.cells import (
     as_objects,
     columns_named,
     folded,
+    like_annotators,
     number_of,
     numbered,
     numbered_answers,
@@ -282,8 +283,9 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     if columns:
         fix["columns"] = columns
     # columns that hold votes may be called like the people who cast them
-    shown = [name for name in frame if name not in votes]
-    shown += [f"{counted(len(votes), 'column')} of labels"] if votes else []
+    hidden = [name for name in votes if name not in columns.values()]
+    shown = [name for name in frame if name not in hidden]
+    shown += [f"{counted(len(hidden), 'column')} of labels"] if hidden else []
     what = f"columns missing: {', '.join(missing)}.{hints}"
     file = shlex.quote(table.name) if "." in table.name else "FILE"
     remedy = (
@@ -292,6 +294,14 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     )
     where = f"{table.name}, found: {', '.join(shown) or 'no column'}"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
+
+
+def unused_columns(table: Table) -> tuple[str, ...]:
+    """Of a recognised table the columns that may say who voted, the likeliest first; none that holds votes or texts."""
+    frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
+    votes = _columns_of_votes(frame, free)
+    free = [name for name in free if name not in votes and not holds_texts(frame[name])]
+    return tuple(dict.fromkeys([*like_annotators(free), *free]))
 
 
 def _labels(column: pd.Series) -> list[str]:

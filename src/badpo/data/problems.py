@@ -100,13 +100,15 @@ class DataError(ValueError):
     """The data cannot be used as they are; everything found in one pass is in `problems` and in the message.
 
     ``fix`` are options of `Judgments.read` with which the same table was read without an error, empty where none were
-    found; ``shown`` are a few rows as they were read then.
+    found; ``shown`` are a few rows as they were read then, and ``unused`` columns that may say who voted, which then
+    nothing says.
     """
 
     def __init__(self, problems: Iterable[Problem]):
         self.problems: tuple[Problem, ...] = tuple(problems)
         self.fix: Mapping[str, Any] = {}
         self.shown: tuple[str, ...] = ()
+        self.unused: tuple[str, ...] = ()
         super().__init__(self.problems)
 
     @property
@@ -149,6 +151,10 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
     told += [*(f"    {row}" for row in error.shown), f"    {call(error.fix)}"]
     if error.turned:
         told += ["if the other answer was preferred:", f"    {call(error.turned)}"]
+    if error.unused:
+        named = {**error.fix.get("columns", {}), "annotator": error.unused[0]}
+        told.append(f"who voted? unused: {listed(error.unused)}; if {error.unused[0]} says who:")
+        told.append(f"    {call({**error.fix, 'columns': named})}")
     return told
 
 

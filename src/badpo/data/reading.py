@@ -20,6 +20,7 @@ from badpo.data.cells import (
     MODELS,
     TURNED,
     Objects,
+    Table,
     as_objects,
     folded,
     like_annotators,
@@ -33,7 +34,7 @@ from badpo.data.cells import (
     text_key,
 )
 from badpo.data.files import Json
-from badpo.data.layouts import LAYOUTS, Findings, as_numbers, holds_texts, recognise
+from badpo.data.layouts import LAYOUTS, Findings, as_numbers, holds_texts, recognise, unused_columns
 from badpo.data.privacy import (
     EVERYONE,
     MODEL_CLASS,
@@ -106,16 +107,16 @@ def read_votes(source: Any, asked: Json) -> Json:
         if side not in _WINNERS:
             raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
     try:
-        return _read(source, asked)
+        return _read(_recognised(source, asked), asked)
     except DataError as error:
-        error.fix, error.shown = _mended(source, asked, error)
+        error.fix, error.shown, error.unused = _mended(source, asked, error)
         raise
 
 
-def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str, ...]]:
+def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str, ...], tuple[str, ...]]:
     """The options with which the table can be read: what the problems propose, tried, until there is no error.
 
-    Where they say who won, a few rows as they were read then.
+    Where they say who won, a few rows as they were read then; where nothing says who voted, columns that may.
     """
     fix: Json = {}
     for _ in range(_MOST_FIXES):
@@ -126,12 +127,16 @@ def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str
             fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
         tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
         try:
-            read = _read(fix.get("source", source), {**asked, **fix, **tried})
+            now = {**asked, **fix, **tried}
+            table = _recognised(fix.get("source", source), now)
+            read = _read(table, now)
         except DataError as other:
             error = other
         else:
-            return fix, rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
-    return {}, ()
+            is_open = "annotator" not in {*table.theirs, *now["columns"]} and table.rows is None
+            shown = rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
+            return fix, shown, unused_columns(table) if is_open else ()
+    return {}, (), ()
 
 
 def rows_in_words(read: Json) -> tuple[str, ...]:
@@ -147,9 +152,12 @@ def rows_in_words(read: Json) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _read(source: Any, asked: Json) -> Json:
+def _recognised(source: Any, asked: Json) -> Table:
     table = read_table(source, asked["bad_rows"] == "drop")
-    table = recognise(table, asked["columns"], asked["layout"])
+    return recognise(table, asked["columns"], asked["layout"])
+
+
+def _read(table: Table, asked: Json) -> Json:
     if not len(table.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again")])
     found = Findings(table, asked["bad_rows"] == "drop")
