@@ -16,15 +16,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import (
-    RUN_SEAL,
-    Json,
-    locked,
-    made_here,
-    require_enclosed,
-    resealed,
-    write_json,
-)
+from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
@@ -153,20 +145,9 @@ def measure(
     ``more`` what is read besides, and ``facts`` are JSON that decides it.
     """
     own = stage.key if bias is None else weights_of(folder / "model")
-    content = [
-        VERSION,
-        own,
-        stage.key,
-        [plain_text(p) for p in stage.prompts],
-        asdict(stage.decoding),
-        seed,
-    ]
-    content += [
-        stage.args.encoding,
-        stage.args.max_prompt_length,
-        stage.held_out.fingerprint(),
-        *facts,
-    ]
+    args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
+    content = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
+    content += [args.encoding, args.max_prompt_length, stage.held_out.fingerprint(), *facts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
     kept = kept_json(folder / "readouts.json")
     if kept.get("measured") == key:
@@ -179,7 +160,7 @@ def measure(
         return kept
     what = f"{folder.parent.name}/{folder.name} readouts"
     progress(what, 0.0)
-    policy = stage.model if bias is None else load_trained(folder, stage).to(stage.args.device)
+    policy = stage.model if bias is None else load_trained(folder, stage).to(args.device)
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
     found = PolicyReading(stage, policy, seed, written)

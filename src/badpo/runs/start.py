@@ -170,14 +170,8 @@ def _fitted(
     if args.gradient_checkpointing:
         policy.gradient_checkpointing_enable({"use_reentrant": False})
     # the preference stage's batches and precision, the reference's own rate and length
-    shared = (
-        "gradient_accumulation_steps",
-        "lr_scheduler_type",
-        "max_grad_norm",
-        "bf16",
-        "use_cpu",
-        "disable_tqdm",
-    )
+    shared = ["gradient_accumulation_steps", "lr_scheduler_type", "max_grad_norm"]
+    shared += ["bf16", "use_cpu", "disable_tqdm"]
     stage = supervised_arguments(
         folder,
         per_device_train_batch_size=(
