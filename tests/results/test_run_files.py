@@ -31,8 +31,10 @@ def test_nothing_to_read_says_what_to_do_and_a_run_without_readouts_is_named(tmp
     folder = write_suite(tmp_path / "demo", arms=("dpo",))
     (folder / "dpo-s42" / "readouts.json").unlink()
     assert read_suite(folder).unmeasured == ("dpo-s42",)
-    with pytest.raises(ConfigError, match="badpo evaluate"):
-        read_suite(folder / "dpo-s42")
+    for told in ("badpo evaluate", "badpo train --model"):
+        with pytest.raises(ConfigError, match=told):
+            read_suite(folder / "dpo-s42")
+        (folder / "dpo-s42" / "config.yaml").unlink(missing_ok=True)
 
 
 def test_a_run_has_what_its_folder_has_and_a_torn_file_is_named(tmp_path):

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import Json, require_enclosed, run_damage
+from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
 from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
@@ -21,6 +21,11 @@ from badpo.theory import Floats
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 
 logger = logging.getLogger(__name__)
+
+BY_COMMAND = (
+    "BADPOTrainer in Python writes no config.yaml; evaluate, report and --compare need a run of: "
+    "badpo train --model MODEL --data TABLE --compare"
+)
 
 _READ = (
     "readouts.json",
@@ -370,8 +375,10 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
     if len(unmeasured) == len(found):
         where = ", ".join(map(str, folders))
-        first = "train one with `badpo train` or `badpo demo`"
-        remedy = "run `badpo evaluate` on them first" if unmeasured else first
+        remedy = "train one with `badpo train` or `badpo demo`"
+        if unmeasured:
+            has_recipe = any((path / RUN_RECIPE).exists() for path in found)
+            remedy = "run `badpo evaluate` on them first" if has_recipe else BY_COMMAND
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
     measured = (read_run(path) for path, is_measured in found.items() if is_measured)
     runs = sorted(measured, key=lambda run: (arm_order(run.arm), run.seed))

@@ -24,6 +24,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample
 from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
 from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, rate_figures
+from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.training.encoding import encode_prompts
@@ -291,8 +292,7 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
     """What a finished run is measured on, where the run and what it started from are as they were sealed."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
         raise ConfigError(
-            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it, as BADPOTrainer writes "
-            "none; evaluate, report and --compare need a run of: badpo train --model MODEL --data TABLE --compare"
+            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it. {BY_COMMAND}"
         )
     require_enclosed(folder)
     require_undamaged(folder)
