@@ -146,7 +146,7 @@ def pasted(result) -> list[str]:
     return shlex.split(offered[0])[1:]
 
 
-@pytest.mark.parametrize("typed", [[], ["--column", "annotator=wer"]])
+@pytest.mark.parametrize("typed", [[], ["--column", "annotator=wer"], ["--column=annotator=wer"]])
 def test_the_offered_commands_ask_who_voted_and_take_the_place_of_a_mistyped_name(typed, tmp_path):
     rows = [
         {

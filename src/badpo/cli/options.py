@@ -6,7 +6,6 @@ import errno
 import functools
 import importlib
 import inspect
-import itertools
 import json
 import logging
 import os
@@ -396,18 +395,12 @@ def corrected_command(fix: Mapping[str, Any]) -> str:
     if "source" in fix and given in map(Path, words):
         words = [str(fix["source"]) if Path(word) == given else word for word in words]
         fix = {name: value for name, value in fix.items() if name != "source"}
-    pairs = flags_of({name: fix[name] for name in ("columns", "winners") if name in fix})
-    mended = {_named_by(*pair) for pair in zip(pairs[::2], pairs[1::2], strict=True)}
-    is_mended = [_named_by(*pair) in mended for pair in itertools.pairwise([*words, ""])]
-    # an option, and the value after it
-    goes = [one or before for one, before in zip(is_mended, [False, *is_mended], strict=False)]
-    words = [word for word, is_gone in zip(words, goes, strict=True) if not is_gone]
-    return shlex.join(["badpo", *words, *flags_of(fix)])
-
-
-def _named_by(flag: str, value: str) -> tuple[str, str]:
-    """What an option and its value are about: a column of ours, or a label."""
-    return flag, value.rpartition("=")[0]
+    own = flags_of({name: fix[name] for name in ("columns", "winners") if name in fix})
+    said = "\0".join(["badpo", *words])
+    for flag, value in zip(own[::2], own[1::2], strict=True):
+        start = re.escape("".join(value.rpartition("=")[:2]))  # what is named, such as "annotator="
+        said = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", said)
+    return shlex.join([*said.split("\0"), *flags_of(fix)])
 
 
 def converted(error: DataError) -> list[str]:
