@@ -346,11 +346,10 @@ FINDINGS = {
         "use --quality conditional, which does not assume it",
     ),
     "N403": (
-        "comparisons were not given to annotators at random (p = {:.3g}), so that raw "
-        "rates of two annotators are not comparable; the estimates do not take it for "
-        "granted",
-        "compare estimates in place of raw rates, and only of annotators who have the "
-        "same number in the column component",
+        "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
+        "comparable; the estimates do not take it for granted",
+        "compare estimates in place of raw rates, and only of annotators who have the same number in the column "
+        "component",
     ),
     "W404": (
         "{:,} of {} with fewer than {} informative votes",
@@ -362,8 +361,8 @@ FINDINGS = {
     ),
     "W406": (
         "annotators form groups that the informative votes do not compare, or hardly ({}); each has a mean of its own",
-        "let people of each group judge the same comparisons; the column component of "
-        "annotators.parquet says who is in which",
+        "let people of each group judge the same comparisons; the column component of annotators.parquet says who is "
+        "in which",
     ),
     "W407": (
         "the anchors differ among themselves (p = {:.2g}): they cannot all lean nowhere",
@@ -378,35 +377,30 @@ FINDINGS = {
         "have more people judge the same comparisons",
     ),
     "W410": (
-        "{}; whoever answers at random can look as if they lean, and tau, the test of "
-        "one shared lean and flags hold such differences too",
-        "have annotators judge comparisons whose sides do not differ in what is "
-        "declared; until then read comparisons of whoever is flagged (reread.csv of "
-        "--people)",
+        "{}; whoever answers at random can look as if they lean, and tau, the test of one shared lean and flags hold "
+        "such differences too",
+        "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
+        "of whoever is flagged (reread.csv of --people)",
     ),
     "W413": (
-        "prompts have several comparisons, which quality={} takes for independent in "
-        "the estimates of single annotators and in tau; only the pool's intervals and "
-        "the tests are clustered by prompt",
-        "use --quality conditional, whose errors are clustered, where its votes "
-        "suffice; else read these intervals as too narrow",
+        "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
+        "annotators and in tau; only the pool's intervals and the tests are clustered by prompt",
+        "use --quality conditional, whose errors are clustered, where its votes suffice; else read these intervals as "
+        "too narrow",
     ),
     "N433": (
-        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to "
-        "prompt is smaller on average, and intervals of tau and of single annotators "
-        "hold somewhat less often than they say",
+        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to prompt is smaller on average, and "
+        "intervals of tau and of single annotators hold somewhat less often than they say",
         "have annotators judge more prompts, with fewer comparisons each",
     ),
     "W414": (
-        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up "
-        "to {:#.3g}; for the leans of annotators they count as if by {:g} times, and "
-        "beyond {:g} times not at all",
+        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
+        "annotators they count as if by {:g} times, and beyond {:g} times not at all",
         "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
     ),
     "W416": (
-        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever "
-        "leans toward one leans toward the other where only that one differs (p = "
-        "{:.2g}): leans and flags may be about either",
+        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever leans toward one leans toward the "
+        "other where only that one differs (p = {:.2g}): leans and flags may be about either",
         "declare it beside the other, and read the flags again",
     ),
     "W430": (
@@ -414,9 +408,8 @@ FINDINGS = {
         "check the export: does a majority, or one vote, stand there for everyone? Else have them judge closer calls",
     ),
     "W431": (
-        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % "
-        "interval {:.0%} to {:.0%}): they may answer at random, or no side is better, "
-        "and that nobody seems to lean then means little",
+        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % interval {:.0%} to {:.0%}): they may "
+        "answer at random, or no side is better, and that nobody seems to lean then means little",
         "give each of them some comparisons of which one side is plainly better, and look at who misses those",
     ),
     "N432": (

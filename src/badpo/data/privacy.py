@@ -191,7 +191,11 @@ def withheld_classes(sizes: Mapping[str, int], n_others: int = 0) -> set[str]:
     return withheld
 
 
-def rounded_count(n: int) -> int | None:
+class Rounded(int):
+    """A count to the nearest ten, which is told as such."""
+
+
+def rounded_count(n: int) -> Rounded | None:
     """A count as others may see it: to the nearest ten, and None below ``FEWEST_ANNOTATORS``, which may be none.
 
     Two tables that differ by one person then differ by no count, or by one that does not say whose votes went.
@@ -201,7 +205,7 @@ def rounded_count(n: int) -> int | None:
     >>> rounded_count(65_344), rounded_count(5), rounded_count(4), rounded_count(0)
     (65340, 10, None, None)
     """
-    return None if n < FEWEST_ANNOTATORS else (n + 5) // 10 * 10
+    return None if n < FEWEST_ANNOTATORS else Rounded((n + 5) // 10 * 10)
 
 
 def _key_file() -> Path:

@@ -45,7 +45,6 @@ from badpo.results.charts import (
 from badpo.results.words import (
     DASH,
     LONGEST,
-    Rounded,
     cleaned,
     count_text,
     decimal,
@@ -321,16 +320,11 @@ def _rounded(value: Any, key: str, step: float) -> Any:
             return value
         return _NUMBER.sub(lambda found: _rounded_number(found, step), value)
     if isinstance(value, int) or key in _COUNTS:
-        return _rounded_count(value)
+        return rounded_count(round(value))
     if key in _PROBABILITIES or key == "unit":  # the unit is of the texts, not of the votes
         return float(f"{value:.1g}" if key != "unit" else f"{value:.2g}")
     step = 0.01 if key.endswith("share") else step  # how many votes a share is of is rounded by itself
     return round(round(value / step) * step, 2)
-
-
-def _rounded_count(value: float) -> Rounded | None:
-    told = rounded_count(round(value))
-    return None if told is None else Rounded(told)
 
 
 def _rounded_number(found: re.Match[str], step: float) -> str:
@@ -338,7 +332,7 @@ def _rounded_number(found: re.Match[str], step: float) -> str:
     if percent_sign:
         return f"{float(number):.0f}{percent_sign}"
     if number.isdigit():
-        return count_text(_rounded_count(int(number)))
+        return count_text(rounded_count(int(number)))
     value = float(number)
     return f"{value:.1g}" if value < 0.1 else f"{round(value / step) * step:.2f}"
 

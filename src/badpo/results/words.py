@@ -15,7 +15,7 @@ import jinja2
 
 from badpo.data.attributes import BUILT_IN, BuiltIn
 from badpo.data.files import Json
-from badpo.data.privacy import FEWEST_ANNOTATORS
+from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
 
 REFERENCE, DPO = "reference", "dpo"
 LONGEST = 400
@@ -35,10 +35,6 @@ _ARMS = {
     "shared_mean_warm": "warm shared mean",
     "shared_mean_audit": "shared mean, from the audit",
 }
-
-
-class Rounded(int):
-    """A count to the nearest ten, which is told as such."""
 
 
 @dataclass(frozen=True)
