@@ -291,9 +291,8 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
 def finished_stage(folder: Path, sources: RunSources) -> Stage:
     """What a finished run is measured on, where the run and what it started from are as they were sealed."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        raise ConfigError(
-            f"{folder} holds no finished run: there is no model/ with a config.yaml beside it. {BY_COMMAND}"
-        )
+        missing = "holds no finished run: no model/ with a config.yaml beside it"
+        raise ConfigError(f"{folder} {missing}. {BY_COMMAND}")
     require_enclosed(folder)
     require_undamaged(folder)
     recipe = read_run_recipe(folder, sources)

@@ -121,6 +121,7 @@ def reference_facts(
         model["model_name_or_path"] = relative_to(
             recipe.model.model_name_or_path, Path(recipe.output_dir)
         )
+    at_once = recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
     told = None if responses is None else json.dumps(list(responses)).encode()
     facts = {
         "votes": train.with_attributes(()).fingerprint(),
@@ -128,11 +129,7 @@ def reference_facts(
         **{f"reference.{name}": value for name, value in recipe.reference.model_dump().items()},
         "responses": told and hashlib.sha256(told).hexdigest(),
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
-        "responses per step": (
-            recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
-        )
-        * args.gradient_accumulation_steps
-        * args.world_size,
+        "responses per step": at_once * args.gradient_accumulation_steps * args.world_size,
     }
     # as they will be read back
     return json.loads(json.dumps(facts))
