@@ -195,6 +195,15 @@ def test_no_message_has_a_share_beside_a_count_which_would_tell_how_few_the_othe
     assert "about 10 of about 80 rows left out: tie" in whole
 
 
+def test_one_vote_is_no_lean_and_a_remedy_stands_apart_where_there_is_one():
+    table = votes(9, 4)[0].drop(columns="annotator")
+    one = table[table["response_a"].str.len() != table["response_b"].str.len()].head(1)
+    told = " ".join(audit_table(audit(one, [Length()]).summary).split())
+    assert "1 judgment, 1 prompt attribute" in told and "only once differ in length" in told
+    assert "in only 1 judgment \u00b7 do: expect" in told
+    assert "N110" in told and "do: nothing" not in told and "lean is large" not in told
+
+
 @pytest.mark.parametrize("n", [4, 5])
 def test_a_level_that_rests_on_few_people_is_withheld(summary, n):
     pool = summary["pool"]["length"]
