@@ -116,7 +116,7 @@ def test_a_long_audit_does_not_keep_the_next_answer(table):
         assert found[0] == 200 and not report.done()
         assert "annotators" in report.result()[1]
         people = answered(f"{address}people", form)[1]
-        assert "spread around the mean of the pool with standard deviation tau" in people
+        assert "with standard deviation tau" in people
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="browsers start otherwise there")
@@ -165,7 +165,7 @@ def test_rows_are_confirmed_and_the_ratio_moved_by_keyboard(server, table):
         focus_on(browser, "[type=range]")
         browser.press(*["ArrowRight"] * 11)
         waited(browser, f"{command}.includes('ratio=2.05') && !document.querySelector('[aria-busy]')")
-        assert "of the 12 judgments" in browser.value(shown)
+        assert "of 12 judgments" in browser.value(shown)
         assert browser.value("document.querySelector('.pair').innerText") != pair
         focus_on(browser, "[value=lists]")
         browser.press(" ")
