@@ -4,8 +4,6 @@ Importing badpo loads neither torch nor transformers; each public name brings wh
 used. ``__init__.pyi`` says to type checkers where that is.
 """
 
-from __future__ import annotations
-
 import importlib
 
 __version__ = "0.1.0"

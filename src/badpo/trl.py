@@ -3,8 +3,6 @@ r"""`BiasAdjustedDPOTrainer`: TRL's `DPOTrainer` with the annotators' bias in it
 With ``ref_chosen - b / beta`` in place of ``ref_chosen`` TRL's own loss is that of u + b.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Tables as people have them: each is audited at once, or answered with a command that audits it when pasted."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

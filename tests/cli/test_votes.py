@@ -1,7 +1,5 @@
 """`audit`, `watch`, `import` and `forget` from the command line: what is printed and written, what wrong input gets."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

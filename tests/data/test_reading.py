@@ -1,7 +1,5 @@
 """Bad tables: each mistake is named with file, row, column and remedy, and all of them come at once."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The page of runs stands alone: no annotator, nothing unescaped, every number reachable as text."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -3,8 +3,6 @@
 An import costs more than a tiny run: a test that starts four processes would mostly import.
 """
 
-from __future__ import annotations
-
 import math
 import multiprocessing
 import os

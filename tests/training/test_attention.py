@@ -1,7 +1,5 @@
 """Attention over token trees is that of each sequence by itself, and what the plan does not know is refused."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 

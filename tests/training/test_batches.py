@@ -1,7 +1,5 @@
 """Every judgment once per epoch, comparisons whole, the same steps for any number of processes."""
 
-from __future__ import annotations
-
 import types
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The files of a run: whole or not there, what a resumed run must share with its checkpoint, what it goes on with."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

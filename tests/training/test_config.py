@@ -1,7 +1,5 @@
 """BADPOConfig: TRL's defaults, the values that are fixed, and what it refuses."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 

@@ -1,7 +1,5 @@
 """Token ids: TRL's own for one encoding, written out by hand for the other, and what a limit costs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a run starts from: judgments that fit, evaluation data in the terms of the training data, theta, the policy."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

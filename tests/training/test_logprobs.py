@@ -1,7 +1,5 @@
 """Scores through the attached forward against the model's own."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The metrics of a step by hand, what processes add up, and runs that stop at what is not finite."""
 
-from __future__ import annotations
-
 import math
 import types
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Models of others: nothing of theirs is run, whatever their folder holds."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

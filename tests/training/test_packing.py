@@ -1,7 +1,5 @@
 """Every scored token of a layout sees exactly its own sequence, and each shared token is fed once."""
 
-from __future__ import annotations
-
 from os.path import commonprefix
 
 import numpy as np

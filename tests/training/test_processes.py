@@ -1,7 +1,5 @@
 """Real processes give what one gives, divided or not, go on to the same bits, and end together."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Recipes: what a file says, what it means, and what is said about its mistakes."""
 
-from __future__ import annotations
-
 import pytest
 import yaml
 

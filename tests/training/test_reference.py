@@ -1,7 +1,5 @@
 """The reference cache: computed once, keyed by weights, never read when damaged, safe under several writers."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,7 +1,5 @@
 """The self-test passes what is right and refuses every planted fault, in fp32 and in bf16."""
 
-from __future__ import annotations
-
 from functools import partial, partialmethod
 from unittest.mock import Mock
 

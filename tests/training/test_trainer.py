@@ -1,7 +1,5 @@
 """The trainer against itself over micro-batches, layouts, processes and interruptions, and against the formula."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

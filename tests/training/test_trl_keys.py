@@ -1,7 +1,5 @@
 """The lists cover TRL's configuration exactly, and refusals let neutral values pass."""
 
-from __future__ import annotations
-
 import dataclasses
 import types
 import typing

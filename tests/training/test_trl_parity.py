@@ -1,7 +1,5 @@
 """With theta at zero the loss and the gradients are those of TRL's DPOTrainer on the same votes."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

@@ -1,7 +1,5 @@
 """TRL's own trainer with the bias term: TRL's to the bit at theta = 0, and theta found, kept and resumed."""
 
-from __future__ import annotations
-
 import copy
 import re
 from functools import cache

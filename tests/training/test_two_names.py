@@ -1,7 +1,5 @@
 """A script that was written for TRL's `DPOTrainer` runs with two names changed, and is told what is another thing."""
 
-from __future__ import annotations
-
 import json
 import types
 

@@ -1,7 +1,5 @@
 """Runs of a few steps, ours and TRL's, on judgments and models small enough for a test."""
 
-from __future__ import annotations
-
 from datasets import Dataset
 from peft import LoraConfig
 from trl import DPOConfig, DPOTrainer

@@ -1,7 +1,5 @@
 """The command that chooses where an attribute's rate ends: `anchor`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout

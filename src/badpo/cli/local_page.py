@@ -5,8 +5,6 @@ choices; kept here are the table, its votes as they were read last, and each att
 takes long is done beside the rest, one after the other, unless who asked has gone. Nothing is written.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import secrets

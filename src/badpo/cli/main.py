@@ -4,8 +4,6 @@ Everything heavy is imported inside the commands, so that ``--help`` answers at 
 torch. Commands with much to say live in the modules beside this one; `badpo.cli.options` has the exit codes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Options that several commands take, and the reading of a table with them."""
 
-from __future__ import annotations
-
 import errno
 import functools
 import importlib

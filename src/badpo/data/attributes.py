@@ -13,8 +13,6 @@ An attribute gives each judgment a difference ``d = g(a) - g(b)``. Where it is m
 A built-in attribute is a function here and its row in `BUILT_IN`: everything else asks these two.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

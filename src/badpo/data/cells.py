@@ -1,7 +1,5 @@
 """What stands in a table: names of columns, labels of sides, ids, numbers, texts, and what people mean by them."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What is legal in a table of judgments and still wrong for the statistics, and what an attribute finds in one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

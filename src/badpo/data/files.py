@@ -4,8 +4,6 @@ A seal is a JSON file that holds the checksums of files beside it and its own. A
 a finished run's is its ``run.json``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import hashlib

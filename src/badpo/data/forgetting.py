@@ -4,8 +4,6 @@ Rows go from tables of votes. A file about single people, as an audit and a run 
 sum beside it, the rest of such a file would tell the missing value. Then every file beside them is searched for names.
 """
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import datetime

@@ -1,7 +1,5 @@
 """Which columns of a table hold what, and how its votes are laid out; every layout becomes one row for each vote."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Marks in a text: Markdown forms, emoji, links, a signature, words. Linear in the length of the text."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

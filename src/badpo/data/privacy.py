@@ -4,8 +4,6 @@ An unkeyed hash of a worker id can be undone by hashing every possible id, so th
 key that stays on the machine that imports. The same key gives the same pseudonyms, so tables stay joinable.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """What is wrong with data or settings, in words that name the place and the remedy."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

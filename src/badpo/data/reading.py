@@ -1,7 +1,5 @@
 """From a table to comparisons and votes: every check on rows in one pass, every row a vote or counted as left out."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

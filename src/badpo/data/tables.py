@@ -1,7 +1,5 @@
 """Any table, as a data frame with every cell as the source gave it: CSV, parquet, JSON, pandas, Arrow, datasets."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import difflib

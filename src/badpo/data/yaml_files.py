@@ -1,7 +1,5 @@
 """YAML as people write it: every key with its line, and 5e-7 as a number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Battles of the Chatbot Arena, and of MT-Bench, which has the same columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

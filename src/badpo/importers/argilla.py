@@ -1,7 +1,5 @@
 """Argilla's exports: responses beside the record, in columns of their own or nested."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which program wrote a table of votes, and its votes under our column names."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """An export of another program as its importer sees it: what its fields hold, what a label means, what is personal."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Label Studio's JSON export of a project with a Pairwise control."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from badpo.data.files import Json

@@ -1,7 +1,5 @@
 """MultiPref with its votes one by one: two crowd workers and two experts for each pair of completions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """PRISM: conversations in which one person chooses among several models' answers at every turn."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Prodigy's JSONL of choice tasks: two options, the accepted one wins."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

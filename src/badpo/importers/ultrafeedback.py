@@ -1,7 +1,5 @@
 """UltraFeedback binarized: pairs of answers with a model's scores, and no votes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

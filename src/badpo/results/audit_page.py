@@ -4,8 +4,6 @@ Everything on the first comes from `shareable`, which leaves out whatever is abo
 rest, so that the pages of two audits do not tell what the one annotator voted in whom their tables differ.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """What an audit found, in sentences: which way the pool leans, how sure that is, what is not known, what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from badpo.data.files import Json

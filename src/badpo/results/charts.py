@@ -7,8 +7,6 @@ depends on color. Texts are escaped. What lies beyond an axis stands at its end,
 press everything else together.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Everything in it is an aggregate. It names no annotator and prints no mean over 
 mean of one annotator's bias is that annotator's bias.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from functools import partial

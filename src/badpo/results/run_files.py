@@ -1,7 +1,5 @@
 """What stands in run folders, read for pages and cards: readouts, theta; and what is read over seeds."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

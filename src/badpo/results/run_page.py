@@ -1,7 +1,5 @@
 """One page about trained runs, drawn from their folders: verdicts, a table, charts, limits and provenance."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What the readings say, in sentences: what DPO moved, how much of it an arm removed, where it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

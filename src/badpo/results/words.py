@@ -1,7 +1,5 @@
 """Words and numbers as people read them: names of arms and attributes, signs, places, shortened texts."""
 
-from __future__ import annotations
-
 import math
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Readouts of a run: held-out accuracy, votes predicted, answers, and the distance from the reference."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """One run: from a recipe to a run folder. Every training run of badpo goes through `_train_into`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

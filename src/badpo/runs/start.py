@@ -1,7 +1,5 @@
 """The model a run starts from: loaded by name, or fine-tuned once on the majority's choices and kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Sequence

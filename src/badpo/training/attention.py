@@ -9,8 +9,6 @@ The plan travels as a keyword and not as a surrounding context because gradient 
 second time in the backward pass. For the same reason `tree_attention` must still be open when that happens.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ micro-batches: comparisons are kept whole, so that each goes through the model o
 votes are on it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

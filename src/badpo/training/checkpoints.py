@@ -1,7 +1,5 @@
 """The files of a run: checkpoints that count only when whole, what resuming needs, the step log, provenance."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

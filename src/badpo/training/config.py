@@ -1,7 +1,5 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import wraps

@@ -1,7 +1,5 @@
 """What a run starts from: a policy, judgments with token ids that fit, and a bias term for their annotators."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -7,8 +7,6 @@ its class, a bounded number of logits at a time. Callers always go through ``mod
 sub-module of a wrapped model drops its gradients silently under DDP.
 """
 
-from __future__ import annotations
-
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ waiting. The Trainer itself goes on: a mean loss of a step does not tell which o
 gradient that is not finite shows in the loss only a step later, when a checkpoint may have been sealed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Models of others as data: their weights from safetensors only, no code beside them, no kernels from a hub."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

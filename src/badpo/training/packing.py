@@ -9,8 +9,6 @@ A layout takes pairs (prompt ids, response ids) and returns the inputs of the sc
 `plan_pack`. The tokens of a response that are scored are its last ones.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Several processes as one run: they must start alike, and divided weights must compute as whole ones do."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext

@@ -4,8 +4,6 @@ The cache holds one value per response token. It is keyed by what computed it an
 another seed, an extra column or a resumed run finds everything already there.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

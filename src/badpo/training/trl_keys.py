@@ -6,8 +6,6 @@ a neutral value passes, any other one stops the run with the reason. A test comp
 fields of TRL's own configuration classes, so that a key of a new TRL release cannot slip through unnoticed.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 
