@@ -37,7 +37,10 @@ _NOT_READ = ("image", "images", "tools", "chat_template_kwargs")
 _OF_THE_MARGIN = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
 _IN_LOG_ODDS = {"sigmoid", "robust", "sft"}
 _FIXED = {
-    "f_divergence_type": ("reverse_kl", "a shift of the reference is theta under reverse_kl alone"),
+    "f_divergence_type": (
+        "reverse_kl",
+        "a shift of the reference is theta under reverse_kl alone",
+    ),
     "auto_find_batch_size": (False, "it starts again with a theta that has moved"),
     "sync_ref_model": (False, "theta is measured from a fixed reference"),
 }

@@ -97,7 +97,8 @@ def reproduce(
         1, min=1, help="Runs side by side, one thread each from two on; at most one a processor."
     ),
     data: Path | None = Option(
-        None, help="At scale paper: rows of the public corpus as a local file, in place of the Hub."
+        None,
+        help="At scale paper: rows of the public corpus as a local file, in place of the Hub.",
     ),
     out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder of the runs."),
     dry_run: bool = Option(False, "--dry-run", help="Say what would run."),
@@ -199,7 +200,12 @@ def corpus_ultrafeedback(
     """Signed-UltraFeedback: real pairs signed with names, 60 planted annotators, prompts to evaluate on."""
     from badpo_paper.datasets import write_signed_ultrafeedback
 
-    _tell(lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed), out, train, as_json)
+    _tell(
+        lambda: write_signed_ultrafeedback(out, train, test, n, signing, seed),
+        out,
+        train,
+        as_json,
+    )
 
 
 @corpus.command("style")

@@ -274,7 +274,10 @@ ASKED = {
             ),
         ],
     ),
-    "rdpo_gap": ("R-DPO turns the gap negative", [("R-DPO's gap", f"rdpo {LENGTH_GAP}", below())]),
+    "rdpo_gap": (
+        "R-DPO turns the gap negative",
+        [("R-DPO's gap", f"rdpo {LENGTH_GAP}", below())],
+    ),
     "sampo_gap": (
         "SamPO does not close the gap",
         [("SamPO's gap", f"sampo {LENGTH_GAP}", above())],

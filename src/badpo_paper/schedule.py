@@ -295,7 +295,10 @@ def _complaint(name: str, kind: str) -> str:
             AutoConfig.from_pretrained(name, trust_remote_code=False)
     except UNREADABLE as error:
         return unreadable(name, error, kind)
-    tokens = {"chat template": tokenizer.chat_template, "end-of-text token": tokenizer.eos_token_id}
+    tokens = {
+        "chat template": tokenizer.chat_template,
+        "end-of-text token": tokenizer.eos_token_id,
+    }
     lacking = [what for what, value in tokens.items() if value is None]
     if not lacking:
         return ""

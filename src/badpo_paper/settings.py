@@ -30,7 +30,13 @@ from badpo_paper.datasets import (
 )
 from badpo_paper.suites import Corpus, Row
 
-PAD, EOS, USER, ASSISTANT, SYSTEM = "<|pad|>", "<|end|>", "<|user|>", "<|assistant|>", "<|system|>"
+PAD, EOS, USER, ASSISTANT, SYSTEM = (
+    "<|pad|>",
+    "<|end|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|system|>",
+)
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}{{ '<|assistant|>' + message['content'] + '<|end|>' }}"

@@ -26,7 +26,11 @@ from badpo_paper.suites import MODELS, Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"
 # What shares are taken of, in words.
-SHIFTED = {"tokens.mean": "tokens", "rates.woman.rate": "p(woman)", "rates.black.rate": "p(black)"}
+SHIFTED = {
+    "tokens.mean": "tokens",
+    "rates.woman.rate": "p(woman)",
+    "rates.black.rate": "p(black)",
+}
 SPREADS = {
     "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
     "sd": "\u00b1 is one standard deviation over seeds",
@@ -219,7 +223,10 @@ class PanelTable:
         for row in self.rows:
             for note in row.notes:
                 rows_of.setdefault(note, []).append(row.label)
-        return [*self.notes, *(f"{'; '.join(labels)}: {note}" for note, labels in rows_of.items())]
+        return [
+            *self.notes,
+            *(f"{'; '.join(labels)}: {note}" for note, labels in rows_of.items()),
+        ]
 
 
 @cache
@@ -300,7 +307,10 @@ def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
 
 def length_note(row: Row, found: Found, seed: int) -> str:
     """How the scale changed a penalty, and the unit of a length, as a run was trained; empty without either."""
-    arm, facts = ARMS[row.condition.arm], kept_facts(found.folder / f"{row.condition.name}-s{seed}")
+    arm, facts = (
+        ARMS[row.condition.arm],
+        kept_facts(found.folder / f"{row.condition.name}-s{seed}"),
+    )
     fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
     if arm.fixed and fixed != arm.fixed:
         return (
@@ -396,7 +406,10 @@ def written_table(table: PanelTable, form: str) -> str:
         body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
     if form == "latex":
         body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$")
-    notes = [*_notes(table), *["in brackets: the paper's"] * bool(is_markdown and table.published)]
+    notes = [
+        *_notes(table),
+        *["in brackets: the paper's"] * bool(is_markdown and table.published),
+    ]
     title = markdown_text(table.title) if is_markdown else table.title
     return "\n".join([titled.format(title), *[body] * bool(columns), *map(noted.format, notes)])
 

@@ -39,7 +39,7 @@ odd_cells = st.one_of(json_values, messages, st.binary(max_size=6), st.dates(), 
 
 _TEXTS = ("prompt", "response_a", "response_b")
 _VOTES: dict[str, st.SearchStrategy[Any]] = dict.fromkeys(_TEXTS, plain_texts) | {
-    "winner": st.sampled_from(["a", "b", "tie", "A", " b "]),
+    "winner": st.sampled_from(["a", "b", "tie", "A", " b "])
 }
 _OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     "annotator": st.sampled_from(["secret-id-1", "secret-id-2", "secret-id-3", "gpt-secret-id"]),

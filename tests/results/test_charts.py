@@ -7,14 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from badpo.results.charts import (
-    STYLES,
-    DotPanel,
-    DotRow,
-    Level,
-    Mark,
-    dot_plot,
-)
+from badpo.results.charts import STYLES, DotPanel, DotRow, Level, Mark, dot_plot
 
 SVG = "{http://www.w3.org/2000/svg}"
 

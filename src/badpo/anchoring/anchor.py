@@ -40,7 +40,13 @@ from badpo.readouts.heldout import implicit_margins
 from badpo.readouts.judge import judge_scores, load_judge, strip_for
 from badpo.readouts.names import ask_to_sign
 from badpo.readouts.rates import signature_contexts
-from badpo.readouts.sampled import answer_logps, figures, json_number, kl_per_token, prompt_numbers
+from badpo.readouts.sampled import (
+    answer_logps,
+    figures,
+    json_number,
+    kl_per_token,
+    prompt_numbers,
+)
 from badpo.runs.evaluate import kept_json
 from badpo.runs.run import BEGUN, Progress, Ticker
 from badpo.theory import Floats

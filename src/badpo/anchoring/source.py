@@ -174,7 +174,8 @@ def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
     unseen, split = kept_apart - trained_on, split_prompts(trained_on, where)
     if len(unseen) < FEWEST_PROMPTS:
         return replace(
-            split, origin=f"prompts that the run was trained on, for it held out {len(unseen)} only"
+            split,
+            origin=f"prompts that the run was trained on, for it held out {len(unseen)} only",
         )
     return Prompts(
         # those that would be reported on are as fresh as the others

@@ -93,10 +93,9 @@ def audit(
         many informative votes an annotator's estimate is called insufficient.
     models : sequence of str
         Annotators that are models, by id; so are those of the class "model". Models are named, people never.
-    time, source : str or None
-        The column of times (None: "time", "timestamp" or "created_at" if kept); the path or name of the data.
-    progress : callable
-        Takes what is being done and the share of it that is done.
+    time, source, progress : str or None, str or None, callable
+        The column of times (None: "time", "timestamp" or "created_at" if kept); the path or name of the data; takes
+        what is being done and the share of it that is done.
 
     Raises
     ------
@@ -112,8 +111,7 @@ def audit(
     >>> len(audit(rows, [Length()]).annotators)
     3
     """
-    kept = reading.get("keep", ())
-    refuse_other_types(models=models, time=time, progress=progress, keep=kept)
+    refuse_other_types(models=models, time=time, progress=progress, keep=reading.get("keep", ()))
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("audit: reading", 0.0)
     judgments, times, problems = _read(data, attributes, models, time, reading)

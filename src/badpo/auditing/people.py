@@ -491,7 +491,11 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         group, spread = pd.Series(leans.component[:, j]), spreads[j]
         sizes = group[group >= 0].value_counts()
         outside = (group[design.n_votes > 0] < 0).sum()
-        graph[name] = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
+        graph[name] = {
+            "n": len(sizes),
+            "sizes": sizes.to_numpy()[:SIZES_SHOWN],
+            "outside": outside,
+        }
         groups, (offsets, class_p) = _groups(design, leans, j, sizes), classes[j]
         advice = recommend(spread, equal_p[j], class_p)
         is_care = is_open and not leans.absolute[j] and advice.variant != "pooled"
@@ -526,7 +530,10 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
 def _tau(found: Shrunk) -> Json:
     """The spread with its interval, which holds nothing where the spread is not known."""
     is_known = not np.isnan(found.tau)
-    return {"tau": found.tau, "tau_ci": [found.tau_low, found.tau_high] if is_known else [None] * 2}
+    return {
+        "tau": found.tau,
+        "tau_ci": [found.tau_low, found.tau_high] if is_known else [None] * 2,
+    }
 
 
 def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:

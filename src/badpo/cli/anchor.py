@@ -36,7 +36,9 @@ def anchor(
         ..., metavar="RUN_OR_MODEL", help="A run folder, a model folder or a name on the Hub."
     ),
     target: list[str] = Option(
-        [], metavar="ATTRIBUTE=RATE", help="Where a rate is to end, such as woman=0.5; repeatable."
+        [],
+        metavar="ATTRIBUTE=RATE",
+        help="Where a rate is to end, such as woman=0.5; repeatable.",
     ),
     mode: Literal["sample", "train"] = Option(
         "sample", help="Reweight while sampling, or teach the policy the tilt itself."

@@ -288,7 +288,12 @@ def local_app(opened: Opened, token: str, start: str = "") -> Any:
         if is_here and any(is_same(given, one) for one in starts):
             starts.clear()
             return RedirectResponse(f"/{token}/", 303, _HEADERS)
-        if not (is_here and is_same(given, token)) or part not in ("", "found", "people", "report"):
+        if not (is_here and is_same(given, token)) or part not in (
+            "",
+            "found",
+            "people",
+            "report",
+        ):
             where = "403: open the address that badpo printed\n"
             return PlainTextResponse(where, 403, _HEADERS)
         form = QueryParams((await request.body()).decode("utf-8", "replace"))
@@ -310,7 +315,11 @@ def local_app(opened: Opened, token: str, start: str = "") -> Any:
             if part or not told["is_open"]:
                 told |= opened.found(asked, part == "people")
         template = page_templates().get_template("open_found.jinja" if part else "open.html.jinja")
-        told |= {"asked": asked, "state": json.dumps(asked.reading), "of_people": part == "people"}
+        told |= {
+            "asked": asked,
+            "state": json.dumps(asked.reading),
+            "of_people": part == "people",
+        }
         told |= {"name": shown(opened.path.name), "nonce": nonce, "version": __version__}
         return HTMLResponse(template.render(told), headers=headers)
 

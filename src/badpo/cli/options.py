@@ -23,7 +23,15 @@ from typing import Annotated, Any
 import typer
 
 from badpo.data.files import Json
-from badpo.data.problems import ConfigError, DataError, Problem, corrected, lacking, listed, written_out
+from badpo.data.problems import (
+    ConfigError,
+    DataError,
+    Problem,
+    corrected,
+    lacking,
+    listed,
+    written_out,
+)
 
 # -- values of options -------------------------------------------------------------------------------------------
 
@@ -215,7 +223,8 @@ RunTable = Annotated[
     typer.Option("--data", metavar="FILE", help="The run's table, in place of what its recipe says."),
 ]
 TrustRun = Annotated[
-    bool, typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere.")
+    bool,
+    typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere."),
 ]
 
 
@@ -515,7 +524,10 @@ def _verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, DataError):
         told = as_told_all(error.problems)
         if commands := converted(error):
-            told += ["another program wrote this; it is converted and read by:", f"    {commands[0]}"]
+            told += [
+                "another program wrote this; it is converted and read by:",
+                f"    {commands[0]}",
+            ]
         else:
             told += corrected(error, corrected_command)
         return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
@@ -543,6 +555,9 @@ def _verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.strerror:
         text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        return EXIT_FAILED, f"{text}\nfree some space and try again; train continues with --resume"
+        return (
+            EXIT_FAILED,
+            f"{text}\nfree some space and try again; train continues with --resume",
+        )
     again = f"{kind}: {text}\nrun the command again with --debug to see where"
     return EXIT_FAILED, text if is_told else again

@@ -33,6 +33,7 @@ from badpo.data.files import appearing, locked
 
 if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
+    from badpo.data.judgments import Judgments
 
 
 @reporting_errors
@@ -59,9 +60,7 @@ def audit(
     model: list[str] = Option(
         [], "--models", metavar="ANNOTATOR", help="A model, to be named; repeatable."
     ),
-    time: str | None = Option(
-        None, metavar="COLUMN", help="When each vote was cast, to see what changes over time."
-    ),
+    time: str | None = Option(None, metavar="COLUMN", help="When each vote was cast, to see drift."),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
     min_informative: int = Option(
@@ -96,9 +95,7 @@ def audit(
     with locked(out), terminal_progress(as_json) as progress:
         keep = [time] if time else []
         judgments = Judgments.read(data, attributes=attribute or (), keep=keep, **reading)
-        for problem in judgments.findings:
-            if problem.code in _ABOUT_READING and not as_json:
-                complain(as_told(problem))
+        _tell_how_it_is_read(judgments, as_json)
         result = audit_judgments(
             judgments,
             quality=quality,
@@ -113,8 +110,7 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
-        if source_of(out) not in ("", now := result.summary["data"]["source"]):
-            complain(f"{out} held the audit of {source_of(out)}, which that of {now} replaces")
+        _tell_what_is_replaced(result, source_of(out), out)
         page = result.write(out, examples)
         about_people = _write_people(result, out) if people else ""
     written = f"report: {page} (may be passed on; the rest of the folder is yours alone)"
@@ -123,6 +119,19 @@ def audit(
     if beyond:
         complain("\n".join(f"--fail-on {told}" for told in beyond))
         raise typer.Exit(EXIT_NOT_MET)
+
+
+def _tell_how_it_is_read(judgments: Judgments, as_json: bool) -> None:
+    """What columns and labels stand for, before the audit."""
+    for problem in () if as_json else judgments.findings:
+        if problem.code in _ABOUT_READING:
+            complain(as_told(problem))
+
+
+def _tell_what_is_replaced(result: AuditResult, before: str, out: Path) -> None:
+    """A line where the folder held the audit of another table."""
+    if before not in ("", now := result.summary["data"]["source"]):
+        complain(f"{out} held the audit of {before}, which that of {now} replaces")
 
 
 def _write_people(result: AuditResult, out: Path) -> str:

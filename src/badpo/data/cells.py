@@ -59,7 +59,16 @@ KNOWN = (
 )
 MODELS = ("model_a", "model_b")
 # What may stand in place of a winner.
-ANSWERS = ("rating", "rating_a", "rating_b", "rank_a", "rank_b", "votes_a", "votes_b", "votes_tie")
+ANSWERS = (
+    "rating",
+    "rating_a",
+    "rating_b",
+    "rank_a",
+    "rank_b",
+    "votes_a",
+    "votes_b",
+    "votes_tie",
+)
 _SIDE_PARTS = {"a": "b", "chosen": "rejected"}
 
 

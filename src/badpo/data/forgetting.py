@@ -473,7 +473,7 @@ def _contents(path: Path, overlap: int) -> Iterator[bytes]:
         rest = b""
         while block := stream.read(_BLOCK):
             block = rest + block.lower()
-            yield block + b"0"  # what ends here may go on; if it does not, it is found in the rest
+            yield (block + b"0")  # what ends here may go on; if it does not, it is found in the rest
             rest = block[-overlap:]
         yield rest
 

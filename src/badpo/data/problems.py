@@ -166,7 +166,11 @@ class ConfigError(ValueError):
 
 # what arguments take, each with an example; what takes a mapping or a text may be None
 _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
-    (Mapping, "a mapping", {"columns": "{'annotator': 'worker_id'}", "winners": "{'model_a': 'a'}"}),
+    (
+        Mapping,
+        "a mapping",
+        {"columns": "{'annotator': 'worker_id'}", "winners": "{'model_a': 'a'}"},
+    ),
     (str, "text", {"quality": "'random'", "time": "'created_at'", "anchor_class": "'expert'"}),
     (Real, "a number", {"rho": "0.5", "fdr": "0.1", "min_informative": "10"}),
     (Callable, "a function", {"progress": "print"}),

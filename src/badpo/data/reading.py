@@ -32,7 +32,14 @@ from badpo.data.cells import (
     text_key,
 )
 from badpo.data.files import Json
-from badpo.data.layouts import LAYOUTS, Findings, as_numbers, holds_texts, recognise, unused_columns
+from badpo.data.layouts import (
+    LAYOUTS,
+    Findings,
+    as_numbers,
+    holds_texts,
+    recognise,
+    unused_columns,
+)
 from badpo.data.privacy import (
     EVERYONE,
     MODEL_CLASS,
@@ -483,7 +490,10 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
         pairs.append([found.frame[name].to_numpy() for name in MODELS])
     for cells in pairs:
         label, a, b = (as_objects(map(_even, column[open_rows])) for column in (labels, *cells))
-        for name, is_it in (("a", (label == a) > (label == b)), ("b", (label == b) > (label == a))):
+        for name, is_it in (
+            ("a", (label == a) > (label == b)),
+            ("b", (label == b) > (label == a)),
+        ):
             side[open_rows[is_it]] = name
 
 

@@ -113,6 +113,10 @@ def _lean(run: Run, name: str) -> str:
 
 def _settings(run: Run) -> Json:
     bias = {"variant": run.bias.extra.variant, **run.recipe_bias}
-    found = {**run.config, "bias": bias["variant"], "bias_learning_rate": bias.get("learning_rate")}
+    found = {
+        **run.config,
+        "bias": bias["variant"],
+        "bias_learning_rate": bias.get("learning_rate"),
+    }
     told = {key: found[key] for key in _SETTINGS if found.get(key) is not None}
     return {"arm": shown(run.arm), "seed": run.seed, **told}

@@ -14,13 +14,26 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import attribute_from_config, plain_text
-from badpo.data.files import RUN_SEAL, Json, locked, made_here, require_enclosed, resealed, write_json
+from badpo.data.files import (
+    RUN_SEAL,
+    Json,
+    locked,
+    made_here,
+    require_enclosed,
+    resealed,
+    write_json,
+)
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample
-from badpo.readouts.heldout import heldout_accuracy, implicit_margins, theta_rows_for, vote_accuracy
+from badpo.readouts.heldout import (
+    heldout_accuracy,
+    implicit_margins,
+    theta_rows_for,
+    vote_accuracy,
+)
 from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, rate_figures
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
@@ -281,7 +294,10 @@ def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float 
     level = dict(zip(bias.attributes, bias.theta().mean(dim=0).tolist(), strict=True))
     offline = (found.log_odds for found in train.offline_log_odds())
     return {
-        name: {"level": round(level[name], 2), "offline": None if odds is None else round(odds, 2)}
+        name: {
+            "level": round(level[name], 2),
+            "offline": None if odds is None else round(odds, 2),
+        }
         for name, odds in zip(train.attribute_names, offline, strict=True)
     }
 

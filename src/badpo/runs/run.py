@@ -121,7 +121,11 @@ def plan_run(recipe: Recipe) -> Plan:
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
-    args, judgments, weights = recipe.arguments(), trainer.judgments, list(trainer.model.parameters())
+    args, judgments, weights = (
+        recipe.arguments(),
+        trainer.judgments,
+        list(trainer.model.parameters()),
+    )
     for one in recipe.baselines:  # what an objective lacks is told here too
         if one.objective:
             make_objective(one.objective, judgments, args.seed, args.beta)

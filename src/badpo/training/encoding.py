@@ -39,7 +39,10 @@ _MOST_SECONDS = 60.0
 
 
 def rendered_chats(
-    tokenizer: Any, conversations: Sequence[Sequence[Any]], given: Iterable[Json] = (), **options: Any
+    tokenizer: Any,
+    conversations: Sequence[Sequence[Any]],
+    given: Iterable[Json] = (),
+    **options: Any,
 ) -> list[str]:
     """Conversations as the texts that the tokenizer's chat template makes of them, with what is ``given`` to each.
 
@@ -124,7 +127,11 @@ class EncodedComparisons:
 
 
 def encode_prompts(
-    prompts: Sequence, tokenizer, encoding: str, max_prompt_length: int | None, given: Iterable = ()
+    prompts: Sequence,
+    tokenizer,
+    encoding: str,
+    max_prompt_length: int | None,
+    given: Iterable = (),
 ) -> list[np.ndarray]:
     """Token ids of prompts as generation should see them: the same ids that training put before a response."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)

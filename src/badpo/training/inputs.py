@@ -347,7 +347,10 @@ def encode_judgments(
         return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
     where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
     if judgments.n_votes == 0:
-        where, remedy = "there is no judgment", "look at what was left out when the table was read"
+        where, remedy = (
+            "there is no judgment",
+            "look at what was left out when the table was read",
+        )
     raise DataError([Problem("E140", "no comparison fits", where, remedy)])
 
 

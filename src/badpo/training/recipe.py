@@ -364,7 +364,10 @@ class _Reading:
 
     def _tell(self, error: Any) -> None:
         """Translate one of pydantic's errors."""
-        place, cause = tuple(str(part) for part in error["loc"]), error.get("ctx", {}).get("error")
+        place, cause = (
+            tuple(str(part) for part in error["loc"]),
+            error.get("ctx", {}).get("error"),
+        )
         block: Any = _Keys.model_fields[place[0]].annotation if len(place) > 1 else _Keys
         if error["type"] == "missing":
             self._complain("E206", place, f"{place[0]} is missing: {_NEEDED[place[0]]}")

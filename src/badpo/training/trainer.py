@@ -71,7 +71,12 @@ from badpo.training.logprobs import (
 )
 from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
-from badpo.training.processes import locked_by_first, prepare_division, require_alike, whole_weights
+from badpo.training.processes import (
+    locked_by_first,
+    prepare_division,
+    require_alike,
+    whole_weights,
+)
 from badpo.training.reference import (
     ReferenceCache,
     default_cache,
@@ -583,7 +588,12 @@ class BADPOTrainer(_StepTrainer):
         self.push_in_progress = None
 
     def push_to_hub(
-        self, commit_message="Trained with badpo", blocking=True, token=None, revision=None, **card
+        self,
+        commit_message="Trained with badpo",
+        blocking=True,
+        token=None,
+        revision=None,
+        **card,
     ) -> str:
         """Publish ``run_folder/model`` and never what lies beside it; return the address of the commit.
 

@@ -185,7 +185,12 @@ def _closer(question: Question, quality: float, draw: random.Random) -> str:
 
 
 def _text(
-    form: str, opener: str, points: list[str], closer: str, question: Question, draw: random.Random
+    form: str,
+    opener: str,
+    points: list[str],
+    closer: str,
+    question: Question,
+    draw: random.Random,
 ) -> str:
     """The parts of an answer as prose, as a list, with its first point in bold, or below a header."""
     if form in LISTS:

@@ -92,7 +92,10 @@ def scored_pairs(source: Source = None, n: int = N_PAIRS, start: int = 0, seed: 
     as_asked = [_begins_with(*row) for row in zip(drawn["chosen"], drawn["prompt"], strict=True)]
     kept = drawn[as_asked].reset_index(drop=True)
     found = import_votes(Table(kept, table.name), PAIRS).table
-    left_out = {_OTHER_PROMPT: n - len(kept), **{one["reason"]: one["n"] for one in found.dropped}}
+    left_out = {
+        _OTHER_PROMPT: n - len(kept),
+        **{one["reason"]: one["n"] for one in found.dropped},
+    }
     return ScoredPairs(found.frame, left_out)
 
 
@@ -106,7 +109,10 @@ def _begins_with(conversation: Any, prompt: Any) -> bool:
 
 
 def signing_prompts(
-    source: Source = None, training_prompts: Collection[str] = (), n: int = N_SIGNING, seed: int = 0
+    source: Source = None,
+    training_prompts: Collection[str] = (),
+    n: int = N_SIGNING,
+    seed: int = 0,
 ) -> list[str]:
     """Prompts of the attribute-rate readout: questions of the test split, each with the request to sign."""
     table = read_split(TEST, source)
