@@ -81,10 +81,10 @@ golden: $(STAMP)
 	@test -n "$(BASE)" || { echo "name what to compare with: make golden BASE=COMMIT"; exit 2; }
 	$(BIN)/python -m bench.golden --base $(BASE)
 
-# goes on where it was stopped: remove runs/mutants to measure other code
 codes: $(STAMP)
 	$(BIN)/python -m bench.codes
 
+# goes on where it was stopped: remove runs/mutants to measure other code
 mutants: $(STAMP)
 	$(PIP) install --quiet --quiet coverage==7.17.3
 	$(BIN)/python -m bench.mutants

@@ -19,7 +19,7 @@ OPTIONS = DOCS / "reference" / "options.md"
 project, author, copyright = "badpo", "the authors of badpo", "the authors of badpo"
 version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["_build", "conf.py"]
+exclude_patterns = ["conf.py"]
 
 html_theme = "furo"
 html_title = f"badpo {version}"

@@ -147,7 +147,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         """A data set, or several by name, with `COLUMN`."""
         if isinstance(data, Mapping):
             return {name: self._with_inputs(part) for name, part in data.items()}
-        if data is None or isinstance(data, str) or COLUMN in next(iter(data)):
+        if data is None or isinstance(data, str) or COLUMN in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
             return data.add_column(COLUMN, self._inputs(judgments or self._read(data)))
@@ -239,7 +239,9 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             save_theta(self, folder, self._facts)
         super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            if not (output / other.name).exists():
+            # a run of its own may be called as this folder is: its checkpoints stay
+            is_ours = not (other / "trainer_state.json").exists()
+            if is_ours and not (output / other.name).exists():
                 shutil.rmtree(other)
 
     def _load_optimizer_and_scheduler(self, checkpoint):

@@ -180,6 +180,11 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
         ("v.json", b'{"a": 1}', "it holds no list"),
+        (
+            "v.json",
+            b'{"train": [{}, {}], "test": [{}]}',
+            "several lists of objects: train, test",
+        ),
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
         ("v.json", b"[", "write a JSON list of objects"),
         ("v.parquet", b"PAR1 and nothing", "export the table again"),

@@ -186,10 +186,12 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
     saving = dict(max_steps=4, save_strategy="steps", save_steps=1, save_total_limit=2)
     options = dict(settings=saving, bias_learning_rate=0.05)
     run, bias = tmp_path / "run", tmp_path / "run-bias"
+    (of_another_run := bias / "checkpoint-9").mkdir(parents=True)
+    (of_another_run / "trainer_state.json").touch()
     whole = trained(f"{run}/", **options)
     whole.save_model()
     assert {path.name for path in bias.iterdir()} == {
-        *("checkpoint-3", "checkpoint-4", "bias.json", "bias.safetensors")
+        *("checkpoint-3", "checkpoint-4", "checkpoint-9", "bias.json", "bias.safetensors")
     }
     saved = BiasTerm.load(bias)
     assert torch.equal(saved.theta(), whole.bias.theta()) and saved.extra["variant"] == "shared_mean"

@@ -389,7 +389,15 @@ def _read_json(path: Path) -> Table:
         lists = [each for each in content.values() if isinstance(each, list)]
         if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1:
             return Table(_frame_of_columns([*content], lists), str(path))
-        content = max(lists, key=len, default=None)
+        of_objects = {
+            name: each
+            for name, each in content.items()
+            if isinstance(each, list) and each and isinstance(each[0], dict)
+        }
+        if len(of_objects) > 1 and "rows" not in of_objects:
+            what = f"it holds several lists of objects: {listed([*of_objects])}"
+            raise _unreadable(path, what, "write the one with the votes into a file of its own")
+        content = of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), None)
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
     return Table(_frame_of_records(content, path), str(path))
