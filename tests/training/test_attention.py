@@ -243,9 +243,7 @@ OTHER_TOKENS = "the plan is for one row of 3 tokens"
 def test_what_the_plan_does_not_do_is_refused(qwen2, keywords, named):
     with pytest.raises(ValueError, match=named):
         attention_call(qwen2, **keywords)
-
-
-def test_keywords_that_ask_for_nothing_pass(qwen2):
+    # keywords that ask for nothing
     nothing = {"softcap": None, "sliding_window": 3, "output_attentions": False, "is_causal": True}
     output, weights = attention_call(qwen2, **nothing, position_ids=torch.arange(3))
     assert output.shape == (1, 3, 4, 8) and weights is None

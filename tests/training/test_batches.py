@@ -26,9 +26,9 @@ def encoded(data: Judgments) -> EncodedJudgments:
     return EncodedJudgments(data, encode_comparisons(data.comparisons, tiny.tokenizer()))
 
 
-def sampler(data: Judgments, batch_size=8, micro_batches=2, seed=0, rank=0, world=1) -> StepSampler:
+def sampler(data: Judgments, batch_size=8, micro_batches=2, rank=0, world=1, **seeds) -> StepSampler:
     sizes = dict(batching="random", step_size=batch_size, gradient_accumulation_steps=micro_batches)
-    place = dict(seed=seed, data_seed=None, process_index=rank, world_size=world)
+    place = dict(seed=0, data_seed=None, process_index=rank, world_size=world) | seeds
     return StepSampler(encoded(data), types.SimpleNamespace(**sizes, **place))
 
 
@@ -55,6 +55,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
     # also the epochs of neighbouring seeds are not each other
     assert len(set(plans.values())) == 9
     assert str(list(sampler(data, batch_size=10, seed=1))) == plans[1, 0]
+    assert str(list(sampler(data, batch_size=10, seed=2, data_seed=1))) == plans[1, 0]
 
 
 @pytest.mark.parametrize("batching", BATCHING)
@@ -142,7 +143,7 @@ def batch_of(vote_ids, layout=packed_comparisons) -> dict:
     return ComparisonCollator(encoded(two_comparisons()), REFERENCE, layout)(vote_ids)
 
 
-def test_votes_are_kept_apart_from_their_comparisons():
+def test_votes_are_apart_from_comparisons_and_every_scored_token_has_a_reference_value():
     batch = batch_of([2, 1, 0])
     assert batch["votes"].tolist() == [2, 1, 0] and batch["comparison"].tolist() == [0, 1, 0]
     assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
@@ -151,15 +152,13 @@ def test_votes_are_kept_apart_from_their_comparisons():
     assert batch["delta"].tolist() == [[1.0], [-1.0], [1.0]]  # 3 words to 2 are 1.5 times as many
     # the cat sat, the two endings without their last token; the, and both responses without their last token
     assert len(batch["scoring"]["input_ids"]) == (3 + 2 + 1) + (1 + 1 + 4)
-
-
-def test_every_scored_token_has_a_reference_value_and_an_empty_micro_batch_a_comparison_without_votes():
     # the first token of either response to the first prompt is the same one
     packed = [REFERENCE[0][1:], REFERENCE[1][1:], *REFERENCE[2:]]
     for layout, expected in ((packed_comparisons, packed), (padded_rows, REFERENCE)):
         batch = batch_of([0, 1], layout)
         assert batch["reference_logps"].tolist() == np.concatenate(expected).tolist()
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
+        # a comparison without votes
         empty = batch_of([], layout)
         assert not any(map(len, (empty[name] for name in ("comparison", "sign", "annotator", "votes"))))
         assert empty["weight"].shape == (0,) and empty["delta"].shape == (0, 1)

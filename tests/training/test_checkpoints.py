@@ -223,9 +223,6 @@ def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypat
     assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
     trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with a change that was allowed: code was" in caplog.text
-
-
-def test_another_pseudonym_key_is_told_with_the_key_as_the_remedy(folder, monkeypatch):
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
     told = refusal(trainer(folder, **SAVED))
     assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told

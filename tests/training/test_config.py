@@ -14,6 +14,7 @@ from badpo.objective.bias import VARIANTS
 from badpo.training import config as config_module
 from badpo.training.batches import BATCHING
 from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
+from badpo.training.recipe import BiasBlock
 from badpo.training.trainer import supervised_arguments
 
 
@@ -32,13 +33,14 @@ def test_defaults_are_those_of_trl():
     assert {name: ours[name] for name in shared} == {name: theirs[name] for name in shared}
 
 
-def test_trls_own_values_are_taken(tmp_path):
+def test_trls_own_values_and_bf16_on_a_cpu_are_taken(tmp_path):
     given = dict(padding_free=True, dataset_num_proc=4, warmup_ratio=0.1, eval_accumulation_steps=2)
     neutral = dict(loss_type="sigmoid", truncation_mode="keep_start", f_divergence_type="reverse_kl")
     args = arguments(tmp_path, **given, **neutral, precompute_ref_log_probs=True)
     assert args.warmup_steps == 0.1 and args.ddp_find_unused_parameters is False
     assert arguments(tmp_path, ddp_find_unused_parameters=True).ddp_find_unused_parameters is True
     assert BADPOConfig(use_cpu=True).output_dir == "runs/badpo"
+    assert arguments(tmp_path, bf16=True).mixed_precision_name == "bf16-autocast"
 
 
 def test_trackers_are_told_no_token_no_place_and_not_who_is_gold(tmp_path):
@@ -59,7 +61,9 @@ def test_fixed_values_stay_fixed(tmp_path, name):
 
 
 def test_choices_are_what_there_is():
-    assert CHOICES["bias"] == tuple(VARIANTS) and CHOICES["batching"] == BATCHING
+    named, nothing = BiasBlock.model_fields["variant"].annotation.__args__
+    assert named.__args__ == CHOICES["bias"] == tuple(VARIANTS) and nothing is type(None)
+    assert CHOICES["batching"] == BATCHING
 
 
 REFUSALS = """
@@ -115,10 +119,6 @@ def test_bf16_follows_the_device(tmp_path, monkeypatch, asked, device_has_it, fp
     monkeypatch.setattr(config_module, "is_torch_bf16_gpu_available", lambda: device_has_it)
     monkeypatch.setattr(config_module.TrainingArguments, "__post_init__", lambda self: None)
     assert BADPOConfig(str(tmp_path), bf16=asked, fp16=fp16).bf16 is expected
-
-
-def test_bf16_on_a_cpu_is_followed_when_asked_for(tmp_path):
-    assert arguments(tmp_path, bf16=True).mixed_precision_name == "bf16-autocast"
 
 
 def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):

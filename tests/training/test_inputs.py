@@ -16,7 +16,7 @@ from badpo.training import inputs
 from badpo.training.config import BADPOConfig
 from badpo.training.encoding import encode_comparisons
 from tests import tiny
-from tests.training.tiny_runs import judgments, trained, trainer
+from tests.training.tiny_runs import judgments, trained
 
 GOLD = ["person 1", "person 3"]
 
@@ -54,15 +54,9 @@ def test_what_does_not_fit_is_left_out_of_votes_and_ids_alike():
         inputs.encode_judgments(data, tokenizer, arguments(max_length=3))
 
 
-def test_votes_without_any_difference_are_refused(tmp_path):
-    table = tiny.votes().assign(response_b=lambda votes: votes["response_a"])
-    data = Judgments.read(table, attributes=[Length(ratio=1.5)])
-    with pytest.raises(DataError, match="(?s)E143.*nothing to learn.* of all 24 comparisons"):
-        trainer(tmp_path, data, bias="none")
-
-
-def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
-    others = tiny.votes(n_comparisons=12).iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
+def test_evaluation_data_have_the_annotators_numbers_and_the_attributes_of_the_training_data():
+    frame = tiny.votes(n_comparisons=12)
+    others = frame.iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
     mapped = inputs.evaluation_judgments(alone, train)
     names = np.array([*people(train), "nobody"])  # -1 is the last
@@ -71,10 +65,6 @@ def test_evaluation_data_are_given_the_numbers_of_the_training_annotators():
     assert names[mapped.votes["annotator"]].tolist() == expected.tolist() and "nobody" in expected
     held_out = train.split(0.25)[1]
     assert inputs.evaluation_judgments(held_out, train).votes.equals(held_out.votes)
-
-
-def test_evaluation_data_are_measured_on_the_training_attributes():
-    frame, train = tiny.votes(n_comparisons=12), judgments(n_comparisons=12)
     measured = (Judgments.read(frame, attributes=given) for given in ([LengthWords(threshold=2)], []))
     for data in (frame, *measured):
         mapped = inputs.evaluation_judgments(data, train)
@@ -221,9 +211,3 @@ def test_a_compiled_model_or_reference_is_refused():
             inputs.load_model(compiled, arguments())
         with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
             inputs.given_reference(compiled, tiny.model(), arguments())
-
-
-def test_dropout_is_set_to_zero_everywhere():
-    model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Sequential(torch.nn.Dropout(0.1)))
-    inputs.disable_dropout(model)
-    assert [module.p for module in model.modules() if isinstance(module, torch.nn.Dropout)] == [0.0, 0.0]

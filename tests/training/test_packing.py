@@ -86,12 +86,9 @@ def test_responses_to_a_prompt_stand_once_within_the_budget(pairs, budget):
         assert all(branch.first_scored == branch.n_shared for branch in tree)
 
 
-def test_responses_to_a_prompt_are_one_tree_where_they_fit():
+def test_one_tree_where_responses_fit_and_padded_rows_by_hand():
     pairs = [(np.array([0]), np.array(response)) for response in ([5, 6, 7], [8, 9], [5, 6, 1])]
     assert response_trees(pairs, 4) == [[(2, 0, 0), (0, 2, 2), (1, 0, 0)]]
-
-
-def test_padded_rows_by_hand():
     pairs = [(np.array([5, 6]), np.array([7, 8, 1])), (np.array([5, 6]), np.array([9]))]
     inputs = padded_rows(pairs)
     assert inputs["input_ids"].tolist() == [[5, 6, 7, 8], [5, 6, 0, 0]]

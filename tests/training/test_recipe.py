@@ -5,8 +5,7 @@ import yaml
 
 from badpo.attributes import Length
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective.bias import VARIANTS
-from badpo.training.recipe import BiasBlock, DataChoice, read_recipe
+from badpo.training.recipe import DataChoice, read_recipe
 
 RECIPE = """\
 model_name_or_path: some/model
@@ -56,11 +55,9 @@ def test_a_recipe_is_read_and_becomes_arguments(tmp_path):
     assert (recipe.reference.sft, recipe.objective, recipe.notices) == (False, {}, ())
     args = recipe.arguments(output_dir=str(tmp_path / "arm"), use_cpu=True)
     assert (args.bias, args.learning_rate, args.output_dir) == ("pooled", 5e-7, str(tmp_path / "arm"))
-
-
-def test_the_resolved_recipe_reads_as_the_same(tmp_path):
-    first = read(tmp_path, "preset: paper-8b-lora\n" + RECIPE)
-    assert read_recipe(written(tmp_path, yaml.safe_dump(first.keys), "resolved.yaml")) == first
+    trusting = read_recipe(written(tmp_path, RECIPE), trust_remote_code=True)
+    allowed = [found.model.init_kwargs["trust_remote_code"] for found in (recipe, trusting)]
+    assert allowed == [False, True]
 
 
 def test_a_trl_file_is_taken_with_notices(tmp_path):
@@ -90,12 +87,6 @@ def test_the_files_that_trl_documents_are_taken(tmp_path, text, told):
     assert recipe.training["bias"] is None
     told = [notice.what for notice in recipe.notices]
     assert any("remove_unused_columns has no effect" in what for what in told) == ("no_" in text)
-
-
-@pytest.mark.parametrize("allowed", [False, True])
-def test_remote_code_is_allowed_by_the_caller(tmp_path, allowed):
-    recipe = read_recipe(written(tmp_path, RECIPE), trust_remote_code=allowed)
-    assert recipe.model.init_kwargs["trust_remote_code"] is allowed
 
 
 @pytest.mark.parametrize("text", ["5e-7", "5.0e-7", "5E-7", "0.0000005", '"5e-7"'])
@@ -144,28 +135,22 @@ def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, a
     assert recipe.model.init_kwargs["dtype"] == dtype
 
 
-def test_a_file_replaces_the_presets_values(tmp_path):
+def test_a_file_replaces_the_presets_values_and_the_resolved_recipe_reads_as_the_same(tmp_path):
     text = "preset: paper-0.5b\nencoding: trl\nmax_prompt_length:\nmax_length: null\n" + RECIPE
     recipe = read(tmp_path, text)
     assert recipe.training["encoding"] == "trl" and recipe.model.model_name_or_path == "some/model"
     assert "max_prompt_length" not in recipe.training
     assert recipe.training["max_length"] is None
     assert recipe.arguments(output_dir=str(tmp_path / "run"), use_cpu=True).max_length is None
+    first = read(tmp_path, "preset: paper-8b-lora\n" + RECIPE)
+    assert read_recipe(written(tmp_path, yaml.safe_dump(first.keys), "resolved.yaml")) == first
 
 
-def test_the_variants_of_a_recipe_are_those_of_the_bias_term():
-    named, nothing = BiasBlock.model_fields["variant"].annotation.__args__
-    assert (named.__args__, nothing) == (tuple(VARIANTS), type(None))
-
-
-def test_an_objective_is_a_name_or_a_block(tmp_path):
+def test_an_objective_is_a_name_or_a_block_and_a_baseline_has_its_own_and_no_theta(tmp_path):
     recipe = read(tmp_path, RECIPE + "objective: sampled_tokens\n")
     assert recipe.objective == recipe.keys["objective"] == {"name": "sampled_tokens"}
     changed = {"objective.name": "discounted_tail", "objective.alpha": 0.5}
     assert read(tmp_path, RECIPE, changed).objective == {"name": "discounted_tail", "alpha": 0.5}
-
-
-def test_a_baseline_has_its_objective_and_no_theta_and_all_else_alike(tmp_path):
     compared = "bias: {variant: pooled, warm_start: offline}\ncompare: [dpo, {name: discounted_tail, alpha: 0.5}]\n"
     recipe = read(tmp_path, RECIPE.split("bias:")[0] + compared)
     plain, tail = recipe.baselines
@@ -269,11 +254,8 @@ def test_the_data_choice_reads_the_table(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["votes.csv", "folder/votes.parquet", "votes"])
-def test_a_missing_file_is_not_looked_for_on_the_hub(name):
+def test_a_missing_file_is_not_looked_for_on_the_hub_and_an_unreachable_set_says_what_to_do(name):
     assert str(DataChoice(dataset_name=name).source()) == name
-
-
-def test_an_unreachable_data_set_says_what_to_do():
     told = "(?s)E190 .*no such file.*nobody/nothing.*download it once with network"
     with pytest.raises(DataError, match=told):
         DataChoice(dataset_name="nobody/nothing").source()

@@ -121,13 +121,6 @@ def test_every_epoch_has_all_judgments_in_an_order_of_its_own(tmp_path, monkeypa
     assert seen[:24] != seen[24:] and sorted(seen[:24]) == sorted(seen[24:]) == list(range(24))
 
 
-def test_the_order_of_the_judgments_follows_the_data_seed(tmp_path):
-    seeds = [{"seed": 7}, {"seed": 8, "data_seed": 7}, {"seed": 7, "data_seed": 9}]
-    runs = (trainer(tmp_path / str(i), **given) for i, given in enumerate(seeds))
-    plans = [list(run.get_train_dataloader().batch_sampler) for run in runs]
-    assert plans[0] == plans[1] != plans[2]
-
-
 def test_the_best_weights_come_back_with_their_theta(tmp_path):
     train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
     scores = iter([0.1, 0.9, 0.2, 0.3])
@@ -313,11 +306,18 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     for given in (held_out, others, both):
         run.evaluate(given)  # the reference of the full policy is there until the first step
     run.train()
-    late = trained(tmp_path / "late", train, eval_dataset=held_out)
-    assert run.evaluate(held_out) == late.evaluate() != run.evaluate(others)
-    several = run.evaluate(both)
-    assert several["eval_held_out_loss"] == late.evaluate()["eval_loss"]
-    assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
+    often = dict(eval_strategy="steps", eval_steps=3)
+    late = trained(tmp_path / "late", train, eval_dataset=both | {"frame": tiny.votes()}, **often)
+    logged = {key for entry in late.state.log_history for key in entry}
+    assert {"eval_held_out_loss", "eval_others_loss", "eval_frame_rewards/margins"} <= logged
+    with pytest.raises(ConfigError, match="one of its sets: held_out, others, frame"):
+        late.get_eval_dataloader()
+    first = next(iter(late.get_eval_dataloader("others")))
+    assert len(first["sign"]) == late.args.per_device_eval_batch_size
+    assert run.evaluate(held_out) == late.evaluate("held_out") != run.evaluate(others)
+    for several in (run.evaluate(both), late.evaluate()):
+        assert several["eval_held_out_loss"] == late.evaluate("held_out")["eval_loss"]
+        assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
     with pytest.raises(ConfigError, match="has been trained since"):
         run.evaluate(tiny.votes(seed=9))
     # nothing of the trained policy was kept as the reference's
@@ -325,19 +325,6 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     fresh = trainer(tmp_path / "fresh", train, eval_dataset=held_out, reference_cache=cache)
     assert fresh.evaluate()["eval_loss"] == pytest.approx(math.log(2), abs=1e-6)
     assert fresh.reference_cache.n_computed == 0
-
-
-def test_several_evaluation_sets_are_measured_while_training(tmp_path):
-    train, held_out = judgments(n_comparisons=40).split(0.25, seed=0)
-    sets = {"a": tiny.votes(), "b": tiny.votes(seed=1), "c": held_out}
-    run = trained(tmp_path, train, eval_dataset=sets, eval_strategy="steps", eval_steps=3)
-    assert {"eval_a_loss", "eval_b_loss", "eval_c_rewards/margins"} <= {
-        key for entry in run.state.log_history for key in entry
-    }
-    with pytest.raises(ConfigError, match="one of its sets: a, b, c"):
-        run.get_eval_dataloader()
-    assert len(next(iter(run.get_eval_dataloader("b")))["sign"]) == run.args.per_device_eval_batch_size
-    assert run.evaluate("b")["eval_loss"] == run.evaluate()["eval_b_loss"]
 
 
 # -- what is taken and refused ----------------------------------------------------------------------------------------
@@ -357,19 +344,20 @@ def test_what_the_reader_noticed_is_logged_once_and_kept(tmp_path, caplog):
 
 
 def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
-    data = Judgments.read(tiny.votes().assign(images="[]"), attributes=[Length(ratio=1.5)])
-    assert "W108" in [finding.code for finding in data.findings]
-    for given in (data, tiny.votes().assign(image="cat.png")):
-        with pytest.raises(DataError, match="images are not read"):
-            trainer(tmp_path, given)
     with pytest.raises(DataError, match="there is no judgment"):
         trainer(tmp_path, judgments().take(np.zeros(72, bool)))
+    alike = tiny.votes().assign(response_b=lambda votes: votes["response_a"])
+    alike = Judgments.read(alike, attributes=[Length(ratio=1.5)])
+    with pytest.raises(DataError, match="(?s)E143.*nothing to learn.* of all 24 comparisons"):
+        trainer(tmp_path, alike, bias="none")
     with pytest.raises(ConfigError, match="at least one attribute"):
         trainer(tmp_path, Judgments.read(tiny.votes()), bias="pooled")
     assert not trainer(tmp_path, Judgments.read(tiny.votes()), bias="none").bias.parts
 
 
-def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence_each():
+def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_each(tmp_path, monkeypatch):
+    ours, theirs = (list(inspect.signature(cls).parameters) for cls in (BADPOTrainer, DPOTrainer))
+    assert ours[: len(theirs)] == theirs
     not_taken = ("data_collator", "compute_metrics", "quantization_config")
     args = DPOConfig("runs", use_cpu=True, bf16=False)
     with pytest.raises(ConfigError) as caught:
@@ -378,14 +366,7 @@ def test_what_dpo_trainer_takes_and_this_cannot_gets_a_sentence_each():
     said += [f"{name} is refused: " for name in not_taken]
     assert all(str(caught.value).count(sentence) == 1 for sentence in said)
     assert len(str(caught.value).splitlines()) == len(said)
-
-
-def test_the_arguments_stand_in_the_order_of_trl():
-    ours, theirs = (list(inspect.signature(cls).parameters) for cls in (BADPOTrainer, DPOTrainer))
-    assert ours[: len(theirs)] == theirs
-
-
-def test_several_gpus_without_a_launcher_are_refused_with_the_command(tmp_path, monkeypatch):
+    # several GPUs without a launcher
     monkeypatch.setattr(BADPOConfig, "n_gpu", 2)
     with pytest.raises(ConfigError, match="accelerate launch --num_processes 2"):
         trainer(tmp_path)

@@ -48,28 +48,25 @@ def assert_same(run: BADPOTrainer, expected) -> None:
         assert float((gradients[name] - gradient).abs().max()) <= 1e-5 * largest, name
 
 
+PAIRED = tiny.votes(n_comparisons=8, per_comparison=2)
+
+
 @pytest.mark.parametrize("attention", ["padded", "packed"])
-@pytest.mark.parametrize("form", ["text", "chat"])
-@pytest.mark.parametrize("max_length", [1024, 10])
-def test_from_text(tmp_path, form, max_length, attention):
-    frame = tiny.votes(n_comparisons=8, per_comparison=2)
-    frame = as_chat(frame) if form == "chat" else frame
-    theirs = of_trl(frame, tmp_path / "trl", max_length)
-    assert_same(ours(frame, tmp_path, max_length=max_length, attention=attention), theirs)
-
-
-OBJECTIVES = [
-    (IdentityPreference(beta=0.3), {"loss_type": "ipo"}),
-    (DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
-]
-
-
-@pytest.mark.parametrize("attention", [pytest.param("padded", marks=pytest.mark.slow), "packed"])
-@pytest.mark.parametrize(("objective", "theirs"), OBJECTIVES, ids=["ipo", "ld_dpo"])
-def test_objectives_that_trl_has_too(tmp_path, objective, theirs, attention):
-    frame = tiny.votes(n_comparisons=8, per_comparison=2)
-    theirs = of_trl(frame, tmp_path / "trl", **theirs)
-    assert_same(ours(frame, tmp_path, objective=objective, attention=attention), theirs)
+@pytest.mark.parametrize(
+    ("frame", "objective", "theirs"),
+    [
+        (PAIRED, None, {}),
+        (PAIRED, None, {"max_length": 10}),
+        (as_chat(PAIRED), None, {}),
+        (as_chat(PAIRED), None, {"max_length": 10}),
+        (PAIRED, IdentityPreference(beta=0.3), {"loss_type": "ipo"}),
+        (PAIRED, DiscountedTail(alpha=0.4), {"ld_alpha": 0.4}),
+    ],
+)
+def test_the_loss_and_objectives_that_trl_has_too(tmp_path, frame, objective, theirs, attention):
+    length = theirs.get("max_length", 1024)
+    run = ours(frame, tmp_path, objective=objective, max_length=length, attention=attention)
+    assert_same(run, of_trl(frame, tmp_path / "trl", **theirs))
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "mixtral"])

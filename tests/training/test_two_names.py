@@ -8,6 +8,7 @@ from datasets import Dataset
 from transformers import ProcessorMixin, T5Config, T5ForConditionalGeneration
 from trl import DPOConfig, TrlParser
 
+from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import VISION
@@ -34,7 +35,10 @@ def told(run: BADPOTrainer) -> list[str]:
 def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_notice_says_so(
     tmp_path, caplog
 ):
-    run = trained(tmp_path, Dataset.from_pandas(ROWS), eval_dataset=ROWS)
+    unused = dict(padding_free=True, dataset_num_proc=2, remove_unused_columns=True)
+    run = trained(tmp_path, Dataset.from_pandas(ROWS), eval_dataset=ROWS, **unused)
+    said = [finding.what.split()[0] for finding in run.findings if finding.code == "N204"]
+    assert said == ["dataset_num_proc", "padding_free"]
     assert run.bias.parts == ("mean",) and run.bias.attributes == ("length",)
     assert [attribute.config for attribute in run.judgments.attributes] == [
         attribute.config for attribute in judgments().attributes
@@ -157,12 +161,6 @@ def test_the_losses_of_trl_that_are_objectives_here_are_followed(tmp_path, asked
         assert type(trainer(tmp_path, **asked).objective).__name__ == expected
 
 
-def test_keys_without_effect_are_told_once_and_others_not(tmp_path):
-    run = trainer(tmp_path, padding_free=True, dataset_num_proc=2, remove_unused_columns=True)
-    said = [finding.what.split()[0] for finding in run.findings if finding.code == "N204"]
-    assert said == ["dataset_num_proc", "padding_free"]
-
-
 # -- models that read more than text ----------------------------------------------------------------------------------
 
 
@@ -171,11 +169,13 @@ def test_what_reads_images_is_refused_with_the_trainer_that_trains_on_them(tmp_p
     T5ForConditionalGeneration(T5Config(**size)).save_pretrained(tmp_path / "other")
     monkeypatch.setattr(ProcessorMixin, "__init__", lambda self: None)
     processor = types.new_class("Processor", (ProcessorMixin,))()
+    pictured = ROWS.assign(images=[["x.png"]] * len(ROWS))
     for given in (
         dict(model=str(tmp_path / "other")),
         dict(processing_class=processor),
-        dict(data=ROWS.assign(images=[["x.png"]] * len(ROWS))),
-        dict(eval_dataset=ROWS.assign(images=[["x.png"]] * len(ROWS))),
+        dict(data=Judgments.read(pictured)),
+        dict(data=ROWS.assign(image="cat.png")),
+        dict(eval_dataset=pictured),
     ):
         with pytest.raises(ValueError) as caught:
             trainer(tmp_path / "run", **given)
