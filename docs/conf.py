@@ -42,7 +42,6 @@ napoleon_numpy_docstring, napoleon_google_docstring = True, False
 napoleon_use_param = napoleon_use_rtype = False
 napoleon_use_ivar = True
 default_role = "code"
-python_display_short_literal_types = True
 
 # a tutorial is run again where its code has changed; what fails is a warning, and those end the build
 nb_execution_mode = "cache"

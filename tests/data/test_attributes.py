@@ -65,6 +65,7 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
         ([WordList], "write WordList(name='thanks', words=['thank you', 'thanks'])"),
         (str.strip, 'strip is no attribute; write PythonFunction("name", function)'),
         (["length", 2.5], '2.5 is no attribute; write "length:ratio=1.5" or Length(ratio=1.5)'),
+        ("length:ratio=2,ratio=3", 'attribute "length:ratio=2,ratio=3": ratio is given twice'),
         ("length:2", 'attribute "length:2": "2" is not KEY=VALUE; write it as in "length:ratio=1.5"'),
     ],
 )

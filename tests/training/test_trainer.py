@@ -361,8 +361,11 @@ def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_eac
     not_taken = ("data_collator", "compute_metrics", "quantization_config")
     args = DPOConfig("runs", use_cpu=True, bf16=False)
     with pytest.raises(ConfigError) as caught:
-        BADPOTrainer(tiny.model(), args=args, **dict.fromkeys(not_taken, print))
+        BADPOTrainer(
+            tiny.model(), args=args, bias=False, objective="dpo", **dict.fromkeys(not_taken, print)
+        )
     said = ["args is a DPOConfig; give a BADPOConfig", "`train_dataset` is required"]
+    said += ["bias takes an object here, not False", "objective takes an object here, not 'dpo'"]
     said += [f"{name} is refused: " for name in not_taken]
     assert all(str(caught.value).count(sentence) == 1 for sentence in said)
     assert len(str(caught.value).splitlines()) == len(said)

@@ -114,7 +114,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Train a language model on people's votes without teaching it the lean that they share.",
 )
-main = app  # of scripts that were installed before `badpo.__main__` was what they call
 attributes_app = typer.Typer(
     no_args_is_help=True, help="What a response can carry that annotators may lean toward."
 )

@@ -590,6 +590,8 @@ def parsed_attribute(text: str) -> dict[str, Any]:
         if not equals:
             what = f'"{part}" is not KEY=VALUE; write it as in "length:ratio=1.5"'
             raise ConfigError(f'attribute "{text}": {what}')
+        if name in config:
+            raise ConfigError(f'attribute "{text}": {name} is given twice')
         several = [*map(parameter, value.split(";"))]
         config[name] = several if len(several) > 1 else several[0]
     return config

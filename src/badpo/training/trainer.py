@@ -189,7 +189,8 @@ class BADPOTrainer(_StepTrainer):
         args = copy.copy(args) if args is not None else BADPOConfig()
         not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
         not_taken |= {"quantization_config": quantization_config}
-        _require_understood(args, train_dataset, columns, processing_class, not_taken)
+        objects = {"bias": bias, "objective": objective}
+        _require_understood(args, train_dataset, columns, processing_class, not_taken, objects)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
@@ -658,7 +659,12 @@ class BADPOTrainer(_StepTrainer):
 
 
 def _require_understood(
-    args, train_dataset, columns, processing_class, not_taken: Mapping[str, object]
+    args,
+    train_dataset,
+    columns,
+    processing_class,
+    not_taken: Mapping[str, object],
+    objects: Mapping[str, object],
 ) -> None:
     """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
     remedies = {
@@ -670,6 +676,11 @@ def _require_understood(
         f"{name} is refused: {remedies[name]}. badpo.trl.BiasAdjustedDPOTrainer takes it"
         for name, given in not_taken.items()
         if given is not None
+    ]
+    complaints += [
+        f"{name} takes an object here, not {given!r}; a name goes into BADPOConfig({name}=...)"
+        for name, given in objects.items()
+        if isinstance(given, str | bool)
     ]
     if columns is not None and isinstance(train_dataset, Judgments):
         complaints.append(
