@@ -387,8 +387,11 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     for _ in range(3):
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
-    # what the Gram matrix takes for zero can be far above rounding in the equations: only mixes without a residual stay
+    # what the Gram matrix takes for zero can be far above rounding in the equations: only mixes without a residual
+    # stay. Without such a direction nothing is mixed: a mix has small entries that are not rounding
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
-    basis = basis @ mixes[size <= NEGLIGIBLE].T / scale[:, None]
+    if (size > NEGLIGIBLE).any():
+        basis = basis @ mixes[size <= NEGLIGIBLE].T
+    basis /= scale[:, None]
     return basis / np.abs(basis).max(axis=0, initial=0.0)
