@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 OK, USAGE, DATA, NOT_MET = 0, 2, 3, 4
-FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
+FILES = {".gitignore", "audit.json", "annotators.parquet", "annotators.csv", "report.html"}
 HOSTILE = (
     *("w\0", "<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "=cmd|' /C calc'!A0"),
     *("abc\u202edef", "x" * 100_000),
@@ -70,10 +70,7 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % interval {interval}"
     assert result.stderr == f"{told}\n"
     assert "The pairs of answers are texts of the table" in (folder / "report.html").read_text()
-    for bound, message in (
-        ("length.level>1", "knows no level; it knows n_ann"),
-        ("length>1", "in quotes"),
-    ):
+    for bound, message in (("length.level>1", "knows no level; it knows n"), ("length>1", "in quotes")):
         (tmp_path / bound).mkdir()
         result, folder = audited(table, tmp_path / bound, "--fail-on", bound, "--json")
         assert result.exit_code == 2 and message in json.loads(result.stdout)["error"]

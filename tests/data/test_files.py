@@ -7,6 +7,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +32,10 @@ from badpo.data.files import (
     resealed,
     run_damage,
     seal_damage,
+    write_json,
     write_seal,
 )
-from badpo.data.problems import DataError
+from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table, write_table
 
 
@@ -43,6 +45,7 @@ def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(tmp_p
     killed = appearing(path)  # and never left
     half = killed.__enter__()
     half.write_text("hal")
+    os.utime(half, (time.time() - 900,) * 2)
     assert path.read_text() == "old"
     for content in ("new", "newer"):  # the first time somebody might still be at work
         assert half.exists()
@@ -126,9 +129,19 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     target = tmp_path / "precious"
     target.write_text("kept", encoding="utf-8")
     (tmp_path / ".dpo-s42.lock").symlink_to(target)
-    with pytest.raises(OSError), locked(tmp_path / "dpo-s42"):
-        pass
+    for place in (tmp_path / "dpo-s42", "/proc/badpo"):
+        with pytest.raises(ConfigError, match="cannot be made"), locked(place, wait=True):
+            pass
     assert target.read_text(encoding="utf-8") == "kept"
+
+
+def test_a_tilde_is_the_users_folder_and_a_folder_in_the_way_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME" if os.name == "posix" else "USERPROFILE", str(tmp_path))
+    write_json(Path("~/found.json"), 1)
+    assert (tmp_path / "found.json").read_text() == "1\n"
+    with pytest.raises(OSError) as error:
+        write_json(tmp_path, 1)
+    assert error.value.filename == str(tmp_path) and str(error.value).count(str(tmp_path)) == 1
 
 
 @pytest.fixture

@@ -103,6 +103,10 @@ NOBODY = good().assign(annotator=None, annotator_class="crowd")
 TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "content": "p"}]] * 2)])
 
 
+ANSWERS = good()[["annotator"]].assign(Q1=[*"ab"] * 4, Q2=[*"ba"] * 4)
+PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "response_b": "rejected"})
+
+
 @pytest.mark.parametrize(
     ("table", "options", "code", "what"),
     [
@@ -110,6 +114,13 @@ TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "co
         (TEXT_AND_CHAT, {}, "E105", "text in some rows and chat messages in others"),
         ([{"topic": "Why?", "chosen": "so", "rejected": "no"}], {}, "E134", "share no beginning"),
         (good().iloc[:0], {}, "E104", "the table has no rows"),
+        (good().assign(chosen=["a", "b", "b", "b", *"abab"]), {}, "E117", "than winner: 1 of 8 rows"),
+        (PAIRS.assign(winner=PAIRS["rejected"]), {}, "E117", "than chosen and rejected: 8 of 8"),
+        (good(), {"winners": {"A": "b", "B": "a"}}, "E107", 'winner "A", "B"; there are "a", "b"'),
+        (PAIRS, {"winners": {"a": "b"}}, "E107", "winners are explained, but chosen and rejected"),
+        (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names another side"),
+        (ANSWERS, {}, "E101", "2 columns hold labels, and none texts"),
+        (good()[["prompt", "response_a"]].set_axis([*"pr"], axis=1), {}, "E101", "row is one answer"),
         (good().assign(winner="tie"), {}, "E104", "no vote is left of 8 rows"),
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
         (NOBODY, {"annotators_missing": "drop"}, "E104", "no vote is left of 8 rows"),
@@ -117,7 +128,7 @@ TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "co
 )
 def test_a_bad_table_is_told(table, options, code, what):
     found = errors(table, **options)[0]
-    assert found.code == code and what in found.what
+    assert found.code == code and what in f"{found.what}; {found.remedy}"
 
 
 @pytest.mark.parametrize(
@@ -146,6 +157,8 @@ def test_kept_columns_must_be_free_and_choices_known():
     found = errors(good().assign(note="n", lists=[[1]] * 8), keep=["nota", "annotator", "lists"])
     assert [problem.code for problem in found] == ["E103"] * 3
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
+    (finding,) = Judgments.read(good().drop(columns="annotator").assign(person="n")).findings
+    assert finding.code == "N110" and "says who voted, map it: person" in finding.remedy
     with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
         Judgments.read(good(), annotators_missing="mean")
 
@@ -166,6 +179,7 @@ IN_LISTS = answered().drop(columns=["response_a", "response_b"])
 IN_LISTS["summaries"] = [
     [{"text": f"first answer {i}"}, {"text": f"second answer {i}"}] for i in (0, 0, 1, 1)
 ]
+LETTERS = {"response_a": "B", "response_b": "A", "chosen": list("BAAB")}
 READ = {
     "1 and 2": (answered(["1", "2", "2", "1"]), [1, -1, -1, 1], "N107"),
     "left and right": (answered(["left", "right", "same", "left"]), [1, -1, 1], "N107"),
@@ -180,6 +194,7 @@ READ = {
     "counts": (answered(**COUNTS).drop(columns="annotator"), [1, 1, -1, -1], "N106"),
     "in objects": (pd.DataFrame({"data": good(4).iloc[:, :5].to_dict("records")}), [1, -1, 1, -1], ""),
     "labels called chosen": (answered(chosen=list("abba"), rejected=list("baab")), [1, -1, -1, 1], ""),
+    "letters": (answered(list("abba"), **LETTERS), [1, -1, -1, 1], ""),
     "ranks in lists": (IN_LISTS.assign(ranks=[[1, 2], [2, 1]] * 2), [1, -1, 1, -1], "N107"),
     "in lists": (IN_LISTS.assign(chosen=["a", "b", "b", "a"]), [1, -1, -1, 1], ""),
     "ticked boxes": (answered(**TICKED), [1, -1, 1, -1], "N106"),
@@ -198,18 +213,17 @@ def test_what_says_who_won_is_read_and_said_where_the_order_alone_tells(table, s
         assert turned.votes["sign"].tolist() == [-sign for sign in signs]
 
 
+LOST = {"B": "a", "A": "b"}
 UNREAD = {
     "0 and 1": (answered(["0", "1", "1", "0"]), {"winners": {"0": "a", "1": "b"}}),
     "-1, 0, 1": (answered(["-1", "0", "1", "1"]), {"winners": {"-1": "a", "0": "tie", "1": "b"}}),
     "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "a"}}),
     "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "a"}}),
+    "one of three": (answered([0, 1, 0.5, 0]), {"winners": {"high": "a", "0.5": "tie"}}),
     "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
     "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
-    "who lost": (
-        answered(worse=list("BAAB")),
-        {"columns": {"winner": "worse"}, "winners": {"B": "a", "A": "b"}},
-    ),
+    "who lost": (answered(worse=list("BAAB")), {"columns": {"winner": "worse"}, "winners": LOST}),
     "one odd row": (answered(["a", "b", "shrug", "a"]), {"bad_rows": "drop"}),
 }
 

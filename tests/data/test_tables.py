@@ -59,9 +59,13 @@ def test_every_file_format_gives_the_same_cells(tmp_path, name):
 def test_every_object_gives_the_same_cells():
     arrow = pa.concat_tables([pa.Table.from_pylist(ROWS[:1]), pa.Table.from_pylist(ROWS[1:])])
     polars = SimpleNamespace(to_arrow=lambda: arrow)
-    for source in (ROWS, tuple(ROWS), pd.DataFrame(ROWS, index=[3, 8]), arrow, polars):
+    named, columns = (
+        pd.DataFrame(ROWS).set_index(["prompt", "annotator"]),
+        pd.DataFrame(ROWS).to_dict("list"),
+    )
+    for source in (ROWS, tuple(ROWS), pd.DataFrame(ROWS, index=[3, 8]), named, columns, arrow, polars):
         assert read_table(source).frame.to_dict("index") == dict(enumerate(ROWS))
-    assert "it holds several tables: train" in unreadable({"train": ROWS})
+    assert 'as source["train"]' in unreadable({"train": ROWS})
     datasets = pytest.importorskip("datasets")
     assert read_table(datasets.Dataset.from_list(ROWS)).frame.to_dict("records") == ROWS
 
@@ -72,10 +76,7 @@ def test_every_object_gives_the_same_cells():
         ("\ufeffa;b;c\r\nWhy?;a, b;\r\n", [{"a": "Why?", "b": "a, b", "c": None}]),
         (f"a,b\n{'x' * 200_000},1\n", [{"a": "x" * 200_000, "b": "1"}]),
         ("a,b\n", []),
-        (
-            "Title\n\nprompt|chosen\nx, y; z|1\nprompt|chosen\n|\n",
-            [{"prompt": "x, y; z", "chosen": "1"}],
-        ),
+        ("Top\n\nprompt|chosen\nx, y; z|1\nprompt|chosen\n|\n", [{"prompt": "x, y; z", "chosen": "1"}]),
         ("prompt;chosen;;\nx;1;;\n", [{"prompt": "x", "chosen": "1"}]),
         (
             'prompt,chosen\nText,Answer\n"{""ImportId"":""Q1""}",y\n---,:--\nx,1\n',
@@ -180,11 +181,7 @@ def test_rows_know_their_lines(tmp_path, name, content, lines):
         ("v.jsonl", b'{"a": 1}\n{"a": \n[\n', "2 lines are no JSON: line 2: Expecting value, line 3: "),
         ("v.jsonl", b'{"a": 1}\n[1]\n', "1 rows are no objects with named cells, first: row 2"),
         ("v.json", b'{"a": 1}', "it holds no list"),
-        (
-            "v.json",
-            b'{"train": [{}, {}], "test": [{}]}',
-            "several lists of objects: train, test",
-        ),
+        ("v.json", b'{"train": [{}, {}], "test": [{}]}', "several lists of objects: train, test"),
         ("v.json", b"[1, {}]", "1 rows are no objects with named cells, first: row 1"),
         ("v.json", b"[", "write a JSON list of objects"),
         ("v.parquet", b"PAR1 and nothing", "export the table again"),
@@ -222,10 +219,8 @@ def wrong_columns(names, columns=None) -> list[str]:
 def test_votes_on_a_and_b_come_first_mapped_columns_take_their_place_and_pairs_need_both_sides():
     names = ["chosen", "rejected", "annotator", "who", "comparison_id"]
     columns = {"annotator": "who", "comparison_id": None}
-    for more, kind in (
-        ([], "chosen_rejected"),
-        (["prompt", "response_a", "response_b", "winner"], "a_b"),
-    ):
+    sides = ["prompt", "response_a", "response_b", "winner"]
+    for more, kind in (([], "chosen_rejected"), (sides, "a_b")):
         table = named([*names, *more], columns)
         assert table.kind == kind and set(table.theirs) <= set(table.frame.columns)
         assert table.frame["annotator"].tolist() == ["its who"] and "comparison_id" not in table.frame
@@ -240,10 +235,10 @@ def test_missing_and_wrong_columns_are_all_named():
     assert "found: prompt, chosn, rejected" in text
     assert "response_b, winner" in wrong_columns(["prompt", "response_a"])[0]
     assert "convert: badpo import" in wrong_columns(["id", "data", "annotations"])[0]
-    mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait"}
+    mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait", "worker": "annotator"}
     texts = wrong_columns(["prompt", "chosen", "rejected", "worker"], mapped)
-    assert len(texts) == 3
     assert 'columns has no entry "ANNOTATOR". Did you mean "annotator"?' in texts[0]
+    assert len(texts) == 4 and '"annotator" stands first, then the table\'s "worker"' in texts[3]
     assert 'column "promt" (for prompt_id) is not in the table. Did you mean "prompt"?' in texts[1]
     assert wrong_columns(["prompt", "respons_2", "choice"])[0].count("Did you mean") == 1
     (text,) = wrong_columns(["prompt", "chosen", "chosen", "rejected"])

@@ -186,6 +186,7 @@ def _keep_to_one_thread() -> None:
 
 _ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
+_LEFT_OUT = {"personal": "personal, left out"}
 
 
 @reporting_errors
@@ -227,7 +228,7 @@ def import_votes(
     problems = told.pop("problems")
     counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
     counts = {name: value for name, value in counts.items() if value or name == "annotators"}
-    lines = [as_lines(counts)]
+    lines = [as_lines({_LEFT_OUT.get(name, name): value for name, value in counts.items()})]
     lines += [as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
     if write_mapping:
         lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")

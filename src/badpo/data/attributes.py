@@ -31,6 +31,7 @@ from badpo.data.problems import ConfigError, did_you_mean, is_unicode
 Scope = Literal["response", "pair", "judgment"]
 Text = str | list[dict[str, Any]]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
+_LISTS = ("names", "words")
 
 
 @dataclass(frozen=True, eq=False)
@@ -582,18 +583,28 @@ def _as_attribute(declared: Any) -> Attribute:
 
 
 def parsed_attribute(text: str) -> dict[str, Any]:
-    """The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE."""
+    r"""The configuration of an attribute written as NAME:KEY=VALUE,KEY=VALUE;VALUE.
+
+    A comma before no KEY= belongs to the value: in a pattern as it stands, elsewhere between several values. A text
+    that holds ``,KEY=``, or a word with a comma, is given in Python.
+
+    Examples
+    --------
+    >>> parsed_attribute("regex:name=long,pattern=o{2,3}"), parsed_attribute("word_list:words=so,well,name=x")["words"]
+    ({'type': 'regex', 'name': 'long', 'pattern': 'o{2,3}'}, ['so', 'well'])
+    """
     kind, _, parameters = text.partition(":")
     config: dict[str, Any] = {"type": kind}
-    for part in parameters.split(",") if parameters else []:
+    for part in re.split(r",(?=\w+=)", parameters) if parameters else []:
         name, equals, value = part.partition("=")
         if not equals:
             what = f'"{part}" is not KEY=VALUE; write it as in "length:ratio=1.5"'
             raise ConfigError(f'attribute "{text}": {what}')
         if name in config:
             raise ConfigError(f'attribute "{text}": {name} is given twice')
-        several = [*map(parameter, value.split(";"))]
-        config[name] = several if len(several) > 1 else several[0]
+        several = re.split("[;,]", value)
+        listed = several if name in _LISTS else [*map(parameter, several)]
+        config[name] = value if name in _TEXTS else listed if listed[1:] or name in _LISTS else listed[0]
     return config
 
 
@@ -613,8 +624,11 @@ def _maker(kind: Any) -> Callable[..., Attribute]:
             ATTRIBUTES[kind] = installed.load()
     if not isinstance(kind, str) or kind not in ATTRIBUTES:
         hint, known = did_you_mean(str(kind), [*ATTRIBUTES]), ", ".join(ATTRIBUTES)
+        several = re.findall(r"\w+", str(kind))
+        if several[1:] and {*several} <= {*ATTRIBUTES}:
+            hint = f" Declare each by itself: {', '.join(several)}."
         raise ConfigError(
-            f"unknown attribute type {kind!r}.{hint} Known: {known}; one of yours comes from a file: --attribute-file"
+            f"unknown attribute type {kind!r}.{hint} Known: {known}; one of yours: PythonFunction or --attribute-file"
         )
     return ATTRIBUTES[kind]
 
@@ -646,6 +660,8 @@ def _attribute(
     /,
     **parameters: Any,
 ) -> Attribute:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigError(f"the name of an attribute must be text; got {name!r}")
     # what is counted is counted in units
     continuous = parameters.get("continuous", "unit" in parameters)
     threshold = parameters.get("threshold", 0.0)

@@ -336,16 +336,20 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
 
     ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
-    ``told`` does not mention, or one below -1, are a rating too.
+    ``told`` does not mention, three that lie evenly by another step than 1, or one below -1, are a rating too.
 
     Examples
     --------
     >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
     RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
+    >>> scale_of(["1", "5", "3"], {}, is_rating=False).middle
+    3.0
     """
     numbers = {number: label for label in labels if math.isfinite(number := number_of(label))}
-    untold = [number for number, label in numbers.items() if label not in told]
+    untold = sorted(number for number, label in numbers.items() if label not in told)
     is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
+    # 1, 3 and 5, or 0, 0.5 and 1, have a middle, where 1, 2 and 3 may be a, b and tie
+    is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
     low, end = min(numbers), max(numbers)
@@ -506,7 +510,7 @@ def _message(message: Any) -> dict[str, Any]:
         is_text = len(texts) == len(content) and all(isinstance(text, str) for text in texts)
         content = "".join(texts) if is_text else None
     if content is None and message.get("tool_calls"):
-        remedy = "and only text is trained on; write the call into its content"
+        remedy = "which is what attributes read; write the call into its content"
         raise ValueError(f"the {role} message calls a tool and has no text, {remedy}")
     if not isinstance(content, str):
         raise ValueError(f"the content of the {role} message is not text")

@@ -216,11 +216,13 @@ def _of_annotators(
     if groups.max() > 0 and attribute.scope != "judgment":
         sizes = np.bincount(groups[groups >= 0])
         shown = [f"{n:,}" for n in sizes[:LISTED]] + ["..."] * (len(sizes) > LISTED)
-        of_groups = f"{len(sizes):,} groups that share no cross-group comparison"
-        what = f"annotators form {of_groups} ({' + '.join(shown)})"
+        of_groups = f"{len(sizes):,} groups ({' + '.join(shown)})"
+        what = f"annotators form {of_groups} that share no comparison whose sides differ"
         if sizes[0] == 1:
-            what = "no two annotators judged the same cross-group comparison"
-        remedy = "the votes do not compare one group with another; let some people judge comparisons of two groups"
+            what = "no two annotators judged the same comparison whose sides differ"
+        remedy = (
+            "annotators who share none cannot be compared; let several people judge the same comparisons"
+        )
         yield Problem("W125", what, where, remedy, len(sizes))
 
 

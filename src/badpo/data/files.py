@@ -81,7 +81,7 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     Its folder is made when it is not there. A file that is replaced gives its mode to the new one; otherwise only this
     user can read a ``private`` one. Where ``path`` is a symbolic link, the file that it names is replaced.
     """
-    path = Path(os.path.realpath(path))
+    path = _place(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     unfinished = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}-{path.name}")
@@ -94,8 +94,10 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
         flush_to_disk(unfinished)
         unfinished.replace(path)
     except OSError as error:
-        # a write that fails does not know which file it was
-        error.filename = error.filename or str(path)
+        # a write that fails does not know which file it was, and nobody else knows the unfinished one
+        if error.filename in (None, str(unfinished)):
+            error.filename = str(path)
+            del error.filename2
         raise
     finally:
         unfinished.unlink(missing_ok=True)
@@ -152,7 +154,12 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     from filelock import FileLock, Timeout
 
     note = _lock_file(path)
-    note.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        note.parent.mkdir(parents=True, exist_ok=True)
+        # else a lock that cannot be made is waited for without end; nor is one made where a link leads
+        os.close(os.open(note, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644))
+    except OSError as error:
+        raise ConfigError(f"{path}: the lock {note} cannot be made ({error.strerror})") from error
     lock = FileLock(note, is_singleton=True)  # one for all who ask in this process, so that it counts
     try:
         lock.acquire(blocking=wait)
@@ -182,8 +189,13 @@ def holder(path: str | os.PathLike[str]) -> str | None:
 
 
 def _lock_file(path: str | os.PathLike[str]) -> Path:
-    path = Path(os.path.realpath(path))
+    path = _place(path)
     return path.with_name(f".{path.name}.lock")
+
+
+def _place(path: str | os.PathLike[str]) -> Path:
+    """Where a path leads, also one with ~ for the folder of the user."""
+    return Path(os.path.realpath(os.path.expanduser(path)))
 
 
 def _noted(note: Path) -> str:
@@ -329,7 +341,7 @@ def _plain(content: Json) -> bytes:
 @contextmanager
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
     """As `appearing`, for a table that holds votes: locked, private, its SHA-256 in a file beside it."""
-    path = Path(os.path.realpath(path))
+    path = _place(path)
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished
@@ -388,7 +400,7 @@ def leads_out(name: str) -> bool:
 
 # -- the Hub -----------------------------------------------------------------------------------------------------
 
-_PATIENCE_SECONDS = 10
+_HUB_SECONDS = 10
 
 
 @contextmanager
@@ -401,7 +413,7 @@ def asking_once(name: str, kind: str = "model") -> Iterator[None]:
     is_offline = was_offline = constants.HF_HUB_OFFLINE
     if not Path(name).exists():
         try:
-            HfApi().repo_info(name, repo_type=kind, timeout=_PATIENCE_SECONDS)
+            HfApi().repo_info(name, repo_type=kind, timeout=_HUB_SECONDS)
         except (HfHubHTTPError, ValueError):
             pass  # the Hub answers, or a name is none of the Hub's, which the caller hears below
         except Exception:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from badpo.data.attributes import Attribute, Attributes, as_attributes
 from badpo.data.cells import Objects, text_key
 from badpo.data.privacy import keyed_digest
-from badpo.data.problems import ConfigError, DataError, Problem, refuse_other_types
+from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.reading import VOTE_COLUMNS, read_votes
 from badpo.data.tables import DROPPED_KEY, Source, numbered_texts, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
@@ -395,8 +395,8 @@ class Judgments:
     def __repr__(self) -> str:
         names = ", ".join(self.attribute_names) or "none"
         return (
-            f"Judgments({self.n_votes:,} votes on {self.n_comparisons:,} comparisons by {self.n_annotators:,} "
-            f"annotators; attributes: {names})"
+            f"Judgments({counted(self.n_votes, 'vote')} on {counted(self.n_comparisons, 'comparison')} by "
+            f"{counted(self.n_annotators, 'annotator')}; attributes: {names})"
         )
 
 

@@ -232,7 +232,10 @@ def _misnamed(
     for ours, column in columns:
         if ours not in known:
             what = f'columns has no entry "{ours}".{did_you_mean(ours, known)}'
-            problems.append(Problem("E103", what, where, f"use one of {', '.join(known)}"))
+            remedy = f"use one of {', '.join(known)}"
+            if ours in found and column in known:
+                remedy = f'the other way round: "{column}" stands first, then the table\'s "{ours}"'
+            problems.append(Problem("E103", what, where, remedy))
         elif column is not None and column not in found:
             hint, close = did_you_mean(str(column), found), alike([folded(column)], found)
             what = f'column "{column}" (for {ours}) is not in the table.{hint}'
@@ -255,28 +258,28 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     columns = alike(missing, free)
     hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in columns.items())
     free = [name for name in free if name not in columns.values()]
-    votes = [name for name in _columns_of_votes(frame, free) if len(_labels(frame[name])) != 1]
+    votes = [name for name in _columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
         # prompts may be short, and are no ids
-        many = [name for name in free if name not in (*votes, *texts) and not _labels(frame[name])]
+        many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
         many = [name for name in many if "id" not in folded(name).split("_")]
         texts = [*many[:1], *texts]
     if len(lacks) == len(texts):
         columns |= dict(zip(lacks, texts, strict=True))
     fix: Json = {}
     if missing[-1] not in (*_PAIR, *columns):
-        few = [name for name in free if name not in texts and len(_labels(frame[name])) in _FEW_WORDS]
+        few = [name for name in free if name not in texts and len(few_labels(frame[name])) in _FEW_WORDS]
         called = {word for name in texts for word in (folded(name), *folded(name).split("_"))}
-        few = [name for name in few if called & {*map(folded, _labels(frame[name]))}] or few
+        few = [name for name in few if called & {*map(folded, few_labels(frame[name]))}] or few
         if len(votes) > 1:
             fix["layout"] = "wide"
         # of two such columns one may hold people, whose ids no message shows
         elif one := votes or few * (len(few) == 1) or [name for name in free if _is_scale(frame[name])]:
             columns["winner"] = one[0]
             if not LOST.isdisjoint(folded(one[0]).split("_")):
-                sides = {label: side_of(label) for label in _labels(frame[one[0]])}
+                sides = {label: side_of(label) for label in few_labels(frame[one[0]])}
                 fix["winners"] = {label: TURNED[side[0]] for label, side in sides.items() if side}
     if columns:
         fix["columns"] = columns
@@ -286,10 +289,19 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     shown += [f"{counted(len(hidden), 'column')} of labels"] if hidden else []
     what = f"columns missing: {', '.join(missing)}.{hints}"
     file = shlex.quote(table.name) if "." in table.name else "FILE"
+    is_single = {*_PAIR[1:]} <= {*missing} and not {*_PAIR[1:]} <= {*columns}
+    together = "where a row is one answer, put those to a prompt into one: docs/formats/rankings.md; "
     remedy = (
-        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; what "
-        f"another program wrote, convert: badpo import {file} -o judgments.parquet"
+        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; "
+        f"{together * is_single}what another program wrote, convert: badpo import {file} -o judgments.parquet"
     )
+    if len(votes) > 1 and not texts and {*_PAIR} <= {*missing}:
+        # nothing in such a table says what was compared
+        what = f"columns missing: {', '.join(missing)}; {counted(len(votes), 'column')} hold labels, and none texts"
+        remedy = (
+            "where a row is a person and a column a question, write a row for each answer (in pandas: melt), beside it "
+            "the question's prompt, response_a and response_b (merge); else map the columns of texts"
+        )
     where = f"{table.name}, found: {', '.join(shown) or 'no column'}"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
 
@@ -302,7 +314,7 @@ def unused_columns(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*like_annotators(free), *free]))
 
 
-def _labels(column: pd.Series) -> list[str]:
+def few_labels(column: pd.Series) -> list[str]:
     """The distinct labels of a column; empty where there are more than one question has."""
     try:
         _, distinct = numbered(as_ids(column))
@@ -331,14 +343,14 @@ def _columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 
     if found := [name for name in free if holds_votes(name)]:
         return found
-    words = [frozenset(_labels(frame[name])) for name in free]
+    words = [frozenset(few_labels(frame[name])) for name in free]
     are_few = [len(one) in _FEW_WORDS and words.count(one) > 1 for one in words]
     return list(itertools.compress(free, are_few))
 
 
 def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Of columns of votes the most that share half of their labels and, where names are numbered, the name."""
-    labels = {name: {*_labels(frame[name])} for name in columns}
+    labels = {name: {*few_labels(frame[name])} for name in columns}
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
 
@@ -358,7 +370,7 @@ def _is_scale(column: pd.Series) -> bool:
 
 def _are_votes(column: pd.Series) -> bool:
     """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
-    labels = _labels(column)
+    labels = few_labels(column)
     numbers = [number_of(label) for label in labels if side_of(label) is None]
     return labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
 

@@ -2,7 +2,8 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
 from typing import Any, Literal
@@ -212,6 +213,16 @@ def lacking(module: str | None) -> str:
     extra = EXTRAS.get((module or "").partition(".")[0])
     told = f'this needs {module}, which is not installed; in the clone: pip install -c constraints.txt ".[{extra}]"'
     return told if extra else ""
+
+
+@contextmanager
+def telling_what_lacks() -> Iterator[None]:
+    """For a block that imports: a missing module of an extra is told with what to install."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        error.msg = lacking(error.name) or error.msg
+        raise
 
 
 def did_you_mean(word: str, candidates: Sequence[str]) -> str:

@@ -36,6 +36,7 @@ from badpo.data.layouts import (
     LAYOUTS,
     Findings,
     as_numbers,
+    few_labels,
     holds_texts,
     recognise,
     unused_columns,
@@ -80,7 +81,7 @@ _NOT_READ = (
         "W107",
         ("tools", "chat_template_kwargs"),
         "columns that change what TRL would train on are not read",
-        "put what they say into the prompt, or hand the table itself to BADPOTrainer",
+        "train from the table itself, as badpo train does, or put what they say into the prompt",
     ),
     (
         "W108",
@@ -212,6 +213,8 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         like = like_annotators(name for name in found.frame if name not in KNOWN)
         what = f'no annotator column: all votes count as one annotator, "{EVERYONE}"'
         remedy = "nothing for a pooled bias; per-annotator bias needs ids"
+        if unused := unused_columns(found.table):
+            remedy += f"; if one of these says who voted, map it: {listed(unused)}"
         if like:
             remedy = f'map the column; "{like[0]}" looks like it'
         mapped: Json = {"columns": {"annotator": like[0]}} if like else {}
@@ -398,12 +401,43 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     rows["sign"], rows["weight"] = 1, 1.0
     if found.table.kind != "chosen_rejected":
         rows["sign"] = _winners(rows, winners, texts, found)
+    elif winners:
+        what = "winners are explained, but chosen and rejected say who won"
+        found.note(
+            "E107", what, "leave the explanation out; where the two are reversed, exchange the columns"
+        )
     if "weight" in found.frame:
         rows["weight"] = weight = as_numbers(found.frame["weight"])
         wrong = ~(np.isfinite(weight) & (weight > 0))
         remedy = "give a positive number, or leave the row out"
         found.rows("E106", "the weight is no number above 0", "weight", wrong, remedy)
     rows["shown"] = _shown_first(found)
+    _said_otherwise(rows, texts, found)
+
+
+def _said_otherwise(rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
+    """Note where another column names another winner than what is read, and a column that names none that is known."""
+    is_chosen = found.table.kind == "chosen_rejected"
+    for name, sign in ({"winner": 1} if is_chosen else {"chosen": 1, "rejected": -1}).items():
+        if name not in found.frame:
+            continue
+        labels = found.frame[name].to_numpy(dtype=object)
+        # beside texts that were chosen, a and b are the sides of nothing; numbers may count from 0
+        words = [] if is_chosen else few_labels(found.frame[name])
+        known = {one: side[0] for one in words if math.isnan(number_of(one)) and (side := side_of(one))}
+        said = as_objects([""] * len(labels))
+        # where answers are "A" and "B", they are texts
+        _by_row(labels, said, rows, texts, found)
+        words = [known.get(cell, "") if isinstance(cell, str) else "" for cell in labels]
+        said = np.where(said == "", as_objects(words), said)
+        signs = pd.Series(said).map({**_WINNERS, "": 0}).to_numpy() * sign
+        read = "chosen and rejected" if is_chosen else "winner"
+        remedy, fix = "leave the column that is wrong unused", {"columns": {name: None}}
+        wrong = signs * rows["sign"].to_numpy() < 0
+        found.rows("E117", f"{name} names another side than {read}", name, wrong, remedy, fix)
+        if not signs.any():
+            what = f"{name} is not read beside {read}"
+            found.note("N103", what, f"nothing, unless {name} says who won", len(labels), name)
 
 
 def _shown_first(found: Findings) -> Ints:
@@ -433,6 +467,10 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     told = {str(label): side for label, side in winners.items()}
     columns = [folded(found.table.theirs[name]) for name in _A_B]
     scale = scale_of(distinct, told, found.table.kind == "rating")
+    # that no row is a tie today is nothing to refuse
+    if {"a", "b"} & {*told.values()} and not scale and told.keys().isdisjoint(distinct):
+        what = f"no row has the winner {_quoted([*told])}; there are {_quoted([*map(str, distinct)])}"
+        found.note("E107", what, "write labels as the table has them", column="winner")
     # 1 beside 0 is another thing than 1 beside 2
     are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
     of_label = [side_told(label, told, columns, scale, are_places) for label in distinct]
@@ -486,7 +524,7 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
     """Fill in the ``side`` of labels that are in their row the text or the model that was preferred."""
     open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
     pairs = [[texts[rows[name]] for name in ("first", "second")]]
-    if {*MODELS} <= {*found.frame}:
+    if {*MODELS} <= {*found.frame} and found.table.kind != "chosen_rejected":
         pairs.append([found.frame[name].to_numpy() for name in MODELS])
     for cells in pairs:
         label, a, b = (as_objects(map(_even, column[open_rows])) for column in (labels, *cells))
@@ -634,9 +672,9 @@ def _repeated(rows: pd.DataFrame, repeated: str, found: Findings) -> pd.Index:
         signs = signs[signs["size"] > 1]
         then = "all are kept" if repeated == "all" else "only the last is kept"
         what = (
-            f"{counted(n, 'judgment')} by an annotator who had judged the comparison before; "
-            f"{(signs['nunique'] > 1).mean():.0%} of {counted(len(signs), 'such pair')} of annotator and comparison "
-            f"disagree with themselves; {then}"
+            f"{counted(n, 'judgment')} by an annotator who had judged the comparison before "
+            f"({(signs['nunique'] > 1).mean():.0%} of {counted(len(signs), 'such pair')} of annotator and comparison "
+            f"disagree with themselves); {then}"
         )
         remedy = (
             "of votes that saw the two sides in either order keep all, and say in shown_first which was first; "

@@ -70,13 +70,20 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _read_file(Path(source), drop_uneven)
+        return _read_file(Path(os.path.expanduser(source)), drop_uneven)
     kind = type(source).__name__
     if isinstance(source, pd.DataFrame):
-        return Table(source.reset_index(drop=True), kind)
+        # what names the rows may be who voted
+        named = [name for name in source.index.names if name not in (None, *source.columns)]
+        return Table(source.reset_index(named).reset_index(drop=True), kind)
+    if isinstance(source, Mapping) and (columns := _columns_in(source)):
+        return Table(_frame_of_columns([*source], columns), kind)
     if isinstance(source, Mapping):
-        what = f"it holds several tables: {', '.join(map(str, source))}"
-        raise _unreadable(kind, what, f'pass one of them: source["{next(iter(source), "train")}"]')
+        what = f"it is a mapping, of {listed([*source])}"
+        one = f'source["{next(iter(source), "train")}"]'
+        raise _unreadable(
+            kind, what, f"pass one of its tables, as {one}; of columns, pandas.DataFrame(source)"
+        )
     if isinstance(source, (list, tuple)):
         return Table(_frame_of_records(source, "list"), "list")
     if hasattr(source, "with_format"):  # a split of a dataset
@@ -100,8 +107,8 @@ def write_table(table: pa.Table, path: str | os.PathLike[str]) -> None:
 
 def _read_file(path: Path, drop_uneven: bool) -> Table:
     name, _, split = str(path).rpartition(":")
-    folder = path if path.is_dir() or not name else Path(name)
     try:
+        folder = path if path.is_dir() or not name else Path(name)
         if folder.is_dir():
             return _read_folder(folder, split)
         if is_hub_name(path):
@@ -172,7 +179,10 @@ def from_hub(name: str, config: str | None = None, split: str | None = None) -> 
 def _one_of(name: str | Path, parts: Iterable[str]) -> DataError:
     fix = {"source": f"{name}:{next(iter(parts))}"} if [*parts] else {}
     what = "it holds several tables: " + ", ".join(parts) if fix else "it holds no table"
-    return _unreadable(name, what, f"name one of them after a colon, as in {name}:train", fix)
+    remedy = (
+        f"name one of them after a colon, as in {name}:{next(iter(parts))}" if fix else "name a file"
+    )
+    return _unreadable(name, what, remedy, fix)
 
 
 def _read_parquet(path: Path) -> Table:
@@ -386,9 +396,9 @@ def _read_json(path: Path) -> Table:
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, str(error), remedy) from error
     if isinstance(content, dict):
+        if columns := _columns_in(content):
+            return Table(_frame_of_columns([*content], columns), str(path))
         lists = [each for each in content.values() if isinstance(each, list)]
-        if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1:
-            return Table(_frame_of_columns([*content], lists), str(path))
         of_objects = {
             name: each
             for name, each in content.items()
@@ -444,6 +454,12 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
         raise _unreadable(name, what, "export only the columns that are needed")
     columns = ([record.get(key) for record in records] for key in names)
     return _frame_of_columns(names, columns)
+
+
+def _columns_in(content: Mapping[str, Any]) -> list[list[Any]]:
+    """The columns of a mapping that holds nothing but several equally long lists; none of any other."""
+    lists = [each for each in content.values() if isinstance(each, list)]
+    return lists if 1 < len(lists) == len(content) and len({*map(len, lists)}) == 1 else []
 
 
 def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFrame:
