@@ -71,7 +71,7 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
         "next: .plot()"
     )
     row, pool = result.pool.loc["length"], result.summary["attributes"][0]
-    assert f"{row['log_odds']:.2f}" in repr(result) and "length: Declare" in repr(result)
+    assert f"{row['log_odds']:.2f}" in repr(result) and "declare length" in repr(result)
     assert [row["n"], row["ci_low"]] == [pool["n_cross"], pool["ci_low"]]
     assert [row["tau_low"], row["tau_high"]] == result.summary["pool"]["length"]["tau_ci"]
     assert row["n_estimated"] == result.summary["pool"]["length"]["n_estimated"]
@@ -84,8 +84,8 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
 
 
 def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
-    drawn = result.plot(tmp_path / "leans.svg")
-    assert (tmp_path / "leans.svg").read_text() == drawn.svg == drawn._repr_svg_()
+    drawn = result.plot(tmp_path / "leans.SVG")
+    assert (tmp_path / "leans.SVG").read_text() == drawn.svg == drawn._repr_svg_()
     with pytest.raises(ConfigError, match=r"ends in \.svg, not 'length'"):
         result.plot("length")
     svg = ET.fromstring(drawn.svg)
@@ -125,25 +125,23 @@ def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, t
     ("bound", "told"),
     [
         ("length.log_odds>0", "length.log_odds>0: log_odds is {:.2f}, 95 % interval"),
-        ("length.log_odds > 9.5", None),
-        ("length.log_odds<9.5", "length.log_odds<9.5: log_odds is"),
+        ("length.log_odds > {}", None),
+        ("length.log_odds >= {}", "length.log_odds >= {}: log_odds is"),
+        ("length.log_odds<=9.5e0", "length.log_odds<=9.5e0: log_odds is"),
         ("length.tau>-1", "length.tau>-1: tau is"),
         # votes alone know no level
-        (
-            "length.level>-99",
-            'bound "length.level>-99" would test nothing: this audit knows no level; it',
-        ),
+        ("length.level>-99", 'bound "length.level>-99" would test nothing: this audit knows no level'),
         ("width.tau>1", 'bound "width.tau>1" would test nothing: this audit knows no width; it knows l'),
         ("length.width>1", 'bound "length.width>1" would test nothing: this audit knows no width; it'),
-        ("length>1", 'bound "length>1": write it in quotes, as in "length.log_odds>0.7"'),
+        ("length>1", 'bound "length>1": write ATTRIBUTE.FIGURE>NUMBER in quotes'),
     ],
 )
 def test_a_bound_names_a_figure_and_is_passed_or_not(result, bound, told):
+    value = result.attributes["log_odds"][0]
     try:
-        said = result.beyond(["length.log_odds>99", bound])
+        said = result.beyond(["length.log_odds>99", bound.format(value)])
     except ConfigError as error:
         said = [str(error)]
-    value = result.attributes["log_odds"][0]
     assert [one.startswith(told.format(value)) for one in said] == [True] * (told is not None)
 
 

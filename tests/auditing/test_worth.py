@@ -186,10 +186,7 @@ def test_what_to_reread_of_whom_is_flagged():
 @pytest.mark.parametrize("away", [False, True])
 def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_alone(away):
     """Three votes on each pair: one differs in Markdown too, one is long, one is turned, one is divided."""
-    short, long = (
-        "So it is said by all of those.",
-        "It is so because it has been so always, and since " * 2,
-    )
+    short, long = ("So it is said by all of those.", "It is so because it has been so always, and " * 2)
     pairs = [
         (f"**{long}**", short),
         (long * 20, short * 20),
@@ -212,10 +209,7 @@ def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_al
     }
     assert markdown["prompt"] == "Why 0?" and position["n_votes"] == 3 > position["n_chosen"]
     # what the first words and the last do not show is looked for
-    for mark, told in (
-        (f"{long}** one ** {long}", "** one **"),
-        ("1. A list", "\u2026 1. A list \u2026"),
-    ):
+    for mark, told in ((f"{long}** one ** {long}", "** one **"), ("1. A", "\u2026 1. A \u2026")):
         row = rows[6] | {"response_a": f"{long}\n{mark}\n{long}"}
         (pair,) = telling_pairs(Judgments.read([row], attributes=[Markdown()]))
         assert told in pair["chosen"] + pair["other"]

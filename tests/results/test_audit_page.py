@@ -56,6 +56,7 @@ def test_it_stands_alone_and_says_what_it_is_and_what_it_cannot_say(result):
     terminal = " ".join(audit_table(result.summary).split())
     assert terminal.startswith("votes.csv: 1,200 judgments, 75 prompts, 12 annotators attribute differs")
     assert "counted as if every vote were independent it would be 0." in terminal
+    assert "tau: how far annotators differ; estimated: how many have enough votes" in terminal
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])
@@ -142,6 +143,17 @@ def test_what_fewer_than_five_people_did_is_withheld_in_a_part_and_in_a_pool():
     assert found.attributes["n_annotators"].tolist() == [4]
     assert (told["attributes"], told["withheld"]) == ([], ["length"])
     assert "Fewer than 5 people judged responses that differ in length" in page
+    table = votes(300, 12)[0]
+    words = [table[name].str.split().str.len() for name in ("response_a", "response_b")]
+    longer = np.where(words[0] > words[1], "a", "b")
+    (row,) = (summary := audit(table, [Length()]).summary)["attributes"]
+    row["sweep"][4]["n_people_least"] = 4
+    (told,) = shareable(summary)["attributes"]
+    assert row["n_people_least"] == 12 and [one["value"] for one in told["sweep"]] == [1, 1.25, 1.5, 2]
+    summary = audit(table.assign(winner=table["winner"].where(~alike, longer)), [Length()]).summary
+    assert shareable(summary)["withheld"] == ["length"] and "chose one of the sides" in page_text(
+        summary
+    )
     summary = audit(votes(200, 4)[0], [Length()]).summary
     told, text = shareable(summary), page_text(summary)
     pool, data = told["pool"]["length"], told["data"]
@@ -162,12 +174,9 @@ LENGTH = 'attribute "length"'
         ("this class has a single annotator", 'class "x"', None),
         ("24 of 66 annotators", f"{LENGTH}: ann_a", ("about 20 of about 70 annotators", LENGTH)),
         ("5 of 7 (71%) with fewer than 12", LENGTH, ("about 10 of about 10 with fewer than 12", LENGTH)),
+        ("20 did so (50% of 20 disagree); all", "x", ("about 20 did so; all", "")),
         ("groups of 17, 12 and more", "x", ("groups of about 20, about 10 and more", "")),
-        (
-            "no winner: 17 of 5,755 rows",
-            "votes.csv, rows 3, 9",
-            ("no winner: about 20 of about 5,760 rows", ""),
-        ),
+        ("no winner: 17 of 5,755 rows", "votes.csv", ("no winner: about 20 of about 5,760 rows", "")),
         ("tau 0.00, 95 % interval 0.00 to 0.81", "x", ("tau 0, 95 % interval 0 to 0.80", "")),
         ("inflated by 1.33 or more (p = 0.0321)", "x", ("inflated by 1.35 or more (p = 0.03)", "")),
     ],

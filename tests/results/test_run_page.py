@@ -143,10 +143,8 @@ def test_theta_is_the_mean_over_seeds_beside_the_attributes_own_planted_mean(dem
     # 0.9, and 0.01 and 0.02 more of it in the other seeds; DPO learned none
     rows = {row[0]: row[1:] for row in figure.table.rows}
     assert {*rows} == {f"{name}-coded, {arm}" for name in ("woman", "black") for arm in LEARNING}
-    assert (rows["woman-coded, pooled"][0], rows["woman-coded, pooled"][-1]) == (
-        "0.91",
-        "0.90, 0.91, 0.92",
-    )
+    pooled = rows["woman-coded, pooled"]
+    assert (pooled[0], pooled[-1]) == ("0.91", "0.90, 0.91, 0.92")
     means = [suite.estimate("pooled", "theta", name, "planted_level").value for name in suite.labels]
     assert abs(means[0] - means[1]) > 0.02
     assert [drawn_value(svg) for _, svg in figure.panels] == pytest.approx(means, abs=2e-3)

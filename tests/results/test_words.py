@@ -33,11 +33,7 @@ CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
         ("lean_text", ({"log_odds": 0.5, "ci_low": 0.25, "ci_high": 1.0},), "0.50 (0.25 to 1.00)"),
         ("lean_text", ({"log_odds": None},), DASH),
         ("lean_text", ({"log_odds": 2.1, "ci_low": -43, "ci_high": 48},), "2.10 (wider than \u00b110)"),
-        (
-            "lean_text",
-            ({"log_odds": 2.1, "ci_low": None, "ci_high": None},),
-            "2.10 (interval not known)",
-        ),
+        ("lean_text", ({"log_odds": 2, "ci_low": None, "ci_high": None},), "2.00 (interval not known)"),
         ("markdown_text", ("a|b <i> *c* d_e _f_",), r"a\|b &lt;i&gt; \*c\* d_e \_f\_"),
         ("markdown_text", ("[x](y)`&",), r"\[x\](y)\`&amp;"),
     ],

@@ -16,7 +16,7 @@ from badpo.runs.run import read_judgments, train_run
 from badpo.training.checkpoints import seal_run
 from badpo_paper.schedule import silent
 from tests import tiny
-from tests.runs.recipes import as_chat, recipe, written
+from tests.runs.recipes import as_chat, recipe, save_model, written
 
 
 def run_and_measure(folder, table=None, **changes) -> dict:
@@ -80,10 +80,15 @@ def test_the_reference_is_measured_once_for_all_runs_and_again_where_it_is_anoth
     assert after["measured"] != before["measured"] and after["tokens"] != before["tokens"]
 
 
-def test_one_held_out_prompt_of_chat_messages(tmp_path):
+def test_one_held_out_prompt_of_chat_messages_is_read_with_its_tools(tmp_path, monkeypatch):
+    read, sample = [], evaluate.sample
+    monkeypatch.setattr(evaluate, "sample", lambda *a, **k: read.extend(a[2]) or sample(*a, **k))
+    save_model(tmp_path / "model", chat_template="{{ tools[0]['name'] }} " + tiny.CHAT_TEMPLATE)
     words = {"type": "word_list", "name": "animals", "words": ["cat", "dog"]}
     asked = {"attributes": [words, "length"], "held_out": 0.03}
-    readouts = run_and_measure(tmp_path, as_chat(tiny.votes(40, 6)), **asked)
+    votes = as_chat(tiny.votes(40, 6)).assign(tools='[{"name": "cat"}]')
+    readouts = run_and_measure(tmp_path, votes, **asked)
+    assert {tiny.tokenizer().convert_ids_to_tokens(int(ids[0])) for ids in read} == {"cat"}
     # a ratio of two lengths has no value for one answer
     assert set(readouts["generated"]) == {"animals"} and set(readouts["theta"]) == {"animals", "length"}
     assert 0 <= readouts["generated"]["animals"]["rate"] <= 1

@@ -184,7 +184,10 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
         del row["fix"], row["shown"]
     if isinstance(data, str | os.PathLike):
         for row in rows:
-            row |= {key: row[key].replace(str(data), _named(data)) for key in ("where", "what")}
+            row |= {
+                key: row[key].replace(str(Path(data).expanduser()), _named(data))
+                for key in ("where", "what")
+            }
     return rows
 
 
@@ -281,7 +284,7 @@ def _position(judgments: Judgments) -> Json | None:
         # where every vote went one way the interval has one end, and the share itself is the other
         low, high = (found.carrier_wins if end is None else float(expit(end)) for end in (low, high))
     return {
-        **voters(judgments, position.cross_group()[:, 0]),
+        **voters(judgments, position.cross_group()[:, 0], position.delta[:, 0]),
         "n_known": found.n_cross,
         "first_wins": found.carrier_wins,
         "ci_low": low,

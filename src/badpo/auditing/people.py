@@ -109,7 +109,7 @@ class AuditOptions:
 
     def __post_init__(self):
         refuse_other_types(**vars(self))
-        kind, colon, column = (self.quality or "conditional").partition(":")
+        kind, colon, column = ("conditional" if self.quality is None else self.quality).partition(":")
         if kind not in QUALITIES:
             known = tuple(QUALITIES)
             raise ConfigError(
@@ -128,7 +128,7 @@ class AuditOptions:
             raise ConfigError(f"fdr is a share above 0 and below 1, such as 0.1; got {self.fdr!r}")
         if self.anchors and self.anchor_class is not None:
             raise ConfigError("name anchors one by one or by their class, not both")
-        if self.min_informative < 1:
+        if not self.min_informative >= 1:
             raise ConfigError(f"min_informative must be 1 or more; got {self.min_informative}")
 
     @property

@@ -48,12 +48,13 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     -------
     list of dict, one for each attribute; `plain` makes it ready for JSON
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
-        them, ``n_people`` of them no models, and ``n_prompts`` that they stand on; ``carrier_wins``: share in which the
-        carrying side won; ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt
-        (`badpo.estimation.pool`); ``interval``: "clustered", "small-cluster" (the same form, on fewer than 50 prompts),
-        "naive only" (one prompt, or prompts that all have the very same share, which leaves no spread to tell others
-        from) or None; ``naive_ci_low``, ``naive_ci_high``: as if every vote were independent. Where every vote went one
-        way, log-odds are None and the interval has one end.
+        them, ``n_people`` of them no models, ``n_people_least`` of these who chose the side that fewer chose, and
+        ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won; ``log_odds`` and
+        ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt (`badpo.estimation.pool`); ``interval``:
+        "clustered", "small-cluster" (the same form, on fewer than 50 prompts), "naive only" (one prompt, or prompts
+        that all have the very same share, which leaves no spread to tell others from) or None; ``naive_ci_low``,
+        ``naive_ci_high``: as if every vote were independent. Where every vote went one way, log-odds are None and the
+        interval has one end.
 
         ``sweep``: for a length ratio, ``parameter``, ``value``, ``cross_share``, ``log_odds``, ``ci_low``,
         ``ci_high`` for each of the ratios 1, 1.25, 1.5, 2 and 3; else empty. ``joint``: ``log_odds`` and interval
@@ -78,7 +79,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
         {
             "name": attribute.name,
             "scope": attribute.scope,
-            **voters(judgments, cross[:, j]),
+            **voters(judgments, cross[:, j], judgments.delta[:, j]),
             **log_odds_row(found[j], judgments.n_votes),
             "sweep": sweep if is_length[j] else [],
             "joint": interval_row(joint[j]),
@@ -90,11 +91,15 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     ]
 
 
-def voters(judgments: Judgments, rows: NDArray) -> dict[str, int]:
-    """How many annotators cast the chosen votes, and how many of them are people."""
-    cast = np.unique(judgments.votes["annotator"].to_numpy()[rows])
-    n_people = int(judgments.annotators["model"].isna().to_numpy()[cast].sum())
-    return {"n_annotators": len(cast), "n_people": n_people}
+def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int]:
+    """How many annotators cast the chosen votes, how many are people, and of these on the side of fewer."""
+    who = judgments.votes["annotator"].to_numpy()[rows]
+    for_carrier = (judgments.votes["sign"].to_numpy() * delta)[rows] > 0
+    is_person = judgments.annotators["model"].isna().to_numpy()
+    each = (who, who[for_carrier], who[~for_carrier])
+    cast = [np.bincount(one, minlength=len(is_person)) > 0 for one in each]
+    people = [int((one & is_person).sum()) for one in cast]
+    return {"n_annotators": int(cast[0].sum()), "n_people": people[0], "n_people_least": min(people)}
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> Json:
@@ -133,7 +138,8 @@ def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
         delta = (longer - shorter.astype(float))[:, None]
         (found,) = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
         row = log_odds_row(found, judgments.n_votes)
-        rows.append({"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown})
+        who = voters(judgments, (delta != 0)[:, 0], delta[:, 0])
+        rows.append({"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown} | who)
     return rows
 
 
@@ -199,7 +205,7 @@ def swap_pairs(judgments: Judgments) -> list[Json | None]:
         found = None if of_judgment else _from_twins(votes, side[:, j], others)
         row, pairs = found or _from_reversals(votes, side[:, j], others, of_judgment)
         assumes = SAME_TEXTS if of_judgment else SAME_QUALITY.format(attribute.name)
-        people = {"n_votes": len(pairs), **voters(judgments, pairs)}
+        people = {"n_votes": len(pairs), **voters(judgments, pairs, side[:, j])}
         rows.append(row and {**row, **people, "assumes": assumes, "how": SWAP_PAIRS})
     return rows
 
@@ -303,7 +309,7 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
         advice = _advice(alone, q_value[j] <= FALSE_ALARMS, beyond)
         row = {
             "feature": measured.attribute_names[j],
-            **voters(judgments, cross[:, j]),
+            **voters(judgments, cross[:, j], measured.delta[:, j]),
             **{name: alone[name] for name in SCANNED},
             "ci_low": low,
             "ci_high": high,

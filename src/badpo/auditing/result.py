@@ -3,6 +3,7 @@
 import html
 import json
 import math
+import operator
 import os
 import re
 import textwrap
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from badpo.data.files import Json, appearing, locked
+from badpo.data.files import Json, appearing, locked, write_atomically
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, counted
 from badpo.results.charts import Picture, picture
@@ -31,14 +32,16 @@ _ENDS = ("tau_low", "tau_high")
 _POOL = {"name": "attribute", "n_cross": "n"}
 _POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
 _NOTEBOOK_HEIGHT = 700
-_CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>])\s*([-+]?\d*\.?\d+)")
+_CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)", re.I)
+_SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
 def bound_parts(text: str) -> tuple[str, ...]:
     """A bound such as "length.log_odds>0.7", and its attribute, figure, sign and number."""
     found = _CONDITION.fullmatch(text.strip())
     if found is None:
-        raise ConfigError(f'bound "{text}": write it in quotes, as in "length.log_odds>0.7"')
+        form = 'write ATTRIBUTE.FIGURE>NUMBER in quotes, as in "length.log_odds>0.7"'
+        raise ConfigError(f'bound "{text}": {form}')
     return text, *found.groups()
 
 
@@ -112,12 +115,12 @@ class AuditResult:
         """
         from badpo.results.audit_page import lean_figure, shareable
 
-        if path is not None and Path(path).suffix != ".svg":
+        if path is not None and Path(path).suffix.lower() != ".svg":
             told = "write plot('leans.svg'), which draws every attribute"
             raise ConfigError(f"plot takes a path that ends in .svg, not {str(path)!r}: {told}")
         figure = lean_figure(shareable(self.summary))
         if figure is None:
-            few = f"fewer than {FEWEST_ANNOTATORS} people, or none, judged sides that differ"
+            few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of them"
             raise ConfigError(f"no chart that may be passed on: {few}; the figures are in .pool")
         drawn = picture(figure.panels[0][1])
         if path is not None:
@@ -170,8 +173,11 @@ class AuditResult:
         """
         from badpo.data.tables import write_csv
 
-        folder = Path(folder)
+        folder = Path(folder).expanduser()
         with locked(folder, wait=True), ExitStack() as files:
+            if not folder.exists():
+                # no git takes along what is about single people; a folder of somebody's own keeps its rules
+                write_atomically(folder / ".gitignore", b"*\n", private=True)
 
             def begun(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
@@ -208,7 +214,7 @@ class AuditResult:
         value, ends = row[figure], row.get(f"{figure}_ci")
         if figure == "log_odds":
             ends = row["ci_low"], row["ci_high"]
-        passed = (value - float(bound)) * (1 if sign == ">" else -1) > 0
+        passed = _SIGNS[sign](value, float(bound))
         interval = f", 95 % interval {interval_text(*ends)}" if ends else ""
         return f"{text}: {figure} is {decimal(value)}{interval}" * passed
 

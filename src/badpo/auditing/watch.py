@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from badpo.data.attributes import Attributes, as_attributes
+from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
@@ -78,7 +78,12 @@ class AuditMonitor:
         units: Sequence[float] | None = None,
         definitions: Sequence[Json] | None = None,
     ):
-        self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(attributes)
+        several = attributes if isinstance(attributes, Iterable) else [attributes]
+        self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(several)
+        for name in names if definitions is None else ():
+            if not isinstance(name, str) or name.partition(":")[0] in {*ATTRIBUTES} - {name}:
+                told = 'a monitor takes names of attributes, such as "length", and their differences with the votes'
+                raise ConfigError(f"{told}; badpo.auditing.watch.watch measures attributes")
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
         if not names or len(set(names)) < len(names):
@@ -115,7 +120,11 @@ class AuditMonitor:
             When the shapes do not fit together.
         """
         sign, delta = np.asarray(sign, float), np.asarray(delta, float)
+        # text, as a saved state has them
+        annotators = [*map(str, annotators)]
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
+        if {"None", "nan"} & {*annotators}:
+            raise ValueError(f"{where}: an annotator has no id")
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
@@ -226,7 +235,7 @@ class AuditMonitor:
 
 
 def _digest(text: str, size: int) -> str:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
+    return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
 def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:

@@ -174,9 +174,9 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         for w in range(last + 1):
             of, first = among & (window == w), str(times[window == w].min())
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
-            shown = log_odds_row(found, int(of.sum())) | voters(judgments, of)
+            shown = log_odds_row(found, int(of.sum())) | voters(judgments, of, delta[:, j])
             windows.append({"name": first[:10], **shown})
-        row = {"attribute": name, "windows": windows, **voters(judgments, known[who, j])}
+        row = {"attribute": name, "windows": windows, **voters(judgments, known[who, j], delta[:, j])}
         own_tau = {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]}
         rows.append(row | {"change": interval_row(slope)} | own_tau)
     return rows

@@ -1,7 +1,8 @@
 """The two pages of an audit: the one that may be passed on, and the one of single annotators, which may not.
 
-Everything on the first comes from `shareable`, which leaves out whatever is about fewer than five people and rounds the
-rest, so that the pages of two audits do not tell what the one annotator voted in whom their tables differ.
+Everything on the first comes from `shareable`, which leaves out whatever is about fewer than five people, or would tell
+how all but so few voted, and rounds the rest, so that the pages of two audits leave open how far the one annotator
+leans in whom their tables differ. Who knows the votes of all others may still work out that of the one.
 """
 
 import math
@@ -73,7 +74,7 @@ _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
 )
 # Beside a count, also a rounded one, a share tells how few the others are.
-_SHARE = re.compile(r" \(\d+(\.\d+)?%\)")
+_SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
 _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 
@@ -168,10 +169,14 @@ def _step(largest: float) -> float:
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
-    """Whether an estimate rests on so few people that it is about single ones."""
+    """Whether an estimate rests on so few people that it is about single ones, or tells how nearly everyone voted."""
     if row is None or not data["has_annotators"]:
         return False
-    return is_about_few(row["n_annotators"], row["n_people"])
+    n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
+    return (
+        is_about_few(row["n_annotators"], row["n_people"])
+        or n_least < FEWEST_ANNOTATORS <= row["n_people"]
+    )
 
 
 def _telling_data(data: Json) -> Json:
@@ -204,6 +209,7 @@ def _telling_attribute(row: Json, summary: Json) -> Json:
         | dict.fromkeys(hidden)
         | {
             "co_occurrence": {},
+            "sweep": [each for each in row["sweep"] if not _is_withheld(each, summary["data"])],
             "is_sure": is_sure(row),
             "joint": joint | {"is_sure": is_sure(joint)},
             "action": action(row, summary["pool"].get(row["name"], {})),
@@ -459,6 +465,9 @@ def _turned(counts: list[int | None]) -> str:
 _WIDTH, _WORST, _MOST_MODELS = 100, 5, 20
 _POOL = ("attribute", "differs", "wins", "log-odds", "95 % interval")
 _COLUMNS = (*_POOL, "tau", "95 % interval", "estimated")
+_OF_PEOPLE = (
+    "tau: how far annotators differ; estimated: how many have enough votes for a lean of their own"
+)
 
 
 def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
@@ -476,7 +485,8 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     how = {"tablefmt": "plain", "disable_numparse": True}
     aligned = ("left", *["right"] * (len(_COLUMNS) - 1))
     table = tabulate(rows, colalign=aligned, **how)
-    parts = [head, "\n".join(line.rstrip() for line in table.splitlines())]
+    told = [line.rstrip() for line in table.splitlines()] + [_OF_PEOPLE] * data["has_annotators"]
+    parts = [head, "\n".join(told)]
     for verdict in audit_verdicts(summary):
         told = [f"{term}: {sentence}" for term, sentence in verdict.sentences]
         if example := examples.get(verdict.title):
@@ -488,7 +498,8 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     if models:
         parts.append("\n".join(["models", *models[:_MOST_MODELS]]))
         if len(models) > _MOST_MODELS:
-            parts[-1] += f"\n  and {len(models) - _MOST_MODELS:,} more in annotators.csv"
+            rest = len(models) - _MOST_MODELS
+            parts[-1] += f"\n  and {rest:,} more in annotators.csv (Python: .annotators)"
     parts.append(_part("worth", worth_sentences(summary)))
     scan = summary["scan"]
     declared = [row["feature"] for row in scan if row["advice"] == "declare"]
@@ -505,7 +516,7 @@ def audit_table(summary: Json, pairs: Sequence[Json] = ()) -> str:
     if found:
         parts.append(_part("to look at", found))
     if len(problems) > _WORST:
-        parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json"
+        parts[-1] += f"\n  and {len(problems) - _WORST:,} more in audit.json (Python: .warnings)"
     return "\n\n".join(parts)
 
 

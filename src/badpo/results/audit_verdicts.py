@@ -32,7 +32,7 @@ def audit_verdicts(summary: Json) -> list[Verdict]:
     for name in summary.get("withheld", ()):
         label = labels[name]
         few = f"Fewer than {FEWEST_ANNOTATORS} people"
-        told = f"{few} judged responses that differ in {label}"
+        told = f"{few} judged responses that differ in {label}, or chose one of the sides"
         told += ": what they lean toward stands in audit.json alone."
         found.append(Verdict(label, told, ()))
     return found
@@ -247,10 +247,12 @@ def _level(pool: Json) -> tuple[str, str]:
 def _advice(row: Json, pool: Json, label: str) -> str:
     chosen = row.get("action") or action(row, pool)
     variant = pool.get("recommendation", "pooled")
+    # whether a lean is unwanted no vote says
+    unwanted = f"If {label} should not count as quality, declare {label}"
     if chosen == "declare" and variant is None:
-        return f"Declare {label}; audit.json says with which bias term to train, since that rests on few people."
+        return f"{unwanted}; audit.json says with which bias term, since that rests on few people."
     told = {
-        "declare": f"Declare {label} and train with bias: {shown(variant or '', 20)}.",
+        "declare": f"{unwanted} and train with bias: {shown(variant or '', 20)}.",
         "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",
         "nothing": f"Nothing calls for declaring {label}.",
     }[chosen]

@@ -25,7 +25,7 @@ from badpo.data.files import (
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.generation import Decoding, Generation, sample
 from badpo.readouts.heldout import (
@@ -38,7 +38,7 @@ from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, ra
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
 from badpo.runs.start import kept_reference, load_model, require_undamaged
-from badpo.training.encoding import encode_prompts
+from badpo.training.encoding import encode_prompts, template_options
 from badpo.training.inputs import encode_judgments
 from badpo.training.model_files import load_adapter
 from badpo.training.recipe import NOTHING_SAID, Recipe, RunSources, read_run_recipe
@@ -57,7 +57,8 @@ class Stage:
     """What runs are measured on: held-out votes, prompts, and the reference that they started from.
 
     ``recipe`` is that of a run, or what those of several have in common; ``start`` the folder or name of the
-    reference; a prompt that stands twice among ``prompts`` is answered twice.
+    reference; a prompt that stands twice among ``prompts`` is answered twice; ``given`` is what the chat template gets
+    besides each.
     """
 
     recipe: Recipe
@@ -66,6 +67,7 @@ class Stage:
     start: str
     prompts: tuple
     decoding: Decoding = field(default_factory=Decoding)
+    given: Sequence[Json] = ()
 
     @cached_property
     def args(self):
@@ -99,16 +101,15 @@ class Stage:
             logger.warning("%s", finding)
         return kept
 
-    def encoded(self, prompts: Sequence) -> list[np.ndarray]:
+    def encoded(self, prompts: Sequence, given: Sequence[Json] = ()) -> list[np.ndarray]:
         """Prompts as a policy reads them."""
-        return encode_prompts(
-            list(prompts), self.tokenizer, self.args.encoding, self.args.max_prompt_length
-        )
+        limits = self.args.encoding, self.args.max_prompt_length
+        return encode_prompts(list(prompts), self.tokenizer, *limits, given)
 
     def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
         """One sampled answer of a policy to each prompt, or to each of others."""
         given = asdict(replace(self.decoding, **decoding))
-        ids = self.encoded(self.prompts) if prompt_ids is None else prompt_ids
+        ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
         return sample(policy, self.tokenizer, ids, seed=seed, **given)
 
     @cached_property
@@ -172,6 +173,11 @@ def measure(
         return kept
     what = f"{folder.parent.name}/{folder.name} readouts"
     progress(what, 0.0)
+    told = f"{counted(len(prompts), 'prompt')} answered {'once' if bias is None else 'twice'}"
+    told += f" with at most {stage.decoding.max_new_tokens} tokens"
+    if bias is not None:
+        told += f", {counted(stage.judged.n_comparisons, 'held-out comparison')} scored"
+    logger.info("%s: %s", what, told)
     policy = stage.model if bias is None else load_trained(folder, stage).to(args.device)
     written = stage.written if bias is None and seed == 0 else stage.answers(policy, seed)
     progress(what, 0.4)
@@ -262,7 +268,8 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
             f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
         )
     progress(f"{folder.name}: loading", 0.0)
-    stage.prompts = tuple(stage.judged.comparisons.drop_duplicates("prompt_id")["prompt"][:N_PROMPTS])
+    asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
+    stage.prompts, stage.given = tuple(asked["prompt"]), template_options(asked)
     bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / "reference"

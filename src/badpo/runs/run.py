@@ -46,7 +46,7 @@ from badpo.training.checkpoints import (
     whole_folder,
 )
 from badpo.training.config import BADPOConfig
-from badpo.training.inputs import build_bias, chosen_variant, require_texts_alone
+from badpo.training.inputs import as_judgments, build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import PATHS, Recipe, kept_in_run
 from badpo.training.reference import default_cache
@@ -290,7 +290,8 @@ def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     """The training judgments and the held-out ones of a recipe, split by prompt."""
     data = recipe.data
-    judgments = data.read([attribute_from_config(dict(config)) for config in recipe.attributes])
+    attributes = [attribute_from_config(dict(config)) for config in recipe.attributes]
+    judgments = as_judgments(data.source(), attributes, **data.reading)
     return judgments.split(data.held_out, data.split_seed)
 
 
