@@ -1,10 +1,6 @@
-r"""`BiasAdjustedDPOTrainer`: TRL's `DPOTrainer` with the annotators' bias in its loss, for whatever TRL trains.
-
-With ``ref_chosen - b / beta`` in place of ``ref_chosen`` TRL's own loss is that of u + b.
-"""
+"""TRL's `DPOTrainer` with the annotators' bias: where ``ref_chosen - b / beta`` is its reference, its u is u + b."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -13,19 +9,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
-from datasets import Dataset, IterableDataset
-from transformers import TrainerCallback
-from trl import DPOConfig, DPOTrainer
 
 from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import EVERYONE, pseudonyms
-from badpo.data.problems import ConfigError, Problem
+from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
+from badpo.data.problems import ConfigError, Problem, telling_what_lacks
+
+with telling_what_lacks():
+    import torch
+    from datasets import Dataset, IterableDataset
+    from transformers import TrainerCallback
+    from trl import DPOConfig, DPOTrainer
+
 from badpo.objective.bias import BiasTerm
 from badpo.training.checkpoints import bias_facts, load_theta, save_optimizer, save_theta
-from badpo.training.config import CHOICES
+from badpo.training.config import BADPOConfig
 from badpo.training.inputs import build_bias, require_matching_bias, tell, training_judgments
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
@@ -37,10 +36,7 @@ _NOT_READ = ("image", "images", "tools", "chat_template_kwargs")
 _OF_THE_MARGIN = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
 _IN_LOG_ODDS = {"sigmoid", "robust", "sft"}
 _FIXED = {
-    "f_divergence_type": (
-        "reverse_kl",
-        "a shift of the reference is theta under reverse_kl alone",
-    ),
+    "f_divergence_type": ("reverse_kl", "theta shifts the reference under reverse_kl alone"),
     "auto_find_batch_size": (False, "it starts again with a theta that has moved"),
     "sync_ref_model": (False, "theta is measured from a fixed reference"),
 }
@@ -60,8 +56,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     columns : mapping
         Our column name -> the data set's, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
-        A variant, or a term, as a stream needs. None is ``shared_mean``, or ``pooled`` where nobody is named. The
-        attribute is a `BiasTerm`, beside `judgments` (None for a stream) and `findings` about votes and start.
+        A variant, or a term, as a stream needs; None is ``shared_mean``, or ``pooled`` where nobody is named. The
+        attribute is a `BiasTerm`, beside `judgments` (None for a stream) and `findings`.
     bias_learning_rate, warm_start, gold_annotators
         As in `BADPOConfig`.
 
@@ -69,12 +65,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     --------
     >>> BiasAdjustedDPOTrainer("model", train_dataset=[{"chosen": "yes", "rejected": "no"}])
     Traceback (most recent call last):
-    badpo.data.problems.ConfigError: a data set is a list; give a Dataset or IterableDataset of the package datasets
+    badpo.data.problems.ConfigError: train_dataset is a list; give a Dataset or IterableDataset
     """
 
     _tag_names = [*DPOTrainer._tag_names, "ba-dpo"]
     data_collator: Any
-    _signature_columns: Any
     precompute_ref_logps: bool
 
     def __init__(
@@ -96,68 +91,72 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     ):
         self._columns, self.attributes = columns, as_attributes(attributes)
         losses = {*args.loss_type} if isinstance(args, DPOConfig) else {"sigmoid"}
-        several = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
-        sets = [train_dataset, *(data for data in several.values() if data is not None)]
         given: Any = bias if isinstance(bias, BiasTerm) else None
-        if complaints := [*_complaints(args, losses, sets, self.attributes, bias, warm_start)]:
+        asked: dict[str, Any] = dict(bias=None if given else bias, bias_learning_rate=bias_learning_rate)
+        asked |= dict(warm_start=warm_start, gold_annotators=gold_annotators)
+        if complaints := [*_complaints(args, losses, train_dataset, self.attributes, given, asked)]:
             raise ConfigError("\n".join(complaints))
-        self._facts: dict[str, Any] = {"theta_in_log_odds": losses <= _IN_LOG_ODDS}
+        facts: dict[str, Any] = {"theta_in_log_odds": losses <= _IN_LOG_ODDS}
+        facts["attributes"] = [dict(attribute.config) for attribute in self.attributes]
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
         if isinstance(train_dataset, Dataset):
             votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
-            votes, variant, noticed = training_judgments(votes, (), None if given else bias)
+            votes, variant, noticed = training_judgments(votes, (), given.variant if given else bias)
             tell(self.findings, noticed)
             given = given or build_bias(votes, variant, warm_start, gold)
             require_matching_bias(given, votes, gold)
             self.judgments, self.attributes = votes, votes.attributes
-            facts = {"variant": variant, **bias_facts(votes, given)}
-            self._facts |= json.loads(json.dumps(facts))  # as a checkpoint has them
+            facts |= {"variant": variant, **bias_facts(votes, given)}
+        self._facts = json.loads(json.dumps(facts))  # as a checkpoint has them
         self.bias = given.to("cpu")
+        whose = keyed_digest(f"{given.annotators} {facts['attributes']}".encode())
+        self._column = f"{COLUMN}_{whose.hexdigest()[:12]}"
         learned = list(self.bias.parameters())
         self.bias_optimizer = torch.optim.Adam(learned, lr=bias_learning_rate) if learned else None
         data = self._with_inputs(train_dataset, self.judgments), self._with_inputs(eval_dataset)
+        first = () if self.judgments or self.bias.annotators == (EVERYONE,) else data[0].take(64)
+        if max((row[self._column][0] for row in first), default=0) < 0:
+            told = "the stream's first 64 votes are by nobody of the bias term"
+            raise ConfigError(f"{told}; name pseudonyms in the term, and shuffle the stream")
         super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
-        self.data_collator = partial(_collated, self.data_collator)
+        self.data_collator = partial(_collated, self.data_collator, self._column)
+        self._set_signature_columns_if_needed()
+        self._signature_columns.append(self._column)
         self.add_callback(_ThetaSteps(self))
 
     def _read(self, data) -> Judgments:
         """The votes of a data set, or of some rows of a stream: each row is one."""
-        names = [*(data if isinstance(data, Mapping) else data.column_names)]
         table = {
             name: [[*map(_text_alone, x)] if isinstance(x, list) else x for x in data[name]]
-            for name in names
+            for name in getattr(data, "column_names", data)
             if name not in _NOT_READ
         }
         read = Judgments.read(pd.DataFrame(table), columns=self._columns, attributes=self.attributes)
         if (read.votes["weight"] != 1).any():
-            remedy = 'leave weights out, columns={"weight": None}, or take BADPOTrainer'
-            raise ConfigError(f"TRL counts every vote once: {remedy}")
+            raise ConfigError('TRL counts every vote once: columns={"weight": None}, or BADPOTrainer')
         return read
 
     def _inputs(self, judgments: Judgments) -> list[list[float]]:
         """What `COLUMN` holds of each row; an annotator whom the bias does not know has the number -1."""
         votes, known = judgments.votes, pd.Index(self.bias.annotators)
         numbers = known.get_indexer(judgments.annotators["pseudonym"])[votes["annotator"]]
-        sign = votes["sign"].to_numpy()[:, None]
-        return np.column_stack([numbers, sign * judgments.delta]).tolist()
+        return np.column_stack([numbers, votes["sign"].to_numpy()[:, None] * judgments.delta]).tolist()
 
     def _with_inputs(self, data, judgments: Judgments | None = None):
         """A data set, or several by name, with `COLUMN`."""
         if isinstance(data, Mapping):
             return {name: self._with_inputs(part) for name, part in data.items()}
-        if data is None or isinstance(data, str) or COLUMN in next(iter(data), {}):
+        if data is None or isinstance(data, str) or self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
-            return data.add_column(COLUMN, self._inputs(judgments or self._read(data)))
+            return data.add_column(self._column, self._inputs(judgments or self._read(data)))
+        if not isinstance(data, IterableDataset):
+            raise ConfigError(f"a data set is a {type(data).__name__}; give a Dataset or a stream")
         return data.map(
-            lambda rows: {COLUMN: self._inputs(self._read(rows))}, batched=True, batch_size=64
+            lambda rows: {self._column: self._inputs(self._read(rows))}, batched=True, batch_size=64
         )
-
-    def _set_signature_columns_if_needed(self):
-        super()._set_signature_columns_if_needed()
-        self._signature_columns = [*dict.fromkeys([*self._signature_columns, COLUMN])]
 
     def compute_ref_log_probs(self, model, inputs):
         """As TRL's, of inputs with or without `COLUMN`."""
@@ -207,7 +206,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             logged[f"rewards/{name}"][-1] = values.mean().item()
         if self.model.training and self.first_margin is None:
             if self.state.global_step:
-                raise RuntimeError("TRL resumed and did not load theta; install TRL 1.16")
+                raise RuntimeError("resumed without theta; install the versions in constraints.txt")
             moved = ((policy - reference).norm() / reference.norm()).item()
             in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
             floor = FLOOR_IN_16_BITS if in_16_bits else FLOOR
@@ -223,6 +222,13 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """As TRL's; the loss has b, that of the pool's mean for unknown annotators, and the rewards have none."""
         return super().evaluate(self._with_inputs(eval_dataset), ignore_keys, metric_key_prefix)
+
+    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test"):
+        """As TRL's, also of texts that no trainer has prepared."""
+        data = self._with_inputs(test_dataset)
+        if not self._is_vision_dataset:
+            data = self._prepare_dataset(data, self.processing_class, self.args, metric_key_prefix)
+        return super().predict(data, ignore_keys, metric_key_prefix)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy as TRL does, and theta beside the folder, so that no upload of the folder takes it along."""
@@ -240,8 +246,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
             # a run of its own may be called as this folder is: its checkpoints stay
-            is_ours = not (other / "trainer_state.json").exists()
-            if is_ours and not (output / other.name).exists():
+            if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
@@ -259,11 +264,10 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             raise ConfigError(f"{folder} is not there, which has theta of {checkpoint}; bring it back")
         saved = BiasTerm.load(folder)
         names = [name for name, told in self._facts.items() if saved.extra.get(name) != told]
-        for name in ("attributes", "annotators", "parts", "gold_annotators"):
-            names += [name] * (getattr(saved, name) != getattr(self.bias, name))
-        if names:
-            what = f"{folder} has other {' and '.join(dict.fromkeys(names))} than this run"
-            raise ConfigError(f"{what}; resume with the votes and the bias that the run began with")
+        of_term = ("annotators", "parts", "gold_annotators")
+        names += [name for name in of_term if getattr(saved, name) != getattr(self.bias, name)]
+        if told := " and ".join(names):
+            raise ConfigError(f"{folder} has other {told} than this run; resume with the same ones")
         load_theta(self, saved, folder)
 
 
@@ -287,35 +291,32 @@ class _ThetaSteps(TrainerCallback):
         run.bias.zero_grad()
 
 
-def beside(folder: str | os.PathLike) -> Path:
+def beside(folder: str | Path) -> Path:
     """Where theta is that belongs to the policies in ``folder``: in a folder of that name and ``-bias``."""
-    path = Path(folder).resolve()
-    return path.with_name(path.name + BIAS_SUFFIX)
+    return Path(f"{Path(folder).resolve()}{BIAS_SUFFIX}")
 
 
-def _complaints(args, losses, sets, attributes, bias, warm_start) -> Iterator[str]:
+def _complaints(args, losses, train_dataset, attributes, term, asked) -> Iterator[str]:
     """What is asked for and cannot be followed, each in a sentence."""
     if args is not None and not isinstance(args, DPOConfig):
         yield f"args is a {type(args).__name__}; give a trl.DPOConfig"
     if losses - {*_OF_THE_MARGIN, "sft"} or losses == {"sft"}:
-        asked, taken = ", ".join(sorted(losses)), ", ".join(_OF_THE_MARGIN)
-        yield f"loss_type {asked}: theta is part of a margin; take {taken}, with or without sft"
+        named, taken = ", ".join(sorted(losses)), ", ".join(_OF_THE_MARGIN)
+        yield f"loss_type {named}: theta is part of a margin; take {taken}, with or without sft"
     for name, (usual, reason) in _FIXED.items():
         if getattr(args, name, usual) != usual:
             yield f"{name}: {reason}"
-    for data in sets:
-        if not isinstance(data, Dataset | IterableDataset):
-            wanted = "give a Dataset or IterableDataset of the package datasets"
-            yield f"a data set is a {type(data).__name__}; {wanted}"
+    if not isinstance(train_dataset, Dataset | IterableDataset):
+        yield f"train_dataset is a {type(train_dataset).__name__}; give a Dataset or IterableDataset"
     names = [attribute.name for attribute in attributes]
-    if isinstance(sets[0], IterableDataset) and getattr(bias, "attributes", None) != (*names,):
-        term = f'BiasTerm({names}, ["{EVERYONE}"], ["mean"])'
-        yield f"a stream is not read ahead: give bias a term of those who may come, or {term}"
-    for name, word in {"bias": bias or "none", "warm_start": warm_start}.items():
-        if not (isinstance(word, BiasTerm) or word in CHOICES[name]):
-            yield f'{name} is "{word}"; choose one of {", ".join(CHOICES[name])}'
-    if warm_start != "zero" and not losses <= _IN_LOG_ODDS:
-        yield f"warm_start {warm_start} needs a loss in log-odds: sigmoid or robust"
+    is_ready = getattr(term, "attributes", None) == (*names,) and not asked["gold_annotators"]
+    if isinstance(train_dataset, IterableDataset) and not is_ready:
+        declared = "" if names else ', with attributes=["length:ratio=1.5"]'
+        one = f'BiasTerm({names or ["length"]}, ["{EVERYONE}"], ["mean"]){declared}'
+        yield f"a stream is not read ahead: give bias a term of those who may come, gold by its mask, or {one}"
+    if asked["warm_start"] != "zero" and (term or not losses <= _IN_LOG_ODDS):
+        yield f"warm_start {asked['warm_start']} needs a loss in log-odds, sigmoid or robust, and no BiasTerm"
+    yield from BADPOConfig.complaints(**asked)
 
 
 def _text_alone(message):
@@ -326,8 +327,8 @@ def _text_alone(message):
     return message
 
 
-def _collated(collate, examples: Sequence[Mapping[str, Any]]):
+def _collated(collate, column: str, examples: Sequence[Mapping[str, Any]]):
     """A batch as another collator makes it, with `COLUMN` as bits, which nothing rounds to 16 on the way."""
     rows = [dict(example) for example in examples]
-    inputs = torch.tensor([row.pop(COLUMN) for row in rows], dtype=torch.float64)
+    inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
     return {**collate(rows), COLUMN: inputs.view(torch.int64)}

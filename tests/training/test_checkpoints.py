@@ -208,9 +208,9 @@ def test_facts_are_what_is_read_back(tmp_path):
         run.judgments, annotators=run.judgments.annotators.iloc[::-1].reset_index(drop=True)
     )
     assert trainer(tmp_path, shuffled).facts["annotators"] != run.facts["annotators"]
-    terms = map(with_fixed, (0.0, 0.5, 1.0))
-    fixed = [trainer(tmp_path, bias_term=term).facts["fixed part of theta"] for term in terms]
-    assert fixed[0] == "none" and len(set(fixed)) == 3
+    runs = [trainer(tmp_path, bias="pooled", bias_term=with_fixed(n)) for n in (0.0, 0.5, 1.0)]
+    fixed = [run.facts["fixed part of theta"] for run in runs]
+    assert fixed[0] == "none" and len(set(fixed)) == 3 and runs[0].facts["bias"] == "shared_mean"
     found = changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2})
     assert found == {"new": "new was None, is now 2", "old": "old was 1, is now None"}
 

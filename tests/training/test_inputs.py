@@ -203,11 +203,12 @@ def test_a_model_is_loaded_by_name_with_its_keywords_and_else_in_fp32(tmp_path, 
     assert next(loaded.parameters()).dtype == (torch.bfloat16 if keywords else torch.float32)
 
 
-def test_a_compiled_model_or_reference_is_refused():
-    in_place = tiny.model()
+def test_a_compiled_or_quantised_model_or_reference_is_refused():
+    in_place, quantised = tiny.model(), tiny.model()
     in_place.compile()
-    for compiled in (in_place, torch.compile(tiny.model())):
-        with pytest.raises(ConfigError, match="^model is compiled by torch.compile"):
-            inputs.load_model(compiled, arguments())
-        with pytest.raises(ConfigError, match="^ref_model is compiled by torch.compile"):
-            inputs.given_reference(compiled, tiny.model(), arguments())
+    quantised.is_quantized = True
+    for refused in (in_place, torch.compile(tiny.model()), quantised):
+        with pytest.raises(ConfigError, match="^model is (compiled by torch.compile|quantised)"):
+            inputs.load_model(refused, arguments())
+        with pytest.raises(ConfigError, match="^ref_model is (compiled by torch.compile|quantised)"):
+            inputs.given_reference(refused, tiny.model(), arguments())

@@ -57,7 +57,9 @@ def test_a_configuration_that_asks_for_a_kernel_or_a_pickle_is_refused(model_fol
 def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_is_taken(
     model_folder, monkeypatch
 ):
-    configured(model_folder, quantization_config={"quant_method": "mxfp4"})
+    configured(
+        model_folder, quantization_config={"quant_method": "mxfp4"}, cache_implementation="hybrid"
+    )
     require_data(str(model_folder))
     monkeypatch.setattr(trl_keys, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):

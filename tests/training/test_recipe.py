@@ -5,6 +5,7 @@ import yaml
 
 from badpo.attributes import Length
 from badpo.data.problems import ConfigError, DataError
+from badpo.training.inputs import as_judgments
 from badpo.training.recipe import DataChoice, read_recipe
 
 RECIPE = """\
@@ -109,18 +110,13 @@ def test_overrides_replace_and_are_named_as_flags(tmp_path):
         read(tmp_path, RECIPE, {"bias.varaint": "pooled"})
 
 
-LORA = (32, 64, "all-linear")
+WITH_ADAPTER = (5e-6, 1e-4, (32, 64, "all-linear"), "bfloat16")
 
 
-@pytest.mark.parametrize(
-    ("name", "rate", "supervised_rate", "adapter", "dtype"),
-    [
-        ("paper-0.5b", 5e-7, 1e-5, None, "float32"),
-        ("paper-8b-lora", 5e-6, 1e-4, LORA, "bfloat16"),
-        ("paper-7b-lora", 5e-6, 1e-4, LORA, "bfloat16"),
-    ],
-)
-def test_presets_hold_the_papers_values(tmp_path, name, rate, supervised_rate, adapter, dtype):
+@pytest.mark.parametrize("name", ["paper-0.5b", "paper-8b-lora", "paper-7b-lora"])
+def test_presets_hold_the_papers_values(tmp_path, name):
+    whole = (5e-7, 1e-5, None, "float32")
+    rate, supervised_rate, adapter, dtype = WITH_ADAPTER if "lora" in name else whole
     asked = {"preset": name, "dataset_name": "votes.csv", "attributes": ["length"]}
     recipe = read_recipe(overrides=asked)
     args = recipe.arguments(output_dir=str(tmp_path), use_cpu=True)
@@ -247,7 +243,8 @@ def test_the_data_choice_reads_the_table(tmp_path):
         "prompt,response_a,response_b,who,winner\nWhy?,because it is so,so,one,left\nHow?,so,well,two,right\n"
     )
     named = {"columns": {"annotator": "who"}, "winners": {"left": "a", "right": "b"}}
-    judgments = DataChoice(dataset_name=str(table), **named).read([Length()])
+    choice = DataChoice(dataset_name=str(table), **named)
+    judgments = as_judgments(choice.source(), [Length()], **choice.reading)
     assert judgments.votes["sign"].tolist() == [1, -1]
     assert judgments.n_annotators == 2
     assert judgments.delta.ravel().tolist() == [1.0, 0.0]

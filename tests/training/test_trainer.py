@@ -231,6 +231,7 @@ def same_twice(**options):
     return dict(model=model, ref_model=model, **options)
 
 
+OTHER = torch.optim.SGD(tiny.model().parameters())
 REFUSED = [
     ("already", lambda _: dict(model=with_trained_adapter(), peft_config=lora())),
     ("already", lambda folder: dict(model=str(folder), peft_config=lora())),
@@ -239,6 +240,10 @@ REFUSED = [
     ("use pissa", lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4"))),
     ("would move with the policy", lambda _: same_twice()),
     ("would move with the policy", lambda _: same_twice(peft_config=lora())),
+    ("model takes a PreTrainedModel", lambda _: dict(model=5)),
+    ("optimizers takes an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
+    ("no weight of the model", lambda _: dict(optimizers=(OTHER, None))),
+    ("of another", lambda _: dict(optimizers=(None, torch.optim.lr_scheduler.ConstantLR(OTHER)))),
 ]
 
 
@@ -310,14 +315,18 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
     late = trained(tmp_path / "late", train, eval_dataset=both | {"frame": tiny.votes()}, **often)
     logged = {key for entry in late.state.log_history for key in entry}
     assert {"eval_held_out_loss", "eval_others_loss", "eval_frame_rewards/margins"} <= logged
-    with pytest.raises(ConfigError, match="one of its sets: held_out, others, frame"):
-        late.get_eval_dataloader()
+    for none_of_them in (None, "zz"):
+        with pytest.raises(ConfigError, match="one of its sets: held_out, others, frame"):
+            late.get_eval_dataloader(none_of_them)
     first = next(iter(late.get_eval_dataloader("others")))
     assert len(first["sign"]) == late.args.per_device_eval_batch_size
     assert run.evaluate(held_out) == late.evaluate("held_out") != run.evaluate(others)
     for several in (run.evaluate(both), late.evaluate()):
         assert several["eval_held_out_loss"] == late.evaluate("held_out")["eval_loss"]
         assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
+    start = run.first_margin
+    assert run.train() and run.first_margin is start  # goes on
+    run.state.global_step = 0
     with pytest.raises(ConfigError, match="has been trained since"):
         run.evaluate(tiny.votes(seed=9))
     # nothing of the trained policy was kept as the reference's
@@ -360,12 +369,11 @@ def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_eac
     assert ours[: len(theirs)] == theirs
     not_taken = ("data_collator", "compute_metrics", "quantization_config")
     args = DPOConfig("runs", use_cpu=True, bf16=False)
+    wrong = dict(bias={}, objective="dpo", peft_config={"r": 8}, callbacks=print, processing_class="x")
     with pytest.raises(ConfigError) as caught:
-        BADPOTrainer(
-            tiny.model(), args=args, bias=False, objective="dpo", **dict.fromkeys(not_taken, print)
-        )
+        BADPOTrainer(tiny.model(), args=args, **dict.fromkeys(not_taken, print), **wrong)
     said = ["args is a DPOConfig; give a BADPOConfig", "`train_dataset` is required"]
-    said += ["bias takes an object here, not False", "objective takes an object here, not 'dpo'"]
+    said += [f"{name} takes a" for name in wrong]
     said += [f"{name} is refused: " for name in not_taken]
     assert all(str(caught.value).count(sentence) == 1 for sentence in said)
     assert len(str(caught.value).splitlines()) == len(said)

@@ -20,11 +20,12 @@ OURS = {field.name for field in dataclasses.fields(BADPOConfig)}
 NEWER = set(RENAMED.values()) - OURS
 
 
-def test_every_trl_key_stands_in_one_list():
+def test_every_trl_key_stands_in_one_list_and_on_the_page():
     listed = [*HONOURED, *ACCEPTED_WITHOUT_EFFECT, *REFUSED]
     assert len(listed) == len(set(listed)), "a key stands in two lists"
     assert set(listed) - NEWER == set(TRL_FIELDS) | PARSER_KEYS
     assert HONOURED_TRAINING - NEWER <= OURS
+    assert PAGE.read_text() == page()
 
 
 @pytest.mark.parametrize("key", sorted(HONOURED.keys() - NEWER))
@@ -50,7 +51,3 @@ def test_another_value_of_a_refused_key_names_the_key_and_the_reason():
             assert refusal(key, value) == f"{key}: {value} is refused: {reason}"
     assert refusal("torch_compile", True) and refusal("ld_alpha", 0)
     assert refusal("label_smoothing", 0) is None
-
-
-def test_the_documentation_lists_every_key():
-    assert PAGE.read_text() == page()

@@ -25,7 +25,7 @@ from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.training.metrics import NotFiniteError
-from badpo.trl import BiasAdjustedDPOTrainer, beside
+from badpo.trl import COLUMN, BiasAdjustedDPOTrainer, beside
 from tests import tiny
 from tests.training.tiny_runs import PLAIN, lora
 
@@ -205,7 +205,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
         assert torch.equal(weight, other)
     others = {
         "attributes and data": dict(attributes="length:ratio=3"),
-        "variant and parts": dict(bias="pooled"),
+        "variant and parts": dict(bias=BiasTerm(["length"], whole.bias.annotators, ["mean"])),
     }
     others["data"] = dict(data=Dataset.from_list(rows(40)))
     for name, changed in others.items():
@@ -228,8 +228,8 @@ def test_the_best_weights_come_with_their_theta(tmp_path):
 
 
 def test_evaluation_has_the_rewards_of_the_policy_and_the_loss_of_its_annotators(tmp_path):
-    data = Dataset.from_list(rows(48))
-    run = trainer(tmp_path, eval_dataset={"known": data})
+    data = Dataset.from_list([row | {COLUMN: [0.0, 0.0]} for row in rows(48)])
+    run = trainer(tmp_path, data, eval_dataset={"known": data})
     planted = [[3 * LEANS[people().index(name)] + 0.5] for name in run.bias.annotators]
     run.bias.start_at(torch.tensor(planted))
     strangers = data.map(lambda row: {"annotator": "new " + row["annotator"]})
@@ -240,7 +240,8 @@ def test_evaluation_has_the_rewards_of_the_policy_and_the_loss_of_its_annotators
     assert known["eval_votes/accuracy"] > unknown["eval_votes/accuracy"]
     run.bias.start_at(torch.full((6, 1), 0.5))
     # the pool's mean, which is theirs
-    assert run.evaluate(strangers)["eval_loss"] == pytest.approx(unknown["eval_new_loss"], abs=1e-6)
+    for name, found in {"eval": run.evaluate(strangers), "test": run.predict(strangers).metrics}.items():
+        assert found[f"{name}_loss"] == pytest.approx(unknown["eval_new_loss"], abs=1e-6)
 
 
 def test_a_stream_gives_each_row_what_a_table_gives(tmp_path):
@@ -249,12 +250,14 @@ def test_a_stream_gives_each_row_what_a_table_gives(tmp_path):
     stream = IterableDataset.from_generator(lambda: iter(table))
     term = BiasTerm(["length"], run.bias.annotators, ["mean", "deviation"])
     streamed = trained(tmp_path, stream, bias=term, images=True)
-    inputs = [row["bias_inputs"] for row in streamed.train_dataset]
-    assert inputs == [*run.train_dataset["bias_inputs"]]
+    inputs, same = ([row[run._column] for row in each.train_dataset] for each in (streamed, run))
+    assert inputs == same
     assert {d for _, d in inputs} == {-1.0, 1.0} and {k for k, _ in inputs} == {*range(6)}
     assert streamed.bias.theta().any()
-    with pytest.raises(ConfigError, match="a stream is not read ahead"):
-        trainer(tmp_path, stream, bias="shared_mean")
+    raw = BiasTerm(["length"], ["person 1", "person 2"], ["mean"])
+    for bias, told in [("pooled", "a stream is not read ahead"), (raw, "nobody of the bias term")]:
+        with pytest.raises(ConfigError, match=told):
+            trainer(tmp_path, stream, bias=bias, images=True)
 
 
 def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, monkeypatch):
@@ -282,11 +285,12 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
         (dict(auto_find_batch_size=True), {}, "auto_find_batch_size"),
         (dict(sync_ref_model=True), {}, "sync_ref_model: theta is measured from a fixed reference"),
         (dict(loss_type="hinge"), dict(warm_start="offline"), "offline needs a loss in log-odds"),
-        ({}, dict(warm_start=0), 'warm_start is "0"; choose one of zero'),
+        ({}, dict(bias_learning_rate="1e-2"), "bias_learning_rate takes a number, not str"),
         ({}, dict(bias="shared-mean"), 'bias is "shared-mean"; choose one of none, pooled'),
         ({}, dict(bias=BiasTerm(["length"], ["everyone"], ["mean"])), "the bias term is of 1 annotator"),
         ({}, dict(columns={"weight": "half"}), "TRL counts every vote once"),
-        ({}, dict(data=rows(48)), "a data set is a list; give a Dataset"),
+        ({}, dict(data=rows(48)), "train_dataset is a list; give a Dataset"),
+        ({}, dict(gold_annotators="person 2"), "is a list of annotators"),
         ({}, dict(eval_dataset={"held out": rows(48)}), "a data set is a list; give a Dataset"),
         ({}, dict(args={"beta": 0.3}), "args is a dict; give a trl.DPOConfig"),
     ],
@@ -306,9 +310,9 @@ def test_variants_start_and_hold_what_they_do_in_badpotrainer(tmp_path, caplog):
     assert warm.bias.theta()[0].item() == pytest.approx(level.log_odds, abs=1e-6)
     nameless = Dataset.from_list(rows(48)).rename_column("annotator", "who")
     alone = trainer(tmp_path, nameless, attributes=())
-    assert alone.judgments.attribute_names == ("length",) and "N161" in caplog.text
+    assert alone.judgments.attribute_names == ("length",) and "N163" in caplog.text
     named = dict(columns={"annotator": "who"}, gold_annotators=["person 2"])
-    gold = trained(tmp_path, nameless, settings=dict(max_steps=1), **named)
+    gold = trained(tmp_path, nameless, **named)
     assert alone.bias.parts == ("mean",) and gold.bias.parts == ("mean", "deviation")
     held = gold.bias.annotators.index(pseudonyms(["person 2"])[0])
     assert (gold.bias.theta() == 0).flatten().nonzero().tolist() == [[held]]

@@ -45,12 +45,12 @@ def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_
     ]
     [notice] = [record for record in caplog.records if "was chosen" in record.getMessage()]
     assert notice.levelname == "WARNING" and "bias: pooled on length (ratio=1.5)" in notice.getMessage()
-    assert told(run).count("N161") == 1 and "N161" not in told(
-        trainer(tmp_path / "dpo", ROWS, bias="none")
-    )
+    dpo = trainer(tmp_path / "dpo", ROWS, bias="none")
+    assert told(run).count("N163") == 1 and not {"N161", "N163"} & {*told(dpo)}
     assert run.aux_loss_enabled is False and run.ref_model is None
     assert {"trl", "dpo", "ba-dpo"} <= set(run.model.model_tags)
-    assert "trl" not in trainer(tmp_path / "declared").model.model_tags
+    declared = trainer(tmp_path / "declared", ROWS, attributes="length")
+    assert "N161" in told(declared) and "trl" not in declared.model.model_tags
 
 
 def test_columns_say_who_voted_in_every_set(tmp_path):
@@ -66,7 +66,7 @@ def test_columns_say_who_voted_in_every_set(tmp_path):
 # -- the same token ids -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["json", "objects"])
+@pytest.mark.parametrize("form", ["json", "objects", "file"])
 def test_tools_and_options_of_the_template_give_the_token_ids_of_trl(tmp_path, form):
     rows = as_trl(as_chat(tiny.votes(per_comparison=1))).drop(columns="annotator").to_dict("records")
     for i, row in enumerate(rows):
@@ -75,7 +75,9 @@ def test_tools_and_options_of_the_template_give_the_token_ids_of_trl(tmp_path, f
         row["chat_template_kwargs"] = {"capital": bool(i % 2)}
     tokenizer = tiny.tokenizer()
     tokenizer.chat_template = TEMPLATE
-    run = trainer(tmp_path, Dataset.from_list(rows), processing_class=tokenizer)
+    path, data = tmp_path / "rows.jsonl", Dataset.from_list(rows)
+    data.to_json(path)
+    run = trainer(tmp_path, path if form == "file" else data, processing_class=tokenizer)
     theirs = trl_trainer(rows, tmp_path / "trl", tokenizer).train_dataset
     names = ("prompt_ids", "chosen_ids", "rejected_ids")
     for i in range(len(rows)):
@@ -141,18 +143,12 @@ def test_every_flag_of_trls_parser_is_one_here():
     assert args.loss_type == ["ipo"] and args.remove_unused_columns is False
 
 
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        ({}, "VoteWeights"),
-        ({"loss_type": "ipo"}, "IdentityPreference"),
-        ({"ld_alpha": 0.4}, "DiscountedTail"),
-        ({"ld_alpha": 1.0}, "VoteWeights"),
-        ({"loss_type": ["sigmoid", "sft"]}, None),
-        ({"loss_type": "ipo", "ld_alpha": 0.4}, None),
-        ({"ld_alpha": 2.0}, None),
-    ],
-)
+FOLLOWED = [({}, "VoteWeights"), ({"loss_type": "ipo"}, "IdentityPreference")]
+FOLLOWED += [({"ld_alpha": 0.4}, "DiscountedTail"), ({"ld_alpha": 1.0}, "VoteWeights")]
+REFUSED = [{"loss_type": ["sigmoid", "sft"]}, {"loss_type": "ipo", "ld_alpha": 0.4}, {"ld_alpha": 2.0}]
+
+
+@pytest.mark.parametrize(("asked", "expected"), [*FOLLOWED, *((one, None) for one in REFUSED)])
 def test_the_losses_of_trl_that_are_objectives_here_are_followed(tmp_path, asked, expected):
     if expected is None:
         with pytest.raises(ConfigError, match="is refused: the loss is the bias-adjusted DPO loss"):

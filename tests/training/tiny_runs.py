@@ -27,7 +27,8 @@ def config(folder, **options) -> BADPOConfig:
 
 
 def trainer(folder, data=None, model=None, ref_model=None, bias_term=None, **options) -> BADPOTrainer:
-    names = {"eval_dataset", "peft_config", "objective", "processing_class", "columns", "attributes"}
+    names = {"eval_dataset", "peft_config", "objective", "processing_class"}
+    names |= {"columns", "attributes", "optimizers"}
     arguments = {name: value for name, value in options.items() if name in names}
     settings = {name: value for name, value in options.items() if name not in names}
     return BADPOTrainer(

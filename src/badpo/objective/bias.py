@@ -138,6 +138,12 @@ class BiasTerm(torch.nn.Module):
         self.extra: dict = {}
 
     @property
+    def variant(self) -> str:
+        """The name in `VARIANTS` of its parts; the parts themselves where they have none."""
+        names = (name for name, parts in VARIANTS.items() if parts == self.parts)
+        return next(names, " + ".join(self.parts))
+
+    @property
     def gold_annotators(self) -> tuple[str, ...]:
         """Pseudonyms of those whom the mask holds at zero, in the order of the annotator indices."""
         return tuple(compress(self.annotators, (self.mask == 0).tolist()))

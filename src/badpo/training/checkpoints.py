@@ -447,7 +447,7 @@ class RunCallback(TrainerCallback):
         """Step theta, look at where the first step started, and write the step's line."""
         sums = self._trainer.finish_step()
         metrics = sums.metrics()
-        if state.global_step == 0:
+        if self._trainer.first_margin is None:
             self._trainer.see_start(metrics.get("rewards/margins", 0.0))
         if state.is_world_process_zero:
             line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **metrics}

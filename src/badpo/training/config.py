@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import wraps
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from transformers import TrainingArguments
@@ -30,8 +32,17 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "attention": ("packed", "padded"),
 }
 
-# Beyond these a run ends without an error and with numbers that say nothing.
-LARGEST_BETA, LARGEST_RATE = 100, 10
+# Beyond these a run ends without an error and with numbers that say nothing, or takes no step.
+LARGEST_BETA, LARGEST_BATCH = 100, 1_000_000
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("learning_rate", "bias_learning_rate"), (0, 10)),
+    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, LARGEST_BATCH)),
+    "gradient_accumulation_steps": (1, LARGEST_BATCH),
+    "seed": (0, 2**32 - 1),
+}
+
+# Types of arguments that are checked, and what a person calls them.
+_NOUNS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", dict: "a dict"}
 
 # The trainer has one correct value for each of these. Their defaults are the Trainer's, which parsers turn into flags.
 FIXED = {
@@ -201,6 +212,8 @@ class BADPOConfig(TrainingArguments):
         return {name: value for name, value in told.items() if name != "gold_annotators"}
 
     def __post_init__(self):
+        if complaints := [*self._of_other_types()]:
+            raise ConfigError("\n".join(complaints))
         if self.warmup_ratio is not None and not self.warmup_steps:
             self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
         if complaints := [*self._out_of_range(), *self._refused()]:
@@ -214,7 +227,10 @@ class BADPOConfig(TrainingArguments):
         self.use_cpu = self.use_cpu or without_double_precision()
         self._choose_bf16()
         self._choose_checkpointing()
-        super().__post_init__()
+        try:
+            super().__post_init__()
+        except (ValueError, TypeError, OverflowError, OSError) as error:
+            raise ConfigError(f"transformers does not take these arguments: {error}") from error
 
     @property
     def step_size(self) -> int:
@@ -227,6 +243,15 @@ class BADPOConfig(TrainingArguments):
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
         return f"{name}-tf32" if self.tf32 else name
 
+    @classmethod
+    def complaints(cls, **given: Any) -> list[str]:
+        """What is wrong with some arguments where the others are as usual, each in a sentence."""
+        config = cls.__new__(cls)
+        for f in fields(cls):
+            usual = f.default_factory() if callable(f.default_factory) else f.default
+            setattr(config, f.name, given.get(f.name, usual))
+        return [*config._of_other_types()] or [*config._out_of_range()]
+
     def _without_effect(self) -> list[Problem]:
         """A notice (N204) for each key of TRL that is set and changes nothing here."""
         set_here = [f.name for f in fields(self) if getattr(self, f.name) not in (f.default, None, [])]
@@ -236,13 +261,33 @@ class BADPOConfig(TrainingArguments):
             if name in set_here and name not in FIXED
         ]
 
+    def _of_other_types(self) -> Iterator[str]:
+        """What is no number, text or truth value where the field's annotation says so; arrays' become Python's."""
+        # a parser of flags changes the types that the fields themselves have; what a subclass adds is its own
+        hints = get_type_hints(BADPOConfig)
+        for f in fields(BADPOConfig):
+            value, hint = getattr(self, f.name), hints[f.name]
+            if hasattr(value, "tolist"):
+                setattr(self, f.name, value := value.tolist())
+            either = get_args(hint) if isinstance(hint, UnionType) else [hint]
+            kinds = [get_origin(kind) or kind for kind in either]
+            # objects stand for some dicts
+            if not {*kinds} <= {NoneType, *_NOUNS} or dict in kinds and not f.name.endswith("_kwargs"):
+                continue
+            taken: Any = (*kinds, *[int] * (float in kinds), *[PathLike] * (str in kinds))
+            is_truth = isinstance(value, bool) and bool not in kinds
+            if is_truth or not isinstance(value, taken) or value != value:
+                nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
+                told = "nan" if value != value else type(value).__name__
+                yield f"{f.name} takes {nouns}, not {told}; the default is {f.name}={f.default!r}"
+
     def _out_of_range(self) -> Iterator[str]:
         for name, choices in CHOICES.items():
             if (value := getattr(self, name)) not in choices and (name, value) != ("bias", None):
                 yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
-        for name in ("learning_rate", "bias_learning_rate"):
-            if not 0 <= (rate := getattr(self, name)) <= LARGEST_RATE:
-                yield f"{name} is {rate}; it must lie between 0 and {LARGEST_RATE}"
+        for name, (least, most) in RANGES.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                yield f"{name} is {value}; it must lie between {least} and {most}"
         if not 0 < self.beta <= LARGEST_BETA:
             told = f"it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
             yield f"beta is {self.beta}; {told}"
@@ -277,7 +322,7 @@ class BADPOConfig(TrainingArguments):
                 "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
                 "warm_start: offline, which starts at estimates that are anchored on them"
             )
-        if isinstance(gold, str):
+        if not isinstance(gold, list | tuple | set):
             yield "gold_annotators is a list of annotators; write [id] for a single one"
         if gold and not has_bias:
             yield (
@@ -320,7 +365,7 @@ def _told(name: str, value: Any) -> Any:
     """A value of an argument without the folders of this machine and without secrets."""
     if isinstance(value, dict):
         return {inner: _told(str(inner), entry) for inner, entry in value.items()}
-    if isinstance(value, str | Path) and "token" in name:
+    if isinstance(value, str | Path) and name.endswith("token"):
         return f"<{name.upper()}>"
     if isinstance(value, str | Path) and Path(value).is_absolute():
         return Path(value).name

@@ -51,7 +51,7 @@ def tell(told: list[Problem], findings: Iterable[Problem]) -> None:
         if finding not in told:
             told.append(finding)
             # what was decided for a script that says nothing of it is told by default too
-            is_quiet = finding.severity == "notice" and finding.code not in ("N161", "N162")
+            is_quiet = finding.severity == "notice" and finding.code not in ("N161", "N162", "N163")
             logger.log(logging.INFO if is_quiet else logging.WARNING, "%s", finding)
 
 
@@ -71,6 +71,14 @@ def load_model(model, args: BADPOConfig, which: str = "model"):
                 told = f'"{model}" is no causal language model. Only those are trained here; {VISION}'
                 raise ConfigError(told) from None
             raise
+    if not hasattr(model, "config"):
+        told = "a PreTrainedModel, a PeftModel or the name of one"
+        raise ConfigError(f"{which} takes {told}, not {type(model).__name__}")
+    if getattr(model, "is_quantized", False):
+        raise ConfigError(
+            f"{which} is quantised, and only whole weights are trained here: load it without a quantization_config, "
+            "in bfloat16 with a peft_config, or take badpo.trl.BiasAdjustedDPOTrainer, which trains QLoRA"
+        )
     if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None):
         raise ConfigError(
             f"{which} is compiled by torch.compile, which does not know the forward that scores comparisons; hand over "
@@ -111,6 +119,29 @@ def require_trainable(model) -> None:
             "PeftModel.from_pretrained(base, adapter, is_trainable=True); all weights after "
             "model.requires_grad_(True); a new adapter with peft_config (use_peft: true in a recipe)"
         )
+
+
+def require_own_optimizer(optimizers: Sequence[Any], policy) -> None:
+    """Refuse what is no optimizer and schedule, and those of other weights, with which nothing would be trained."""
+    kinds = torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler
+    given = optimizers if isinstance(optimizers, list | tuple) else ()
+    pairs = zip(given, kinds, strict=False)
+    if len(given) != 2 or not all(one is None or isinstance(one, kind) for one, kind in pairs):
+        raise ConfigError(
+            "optimizers takes an optimizer of torch.optim and a schedule of torch.optim.lr_scheduler, each made; "
+            "None stands for the usual one: optimizers=(torch.optim.SGD(model.parameters(), lr=1e-6), None)"
+        )
+    optimizer, schedule = given
+    trained = {id(parameter) for parameter in policy.parameters() if parameter.requires_grad}
+    groups = optimizer.param_groups if optimizer is not None else [{"params": policy.parameters()}]
+    if not any(id(parameter) in trained for group in groups for parameter in group["params"]):
+        raise ConfigError(
+            "optimizers: the optimizer has no weight of the model that is trained, so nothing would be learned. Make "
+            "it of the parameters of the model object that is handed over; with a new adapter hand over "
+            "get_peft_model(model, peft_config) in place of the peft_config"
+        )
+    if schedule is not None and schedule.optimizer is not optimizer:
+        raise ConfigError("optimizers: the schedule is of another optimizer; give that one beside it")
 
 
 def reads_more_than_text(model) -> bool:
@@ -299,8 +330,8 @@ def training_judgments(
             'declare what the votes may lean toward, as in attributes=["length:ratio=1.5"], and who voted, as in '
             'columns={"annotator": NAME}; or train plain DPO with bias="none"'
         )
-        noticed = [Problem("N161", what, "the table of votes", remedy)]
-    if VARIANTS[chosen] and not judgments.attributes:
+        noticed = [Problem("N163", what, "the table of votes", remedy)]
+    if chosen != "none" and not judgments.attributes:
         raise ConfigError(
             f"bias: {chosen} needs at least one attribute. Declare it, for example "
             'attributes=[Length(ratio=1.5)], or train plain DPO with bias="none"'
@@ -314,7 +345,7 @@ def require_texts_alone(judgments: Judgments) -> None:
     """Raise `DataError` where the table has images, which the votes are about and the policy would not see."""
     for finding in judgments.findings:
         if finding.code == "W108":
-            what = f"{finding.what}; the table is vision-related, and what is trained is no vision-language model"
+            what = f"{finding.what}; the table is vision-related, and no vision-language model is trained here"
             remedy = f"leave the column out where the texts can be judged without them; or {VISION}"
             raise DataError([Problem("E144", what, finding.where, remedy)])
 
@@ -404,20 +435,27 @@ def evaluation_judgments(data, train: Judgments, columns: Columns = None) -> Jud
     return dataclasses.replace(judgments, annotators=train.annotators, votes=votes)
 
 
-def as_judgments(data, attributes: Attributes, columns: Columns = None) -> Judgments:
-    """``data`` as `Judgments` with the attributes declared; a table is read with what TRL reads of it."""
+def as_judgments(data, attributes: Attributes, columns: Columns = None, **reading: Any) -> Judgments:
+    """``data`` as `Judgments` with the attributes declared; a table is read with what TRL reads of it.
+
+    ``reading`` are further options of `Judgments.read`.
+    """
     if isinstance(data, Judgments):
         return data.with_attributes(attributes) if attributes else data
+    asked: dict[str, Any] = {"columns": columns, "attributes": attributes, **reading}
     if isinstance(data, str | os.PathLike):
-        return Judgments.read(data, columns=columns, attributes=attributes)
+        judgments = Judgments.read(data, **asked)
+        # W107: there is more that TRL reads
+        if all(finding.code != "W107" for finding in judgments.findings):
+            return judgments
     # cells that hold JSON are decoded where rows are asked for
     whole = is_stream(data) or "Json(" in str(getattr(data, "features", ""))
-    table = read_table(list(data) if whole else data)
+    table = read_table(list(data) if whole else data, reading.get("bad_rows") == "drop")
     there = [name for name in TEMPLATE_COLUMNS if name in table.frame]
     given = [name for name in there if table.frame[name].notna().any()]
     cells = {name: pd.Series([*map(_as_json, table.frame[name])], dtype=object) for name in given}
     table = dataclasses.replace(table, frame=table.frame.assign(**cells))
-    judgments = Judgments.read(table, columns=columns, attributes=attributes, keep=given)
+    judgments = Judgments.read(table, keep=given, **asked)
     if lost := [name for name in given if name not in judgments.comparisons]:
         what = f"rows with the same prompt and responses differ in {' and '.join(lost)}"
         remedy = "give such rows a comparison_id each, so that they are not one comparison"

@@ -80,7 +80,8 @@ def _code(config: Any, name: str = "") -> Iterator[str]:
         for value in config:
             yield from _code(value, name)
     elif isinstance(config, str):
-        is_kernel = name.endswith("_implementation") and config not in implementations()
+        names_code = name.endswith("_implementation") and name != "cache_implementation"
+        is_kernel = names_code and config not in implementations()
         is_quantised = (
             name == "quant_method" and kernels_are_fetched() and not config.startswith("bitsandbytes")
         )

@@ -24,9 +24,8 @@ from pydantic import (
     field_validator,
 )
 
-from badpo.data.attributes import Attribute, attribute_from_config, parsed_attribute
+from badpo.data.attributes import attribute_from_config, parsed_attribute
 from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
-from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.data.tables import from_hub, is_hub_name
@@ -183,9 +182,10 @@ class DataChoice(Block):
             return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
         return path
 
-    def read(self, attributes: Sequence[Attribute]) -> Judgments:
-        """The judgments of the table, with these attributes measured."""
-        return Judgments.read(self.source(), attributes=attributes, **self.model_dump(include=_READING))
+    @property
+    def reading(self) -> Json:
+        """Options of `Judgments.read`."""
+        return self.model_dump(include=_READING)
 
 
 _KINDS: dict[Any, Any] = {int: Whole, float: Number}

@@ -13,15 +13,16 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from huggingface_hub import metadata_load, metadata_save
+from peft import PeftConfig
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, ProcessorMixin
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from badpo.data.attributes import Attributes
@@ -54,6 +55,7 @@ from badpo.training.inputs import (
     reads_more_than_text,
     require_log_odds,
     require_matching_bias,
+    require_own_optimizer,
     require_something_to_learn,
     require_whole,
     router_coefficient,
@@ -86,12 +88,27 @@ from badpo.training.reference import (
 )
 from badpo.training.self_test import FLOOR_IN_16_BITS, StartDifference, choose_layout
 
-if TYPE_CHECKING:
-    from peft import PeftConfig
-
 logger = logging.getLogger(__name__)
 
 _NO_LOGITS = "evaluation keeps no logits; take the metrics of `evaluate`"
+# Arguments of `DPOTrainer` that cannot be taken, each with the reason.
+_NOT_TAKEN = {
+    "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
+    "compute_metrics": _NO_LOGITS,
+    "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
+}
+# Types of what can, where it is given, and what to write.
+_TAKEN: dict[str, tuple[tuple[type, ...], str, str]] = {
+    "processing_class": (
+        (PreTrainedTokenizerBase, ProcessorMixin),
+        "a tokenizer",
+        "write processing_class=AutoTokenizer.from_pretrained(NAME)",
+    ),
+    "callbacks": ((list, tuple), "a list", "write callbacks=[...]"),
+    "peft_config": ((PeftConfig,), "a peft.PeftConfig", "write peft_config=LoraConfig(...)"),
+    "bias": ((BiasTerm,), "a BiasTerm", "the name of a variant goes into BADPOConfig(bias=NAME)"),
+    "objective": ((Objective,), "an object", "write objective=GroupWeights(...) or one of your own"),
+}
 
 
 def weigh_tokens(batch: dict, objective: Objective, step: int) -> None:
@@ -144,7 +161,7 @@ class BADPOTrainer(_StepTrainer):
         Our column name -> the data set's, as in ``{"annotator": "worker_id"}``.
     attributes : attributes, in words or as objects
         When the data set is not a `Judgments` that carries them. With neither these nor a bias named, as in a script
-        for TRL, the bias is one of length, and N161 says so.
+        for TRL, the bias is one of length, and N163 says so.
     bias, objective
         A `BiasTerm` in place of the variant named by ``args.bias``; what a vote costs (`badpo.objective.objectives`).
     data_collator, compute_metrics, quantization_config
@@ -186,22 +203,21 @@ class BADPOTrainer(_StepTrainer):
         bias: BiasTerm | None = None,
         objective: Objective | None = None,
     ):
+        given = dict(locals())
         args = copy.copy(args) if args is not None else BADPOConfig()
-        not_taken = {"data_collator": data_collator, "compute_metrics": compute_metrics}
-        not_taken |= {"quantization_config": quantization_config}
-        objects = {"bias": bias, "objective": objective}
-        _require_understood(args, train_dataset, columns, processing_class, not_taken, objects)
+        _require_understood(args, given)
         self.run_folder = Path(args.output_dir)
         require_enclosed(self.run_folder)
         # The Trainer's files hold pickles and the annotators' estimates; only run_folder/model is ever published.
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit or 0, None
+        policy = start_policy(model, peft_config, args)
         tokenizer = processing_class or AutoTokenizer.from_pretrained(
             model if isinstance(model, str) else model.config._name_or_path,
             revision=dict(args.model_init_kwargs or {}).get("revision", "main"),  # type: ignore[arg-type]
             trust_remote_code=args.trust_remote_code,
         )
-        policy = start_policy(model, peft_config, args)
+        require_own_optimizer(optimizers, policy)
         self._named = model if isinstance(model, str) and peft_config is None else None
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = given_reference(ref_model, policy, args)
@@ -211,6 +227,7 @@ class BADPOTrainer(_StepTrainer):
         self.findings: list[Problem] = []
         tell(self.findings, args.without_effect)
         self._columns = columns
+        args.bias = args.bias if bias is None else bias.variant
         self._take_in(train_dataset, attributes, tokenizer, args)
         named = args.objective, self.judgments, args.seed, args.beta
         self.objective = objective or make_objective(*named)
@@ -227,7 +244,7 @@ class BADPOTrainer(_StepTrainer):
             train_dataset=EncodedJudgments(self.judgments, self.encoded),
             eval_dataset=eval_dataset,
             processing_class=tokenizer,
-            callbacks=callbacks,
+            callbacks=list(callbacks or []),
             optimizers=optimizers,
         )
         self.eval_dataset = self._encoded_sets(eval_dataset)
@@ -238,6 +255,9 @@ class BADPOTrainer(_StepTrainer):
     def _take_in(self, train_dataset, attributes, tokenizer, args: BADPOConfig) -> None:
         """The judgments that are trained on, and their token ids."""
         require_whole(train_dataset, args)
+        declared = train_dataset.attributes if isinstance(train_dataset, Judgments) else ()
+        # a script that declares nothing is one for TRL, whose trainer tags its models so
+        self._is_for_trl = args.bias is None and not (attributes or declared)
         judgments, args.bias, noticed = training_judgments(
             train_dataset, attributes, args.bias, self._columns
         )
@@ -249,9 +269,7 @@ class BADPOTrainer(_StepTrainer):
     def _prepare_steps(self, base) -> None:
         """What the steps of a run need and add up."""
         args = self.args
-        # a script that declares nothing is one for TRL, whose trainer tags its models so
-        is_for_trl = any(finding.code == "N161" for finding in self.findings)
-        self.model.add_model_tags(["ba-dpo", "dpo"] + ["trl"] * is_for_trl)
+        self.model.add_model_tags(["ba-dpo", "dpo"] + ["trl"] * self._is_for_trl)
         self.router_aux_loss_coef = router_coefficient(base, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_division(self.accelerator, bool(args.fsdp))
@@ -292,13 +310,14 @@ class BADPOTrainer(_StepTrainer):
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         """Micro-batches of this process's share of an evaluation set: the trainer's, one of its by name, or another."""
         given = self.eval_dataset if eval_dataset is None else eval_dataset
-        if isinstance(given, str) and isinstance(self.eval_dataset, Mapping):
-            given = self.eval_dataset.get(given, given)
+        sets = self.eval_dataset if isinstance(self.eval_dataset, Mapping) else {}
+        if isinstance(given, str) and sets:
+            given = sets.get(given, given if Path(given).exists() else None)
         data = self._encoded_sets(given)
         if not isinstance(data, EncodedJudgments):
             raise ConfigError(
                 "there is no eval_dataset to evaluate on; give one here or to the trainer, or name one of its sets: "
-                + ", ".join(data or ["it has none"])
+                + ", ".join(sets or ["it has none"])
             )
         return self._loader(data, evaluation_batches(data.judgments, self.args))
 
@@ -366,7 +385,7 @@ class BADPOTrainer(_StepTrainer):
             with self.model.disable_adapter():
                 yield self.model
         else:
-            yield self._loaded_again() if self.state.global_step else self.model
+            yield self.model if self.first_margin is None else self._loaded_again()
 
     def _loaded_again(self):
         """The policy as it started, where a name says what that was; else None."""
@@ -458,7 +477,7 @@ class BADPOTrainer(_StepTrainer):
             token_logps = model(scoring=inputs["scoring"])
         if isinstance(token_logps, tuple):
             token_logps, inputs["router_load"] = token_logps
-        if self.state.global_step == 0:
+        if self.first_margin is None:
             reference = inputs["reference_logps"]
             from_reference = torch.stack([token_logps.detach() - reference, reference]).double()
             self._from_reference += from_reference.square().sum(1)
@@ -575,6 +594,7 @@ class BADPOTrainer(_StepTrainer):
     def train(self, resume_from_checkpoint=None, allow_changed: Sequence[str] = (), **kwargs):
         """Train; with ``resume_from_checkpoint=True`` continue from the newest whole checkpoint of this run.
 
+        Called again it goes on from the present weights and theta with a new schedule, as in `transformers`.
         A checkpoint that was made with other data or settings is refused; ``allow_changed=["code"]`` lets the versions
         of packages differ. So is a new run where whole checkpoints of another one are.
         """
@@ -658,31 +678,19 @@ class BADPOTrainer(_StepTrainer):
                 logger.warning("model: %s", folder)
 
 
-def _require_understood(
-    args,
-    train_dataset,
-    columns,
-    processing_class,
-    not_taken: Mapping[str, object],
-    objects: Mapping[str, object],
-) -> None:
-    """Raise `ConfigError` with a sentence for every argument that `DPOTrainer` takes and this trainer cannot."""
-    remedies = {
-        "data_collator": "micro-batches hold each comparison once and its votes apart, as the trainer makes them",
-        "compute_metrics": _NO_LOGITS,
-        "quantization_config": "give a peft_config, with model_init_kwargs={'dtype': 'bfloat16'}",
-    }
+def _require_understood(args, given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` with a sentence for every argument that cannot be followed."""
     complaints = [
-        f"{name} is refused: {remedies[name]}. badpo.trl.BiasAdjustedDPOTrainer takes it"
-        for name, given in not_taken.items()
-        if given is not None
+        f"{name} is refused: {reason}. badpo.trl.BiasAdjustedDPOTrainer takes it"
+        for name, reason in _NOT_TAKEN.items()
+        if given[name] is not None
     ]
     complaints += [
-        f"{name} takes an object here, not {given!r}; a name goes into BADPOConfig({name}=...)"
-        for name, given in objects.items()
-        if isinstance(given, str | bool)
+        f"{name} takes {noun}, not {type(given[name]).__name__}: {remedy}"
+        for name, (kinds, noun, remedy) in _TAKEN.items()
+        if given[name] is not None and not isinstance(given[name], kinds)
     ]
-    if columns is not None and isinstance(train_dataset, Judgments):
+    if given["columns"] is not None and isinstance(given["train_dataset"], Judgments):
         complaints.append(
             "columns is refused: Judgments are read already; give columns to Judgments.read"
         )
@@ -696,11 +704,11 @@ def _require_understood(
             f"--num_processes {args.n_gpu} -m badpo train --config RECIPE (or your script); or show it one GPU: "
             "CUDA_VISIBLE_DEVICES=0"
         )
-    if train_dataset is None:
+    if given["train_dataset"] is None:
         complaints.append(
             "`train_dataset` is required: give Judgments, or a table that Judgments.read takes"
         )
-    if isinstance(processing_class, ProcessorMixin):
+    if isinstance(given["processing_class"], ProcessorMixin):
         complaints.append(
             f"only text is trained on; give processing_class.tokenizer in place of the processor; {VISION}"
         )
