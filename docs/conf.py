@@ -29,6 +29,7 @@ pygments_dark_style = "github-dark"
 html_copy_source = html_show_sphinx = False
 
 myst_enable_extensions = ["dollarmath"]
+smartquotes_action = "qe"  # --model stays as it is typed
 myst_heading_anchors = 4
 html_math_renderer = "mathml"
 # kinds in docstrings are words for people ("array of shape (n,)"), not names of classes
@@ -49,15 +50,19 @@ nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_merge_streams = True
 nb_render_markdown_format = "gfm"
-# programs of a tutorial write into its own temporary folder, and what they keep at home below build/
+# a tutorial works in a temporary folder of its own with the examples; what programs keep at home lies below build/
 HOME = DOCS.parent / "build" / "home"
 STARTUP = HOME / "profile_default" / "startup" / "bash.py"
 STARTUP.parent.mkdir(parents=True, exist_ok=True)
 STARTUP.write_text(
-    '''
-import subprocess
+    f'''
+import os, shutil, subprocess, tempfile
 
 from IPython.core.magic import register_cell_magic
+
+folder = tempfile.TemporaryDirectory()
+os.chdir(folder.name)
+shutil.copytree({str(DOCS.parent / "examples")!r}, "examples")
 
 
 @register_cell_magic
@@ -107,7 +112,7 @@ def options_page() -> str:
             names = (
                 ", ".join(f"`{name}`" for name in one.opts)
                 if one.opts[0][0] == "-"
-                else f"`{one.metavar}`"
+                else f"`{one.metavar or one.name.upper()}`"
             )
             lines.append(f"| {names} | {cell(getattr(one, 'help', None))} |")
     return "\n".join(lines) + "\n"

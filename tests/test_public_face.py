@@ -9,6 +9,7 @@ import inspect
 import json
 import re
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pandas as pd
 import pytest
@@ -30,6 +31,7 @@ METHODS = {
     "BADPOTrainer": ("train", "evaluate", "save_model", "push_to_hub"),
     "BiasTerm": ("forward", "theta", "warm_start", "summary", "save", "load"),
     "Judgments": ("read", "with_attributes", "split", "take", "fingerprint", "to_parquet"),
+    "trl.BiasAdjustedDPOTrainer": ("evaluate", "predict", "save_model"),
 }
 PROPERTIES = {
     "AuditMonitor": ("n_comparisons",),
@@ -56,9 +58,11 @@ def test_names():
     }
 
 
-@pytest.mark.parametrize("name", sorted(set(badpo.__all__) - {"__version__", "attributes", *ERRORS}))
+@pytest.mark.parametrize(
+    "name", sorted({*badpo.__all__, *METHODS} - {"__version__", "attributes", *ERRORS})
+)
 def test_signature_of_a_name(name):
-    value = getattr(badpo, name)
+    value = resolve_name(f"badpo.{name}")
     shown = {name: own_fields(value) if name == "BADPOConfig" else signature(value)}
     for method in METHODS.get(name, ()):
         shown[f"{name}.{method}"] = signature(getattr(value, method))

@@ -258,6 +258,6 @@ def test_an_audit_is_for_its_owner_alone_but_for_the_page_and_opens_no_connectio
     os.umask(before)
     written = (tmp_path / "audit").iterdir()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in written}
-    personal = ("audit.json", "annotators.csv", "annotators.parquet")
+    personal = (".gitignore", "audit.json", "annotators.csv", "annotators.parquet")
     assert modes == {"report.html": 0o666, **dict.fromkeys(personal, 0o600)}
     assert not asked  # also where somebody would have caught the refusal

@@ -105,7 +105,9 @@ def test_public_names_are_those_of_the_readme_and_no_others():
 
 
 def test_a_public_name_says_what_to_install(monkeypatch):
-    monkeypatch.delitem(sys.modules, "badpo.training.trainer", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ModuleNotFoundError, match=r'constraints.txt "\.\[train\]"'):
-        badpo.BADPOTrainer  # noqa: B018
+    lines = {"badpo.training.trainer": "from badpo import BADPOTrainer", "badpo.trl": "import badpo.trl"}
+    for module, line in lines.items():
+        monkeypatch.delitem(sys.modules, module, raising=False)
+        with pytest.raises(ModuleNotFoundError, match=r'constraints.txt "\.\[train\]"'):
+            exec(line)

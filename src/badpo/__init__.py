@@ -27,13 +27,10 @@ def __getattr__(name: str):
     if name == "attributes":
         return importlib.import_module("badpo.attributes")
     if name in _HOME:
-        try:
-            return getattr(importlib.import_module(_HOME[name]), name)
-        except ModuleNotFoundError as error:
-            from badpo.data.problems import lacking
+        from badpo.data.problems import telling_what_lacks
 
-            error.msg = lacking(error.name) or error.msg
-            raise
+        with telling_what_lacks():
+            return getattr(importlib.import_module(_HOME[name]), name)
     raise AttributeError(f"module 'badpo' has no attribute {name!r}")
 
 
