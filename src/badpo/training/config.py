@@ -271,8 +271,10 @@ class BADPOConfig(TrainingArguments):
                 setattr(self, f.name, value := value.tolist())
             either = get_args(hint) if isinstance(hint, UnionType) else [hint]
             kinds = [get_origin(kind) or kind for kind in either]
-            # objects stand for some dicts
-            if not {*kinds} <= {NoneType, *_NOUNS} or dict in kinds and not f.name.endswith("_kwargs"):
+            # objects stand for some dicts; the Trainer takes more than text where its annotation says text (fsdp=True)
+            elsewhere = str in kinds and f.name not in BADPOConfig.__annotations__
+            elsewhere |= dict in kinds and not f.name.endswith("_kwargs")
+            if elsewhere or not {*kinds} <= {NoneType, *_NOUNS}:
                 continue
             taken: Any = (*kinds, *[int] * (float in kinds), *[PathLike] * (str in kinds))
             is_truth = isinstance(value, bool) and bool not in kinds
