@@ -62,7 +62,7 @@ def test_names():
     "name", sorted({*badpo.__all__, *METHODS} - {"__version__", "attributes", *ERRORS})
 )
 def test_signature_of_a_name(name):
-    value = resolve_name(f"badpo.{name}")
+    value = resolve_name(":".join(f"badpo.{name}".rsplit(".", 1)))
     shown = {name: own_fields(value) if name == "BADPOConfig" else signature(value)}
     for method in METHODS.get(name, ()):
         shown[f"{name}.{method}"] = signature(getattr(value, method))
