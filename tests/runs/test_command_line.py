@@ -113,8 +113,11 @@ def test_train_evaluate_and_report(tmp_path):
     assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
     assert_face("run.json", sorted(json.loads((folders[0] / "run.json").read_text())))
     assert_face("files of a run", sorted(path.name for path in folders[0].iterdir()))
-    text = badpo("evaluate", folders[0]).stdout
-    assert "heldout" in text and "gap" in text
+    *_, header, reference, own, last = badpo("evaluate", folders[0]).stdout.splitlines()
+    assert "mean tokens (n = 8)" in header and last == f"next: badpo report {runs}"
+    for row, folder in ((reference, runs / "reference"), (own, folders[0])):
+        tokens = json.loads((folder / "readouts.json").read_text())["tokens"]
+        assert f"{tokens['mean']:.1f} ({tokens['low']:.1f} to {tokens['high']:.1f})" in row
 
     reported = badpo("report", runs, "--out", page, "--json")
     assert json.loads(reported.stdout) == {"report": str(page)}

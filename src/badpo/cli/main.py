@@ -42,6 +42,7 @@ from badpo.cli.options import (
     is_first_process,
     parsed_flags,
     parsed_sweep,
+    print_json,
     reading_a_table,
     reporting_errors,
     say,
@@ -305,9 +306,10 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure trained runs on their held-out judgments and write readouts.json into each."""
-    from badpo.results.run_files import finished_runs
+    from badpo.results.run_files import finished_runs, read_suite
 
     folders = finished_runs(runs)  # a folder that is not there is told before torch is loaded
+    from badpo.results.run_page import arms_side_by_side
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
@@ -316,9 +318,15 @@ def evaluate(
         for folder in folders:
             with locked(folder):
                 results[str(folder)] = evaluate_run(folder, progress, sources)
+    if as_json:
+        return print_json(results)
     shown = {run: found | {"answers": len(found["answers"])} for run, found in results.items()}
     told = [f"{run}\n{as_lines(found)}" for run, found in shown.items()]
-    tell(as_json, results, "\n".join([*told, f"next: badpo report {folders[0].parent}"]))
+    for parent in dict.fromkeys(folder.parent for folder in folders):
+        beside = [folder for folder in (parent / "reference", *folders) if folder.parent == parent]
+        measured = [folder for folder in beside if (folder / "readouts.json").exists()]
+        told.append(as_table(arms_side_by_side(read_suite(measured))))
+    say("\n".join([*filter(None, told), f"next: badpo report {folders[0].parent}"]))
 
 
 @app.command()

@@ -121,6 +121,16 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
     return [*groups, ("all attributes", last)], rows
 
 
+def arms_side_by_side(suite: MeasuredRuns) -> list[list[str]]:
+    """The rows of a table for a terminal: what each arm came to, with its interval; none where no rate was measured."""
+    groups, rows = summary_table(suite)
+    if len(groups) == 1:
+        return []
+    header = ["95 % intervals in brackets", *(name for name, _ in groups[:-1])]
+    told = ([(value, ends and f"({ends})") for (value, ends), *_ in cells[:-1]] for _, cells in rows)
+    return [header, *([arm, *map(" ".join, each)] for (arm, _), each in zip(rows, told, strict=True))]
+
+
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
     if found is None:
         return decimal(None), ""
