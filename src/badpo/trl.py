@@ -231,14 +231,15 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         return super().predict(data, ignore_keys, metric_key_prefix)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy as TRL does, and theta beside the folder, so that no upload of the folder takes it along."""
+        """Write the policy as TRL does, and theta beside ``args.output_dir``, where no upload takes it along."""
         super().save_model(output_dir, _internal_call)
         if self.is_world_process_zero() and not _internal_call:
-            save_theta(self, beside(output_dir or self.args.output_dir), self._facts)
+            run = self.args.output_dir
+            save_theta(self, beside(output_dir or run, run), self._facts)
 
     def _save_checkpoint(self, model, trial):
         output = Path(self._get_output_dir(trial))
-        folder = beside(output) / f"checkpoint-{self.state.global_step}"
+        folder = beside(output / f"checkpoint-{self.state.global_step}", self.args.output_dir)
         is_writer = self.is_world_process_zero()
         if is_writer:  # before the checkpoint, which is then never without it
             save_optimizer(self, folder)
@@ -259,7 +260,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._load_theta(Path(str(self.state.best_model_checkpoint)))
 
     def _load_theta(self, checkpoint: Path) -> None:
-        folder = beside(checkpoint.parent) / checkpoint.name
+        folder = beside(checkpoint, self.args.output_dir, checkpoint.parent)
         if not folder.exists():
             raise ConfigError(f"{folder} is not there, which has theta of {checkpoint}; bring it back")
         saved = BiasTerm.load(folder)
@@ -291,9 +292,14 @@ class _ThetaSteps(TrainerCallback):
         run.bias.zero_grad()
 
 
-def beside(folder: str | Path) -> Path:
-    """Where theta is that belongs to the policies in ``folder``: in a folder of that name and ``-bias``."""
-    return Path(f"{Path(folder).resolve()}{BIAS_SUFFIX}")
+def beside(folder: str | Path, *runs: str | Path) -> Path:
+    """Where theta is that belongs to the policy in ``folder``: under the same name in a folder beside its run's.
+
+    Its run's is the first of ``runs`` that it is in, else its own; the one beside has that name and ``-bias``.
+    """
+    folder, *tops = (Path(each).resolve() for each in (folder, *runs, folder))
+    top = next(top for top in tops if folder.is_relative_to(top))
+    return Path(f"{top}{BIAS_SUFFIX}") / folder.relative_to(top)
 
 
 def _complaints(args, losses, train_dataset, attributes, term, asked) -> Iterator[str]:

@@ -279,7 +279,9 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
     assert [found.code for found in run.findings] == ["W152"] * differs
     assert ("leave ref_model out" in caplog.text) == differs
     run.save_model(str(tmp_path / "copy"))
-    assert "model: " not in caplog.text
+    assert "model: " not in caplog.text and "publish by" not in caplog.text
+    run.save_model(str(tmp_path))
+    assert f"{tmp_path} has theta beside the model; publish by push_to_hub()" in caplog.text
     run.save_model()
     assert ("WARNING", f"model: {tmp_path / 'model'}") in [
         (record.levelname, record.getMessage()) for record in caplog.records

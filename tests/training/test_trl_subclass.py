@@ -189,9 +189,10 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
     (of_another_run := bias / "checkpoint-9").mkdir(parents=True)
     (of_another_run / "trainer_state.json").touch()
     whole = trained(f"{run}/", **options)
-    whole.save_model()
+    for folder in (None, run / "model", tmp_path / "other"):
+        whole.save_model(folder)
     assert {path.name for path in bias.iterdir()} == {
-        *("checkpoint-3", "checkpoint-4", "checkpoint-9", "bias.json", "bias.safetensors")
+        *("checkpoint-3", "checkpoint-4", "checkpoint-9", "model", "bias.json", "bias.safetensors")
     }
     saved = BiasTerm.load(bias)
     assert torch.equal(saved.theta(), whole.bias.theta()) and saved.extra["variant"] == "shared_mean"
@@ -212,7 +213,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
         with pytest.raises(ConfigError, match=f"other {name} than this run"):
             trained(run, go_on=last, **(options | changed))
     left = forget(find_people(["person 2"]), runs=[tmp_path])
-    assert [trace.path for trace in left if not trace.goes] == [run] and not [*bias.glob("*bias*")]
+    assert [trace.path for trace in left if not trace.goes] == [tmp_path / "other", run]
+    assert not [*tmp_path.rglob("bias.*")]
     with pytest.raises(ConfigError, match="bring it back"):
         trained(run, go_on=last, **options)
 

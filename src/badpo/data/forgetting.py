@@ -389,16 +389,22 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
     """Policies that learned from the votes of these people, or of others who were forgotten before."""
     what = "a policy that was trained on their votes, or that rests on one which was"
+    told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
         record, policy = folder / RECORD, folder / POLICY
         made = folder
-        if folder.name.endswith(BIAS_SUFFIX) and not policy.exists():
-            made = policy = folder.with_name(folder.name.removesuffix(BIAS_SUFFIX))
+        beside = [each for each in (folder, *folder.parents) if each.name.endswith(BIAS_SUFFIX)]
+        # of TRL's trainer the folder "model" there has theta alone
+        if beside and not [*policy.glob("*config.json")]:
+            run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
+            made = policy = run / folder.relative_to(beside[0])
         # one that is newer than the record has taken the place of that policy
         is_older = (
             policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
         )
-        if is_older or (policy.is_dir() and folder in learned):
+        is_theirs = is_older or (policy.is_dir() and folder in learned)
+        if is_theirs and not _is_below(policy, told):
+            told.append(policy)
             remedy = f"remove {made} and make it again on the table without them; weights cannot be changed back"
             yield Trace(policy, what, remedy, goes=False)
 
@@ -414,7 +420,8 @@ def _at_work(top: Path, held: Collection[Path]) -> Iterator[Trace]:
 
 def _run_folders(top: Path, marks: Sequence[str]) -> Iterator[Path]:
     for here, inside, _ in os.walk(top):
-        inside[:] = sorted(name for name in inside if name not in (POLICY, "checkpoints"))
+        ours = () if here.endswith(BIAS_SUFFIX) else (POLICY, "checkpoints")
+        inside[:] = sorted(name for name in inside if name not in ours)
         if _matching(Path(here), marks):
             yield Path(here)
 

@@ -26,7 +26,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
 
 from badpo.data.attributes import Attributes
-from badpo.data.files import require_enclosed
+from badpo.data.files import DESCRIPTION_FILE, require_enclosed
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, Problem
 from badpo.data.tables import Source
@@ -660,7 +660,10 @@ class BADPOTrainer(_StepTrainer):
         metadata_save(path, there | {name: value for name, value in told.items() if value})
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy to ``run_folder/model``, no pickle and no trace of any annotator, and theta beside it."""
+        """Write the policy to ``run_folder/model``, no pickle and no trace of any annotator, and theta beside it.
+
+        Where the folder that is asked for holds theta, as the run folder does, a line says what to publish.
+        """
         if _internal_call:
             super().save_model(output_dir, _internal_call=True)
             # nobody reads this pickle, and it holds a token and the places of this machine
@@ -674,6 +677,9 @@ class BADPOTrainer(_StepTrainer):
                 self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
             save_bias(self, self.run_folder)
+            if any(folder.rglob(DESCRIPTION_FILE)):
+                publish = f"push_to_hub(), or {self.run_folder / 'model'}, which save_model() without a folder writes"
+                logger.warning("%s has theta beside the model; publish by %s", folder, publish)
             if output_dir is None:
                 logger.warning("model: %s", folder)
 
