@@ -88,12 +88,17 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(tmp_path, monkeypatch):
     assert plan["n_trained"] == plan["n_parameters"] > 0 and len(plan["self_tests"]) == 1
     (run,) = plan["runs"]
     assert (run["folder"], run["n_steps"], run["is_finished"]) == (str(tmp_path / RUN), 4, False)
-    assert "W121" in {finding["code"] for finding in plan["findings"]}
+    told = {finding["code"]: finding for finding in plan["findings"]}
+    assert "W121" in told and told["W137"]["what"].endswith(
+        "are wide, 0.22 to 0.78 for a rate of one half"
+    )
+    assert told["W137"]["remedy"] == "train with --held_out 0.5, or have more prompts judged"
+    assert "W137" not in badpo(*asked, "--held_out", "0").stdout
     assert written(tmp_path) == before
 
 
 @pytest.mark.face
-def test_train_evaluate_and_report(tmp_path):
+def test_train_evaluate_and_report(tmp_path, caplog):
     config, runs, page = write_recipe(tmp_path), tmp_path / "runs", tmp_path / "report.html"
     folders = [tmp_path / RUN, runs / "pooled-s3"]
     trained = badpo("train", "--config", config)
@@ -110,6 +115,7 @@ def test_train_evaluate_and_report(tmp_path):
     measured = badpo("evaluate", runs, "--json")
     assert measured.exit_code == 0, measured.stderr
     assert set(json.loads(measured.stdout)) == {str(folder) for folder in folders}
+    assert caplog.text.count("W137 warning: 8 prompts held out: intervals are wide") == 4
     assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
     assert_face("run.json", sorted(json.loads((folders[0] / "run.json").read_text())))
     assert_face("files of a run", sorted(path.name for path in folders[0].iterdir()))

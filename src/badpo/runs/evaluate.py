@@ -36,7 +36,14 @@ from badpo.readouts.heldout import (
 )
 from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, rate_figures
 from badpo.results.run_files import BY_COMMAND
-from badpo.runs.run import Progress, kept_json, read_judgments, weights_of, write_card
+from badpo.runs.run import (
+    Progress,
+    few_held_out,
+    kept_json,
+    read_judgments,
+    weights_of,
+    write_card,
+)
 from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.training.encoding import encode_prompts, template_options
 from badpo.training.inputs import encode_judgments
@@ -267,6 +274,8 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
         raise ConfigError(
             f"{folder} held no judgments out; set held_out to a share such as 0.1 and train again"
         )
+    for finding in few_held_out(stage.recipe, stage.train, stage.held_out):
+        logger.warning("%s", finding)
     progress(f"{folder.name}: loading", 0.0)
     asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
     stage.prompts, stage.given = tuple(asked["prompt"]), template_options(asked)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from accelerate.utils import release_memory
 from transformers import PrinterCallback, TrainerCallback
@@ -29,12 +30,13 @@ from badpo.data.files import (
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
-from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
 from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective, make_objective
 from badpo.results.model_card import model_card
 from badpo.runs.start import kept_reference, load_model, load_policy, require_undamaged
+from badpo.theory.summaries import wilson_ends
 from badpo.training.checkpoints import (
     changed_facts,
     checkpoints,
@@ -56,6 +58,7 @@ from badpo.training.trainer import BADPOTrainer
 logger = logging.getLogger(__name__)
 
 BEGUN = "begun.json"  # which run an unfinished folder is of
+FEW_HELD_OUT = 30  # prompts; the interval of a rate of one half is then a third wide
 
 # -- what a run would do -----------------------------------------------------------------------------------------
 
@@ -115,7 +118,7 @@ def plan_run(recipe: Recipe) -> Plan:
     yet, the tests are made on the model that it would start from.
     """
     train, held_out = read_judgments(recipe)
-    recipe, findings = examined(recipe, train)
+    recipe, findings = examined(recipe, train, held_out)
     folders = _recipes(recipe)
     kept = kept_reference(recipe, train, recipe.arguments()) if recipe.reference.sft else None
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
@@ -195,7 +198,7 @@ def train_run(
             left = _to_train(recipes, resume, allow_changed)
             progress("reading the votes", 0.0)
             train, held_out = read_judgments(recipe)
-            settled, findings = examined(recipe, train)
+            settled, findings = examined(recipe, train, held_out)
             if run_folder(settled) != folder:
                 logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
                 return train_run(settled, resume, allow_changed, progress)
@@ -295,7 +298,25 @@ def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
     return judgments.split(data.held_out, data.split_seed)
 
 
-def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
+def few_held_out(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
+    """A warning where the evaluation will have so few prompts that its intervals are wide."""
+    n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
+    share = recipe.data.held_out
+    if n >= FEW_HELD_OUT or not share:
+        return []
+    low, high = wilson_ends(np.array(0.5), np.array(n))
+    wide = (
+        f"intervals are wide, {low:.2f} to {high:.2f} for a rate of one half" if n else "no evaluation"
+    )
+    what = f"{counted(n, 'prompt')} held out: {wide}"
+    # in steps of 0.05, and never more than half
+    enough = min(0.5, math.ceil(20 * FEW_HELD_OUT / (n_trained + n)) / 20)
+    more = "have more prompts judged"
+    remedy = f"train with --held_out {enough:g}, or {more}" if enough > share else more
+    return [Problem("W137", what, f"held_out: {share:g}", remedy, n)]
+
+
+def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Recipe, list[Problem]]:
     """The recipe with the variant of its bias, which the votes decide where it names none, and what is worth knowing.
 
     Votes that a bias cannot be learned from are refused.
@@ -309,7 +330,7 @@ def examined(recipe: Recipe, train: Judgments) -> tuple[Recipe, list[Problem]]:
     found = check(train)
     if variant != "none" and any(problem.severity == "error" for problem in found):
         raise DataError(found)
-    return settled, [*noticed, *found]
+    return settled, [*noticed, *worst_first([*found, *few_held_out(recipe, train, held_out)])]
 
 
 def run_folder(recipe: Recipe) -> Path:
