@@ -205,7 +205,8 @@ def test_a_comparison_waits_for_its_votes(table, state):
 
 
 def test_ties_count_toward_the_votes_of_a_comparison(table, state, tmp_path):
-    with_ties = table.copy()
+    with_ties = table.replace({"annotator": {"w0": "worker-0"}})
+    with_ties["comparison_id"] += " worker-0"  # which stays nowhere
     with_ties.loc[::8, "winner"] = "tie"
     found = watch(with_ties, [Length()], state, votes_per_comparison=4)
     assert (found.summary["n_new"], found.summary["warnings"]) == (300, [])

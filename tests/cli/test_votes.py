@@ -98,7 +98,7 @@ def test_options_reach_the_audit(table, tmp_path):
 def test_hostile_texts_do_nothing_in_the_page_and_in_the_spreadsheet(table, tmp_path):
     hostile = table.copy()
     for name, text in zip(sorted(set(table["annotator"])), HOSTILE, strict=True):
-        hostile.loc[table["annotator"] == name, ["annotator", "annotator_class"]] = text
+        hostile.loc[table["annotator"] == name, ["annotator", "annotator_class"]] = text, f"{text}s"
     for column in ("prompt", "response_a"):
         hostile[column] += " ".join(text[:100] for text in HOSTILE)
     result, folder = audited(hostile, tmp_path, "--attribute", "length")

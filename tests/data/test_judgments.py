@@ -374,7 +374,7 @@ def test_fingerprint_sees_everything_that_training_sees():
 
 @pytest.mark.parametrize("chat", [False, True])
 def test_parquet_reads_back_the_same(tmp_path, chat):
-    table = many().assign(weight=1.5, shown_first="a", note="n")
+    table = many().assign(weight=1.5, shown_first="a", note="n", model_a="person 1", model_b="person 2")
     table["annotator_class"] = table["annotator"].map({"person 1": "model"}).fillna("crowd")
     table.loc[4, "winner"] = "tie"
     if chat:
@@ -391,6 +391,8 @@ def test_parquet_reads_back_the_same(tmp_path, chat):
         assert again.fingerprint() == judgments.fingerprint()
         assert again.has_identities == judgments.has_identities
     assert set(whole.annotators["model"]) == {"person 1", None}
+    written = {*whole.annotators["model"], *whole.annotators["pseudonym"]}
+    assert {"person 1"} < {*whole.votes["model_a"], *whole.votes["model_b"]} < written
     assert ("N119", 1) in [(finding.code, finding.count) for finding in again.findings]
     for name in ("dropped", "comparisons", "annotators"):
         pd.testing.assert_frame_equal(getattr(again, name), getattr(whole, name))

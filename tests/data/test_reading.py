@@ -103,6 +103,7 @@ NOBODY = good().assign(annotator=None, annotator_class="crowd")
 TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "content": "p"}]] * 2)])
 
 
+NAMING = good().assign(annotator=["Ann-7", "y"] * 4)
 ANSWERS = good()[["annotator"]].assign(Q1=[*"ab"] * 4, Q2=[*"ba"] * 4)
 PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "response_b": "rejected"})
 
@@ -123,6 +124,8 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
         (good()[["prompt", "response_a"]].set_axis([*"pr"], axis=1), {}, "E101", "row is one answer"),
         (good().assign(winner="tie"), {}, "E104", "no vote is left of 8 rows"),
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
+        (good().assign(annotator_class=[*"xy"] * 4), {}, "E118", "2 of 2 annotators"),
+        (good(), {"columns": {"prompt_id": "annotator"}}, "E103", '"annotator" says who voted'),
         (NOBODY, {"annotators_missing": "drop"}, "E104", "no vote is left of 8 rows"),
     ],
 )
@@ -142,6 +145,10 @@ def test_a_bad_table_is_told(table, options, code, what):
         (good().assign(annotator=["0123", "123"] * 4), "W113", 1, "leading zeros"),
         (good().assign(annotator=["someone@example.org", "y"] * 4), "W301", 1, "e-mail addresses"),
         (good().assign(annotator=["A2X4Y6Z8B0C2D4", "y"] * 4), "W301", 1, "Mechanical Turk"),
+        (NAMING.assign(comparison_id=[f"c{i // 2}-ann.7" for i in range(8)]), "W302", 8, "of 8 cells"),
+        (good().assign(prompt_id=[*"xy"] * 4), "W302", 8, "prompt_id holds annotator ids: 8 of 8"),
+        (NAMING.assign(model_a="ANN-7", model_b="m"), "W302", 8, "model_a holds annotator ids"),
+        (NAMING.assign(annotator_class=["ann-7", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),
     ],
 )
 def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
@@ -149,8 +156,10 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
     (finding,) = judgments.findings
     assert (finding.code, finding.severity, finding.count) == (code, "warning", count)
     assert what in finding.what and judgments.n_votes == len(table)
-    raw_ids = {raw.strip() for raw in table["annotator"] if len(raw) > 3}
-    assert not any(raw in str(finding) for raw in raw_ids)
+    raw_ids = {raw.strip().casefold() for raw in table["annotator"] if len(raw) > 3}
+    kept = (judgments.comparisons, judgments.votes, judgments.annotators)
+    told = "".join([str(finding), *(frame.to_csv() for frame in kept)]).casefold()
+    assert not any(raw in told for raw in raw_ids)
 
 
 def test_kept_columns_must_be_free_and_choices_known():

@@ -408,8 +408,12 @@ def _closed(
     source = read_table(data, reading.get("bad_rows") == "drop")
     table = recognise(source, reading.get("columns"), reading.get("layout"))
     if not table.dropped and "comparison_id" in table.frame:
-        counts = pd.Series(as_ids(table.frame["comparison_id"])).value_counts()
-        return counts.loc[judgments.comparisons["comparison_id"]].to_numpy() >= needed, []
+        # by rows: an id that names an annotator is another one in judgments
+        rows = table.rows if table.rows is not None else np.arange(len(table.frame))
+        ids = pd.Series(as_ids(table.frame["comparison_id"]), rows)
+        firsts = judgments.votes.groupby("comparison")["row"].first()
+        of_first = ids[~ids.index.duplicated()].loc[firsts]
+        return ids.value_counts().loc[of_first].to_numpy() >= needed, []
     what = (
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
         "comparison; those with a tie may stay open"

@@ -66,6 +66,7 @@ class Findings:
     def __init__(self, table: Table, drops_bad_rows: bool = False):
         self.table, self.frame = table, table.frame
         self.pseudonyms = np.full(len(table.frame), None, dtype=object)
+        self.raw_ids = self.pseudonyms  # of the same rows, but of models, which are named
         self.problems: list[Problem] = [*table.notes]
         self.drops_bad_rows = drops_bad_rows
         self.bad = np.full(len(table.frame), None, dtype=object)  # why a row is left out
@@ -242,6 +243,10 @@ def _misnamed(
             is_one = [name for name, _ in columns].count(ours) == 1
             fix = {"columns": dict.fromkeys([ours], *close.values())} if close and is_one else {}
             problems.append(Problem("E103", what, where, f"found: {', '.join(found)}", fix=fix))
+        elif ours in ("comparison_id", "prompt_id") and columns_named([str(column)], ["annotator"]):
+            what = f'column "{column}" says who voted; as {ours} it would stay in every file'
+            remedy = "leave the column to the annotators, and give an id that names nobody"
+            problems.append(Problem("E103", what, where, remedy, fix={"columns": {ours: None}}))
     return problems
 
 

@@ -15,16 +15,21 @@ import stat
 import tempfile
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from badpo.data.problems import ConfigError, counted
 
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
 FEWEST_CHARACTERS = 6
+# of an id that is told from other words wherever it stands; "7" and "bob" mean something else elsewhere
+FEWEST_LETTERS, FEWEST_DIGITS = 4, 9
+MOST_WORDS = 8
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
 # Annotators of this class are no people: they are named.
 MODEL_CLASS = "model"
+_SIGNS = re.compile(r"[\W_]+")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no address is longer; an id may be a megabyte of dots behind an @
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -140,6 +145,46 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
         for kind, form in _DIRECT_IDENTIFIERS.items()
         if any(form.fullmatch(raw_id) for raw_id in raw_ids)
     ]
+
+
+def holding_ids(cells: Sequence[Any], owners: Sequence[str | None], inside: bool) -> list[bool]:
+    """Which cells are a raw id, or with ``inside`` hold one between signs; ``owners`` are the ids of the rows.
+
+    Short ids count where nearly all cells hold that of their own row.
+
+    Examples
+    --------
+    >>> holding_ids(["alice-3", "p7", "7"], ["7", "7", "Alice"], inside=True)
+    [True, False, False]
+    >>> holding_ids(["7", "bob"], ["7", "bob"], inside=False)
+    [True, True]
+    """
+    texts = [_words(str(cell)) if isinstance(cell, str | int) else "" for cell in cells]
+    ids = {owner: words for owner in {*owners} if owner is not None and (words := _words(owner))}
+    rows = [(ids[who], text) for who, text in zip(owners, texts, strict=True) if who in ids]
+    n_own = sum(f" {who} " in f" {text} " if inside else who == text for who, text in rows)
+    are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
+    told = {words for words in ids.values() if are_own or _is_long(words.replace(" ", ""))}
+    # by their first words; a longer one is no name
+    starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
+
+    def holds(text: str) -> bool:
+        words = text.split() if starts else []
+        at = [i for i, word in enumerate(words) if word in starts]
+        parts = (" ".join(words[i : i + n]) for i in at for n in range(1, MOST_WORDS + 1))
+        return text in told or not told.isdisjoint(parts)
+
+    held = {text for text in {*texts} if holds(text)}
+    return [text in held for text in texts]
+
+
+def _words(text: str) -> str:
+    """A text in small letters, with one space in place of any signs between its words."""
+    return _SIGNS.sub(" ", text.casefold()).strip()
+
+
+def _is_long(raw_id: str) -> bool:
+    return len(raw_id) >= (FEWEST_DIGITS if raw_id.isdigit() else FEWEST_LETTERS)
 
 
 def is_about_few(n_annotators: int, n_people: int) -> bool:

@@ -46,6 +46,7 @@ from badpo.data.privacy import (
     MODEL_CLASS,
     direct_identifiers,
     folded_id,
+    holding_ids,
     model_names,
     pseudonyms,
 )
@@ -70,6 +71,7 @@ CHOICES = {
     "layout": LAYOUTS,
 }
 VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first")
+_IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
@@ -232,9 +234,8 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     empty = {"annotator_class": None, "model": None}
     annotators = pd.DataFrame({"pseudonym": named, **empty}, dtype=object)
     label = pd.Series(found.ids("annotator_class", "E112"), dtype=object)
+    first = label.groupby(number).first().reindex(range(len(named)))
     if label.notna().any():
-        first = label.groupby(number).first().reindex(range(len(named)))
-        annotators["annotator_class"] = first.where(first.notna(), None)
         is_model = (first.str.strip().str.casefold() == MODEL_CLASS).to_numpy()
         annotators.loc[is_model, "model"] = model_names(raw_ids[is_model])
         conflict = label.notna() & (number >= 0) & (label != first.reindex(number).to_numpy())
@@ -242,6 +243,11 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         remedy = "give each annotator one class, or leave the column out"
         fix = {"columns": {"annotator_class": None}}
         found.rows("E115", what, "annotator_class", conflict, remedy, fix)
+    secret = as_objects(raw_ids)
+    secret[raw_ids == annotators["model"].fillna(annotators["pseudonym"])] = None
+    found.raw_ids = as_objects([*secret, None])[number]
+    first = as_objects(first.where(first.notna(), None))
+    annotators["annotator_class"] = _without_ids("annotator_class", first, secret, found)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
         found.note("W301", what, "share the table that badpo import writes, not this one")
@@ -252,6 +258,26 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         remedy = f"if they are the same people, write their ids alike before reading: {listed(alike)}"
         found.note("W113", what, remedy, len(alike))
     return annotators
+
+
+def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
+    """The cells of a column that goes along, a pseudonym in place of each that holds the raw id of an annotator."""
+    held = np.array(holding_ids(cells.tolist(), owners.tolist(), inside=name in _IDS))
+    if not (n := int(held.sum())):
+        return cells
+    n_there = int(pd.notna(cells).sum())
+    of_all = f"{n:,} of {counted(n_there, 'annotator' if name == 'annotator_class' else 'cell')}"
+    if name == "annotator_class" and 2 * n > n_there:
+        what = f"annotator_class is an annotator's id, and a class would be written as it is: {of_all}"
+        remedy = 'leave the column unused; a model that votes has the class "model", and keeps its name'
+        found.note("E118", what, remedy, n, name, fix={"columns": {name: None}})
+    else:
+        what = f"{name} holds annotator ids: {of_all}; pseudonyms replaced these cells while reading"
+        remedy = 'nothing; a model that votes keeps its name where its annotator_class is "model"'
+        found.note("W302", what, remedy, n, name)
+    raw = [*dict.fromkeys(map(str, cells[held]))]
+    of_raw = dict(zip(raw, pseudonyms(raw), strict=True))
+    return as_objects(of_raw[str(cell)] if it else cell for cell, it in zip(cells, held, strict=True))
 
 
 # -- what was compared -----------------------------------------------------------------------------------------
@@ -375,7 +401,9 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
     for name in ("judgment_id", "comparison_id", "prompt_id"):
         if name in found.frame:
             remedy, fix = "fill it in, or leave the column out", {"columns": {name: None}}
-            rows[name] = pd.Series(found.ids(name, "E108", remedy, fix), dtype=object)
+            ids = found.ids(name, "E108", remedy, fix)
+            ids = _without_ids(name, ids, found.raw_ids, found) if name in _IDS else ids
+            rows[name] = pd.Series(ids, dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
         what, remedy = (
@@ -588,6 +616,9 @@ def _carried(
     both = [pair for pair in (*sides.items(), *pairs) if {*pair} <= {*columns}]
     partner = {one: other for pair in both for one, other in (pair, pair[::-1])}
     cells = {name: np.asarray(column) for name, column in columns.items()}
+    for name in cells:
+        if cells[name].dtype == object:
+            cells[name] = _without_ids(name, cells[name], found.raw_ids, found)
     return {name: (cells[name], cells[partner.get(name, name)]) for name in cells}
 
 
