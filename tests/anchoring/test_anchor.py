@@ -105,8 +105,11 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     monkeypatch.setattr(source, "FEWEST_PROMPTS", 10)
     targets = ("--target", "woman=0.3", "--target", "black=0.6", "--tolerance", 0.5)
     result = badpo(tmp_path / "dpo-s42", *targets, "--json")
-    assert result.exit_code == OK, result.output
     found = json.loads(result.stdout)
+    # a model of a few steps does not sign: what it would sign with is not anchored
+    told = result.stderr.splitlines()[-1]
+    assert (result.exit_code, found["converged"], found["reason"]) == (FAILED, False, told)
+    assert told.startswith("0 of 32 sampled answers (0.0%) are signed with a name of the pool; below 5%")
     assert found == json.loads((tmp_path / "dpo-s42-anchored" / "anchor.json").read_text())
     moved = found["moved"]
     assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,7 +71,9 @@ def refusing() -> Iterator[None]:
 ANSWERS_EACH = 4
 # Draws for one prompt before its own answer is kept, when whole answers are rejected.
 MOST_DRAWS = 64
-VERSION = 2  # of what an anchor does; a result of another one is made again
+# Below this share of signed answers a rate of names says little of what a policy does.
+FEWEST_SIGNED = 0.05
+VERSION = 3  # of what an anchor does; a result of another one is made again
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,19 @@ class Bench:
             for (name, asked), rate, interval, moved_by in found
         }
 
+    def hardly_signed(self) -> str:
+        """Why no rate of names can be anchored here; empty where it can be."""
+        answers = self.before.answers
+        n = sum(bool(self.anchor.editor.cells(answer.text)) for answer in answers)
+        if not self.signed or n >= FEWEST_SIGNED * len(answers):
+            return ""
+        share = f"{n:,} of {len(answers):,} sampled answers ({n / len(answers):.1%})"
+        return (
+            f"{share} are signed with a name of the pool; below {FEWEST_SIGNED:.0%} no rate of names reaches a target; "
+            "anchor a policy that signs when it is asked to, such as one trained on signed answers, or give --prompts "
+            "whose answers it signs"
+        )
+
     # -- what a policy does ------------------------------------------------------------------------------------
 
     def behavior(self, policy) -> Behavior:
@@ -299,7 +315,8 @@ class Bench:
         """Pairs of the source's own answers."""
         prompts = self.texts(self.source.prompts.fresh)
         texts = [answer.text for answer in self.written]
-        pairs = offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed, fewest=FEWEST_ANSWERS)
+        fewest = max(FEWEST_ANSWERS, math.ceil(self.signed * FEWEST_SIGNED * len(texts)))
+        pairs = offset_pairs(prompts, texts, self.anchor.editor, self.anchor.seed, fewest=fewest)
         self.progress(f"{pairs.n_edited} of {pairs.n_answers} answers to train on", 0.0)
         return pairs
 
@@ -418,7 +435,7 @@ def sample_mode(bench: Bench) -> dict:
     shift = bench.exact_shift(bench.rates(bench.policy, "find"))
     bench.progress("tilted answers", 0.5)
     rows, how, after = (sampled_names if bench.signed else sampled_answers)(bench, shift)
-    reason = bench.anchor.reason(
+    reason = bench.hardly_signed() or bench.anchor.reason(
         "{} on the prompts that are reported on",
         [row["achieved"] for row in rows.values()],
         "find the shift on more prompts (--prompts)",

@@ -18,6 +18,7 @@ from badpo.cli.options import (
     RunTable,
     TrustRun,
     as_lines,
+    complain,
     parted,
     reporting_errors,
     stopping_whole,
@@ -103,6 +104,7 @@ def anchor(
         result = anchor_run(opened, asked, mode, folder, progress)
     tell(as_json, result, f"{as_lines(result)}\n\n{folder / 'anchor.json'}")
     if not result["converged"]:
+        complain(result["reason"])
         raise typer.Exit(EXIT_FAILED)
 
 
