@@ -23,7 +23,13 @@ with telling_what_lacks():
     from trl import DPOConfig, DPOTrainer
 
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import bias_facts, load_theta, save_optimizer, save_theta
+from badpo.training.checkpoints import (
+    bias_facts,
+    load_theta,
+    save_optimizer,
+    save_theta,
+    telling_full_disk,
+)
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import build_bias, require_matching_bias, tell, training_judgments
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
@@ -232,19 +238,21 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy as TRL does, and theta beside ``args.output_dir``, where no upload takes it along."""
-        super().save_model(output_dir, _internal_call)
+        run = self.args.output_dir
+        with telling_full_disk(Path(output_dir or run)):
+            super().save_model(output_dir, _internal_call)
         if self.is_world_process_zero() and not _internal_call:
-            run = self.args.output_dir
             save_theta(self, beside(output_dir or run, run), self._facts)
 
     def _save_checkpoint(self, model, trial):
         output = Path(self._get_output_dir(trial))
         folder = beside(output / f"checkpoint-{self.state.global_step}", self.args.output_dir)
         is_writer = self.is_world_process_zero()
-        if is_writer:  # before the checkpoint, which is then never without it
-            save_optimizer(self, folder)
-            save_theta(self, folder, self._facts)
-        super()._save_checkpoint(model, trial)
+        with telling_full_disk(output):
+            if is_writer:  # before the checkpoint, which is then never without it
+                save_optimizer(self, folder)
+                save_theta(self, folder, self._facts)
+            super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
             # a run of its own may be called as this folder is: its checkpoints stay
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):

@@ -141,7 +141,11 @@ FULL = "No space left on device"
 ERRORS = {
     "config": (ConfigError("no such thing"), 2, "no such thing"),
     "data": (DataError([NO_ROWS]), 3, "E104"),
-    "disk": (OSError(errno.ENOSPC, FULL, "runs/a/model"), 1, f"{FULL}: runs/a/model\nfree some space"),
+    "disk": (
+        OSError(errno.ENOSPC, FULL, "runs/a/model"),
+        1,
+        f"{FULL}: runs/a/model\nfree some space and give the command again",
+    ),
     "other": (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
     "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'constraints.txt ".[train]"'),
     "module": (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
@@ -158,6 +162,7 @@ def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, f
     assert result.exit_code == code
     assert message in (json.loads(result.stdout)["error"] if flag == "--json" else result.stderr)
     assert ("Traceback" in result.stderr) is (flag == "--debug")
+    assert "--resume" not in result.output
     # a command that is interrupted has a code of its own
     stopped = run("check", EXAMPLE)
     assert (stopped.exit_code, stopped.stderr) == (130, "stopped\n")

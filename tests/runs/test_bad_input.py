@@ -1,6 +1,7 @@
 """Wrong recipes, votes and models, and a full disk: one clear message each, and nothing half-written."""
 
 import errno
+import pkgutil
 from pathlib import Path
 from unittest import mock
 
@@ -8,7 +9,6 @@ import pandas as pd
 import pytest
 from huggingface_hub import constants
 
-from badpo.training import checkpoints
 from tests import tiny
 from tests.public_face import invoke
 from tests.runs.recipes import log_lines, save_model, write_recipe, written
@@ -135,20 +135,25 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, name, a
     assert (seen, asked.call_count) == ([is_offline], "/" in name) and not constants.HF_HUB_OFFLINE
 
 
-def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told):
+@pytest.mark.parametrize("writer", ["shutil.copy", "torch.save"])
+def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told, writer):
     """The checkpoint that was being written is removed; the one before it is resumed from."""
-    write_seal, run = checkpoints.write_seal, tmp_path / "runs" / "shared_mean-s42"
+    write, run = pkgutil.resolve_name(writer), tmp_path / "runs" / "shared_mean-s42"
+    full = OSError(errno.ENOSPC, "No space left on device")
 
-    def fail(path, content, names):
-        if path.name == checkpoints.MARKER and "checkpoint-4" in str(path):
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        write_seal(path, content, names)
+    def fail(content, path):
+        if "checkpoint-4" in str(path):
+            # torch says nothing of the disk
+            raise full if writer == "shutil.copy" else RuntimeError("unexpected pos 64 vs 0")
+        write(content, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoints, "write_seal", fail)
+        patch.setattr(writer, fail)
+        patch.setattr("tempfile.TemporaryFile", mock.Mock(side_effect=full))
         result = train(tmp_path)
     assert result.exit_code == FAILED and not (run / "model").exists()
-    assert f"No space left on device: {run / 'checkpoints' / 'checkpoint-4'}" in result.stderr
+    assert f"No space left on device: {run / 'checkpoints'}" in result.stderr
+    assert "with --resume once there is a checkpoint" in result.stderr
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["checkpoint-2"]
     told(train(tmp_path, None, "--resume"))
     assert [line["step"] for line in log_lines(run)] == [1, 2, 3, 4]

@@ -555,9 +555,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.strerror:
         text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        return (
-            EXIT_FAILED,
-            f"{text}\nfree some space and try again; train continues with --resume",
-        )
+        resume = "; with --resume once there is a checkpoint" * (typed["words"][:1] == ("train",))
+        return EXIT_FAILED, f"{text}\nfree some space and give the command again{resume}"
     again = f"{kind}: {text}\nrun the command again with --debug to see where"
     return EXIT_FAILED, text if is_told else again

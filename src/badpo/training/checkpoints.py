@@ -1,12 +1,15 @@
 """The files of a run: checkpoints that count only when whole, what resuming needs, the step log, provenance."""
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
+import os
 import platform
 import shutil
 import signal
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
@@ -60,7 +63,8 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     if is_writer:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        yield unfinished
+        with telling_full_disk(folder):
+            yield unfinished
         if is_writer:
             flush_tree(unfinished)
             shutil.rmtree(folder, ignore_errors=True)
@@ -69,6 +73,25 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def telling_full_disk(folder: Path) -> Iterator[None]:
+    """A block that writes into a folder; where the disk takes no more, an `OSError` says so, with the folder."""
+    try:
+        yield
+    except Exception as error:  # torch tells it without a word of the disk
+        full = os.strerror(errno.ENOSPC)
+        try:
+            if full in str(error):
+                raise OSError(errno.ENOSPC, full) from error
+            there = next(place for place in (folder, *folder.parents) if place.exists())
+            with tempfile.TemporaryFile(dir=there) as file:
+                file.write(bytes(2**20))
+        except OSError as told:
+            told.filename = getattr(error, "filename", None) or str(folder)
+            raise told from error
+        raise
 
 
 def flush_tree(folder: Path) -> None:
@@ -463,11 +486,12 @@ class RunCallback(TrainerCallback):
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         self._trainer.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            save_state(self._trainer, folder)
-            shutil.copy(self._log, folder / LOG_FILE)
-            # it repeats figures of the log, which may be about one person
-            (folder / TRAINER_STATE_NAME).chmod(0o600)
-            mark_complete(folder, self._trainer.facts)
+            with telling_full_disk(folder):
+                save_state(self._trainer, folder)
+                shutil.copy(self._log, folder / LOG_FILE)
+                # it repeats figures of the log, which may be about one person
+                (folder / TRAINER_STATE_NAME).chmod(0o600)
+                mark_complete(folder, self._trainer.facts)
             # as in transformers, 0 keeps all
             if self._keep > 0:
                 keep_newest(Path(args.output_dir), self._keep, _best(args, state))

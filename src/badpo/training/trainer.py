@@ -39,7 +39,13 @@ from badpo.training.batches import (
     StepSampler,
     evaluation_batches,
 )
-from badpo.training.checkpoints import RunCallback, ready_to_train, run_facts, save_bias
+from badpo.training.checkpoints import (
+    RunCallback,
+    ready_to_train,
+    run_facts,
+    save_bias,
+    telling_full_disk,
+)
 from badpo.training.config import BADPOConfig, computes_in_bf16, without_double_precision
 from badpo.training.encoding import require_matching_tokenizer
 from badpo.training.inputs import (
@@ -603,6 +609,10 @@ class BADPOTrainer(_StepTrainer):
             self.resumed_from = resumed = ready_to_train(self, resume_from_checkpoint, allow_changed)
             with scoring_attention(self.model, self._layout):
                 return super().train(resume_from_checkpoint=resumed and str(resumed), **kwargs)
+
+    def _save_checkpoint(self, model, trial):
+        with telling_full_disk(Path(self.args.output_dir)):
+            super()._save_checkpoint(model, trial)
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
         """Nothing yet: `push_to_hub` makes the repository, when there is a model to publish."""
