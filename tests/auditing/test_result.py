@@ -84,10 +84,17 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
 
 
 def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
-    drawn = result.plot(tmp_path / "leans.SVG")
-    assert (tmp_path / "leans.SVG").read_text() == drawn.svg == drawn._repr_svg_()
-    with pytest.raises(ConfigError, match=r"ends in \.svg, not 'length'"):
-        result.plot("length")
+    drawn = result.plot(drawn_at := tmp_path / "leans.SVG")
+    assert drawn_at.read_text() == drawn.svg == drawn._repr_svg_()
+    for wrong, told in (
+        ("length", r"\.svg, not 'length'"),
+        (3, "not '3'"),
+        (drawn_at / "x.svg", "cannot be"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            result.plot(wrong)
+    with pytest.raises(ConfigError, match="is a file, and an audit is written into a folder"):
+        result.write(drawn_at)
     svg = ET.fromstring(drawn.svg)
     style, label = svg[0].text, [part.text for part in svg.iter() if part.get("class") == "label"]
     assert "prefers-color-scheme: dark" in style and "var(" not in style and "{%" not in style

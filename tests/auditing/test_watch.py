@@ -111,10 +111,15 @@ def test_the_state_is_private_and_small_and_what_is_none_is_refused(tmp_path):
     fed(stream(10)).save(path := tmp_path / "state.json")
     content = path.read_bytes()
     damaged = [content[:length] for length in range(0, len(content), 997)]
-    for text in (*damaged, b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/5"}'):
+    others = b"[]", b'{"schema": "badpo.audit/1"}', b'{"schema": "badpo.watch/5"}', b"annotator,winner"
+    for text in (*damaged, *others):
         path.write_bytes(text)
-        with pytest.raises(ConfigError, match="is no state of badpo watch"):
+        with pytest.raises(ConfigError, match="is no state of badpo watch") as refused:
             AuditMonitor.load(path)
+        # what is not ours may be somebody's only table
+        assert ("or delete it" in str(refused.value)) == (b"badpo.watch/" in text)
+    with pytest.raises(ConfigError, match="is no state of badpo watch"):
+        AuditMonitor.load(tmp_path)
 
 
 SENSELESS = {

@@ -76,6 +76,10 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
         assert result.exit_code == 2 and message in json.loads(result.stdout)["error"]
         # what cannot be read is told before the audit
         assert (folder / "audit.json").exists() == (bound == "length.level>1")
+    refused = run("audit", tmp_path / "unread", "--out", tmp_path / "votes.parquet")
+    assert refused.exit_code == 2 and f"such as {tmp_path / 'audit'}" in refused.stderr
+    refused = run("report", tmp_path / "unread", "--out", tmp_path)
+    assert refused.stderr.endswith(f"the page is a file: --out {tmp_path / 'report.html'}\n")
 
 
 def test_options_reach_the_audit(table, tmp_path):
@@ -184,6 +188,12 @@ def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
 def test_forget_needs_a_place_and_a_key(monkeypatch, tmp_path):
     assert run("import", EXPORT, "-o", tmp_path / "j.parquet").exit_code == OK
     assert run("forget", "7").exit_code == USAGE
+    whole, mistyped = (
+        ["forget", "7", *["--data", f"{tmp_path / 'j.parquet'}"] * 2],
+        tmp_path / "i.parquet",
+    )
+    offered = run(*whole[:-1], mistyped).stderr
+    assert offered.endswith(f"badpo {shlex.join(whole)}\n")
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
     lost = run("forget", "7", "--data", tmp_path / "j.parquet")

@@ -65,6 +65,7 @@ def test_every_object_gives_the_same_cells():
     )
     for source in (ROWS, tuple(ROWS), pd.DataFrame(ROWS, index=[3, 8]), named, columns, arrow, polars):
         assert read_table(source).frame.to_dict("index") == dict(enumerate(ROWS))
+    assert [*read_table(named.rename_axis(index=["who", "who"])).frame][:2] == ["who", "who"]
     assert 'as source["train"]' in unreadable({"train": ROWS})
     datasets = pytest.importorskip("datasets")
     assert read_table(datasets.Dataset.from_list(ROWS)).frame.to_dict("records") == ROWS

@@ -53,6 +53,31 @@ def source_of(folder: Path) -> str:
     return ""
 
 
+def audit_folder(path: str | os.PathLike) -> Path:
+    """The folder that an audit is written into; a `ConfigError` where a file has that name."""
+    folder = Path(path).expanduser()
+    if folder.exists() and not folder.is_dir():
+        told = f"{path} is a file, and an audit is written into a folder"
+        raise ConfigError(f"{told}; name another place, such as {folder.with_name('audit')}")
+    return folder
+
+
+def _write_text(path: str | os.PathLike, text: str, private: bool = False) -> None:
+    """Write a file, which appears whole or not at all; a `ConfigError` where there can be none."""
+    try:
+        with appearing(path, private) as unfinished:
+            unfinished.write_text(text, encoding="utf-8")
+    except (
+        FileExistsError,
+        FileNotFoundError,
+        IsADirectoryError,
+        NotADirectoryError,
+        PermissionError,
+    ) as error:
+        told = f"{path} cannot be written ({error.strerror})"
+        raise ConfigError(f"{told}; name a file in a folder of yours") from error
+
+
 @dataclass(frozen=True, eq=False)
 class AuditResult:
     """The finished audit.
@@ -115,7 +140,8 @@ class AuditResult:
         """
         from badpo.results.audit_page import lean_figure, shareable
 
-        if path is not None and Path(path).suffix.lower() != ".svg":
+        is_path = isinstance(path, str | os.PathLike)
+        if path is not None and not (is_path and Path(path).suffix.lower() == ".svg"):
             told = "write plot('leans.svg'), which draws every attribute"
             raise ConfigError(f"plot takes a path that ends in .svg, not {str(path)!r}: {told}")
         figure = lean_figure(shareable(self.summary))
@@ -124,8 +150,7 @@ class AuditResult:
             raise ConfigError(f"no chart that may be passed on: {few}; the figures are in .pool")
         drawn = picture(figure.panels[0][1])
         if path is not None:
-            with appearing(path) as temporary:
-                temporary.write_text(drawn.svg, encoding="utf-8")
+            _write_text(path, drawn.svg)
         return drawn
 
     @property
@@ -140,24 +165,21 @@ class AuditResult:
 
     def to_json(self, path: str | os.PathLike) -> None:
         """Write the summary, for its owner alone; the file appears whole or not at all."""
-        with appearing(path, private=True) as temporary:
-            text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
-            temporary.write_text(f"{text}\n", encoding="utf-8")
+        text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
+        _write_text(path, f"{text}\n", private=True)
 
     def to_html(self, path: str | os.PathLike, examples: bool = False) -> None:
         """Write the page that may be passed on: one file that needs no network and no script.
 
         With ``examples`` the page has a pair of answers for each attribute, in words of the table.
         """
-        with appearing(path) as temporary:
-            temporary.write_text(self._html(examples), encoding="utf-8")
+        _write_text(path, self._html(examples))
 
     def people_to_html(self, path: str | os.PathLike) -> None:
         """Write the page about single annotators: personal data, for its owner alone."""
         from badpo.results.audit_page import people_html
 
-        with appearing(path, private=True) as temporary:
-            temporary.write_text(people_html(self.summary, self.annotators), encoding="utf-8")
+        _write_text(path, people_html(self.summary, self.annotators), private=True)
 
     def write(self, folder: str | os.PathLike, examples: bool = False) -> Path:
         """Write the audit into a folder, which is made when it is not there.
@@ -173,7 +195,7 @@ class AuditResult:
         """
         from badpo.data.tables import write_csv
 
-        folder = Path(folder).expanduser()
+        folder = audit_folder(folder)
         with locked(folder, wait=True), ExitStack() as files:
             if not folder.exists():
                 # no git takes along what is about single people; a folder of somebody's own keeps its rules

@@ -220,13 +220,17 @@ class AuditMonitor:
         ConfigError
             When the file is no state of a monitor, or is damaged.
         """
+        place = Path(path).absolute()
         try:
-            state = read_seal(Path(path))
+            state = read_seal(place)
             if state.get("schema") != STATE_SCHEMA:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
-        except SealError as error:
-            remedy = "Name another file, or delete it to begin anew"
-            raise ConfigError(f"{path} is no state of badpo watch: {error}. {remedy}") from error
+        except (SealError, OSError) as error:
+            remedy = "; name another file"
+            # what else is there may be somebody's only copy
+            if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
+                remedy = f": {error}. Name another file, or delete it to begin anew"
+            raise ConfigError(f"{path} is no state of badpo watch{remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
         seen = state["comparisons"]

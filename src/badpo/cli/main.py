@@ -53,6 +53,7 @@ from badpo.cli.options import (
 )
 from badpo.cli.votes import audit, forget, import_votes, watch
 from badpo.data.files import locked
+from badpo.data.problems import ConfigError
 
 RunsArgument = Annotated[
     list[Path], typer.Argument(metavar="RUN...", help="Run folders, or a folder of run folders.")
@@ -340,5 +341,7 @@ def report(
     """One page with the runs' tables and charts, which needs no network and no script."""
     from badpo.results.run_page import write_report
 
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder, and the page is a file: --out {out / 'report.html'}")
     write_report(runs, out, texts)
     tell(as_json, {"report": out}, out)

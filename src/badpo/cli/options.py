@@ -467,7 +467,11 @@ def reporting_errors(command: Callable) -> Callable:
                 complain(traceback.format_exc())
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            typed["source"] = kwargs.get("data", kwargs.get("source", typed["source"]))
+            given = kwargs.get("data", kwargs.get("source", typed["source"]))
+            if isinstance(given, list):  # of several tables the one that the error is about
+                places = [problem.where for problem in getattr(error, "problems", ())]
+                given = next((one for one in given if str(one.expanduser()) in places), None)
+            typed["source"] = given
             code, told = _verdict(error)
             found = {"error": told, "exit_code": code}
             if isinstance(error, DataError):

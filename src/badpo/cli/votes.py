@@ -86,11 +86,13 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import bound_parts, source_of
+    from badpo.auditing.result import audit_folder, bound_parts, source_of
     from badpo.data.judgments import Judgments
 
-    for bound in fail_on:  # one that cannot be read is told before the audit
+    # what is wrong with these is told before the audit
+    for bound in fail_on:
         bound_parts(bound)
+    audit_folder(out)
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
         keep = [time] if time else []

@@ -73,9 +73,11 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
         return _read_file(Path(os.path.expanduser(source)), drop_uneven)
     kind = type(source).__name__
     if isinstance(source, pd.DataFrame):
-        # what names the rows may be who voted
-        named = [name for name in source.index.names if name not in (None, *source.columns)]
-        return Table(source.reset_index(named).reset_index(drop=True), kind)
+        # what names the rows may be who voted; a name that stands twice there is told with the columns'
+        names = enumerate(source.index.names)
+        named = [level for level, name in names if name not in (None, *source.columns)]
+        frame = source.reset_index(named, allow_duplicates=True)
+        return Table(frame.reset_index(drop=True), kind)
     if isinstance(source, Mapping) and (columns := _columns_in(source)):
         return Table(_frame_of_columns([*source], columns), kind)
     if isinstance(source, Mapping):
