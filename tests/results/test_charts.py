@@ -69,6 +69,22 @@ def test_a_dot_stands_at_its_value_in_a_lane_of_its_own():
     assert not elements(plot(*marks), "text", "level")
 
 
+def test_labels_keep_clear_of_lines_and_of_one_another():
+    rows = [
+        DotRow("a label that stands above its lane", (Mark(12_345.6, "DPO", 1, 12_000.0, 12_400.0),))
+    ] * 2
+    panel = DotPanel("", rows, "", "n" * 50, Level(12_200.0, "reference"), number="{:,.6f}".format)
+    (value, _), (label, below) = (elements(dot_plot(panel), "text", css) for css in ("value", "label"))
+    line, (name,) = (
+        elements(dot_plot(panel), "path", "level")[0],
+        elements(dot_plot(panel), "text", "axis"),
+    )
+    spans = re.findall(r" ([-\d.]+)V([-\d.]+)", line.get("d"))
+    assert len(spans) == 3 and not any(float(a) < float(below.get("y")) < float(b) for a, b in spans)
+    end = max(ends(drawn)[1] for drawn in elements(dot_plot(panel), "path", "interval"))
+    assert end < 358 - 7 * len(value.text) and float(name.get("x")) + 7 * 25 <= 360
+
+
 @pytest.mark.parametrize(
     ("low", "high", "arrow", "place"),
     [(0.8, 1.1, "l3 2-3 2", 1.0), (-0.2, 0.99, "l-3 2 3 2", 0.0), (0.2, float("inf"), "l3 2-3 2", 1.0)],
@@ -87,10 +103,11 @@ def test_tick_labels_say_where_the_tick_stands_and_do_not_touch(limits):
     svg = plot(Mark(limits[0], "a", 0), limits=limits)
     labels, numbers = elements(svg, "text", "tick"), list(ticks(svg))
     gaps = [float(b.get("x")) - float(a.get("x")) for a, b in pairwise(labels)]
-    assert min(gaps) > 6 * max(len(e.text) for e in labels)
+    assert min(gaps) > 7.4 * max(len(e.text) for e in labels)
     assert 3 <= len(numbers) <= 8
     assert len({round(b - a, 9) for a, b in pairwise(numbers)}) == 1, f"not evenly spaced: {numbers}"
-    assert numbers[0] <= limits[0] and numbers[-1] >= limits[1]
+    step = numbers[1] - numbers[0]  # the last line of the grid may have no number
+    assert numbers[0] <= limits[0] and numbers[-1] + step > limits[1]
 
 
 def test_arms_differ_in_shape_and_not_only_in_color():

@@ -18,7 +18,7 @@ from markupsafe import Markup
 from badpo.results.words import decimal, interval_text, page_templates
 
 WIDTH = 360
-_RIGHT = 52  # room for what stands at the end of a lane
+_RIGHT = 52  # room for what stands at the end of a lane, at the least
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
@@ -117,9 +117,11 @@ def dot_plot(panel: DotPanel) -> Markup:
     heading = 16 if left > 170 else 0
     left = 12.0 if heading else left
     values = panel.extent() + ([level.value] if level else [])
-    across = axis_of(values, panel.limits, left, WIDTH - _RIGHT)
+    written = [panel.number(mark.value) for mark in panel.marks if not panel.notes]
+    longest = max(len(text) for text in (*written, *(row.note for row in panel.rows)))
+    across = axis_of(values, panel.limits, left, WIDTH - max(_RIGHT, letter * longest))
     top = y = 22.0 if level else 8.0
-    parts = [_text(WIDTH, top - 9, panel.notes, "end", "level")]
+    parts, lanes = [_text(WIDTH, top - 9, panel.notes, "end", "level")], [(top - 4, top)]
     for row in panel.rows:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
@@ -132,8 +134,9 @@ def dot_plot(panel: DotPanel) -> Markup:
             parts.append(_lane(mark, middle, across, panel))
             if not panel.notes:
                 parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
+        lanes.append((y + heading, y + height))  # where a line crosses no label
         y += height
-    frame = _upright(across, top, y, panel.axis, level)
+    frame = _upright(across, top, y, panel.axis, level, lanes)
     return _svg(y + 42, panel.label, [*frame, *parts], "chart dense" if panel.notes else "chart")
 
 
@@ -237,20 +240,29 @@ def axis_of(values: Sequence[float], limits: Limits | None, start: float, end: f
 
 
 def _upright(
-    across: Axis, top: float, bottom: float, name: str, level: Level | None = None
+    across: Axis,
+    top: float,
+    bottom: float,
+    name: str,
+    level: Level | None,
+    lanes: Sequence[tuple[float, float]],
 ) -> list[Markup]:
-    """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch."""
+    """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch.
+
+    The level stands in the ``lanes`` alone.
+    """
     places, labels = list(map(across.at, across.ticks)), across.labels()
-    each = math.ceil(6.2 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
+    each = math.ceil(7.4 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
     drawn = [_path("grid", "".join(f"M{x} {top}V{bottom}" for x in places))]
     numbers = zip(places[::each], labels[::each], strict=True)
     drawn += [_text(x, bottom + 16, label, "middle", "tick") for x, label in numbers]
-    drawn.append(_text((across.start + across.end) / 2, bottom + 34, name, "middle", "axis"))
+    middle = min((across.start + across.end) / 2, WIDTH - 3.5 * len(name))
+    drawn.append(_text(middle, bottom + 34, name, "middle", "axis"))
     if level:
         x = across.at(level.value)
         share = (x - across.start) / (across.end - across.start)
         anchor = "start" if share < 0.12 else "end" if share > 0.88 else "middle"
-        drawn.append(_path("level", f"M{x} {top - 4}V{bottom}"))
+        drawn.append(_path("level", "".join(f"M{x} {first}V{last}" for first, last in lanes)))
         drawn.append(_text(x, top - 9, level.name, anchor, "level"))
     return drawn
 
