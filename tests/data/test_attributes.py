@@ -64,6 +64,7 @@ def test_every_attribute_has_an_example_that_works_and_stands_behind_the_door():
         (["length", 2.5], '2.5 is no attribute; write "length:ratio=1.5" or Length(ratio=1.5)'),
         ("length:ratio=2,ratio=3", 'attribute "length:ratio=2,ratio=3": ratio is given twice'),
         ("length,markdown", "Declare each by itself: length, markdown. Known: length"),
+        ("length:ratio=1.5, markdown", '"markdown" is an attribute of its own; declare each by itself'),
     ],
 )
 def test_attributes_are_declared_in_words_or_as_objects_one_or_several(declared, known):

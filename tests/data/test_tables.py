@@ -68,7 +68,9 @@ def test_every_object_gives_the_same_cells():
     assert [*read_table(named.rename_axis(index=["who", "who"])).frame][:2] == ["who", "who"]
     assert 'as source["train"]' in unreadable({"train": ROWS})
     datasets = pytest.importorskip("datasets")
-    assert read_table(datasets.Dataset.from_list(ROWS)).frame.to_dict("records") == ROWS
+    read = read_table(datasets.Dataset.from_list(ROWS))
+    assert (read.frame.to_dict("records"), read.name) == (ROWS, "the Dataset")
+    assert [read_table(one).name for one in (ROWS, arrow)] == ["the rows given", "the Arrow table"]
 
 
 @pytest.mark.parametrize(

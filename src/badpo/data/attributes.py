@@ -590,7 +590,7 @@ def parsed_attribute(text: str) -> dict[str, Any]:
 
     Examples
     --------
-    >>> parsed_attribute("regex:name=long,pattern=o{2,3}"), parsed_attribute("word_list:words=so,well,name=x")["words"]
+    >>> parsed_attribute("regex:name=long,pattern=o{2,3}"), parsed_attribute("word_list:words=so, well,name=x")["words"]
     ({'type': 'regex', 'name': 'long', 'pattern': 'o{2,3}'}, ['so', 'well'])
     """
     kind, _, parameters = text.partition(":")
@@ -602,7 +602,11 @@ def parsed_attribute(text: str) -> dict[str, Any]:
             raise ConfigError(f'attribute "{text}": {what}')
         if name in config:
             raise ConfigError(f'attribute "{text}": {name} is given twice')
-        several = re.split("[;,]", value)
+        several = [one.strip() for one in re.split("[;,]", value)]
+        others = [one for one in several[1:] if one.partition(":")[0] in ATTRIBUTES]
+        if others and name not in (*_LISTS, *_TEXTS):
+            what = f'"{others[0]}" is an attribute of its own; declare each by itself'
+            raise ConfigError(f'attribute "{text}": {what}')
         listed = several if name in _LISTS else [*map(parameter, several)]
         config[name] = value if name in _TEXTS else listed if listed[1:] or name in _LISTS else listed[0]
     return config

@@ -40,6 +40,7 @@ _MARKS = {
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
+_CALLED = {"list": "the rows given", "tuple": "the rows given", "Table": "the Arrow table"}
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
 
 
@@ -72,14 +73,15 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     if isinstance(source, (str, os.PathLike)):
         return _read_file(Path(os.path.expanduser(source)), drop_uneven)
     kind = type(source).__name__
+    name = _CALLED.get(kind, f"the {kind}")
     if isinstance(source, pd.DataFrame):
         # what names the rows may be who voted; a name that stands twice there is told with the columns'
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
         frame = source.reset_index(named, allow_duplicates=True)
-        return Table(frame.reset_index(drop=True), kind)
+        return Table(frame.reset_index(drop=True), name)
     if isinstance(source, Mapping) and (columns := _columns_in(source)):
-        return Table(_frame_of_columns([*source], columns), kind)
+        return Table(_frame_of_columns([*source], columns), name)
     if isinstance(source, Mapping):
         what = f"it is a mapping, of {listed([*source])}"
         one = f'source["{next(iter(source), "train")}"]'
@@ -87,13 +89,13 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
             kind, what, f"pass one of its tables, as {one}; of columns, pandas.DataFrame(source)"
         )
     if isinstance(source, (list, tuple)):
-        return Table(_frame_of_records(source, "list"), "list")
+        return Table(_frame_of_records(source, name), name)
     if hasattr(source, "with_format"):  # a split of a dataset
         source = source.with_format("arrow")[:]
     elif hasattr(source, "to_arrow"):
         source = source.to_arrow()
     if isinstance(source, pa.Table):
-        return Table(_frame_of_arrow(source), "Arrow table")
+        return Table(_frame_of_arrow(source), name)
     remedy = "pass a path, a DataFrame, an Arrow table, a split of a dataset or a list of dicts"
     raise _unreadable(kind, "it is no table that is known here", remedy)
 
