@@ -120,11 +120,11 @@ class AuditMonitor:
             When the shapes do not fit together.
         """
         sign, delta = np.asarray(sign, float), np.asarray(delta, float)
-        is_nobody = pd.isna(pd.Series([*annotators], dtype=object)).any()
+        lacks_id = any(map(pd.isna, annotators))
         # text, as a saved state has them
         annotators = [*map(str, annotators)]
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
-        if is_nobody:
+        if lacks_id:
             raise ValueError(f"{where}: an annotator has no id")
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
