@@ -77,6 +77,8 @@ def table() -> pd.DataFrame:
     people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
     made = votes(60, 4)[0]
     made["annotator"] = made["annotator"].map({f"w{k}": name for k, name in enumerate(people)})
+    made["comparison_id"] += " " + people[0]
+    made["model_a"] = made["model_b"] = people[2]
     return made.assign(shown_first=["b" if row % 5 else "a" for row in range(len(made))])
 
 
