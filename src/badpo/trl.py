@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,22 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import Attributes, as_attributes
+from badpo.data.cells import columns_named
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
-from badpo.data.problems import ConfigError, Problem, telling_what_lacks
+from badpo.data.problems import (
+    ConfigError,
+    DataError,
+    Problem,
+    python_options,
+    telling_what_lacks,
+)
 
 with telling_what_lacks():
     import torch
     from datasets import Dataset, IterableDataset
+    from peft import PeftModel
     from transformers import TrainerCallback
     from trl import DPOConfig, DPOTrainer
 
@@ -37,6 +46,7 @@ from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
 # Of each row the annotator's number, and of each attribute the difference, chosen minus rejected.
 COLUMN = "bias_inputs"
+_OF_TRL = ("prompt", "chosen", "rejected")
 _NOT_READ = ("image", "images", "tools", "chat_template_kwargs")
 # Losses that see the reference in the margin alone, where its shift is b; in the first two theta is in log-odds.
 _OF_THE_MARGIN = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
@@ -96,6 +106,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         **options,
     ):
         self._columns, self.attributes = columns, as_attributes(attributes)
+        if hasattr(gold_annotators, "tolist"):
+            gold_annotators = gold_annotators.tolist()
         losses = {*args.loss_type} if isinstance(args, DPOConfig) else {"sigmoid"}
         given: Any = bias if isinstance(bias, BiasTerm) else None
         asked: dict[str, Any] = dict(bias=None if given else bias, bias_learning_rate=bias_learning_rate)
@@ -110,7 +122,12 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if isinstance(train_dataset, Dataset):
             votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
             votes, variant, noticed = training_judgments(votes, (), given.variant if given else bias)
-            tell(self.findings, noticed)
+            for each in noticed:
+                call = self._rows_that(each.fix) if {*each.fix} - {"columns"} else ""
+                tell(
+                    self.findings,
+                    [replace(each, remedy=f"{each.remedy}: {call}", fix={}) if call else each],
+                )
             given = given or build_bias(votes, variant, warm_start, gold)
             require_matching_bias(given, votes, gold)
             self.judgments, self.attributes = votes, votes.attributes
@@ -139,10 +156,30 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             for name in getattr(data, "column_names", data)
             if name not in _NOT_READ
         }
-        read = Judgments.read(pd.DataFrame(table), columns=self._columns, attributes=self.attributes)
+        told = columns_named([*table], _OF_TRL) | dict(self._columns or {})
+        renamed = {told[ours]: ours for ours in _OF_TRL if told.get(ours, ours) not in (None, ours)}
+        if renamed or not {"chosen", "rejected"} <= {*table}:
+            remedy = f"dataset.rename_columns({renamed})"
+            remedy += ', or columns={"prompt": None}' * ("prompt" in renamed.values())
+            remedy = remedy if renamed else "BADPOTrainer takes other layouts"
+            raise ConfigError(f"TRL reads {', '.join(_OF_TRL)} under these names; {remedy}")
+        try:
+            read = Judgments.read(pd.DataFrame(table), columns=self._columns, attributes=self.attributes)
+        except DataError as error:
+            error.call = self._rows_that
+            error.fix = error.fix if isinstance(data, Dataset) else {}
+            raise
         if (read.votes["weight"] != 1).any():
             raise ConfigError('TRL counts every vote once: columns={"weight": None}, or BADPOTrainer')
         return read
+
+    def _rows_that(self, fix: Mapping[str, Any]) -> str:
+        """What a script writes where options of `Judgments.read` mend its table; of those the trainer has columns."""
+        named = {**(self._columns or {}), **fix.get("columns", {})}
+        options = python_options({**fix, **({"columns": named} if named else {})})
+        if fix.keys() <= {"columns"}:
+            return f"BiasAdjustedDPOTrainer(..., {options})"
+        return f"train_dataset = dataset.select(Judgments.read(dataset, {options}).votes['row'])"
 
     def _inputs(self, judgments: Judgments) -> list[list[float]]:
         """What `COLUMN` holds of each row; an annotator whom the bias does not know has the number -1."""
@@ -231,9 +268,19 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test"):
         """As TRL's, also of texts that no trainer has prepared."""
+        if not isinstance(test_dataset, Dataset | IterableDataset):
+            told = f"predict takes one Dataset or stream, not {type(test_dataset).__name__}"
+            raise ConfigError(f"{told}; of several call it for each, or evaluate")
         data = self._with_inputs(test_dataset)
         if not self._is_vision_dataset:
             data = self._prepare_dataset(data, self.processing_class, self.args, metric_key_prefix)
+        if self.precompute_ref_logps and "ref_chosen_logps" not in next(iter(data), {}):
+            if self.state.global_step and not (self.ref_model or isinstance(self.model, PeftModel)):
+                told = "precompute_ref_log_probs: the reference, where training started, is gone"
+                raise ConfigError(f"{told}; give ref_model, or predict before training")
+            data = self._precompute_ref_logps(
+                data, metric_key_prefix, self.args.per_device_eval_batch_size
+            )
         return super().predict(data, ignore_keys, metric_key_prefix)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:

@@ -22,7 +22,7 @@ from trl import DPOConfig, DPOTrainer
 
 from badpo.data.forgetting import find_people, forget
 from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
 from badpo.training.metrics import NotFiniteError
 from badpo.trl import COLUMN, BiasAdjustedDPOTrainer, beside
@@ -229,9 +229,11 @@ def test_the_best_weights_come_with_their_theta(tmp_path):
     assert torch.equal(run.bias.theta(), first) and not torch.equal(first, second)
 
 
-def test_evaluation_has_the_rewards_of_the_policy_and_the_loss_of_its_annotators(tmp_path):
+@pytest.mark.parametrize("precomputed", [False, True])
+def test_evaluation_has_the_rewards_of_the_policy_and_the_loss_of_its_annotators(tmp_path, precomputed):
     data = Dataset.from_list([row | {COLUMN: [0.0, 0.0]} for row in rows(48)])
-    run = trainer(tmp_path, data, eval_dataset={"known": data})
+    settings = dict(precompute_ref_log_probs=precomputed)
+    run = trainer(tmp_path, data, eval_dataset={"known": data}, settings=settings)
     planted = [[3 * LEANS[people().index(name)] + 0.5] for name in run.bias.annotators]
     run.bias.start_at(torch.tensor(planted))
     strangers = data.map(lambda row: {"annotator": "new " + row["annotator"]})
@@ -244,6 +246,12 @@ def test_evaluation_has_the_rewards_of_the_policy_and_the_loss_of_its_annotators
     # the pool's mean, which is theirs
     for name, found in {"eval": run.evaluate(strangers), "test": run.predict(strangers).metrics}.items():
         assert found[f"{name}_loss"] == pytest.approx(unknown["eval_new_loss"], abs=1e-6)
+    with pytest.raises(ConfigError, match="one Dataset or stream, not dict"):
+        run.predict({"new": strangers})
+    run.ref_model, run.state.global_step = None, 1
+    if precomputed:
+        with pytest.raises(ConfigError, match="the reference, where training started, is gone"):
+            run.predict(strangers)
 
 
 def test_a_stream_gives_each_row_what_a_table_gives(tmp_path):
@@ -277,6 +285,10 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
         trained(tmp_path)
 
 
+TABLE = Dataset.from_list(rows(8))
+OF_NOBODY = Dataset.from_list([*rows(8), rows(8)[0] | {"annotator": None}])
+
+
 @pytest.mark.parametrize(
     ("settings", "options", "sentence"),
     [
@@ -295,6 +307,21 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
         ({}, dict(gold_annotators="person 2"), "is a list of annotators"),
         ({}, dict(eval_dataset={"held out": rows(48)}), "a data set is a list; give a Dataset"),
         ({}, dict(args={"beta": 0.3}), "args is a dict; give a trl.DPOConfig"),
+        (
+            {},
+            dict(data=TABLE.rename_column("prompt", "question")),
+            r"columns\({'question': 'prompt'}\), or",
+        ),
+        (
+            {},
+            dict(data=TABLE.remove_columns("rejected")),
+            "TRL reads .* BADPOTrainer takes other layouts",
+        ),
+        (
+            {},
+            dict(data=OF_NOBODY),
+            r"= dataset.select\(Judgments.read\(dataset, annotators_missing='drop'",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_refused_in_a_sentence(tmp_path, settings, options, sentence):
@@ -302,7 +329,7 @@ def test_what_cannot_be_followed_is_refused_in_a_sentence(tmp_path, settings, op
     given = dict(args=DPOConfig(str(tmp_path), **(PLAIN | settings)), attributes=LENGTH)
     given |= dict(train_dataset=options.get("data", data))
     given |= {name: value for name, value in options.items() if name != "data"}
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises((ConfigError, DataError), match=sentence):
         BiasAdjustedDPOTrainer("no model", **given)
 
 
@@ -316,6 +343,10 @@ def test_variants_start_and_hold_what_they_do_in_badpotrainer(tmp_path, caplog):
     named = dict(columns={"annotator": "who"}, gold_annotators=["person 2"])
     gold = trained(tmp_path, nameless, **named)
     assert alone.bias.parts == ("mean",) and gold.bias.parts == ("mean", "deviation")
+    array = dict(bias=gold.bias, gold_annotators=np.array(["person 2"]))
+    assert trainer(tmp_path, nameless, **(named | array)).bias.gold_annotators
+    # the trainer has no option of the reader's that leaves rows out
+    assert "select(Judgments.read(dataset, repeated='last', columns={'annotator': 'who'})" in caplog.text
     held = gold.bias.annotators.index(pseudonyms(["person 2"])[0])
     assert (gold.bias.theta() == 0).flatten().nonzero().tolist() == [[held]]
     plain = trained(tmp_path, bias="none", settings=dict(max_steps=1))

@@ -53,7 +53,7 @@ def test_without_annotators_and_attributes_the_bias_is_pooled_on_length_and_one_
     assert "N161" in told(declared) and "trl" not in declared.model.model_tags
 
 
-def test_columns_say_who_voted_in_every_set(tmp_path):
+def test_columns_say_who_voted_in_every_set(tmp_path, caplog):
     rows = as_trl(tiny.votes()).rename(columns={"annotator": "rater_code", "prompt": "question"})
     columns = {"annotator": "rater_code", "prompt": "question"}
     run = trainer(tmp_path, rows, columns=columns, eval_dataset=rows)
@@ -61,6 +61,9 @@ def test_columns_say_who_voted_in_every_set(tmp_path):
     assert run.eval_dataset.judgments.votes["annotator"].min() == 0
     with pytest.raises(ConfigError, match="columns is refused: .*Judgments.read"):
         trainer(tmp_path, judgments(), columns=columns)
+    assert "columns read" not in caplog.text
+    trainer(tmp_path, as_trl(tiny.votes()).rename(columns={"annotator": "worker_id"}))
+    assert 'columns read: annotator from "worker_id"' in caplog.text
 
 
 # -- the same token ids -----------------------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ class DataError(ValueError):
 
     ``fix`` are options of `Judgments.read` with which the same table was read without an error, empty where none were
     found; ``shown`` are a few rows as they were read then, and ``unused`` columns that may say who voted, which then
-    nothing says.
+    nothing says. ``call`` writes ``fix`` as the caller can follow it.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -108,6 +108,7 @@ class DataError(ValueError):
         self.fix: Mapping[str, Any] = {}
         self.shown: tuple[str, ...] = ()
         self.unused: tuple[str, ...] = ()
+        self.call = python_call
         super().__init__(self.problems)
 
     @property
@@ -120,7 +121,7 @@ class DataError(ValueError):
             "the data cannot be used as they are:",
             *(str(problem) for problem in self.problems),
         ]
-        return "\n".join(told + corrected(self, python_call))
+        return "\n".join(told + corrected(self, self.call))
 
 
 def with_sides_exchanged(fix: Mapping[str, Any]) -> Mapping[str, Any]:

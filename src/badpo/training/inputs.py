@@ -51,7 +51,8 @@ def tell(told: list[Problem], findings: Iterable[Problem]) -> None:
         if finding not in told:
             told.append(finding)
             # what was decided for a script that says nothing of it is told by default too
-            is_quiet = finding.severity == "notice" and finding.code not in ("N161", "N162", "N163")
+            is_decided = finding.code in ("N103", "N161", "N162", "N163")
+            is_quiet = finding.severity == "notice" and not is_decided
             logger.log(logging.INFO if is_quiet else logging.WARNING, "%s", finding)
 
 
