@@ -247,7 +247,9 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     secret[raw_ids == annotators["model"].fillna(annotators["pseudonym"])] = None
     found.raw_ids = as_objects([*secret, None])[number]
     first = as_objects(first.where(first.notna(), None))
-    annotators["annotator_class"] = _without_ids("annotator_class", first, secret, found)
+    classes = _without_ids("annotator_class", first, secret, found)
+    # None stays where no class is known
+    annotators["annotator_class"] = pd.Series(classes, dtype=object)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
         found.note("W301", what, "share the table that badpo import writes, not this one")
