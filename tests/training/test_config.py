@@ -17,6 +17,7 @@ from badpo.training.batches import BATCHING
 from badpo.training.config import CHOICES, FIXED, RENAMED, BADPOConfig
 from badpo.training.recipe import BiasBlock
 from badpo.training.trainer import supervised_arguments
+from tests.training.tiny_runs import lora, trained
 
 
 def arguments(tmp_path, **values) -> BADPOConfig:
@@ -131,6 +132,7 @@ def test_checkpointing_raises_no_warning_and_keeps_explicit_values(tmp_path):
         default = arguments(tmp_path)
         off = [arguments(tmp_path, **{n: False}) for n in (newest, "gradient_checkpointing")]
         asked = arguments(tmp_path, gradient_checkpointing_kwargs=reentrant)
+        trained(tmp_path, gradient_checkpointing=True, peft_config=lora(), max_steps=1)
     assert default.gradient_checkpointing is True
     assert default.gradient_checkpointing_kwargs == {"use_reentrant": False}
     assert [args.gradient_checkpointing for args in off] == [False, False]

@@ -16,6 +16,7 @@ from badpo.data.problems import ConfigError
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.inputs import (
+    checkpoint_activations,
     encode_judgments,
     reads_more_than_text,
     require_trainable,
@@ -163,7 +164,7 @@ def _fitted(
     policy = with_adapter(model, peft_config)
     require_trainable(policy)
     if args.gradient_checkpointing:
-        policy.gradient_checkpointing_enable({"use_reentrant": False})
+        checkpoint_activations(policy, {"use_reentrant": False})
     # the preference stage's batches and precision, the reference's own rate and length
     shared = ["gradient_accumulation_steps", "lr_scheduler_type", "max_grad_norm"]
     shared += ["bf16", "use_cpu", "disable_tqdm"]

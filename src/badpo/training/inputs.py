@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import types
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -25,7 +26,7 @@ from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
 from badpo.theory import Bools, Floats
-from badpo.training.config import BADPOConfig
+from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.encoding import (
     TEMPLATE_COLUMNS,
     EncodedComparisons,
@@ -174,7 +175,16 @@ def with_adapter(model, peft_config):
         )
     from peft import get_peft_model
 
-    return get_peft_model(model, peft_config)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)  # peft reads it
+        return get_peft_model(model, peft_config)
+
+
+def checkpoint_activations(model, options: Mapping[str, Any] | None) -> None:
+    """Turn on gradient checkpointing, under the newest name that the model has for it."""
+    newest = f"{RENAMED['gradient_checkpointing']}_enable"
+    enable = getattr(model, newest) if hasattr(model, newest) else model.gradient_checkpointing_enable
+    enable(options)
 
 
 def router_coefficient(model, asked: float | None) -> float:

@@ -52,6 +52,7 @@ from badpo.training.inputs import (
     VISION,
     Columns,
     build_bias,
+    checkpoint_activations,
     disable_dropout,
     dropouts_as_given,
     encode_judgments,
@@ -295,7 +296,7 @@ class BADPOTrainer(_StepTrainer):
         args = self.args
         autocast = self.accelerator.autocast if self.accelerator.mixed_precision != "no" else None
         if args.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(args.gradient_checkpointing_kwargs)
+            checkpoint_activations(self.model, args.gradient_checkpointing_kwargs)
         # gradients are checkpointed in training mode only, and with dropout no two forwards are the same
         attention = "padded" if self.router_aux_loss_coef else args.attention
         with in_mode(base, training=args.disable_dropout):
