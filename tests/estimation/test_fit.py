@@ -100,6 +100,11 @@ def test_infinite_leans_beside_others():
         if follows:
             # the last vote on a comparison beside one that infinity explains says nothing of the others
             np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=1e-6)
+    # votes that the other attribute explains to the last digit have no error, rather than one beyond all numbers
+    delta = np.repeat([[0.0, 1.0], [1.0, 4000.0]], [60, 20], axis=0)
+    sign = np.tile([1, -1], 40) * np.repeat([-1, 1], [20, 60])
+    leans = fit.fit_conditional(np.repeat(np.arange(40), 2), sign, np.tile([0, 1], 40), delta, 2)
+    assert leans.status[0].tolist() == ["separated_high", "ok"] and np.isnan(leans.finite_se[0, 0])
 
 
 def decided(*meetings: tuple[int, int]):

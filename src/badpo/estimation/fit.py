@@ -47,6 +47,8 @@ SAME = 1e-4
 CONFIRMED = 1e-5
 # Where the gradient is larger no top was reached: the spread of a random quality has none in degenerate pools.
 REACHED = 1e-6
+# Votes with less of it tell nothing of a lean, not even where a step toward it ends.
+NO_INFORMATION = 1e-12
 # A cluster with more than this share of a lean's information leaves nothing to measure its error with.
 WHOLE = 1 - 1e-9
 # Teams are weakly joined where the error of their difference has more than so many times the variance that errors of
@@ -675,8 +677,9 @@ def _one_step(
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (summed(given.annotator, each, len(leans)) for each in pieces)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
+    # other attributes may explain every vote of somebody
+    bend = np.where(bend > NO_INFORMATION, bend, np.nan)
+    return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
 def _components(given: LeanVotes, fit: _Fit, status: NDArray, informed: Bools) -> Ints:
