@@ -331,7 +331,7 @@ def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, st
     assert "The pool leans toward length" in page_text(summary)
 
 
-def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_or_none_are_not():
+def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_or_none_are_not(result):
     found = audit(votes(400, 90)[0], [Length()])
     annotators = found.annotators.copy()
     annotators.loc[annotators.index[:3], "n_informative"] = 1
@@ -342,6 +342,7 @@ def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_o
     told = int((annotators["n_informative"] >= FEWEST_DRAWN).sum())
     not_drawn = f"length: {told - 60:,} with fewer votes than those, {90 - told:,} with hardly any"
     assert told <= 87 and not_drawn in figure.caption
+    assert caterpillar_figure(result.summary, result.annotators).caption.startswith("Everyone is in ")
     first = annotators.sort_values(["n_informative", "annotator"], ascending=[False, True]).iloc[0]
     estimates = [decimal(first[name]) for name in ("deviation", "shrunk")]
     assert [row[1] for row in figure.table.rows[:2]] == estimates

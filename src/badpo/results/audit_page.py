@@ -587,14 +587,19 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         order = _ordered(people[told], "n_informative")
         drawn = order.head(MOST_ROWS)
         rows = [_person(row, least) for row in drawn.to_dict("records")]
-        n_more, n_rest = len(order) - len(rows), len(people) - len(order)
-        left_out.append(f"{label}: {n_more:,} with fewer votes than those, {n_rest:,} with hardly any")
+        counts = (
+            (len(order) - len(rows), "fewer votes than those"),
+            (len(people) - len(order), "hardly any"),
+        )
+        if told_of := ", ".join(f"{n:,} with {votes}" for n, votes in counts if n):
+            left_out.append(f"{label}: {told_of}")
         what = f"leans of {len(rows):,} annotators on {label} with intervals"
         origin = "group mean" if pool["is_divided"] else "pool mean"
         middle = Level(0.0, "no lean" if pool["absolute"] else origin)
         how = "deviation, log-odds", middle, _limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
-    rest = f"Not drawn: {'; '.join(left_out)}. Everyone is in {summary['annotators_file']}."
+    rest = f"Not drawn: {'; '.join(left_out)}. " * bool(left_out)
+    rest += f"Everyone is in {summary['annotators_file']}."
     return dot_figure("Single annotators", panels, rest, legend(_MARKS))
 
 
@@ -608,7 +613,8 @@ def care_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
         style = _FLAGGED if row["flag_care"] else _ESTIMATED
         mark = Mark(row["care"], name, style, *ends)
         rows.append(DotRow(name, (mark,), f"{row['n_judgments']:,}"))
-    rest = f"{len(order) - len(rows):,} more are in {summary['annotators_file']}."
+    n_more = len(order) - len(rows)
+    rest = f"{n_more:,} more are in {summary['annotators_file']}." * (n_more > 0)
     label, middle = f"care of {len(rows):,} annotators with intervals", Level(1.0, "mean")
     panel = DotPanel("", rows, label, "care", middle, (-1.0, 3.0), notes="judgments")
     return dot_figure("Care", [panel], rest, legend(_MARKS[1:]))
