@@ -76,7 +76,7 @@ beta: "0.1" -> beta takes a number, not str
 seed: true -> seed takes a whole number, not bool
 model_init_kwargs: 5 -> takes a dict or text, not int
 save_strategy: often -> transformers does not take these arguments: often is not
-gradient_accumulation_steps: 0 -> it must lie between 1 and 1000000
+gradient_accumulation_steps: 0 -> it must be 1 or more
 beta: 1.0e+30 -> beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100
 learning_rate: 1.0e+30 -> learning_rate is 1e+30; it must lie between 0 and 10
 bias_learning_rate: 1.0e+30 -> bias_learning_rate is 1e+30

@@ -33,11 +33,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 }
 
 # Beyond these a run ends without an error and with numbers that say nothing, or takes no step.
-LARGEST_BETA, LARGEST_BATCH = 100, 1_000_000
+LARGEST_BETA = 100
+_BATCHES = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("learning_rate", "bias_learning_rate"), (0, 10)),
-    **dict.fromkeys(("per_device_train_batch_size", "per_device_eval_batch_size"), (1, LARGEST_BATCH)),
-    "gradient_accumulation_steps": (1, LARGEST_BATCH),
+    **dict.fromkeys(_BATCHES, (1, float("inf"))),
     "seed": (0, 2**32 - 1),
 }
 
@@ -289,7 +289,10 @@ class BADPOConfig(TrainingArguments):
                 yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
         for name, (least, most) in RANGES.items():
             if not least <= (value := getattr(self, name)) <= most:
-                yield f"{name} is {value}; it must lie between {least} and {most}"
+                told = (
+                    f"lie between {least} and {most}" if most < float("inf") else f"be {least} or more"
+                )
+                yield f"{name} is {value}; it must {told}"
         if not 0 < self.beta <= LARGEST_BETA:
             told = f"it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
             yield f"beta is {self.beta}; {told}"
