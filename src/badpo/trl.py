@@ -240,7 +240,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         """Log rewards of the policy alone, where TRL logged them with b, and look at where the first step started."""
         rewards = self.beta * (policy - reference)
         rows = torch.cat([rewards, b.to(rewards)[None]]).T.contiguous()
-        chosen, rejected, b = self.accelerator.gather(rows).T
+        # columns of their own, whose means round as those of TRL
+        chosen, rejected, b = self.accelerator.gather(rows).T.contiguous()
         margins = chosen - rejected
         logged = self._metrics["train" if self.model.training else "eval"]
         logged["votes/accuracy"].append((margins + b > 0).float().mean().item())

@@ -131,6 +131,12 @@ def test_at_a_theta_of_zero_every_weight_and_metric_is_trls(tmp_path, case):
         assert torch.equal(weight, weights[name]), name
     for line, other in zip(theirs.state.log_history[:-1], ours.state.log_history[:-1], strict=True):
         assert {name: other[name] for name in line} == line and other["bias/theta/length"] == 0
+    data = Dataset.from_list(rows(20, "images" in options))
+    metrics = [run.evaluate(data) for run in (theirs, ours)]
+    timed = ("_runtime", "_per_second")
+    assert {name: metrics[1][name] for name in metrics[0] if not name.endswith(timed)} == {
+        name: value for name, value in metrics[0].items() if not name.endswith(timed)
+    }
     # theta had gradients all the while, and the start is told of where it is not the reference
     assert ours.bias_optimizer.state_dict()["state"][0]["exp_avg"].any()
     assert ("W152" in [f.code for f in ours.findings]) == (ours.ref_model is not None)
