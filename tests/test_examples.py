@@ -95,7 +95,7 @@ def test_the_page_on_extending_runs(monkeypatch, tmp_path, capsys):
         if language == "bash":
             for line in block.splitlines():
                 if line.startswith("badpo train"):
-                    continue  # tests/runs/test_command_line.py trains with an --arm-file
+                    continue  # tests/runs/test_command_line.py trains with the page's --arm-file
                 result = invoke(*shlex.split(line)[1:])
                 assert result.exit_code == 0 and "polite" in result.output, result.output
             continue

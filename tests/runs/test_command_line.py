@@ -1,6 +1,7 @@
 """The commands from one end to the other: what they print, what they write, and how they leave."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,24 +39,11 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
     assert "badpo demo --out" in text and "--seeds 42,1" in text and "pooled" in text.casefold()
 
 
-BOUNDED = """
-from badpo.objective.objectives import VoteWeights
-
-class Bounded(VoteWeights):
-    def __init__(self, q):
-        self.q = q
-
-    def losses(self, margins, bias_logits, sign):
-        return (1 - (-self.q * super().losses(margins, bias_logits, sign)).exp()) / self.q
-
-OBJECTIVES = {"bounded": lambda judgments, seed, beta, q: Bounded(q)}
-"""
-
-
 def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
     config = write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7})
-    (own := tmp_path / "bounded.py").write_text(BOUNDED, encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    (own := tmp_path / "bounded.py").write_text(re.search(r"# bounded.py\n.*?(?=```)", page, re.S)[0])
     refused = badpo("train", "--config", config)
     assert refused.exit_code == 2 and "one of yours comes from a file: --arm-file" in refused.stderr
     trained = badpo("train", "--config", config, "--arm-file", own)
