@@ -250,7 +250,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             logged[f"rewards/{name}"][-1] = values.mean().item()
         if self.model.training and self.first_margin is None:
             if self.state.global_step:
-                raise RuntimeError("resumed without theta; install the versions in constraints.txt")
+                told = "this version of transformers goes on from a checkpoint without reading its theta"
+                raise RuntimeError(f"{told}; install the versions in constraints.txt")
             moved = ((policy - reference).norm() / reference.norm()).item()
             in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
             floor = FLOOR_IN_16_BITS if in_16_bits else FLOOR
