@@ -122,12 +122,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if isinstance(train_dataset, Dataset):
             votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
             votes, variant, noticed = training_judgments(votes, (), given.variant if given else bias)
-            for each in noticed:
-                call = self._rows_that(each.fix) if {*each.fix} - {"columns"} else ""
-                tell(
-                    self.findings,
-                    [replace(each, remedy=f"{each.remedy}: {call}", fix={}) if call else each],
-                )
+            for i, each in enumerate(noticed):
+                if {*each.fix} - {"columns"}:
+                    remedy = f"{each.remedy}: {self._rows_that(each.fix)}"
+                    noticed[i] = replace(each, remedy=remedy, fix={})
+            tell(self.findings, noticed)
             given = given or build_bias(votes, variant, warm_start, gold)
             require_matching_bias(given, votes, gold)
             self.judgments, self.attributes = votes, votes.attributes
@@ -277,7 +276,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if not self._is_vision_dataset:
             data = self._prepare_dataset(data, self.processing_class, self.args, metric_key_prefix)
         if self.precompute_ref_logps and "ref_chosen_logps" not in next(iter(data), {}):
-            if self.state.global_step and not (self.ref_model or isinstance(self.model, PeftModel)):
+            has_reference = self.ref_model is not None or isinstance(self.model, PeftModel)
+            if self.state.global_step and not has_reference:
                 told = "precompute_ref_log_probs: the reference, where training started, is gone"
                 raise ConfigError(f"{told}; give ref_model, or predict before training")
             data = self._precompute_ref_logps(
@@ -317,7 +317,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self._load_theta(Path(str(self.state.best_model_checkpoint)))
 
     def _load_theta(self, checkpoint: Path) -> None:
-        folder = beside(checkpoint, self.args.output_dir, checkpoint.parent)
+        places = [beside(checkpoint, run) for run in (self.args.output_dir, checkpoint.parent)]
+        folder = next(filter(Path.exists, places), places[-1])
         if not folder.exists():
             raise ConfigError(f"{folder} is not there, which has theta of {checkpoint}; bring it back")
         saved = BiasTerm.load(folder)
@@ -349,13 +350,13 @@ class _ThetaSteps(TrainerCallback):
         run.bias.zero_grad()
 
 
-def beside(folder: str | Path, *runs: str | Path) -> Path:
-    """Where theta is that belongs to the policy in ``folder``: under the same name in a folder beside its run's.
+def beside(folder: str | Path, run: str | Path) -> Path:
+    """Where theta is that belongs to the policy in ``folder``: beside the run's folder, or its own outside of that.
 
-    Its run's is the first of ``runs`` that it is in, else its own; the one beside has that name and ``-bias``.
+    In a folder of that name and ``-bias`` it lies where the policy lies in the run's.
     """
-    folder, *tops = (Path(each).resolve() for each in (folder, *runs, folder))
-    top = next(top for top in tops if folder.is_relative_to(top))
+    folder, top = Path(folder).resolve(), Path(run).resolve()
+    top = top if folder.is_relative_to(top) else folder
     return Path(f"{top}{BIAS_SUFFIX}") / folder.relative_to(top)
 
 
