@@ -103,6 +103,7 @@ NOBODY = good().assign(annotator=None, annotator_class="crowd")
 TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "content": "p"}]] * 2)])
 
 
+NUMBERED = good().assign(annotator=[123456789, 5] * 4)
 NAMING = good().assign(annotator=["Ann-7", "y"] * 4)
 ANSWERS = good()[["annotator"]].assign(Q1=[*"ab"] * 4, Q2=[*"ba"] * 4)
 PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "response_b": "rejected"})
@@ -147,6 +148,11 @@ def test_a_bad_table_is_told(table, options, code, what):
         (good().assign(annotator=["A2X4Y6Z8B0C2D4", "y"] * 4), "W301", 1, "Mechanical Turk"),
         (NAMING.assign(comparison_id=[f"c{i // 2}-ann.7" for i in range(8)]), "W302", 8, "of 8 cells"),
         (good().assign(prompt_id=[*"xy"] * 4), "W302", 8, "prompt_id holds annotator ids: 8 of 8"),
+        (NUMBERED.assign(model_a=123456789, model_b=7), "W302", 8, "model_a holds annotator ids"),
+        (NUMBERED.assign(rater_a=123456789.0, rater_b=0.5), "W302", 8, "rater_a holds annotator ids"),
+        (NUMBERED.assign(prompt_id="p-0123456789"), "W302", 8, "prompt_id holds annotator ids"),
+        (NUMBERED.assign(annotator_class=["123456789.0", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),
+        (NAMING.assign(annotator=["Zo\u00eb7", "y"] * 4, prompt_id="Zoe\u03087"), "W302", 8, "8 of 8"),
         (NAMING.assign(model_a="ANN-7", model_b="m"), "W302", 8, "model_a holds annotator ids"),
         (NAMING.assign(annotator_class=["ann-7", "crowd"] * 4), "W302", 1, "1 of 2 annotators"),
     ],
@@ -156,7 +162,7 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
     (finding,) = judgments.findings
     assert (finding.code, finding.severity, finding.count) == (code, "warning", count)
     assert what in finding.what and judgments.n_votes == len(table)
-    raw_ids = {raw.strip().casefold() for raw in table["annotator"] if len(raw) > 3}
+    raw_ids = {raw.strip().casefold() for raw in table["annotator"].map(str) if len(raw) > 3}
     kept = (judgments.comparisons, judgments.votes, judgments.annotators)
     told = "".join([str(finding), *(frame.to_csv() for frame in kept)]).casefold()
     assert not any(raw in told for raw in raw_ids)

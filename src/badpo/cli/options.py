@@ -201,7 +201,7 @@ READING_OPTIONS: dict[str, tuple[Any, Any]] = {
     "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
     "wide": _option(
         False,
-        "Columns of labels are annotators: --column annotator=ann_1,ann_2 or all.",
+        "Columns of labels are annotators: all, or those of --column annotator=ann_1,ann_2.",
         "--wide",
         kind=bool,
     ),

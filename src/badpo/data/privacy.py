@@ -13,6 +13,7 @@ import re
 import secrets
 import stat
 import tempfile
+import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ FEWEST_ANNOTATORS = 5
 # Annotators of this class are no people: they are named.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
+# of whole numbers: what missing values and programs that keep places add
+_ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no address is longer; an id may be a megabyte of dots behind an @
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -179,8 +182,8 @@ def holding_ids(cells: Sequence[Any], owners: Sequence[str | None], inside: bool
 
 
 def _words(text: str) -> str:
-    """A text in small letters, with one space in place of any signs between its words."""
-    return _SIGNS.sub(" ", text.casefold()).strip()
+    """A text in small letters of one spelling, with one space in place of any signs between its words."""
+    return _SIGNS.sub(" ", _ZEROS.sub("", unicodedata.normalize("NFKC", text).casefold())).strip()
 
 
 def _is_long(raw_id: str) -> bool:

@@ -19,6 +19,7 @@ from badpo.data.cells import (
     TURNED,
     Objects,
     Table,
+    as_ids,
     as_objects,
     folded,
     like_annotators,
@@ -263,8 +264,9 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 
 
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
-    """The cells of a column that goes along, a pseudonym in place of each that holds the raw id of an annotator."""
-    held = np.array(holding_ids(cells.tolist(), owners.tolist(), inside=name in _IDS))
+    """The cells of a column that goes along; as text, with pseudonyms, where some hold the raw id of an annotator."""
+    texts = as_ids(cells)
+    held = np.array(holding_ids(texts.tolist(), owners.tolist(), inside=name in _IDS))
     if not (n := int(held.sum())):
         return cells
     n_there = int(pd.notna(cells).sum())
@@ -277,9 +279,9 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
         what = f"{name} holds annotator ids: {of_all}; pseudonyms replaced these cells while reading"
         remedy = 'nothing; a model that votes keeps its name where its annotator_class is "model"'
         found.note("W302", what, remedy, n, name)
-    raw = [*dict.fromkeys(map(str, cells[held]))]
-    of_raw = dict(zip(raw, pseudonyms(raw), strict=True))
-    return as_objects(of_raw[str(cell)] if it else cell for cell, it in zip(cells, held, strict=True))
+    raw = [*dict.fromkeys(texts[held])]
+    texts[held] = [*map(dict(zip(raw, pseudonyms(raw), strict=True)).get, texts[held])]
+    return texts
 
 
 # -- what was compared -----------------------------------------------------------------------------------------
@@ -608,19 +610,22 @@ def _carried(
         there = [values[frame[name].notna()] for name, values in numbers.items()]
         if all(len(values) and not np.isnan(values).any() for values in there):
             columns = {**(numbers if as_written.isdisjoint(pair) else frame[[*pair]]), **columns}
+    faults = {name: _fault(name, frame) for name in (*keep, *MODELS)}
     for name in keep:
-        if fault := _fault(name, frame):
-            found.note("E103", f'column "{name}" {fault}.{did_you_mean(name, [*frame])}', remedy)
-    are_told = all(not _fault(name, frame) and frame[name].notna().all() for name in MODELS)
+        if faults[name]:
+            found.note("E103", f'column "{name}" {faults[name]}.{did_you_mean(name, [*frame])}', remedy)
+    are_told = all(not faults[name] and frame[name].notna().all() for name in MODELS)
     for name in (*keep, *(MODELS if are_told else ())):
-        if name in frame:
+        if not faults[name]:
             columns.setdefault(name, frame[name].astype(object))
     both = [pair for pair in (*sides.items(), *pairs) if {*pair} <= {*columns}]
     partner = {one: other for pair in both for one, other in (pair, pair[::-1])}
-    cells = {name: np.asarray(column) for name, column in columns.items()}
-    for name in cells:
-        if cells[name].dtype == object:
-            cells[name] = _without_ids(name, cells[name], found.raw_ids, found)
+    written = {name: np.asarray(column) for name, column in columns.items()}
+    free = [name for name in written if name not in {*itertools.chain(*pairs)}]
+    cells = written | {name: _without_ids(name, written[name], found.raw_ids, found) for name in free}
+    for pair in both:
+        if any(cells[name] is not written[name] for name in pair):
+            cells |= {name: as_ids(cells[name]) for name in pair}  # text beside text
     return {name: (cells[name], cells[partner.get(name, name)]) for name in cells}
 
 
