@@ -122,10 +122,8 @@ def test_the_python_of_the_audits_page_runs(monkeypatch, tmp_path):
 
 def files_shown(page: Path, folder: Path) -> None:
     """The files that a page shows, in a folder; a table as Excel and parquet too."""
-    shown = re.findall(
-        r"^`([\w.]+)`:\n\n```text\n(.*?)```", page.read_text(encoding="utf-8"), re.M | re.S
-    )
-    for name, text in shown:
+    shown = re.compile(r"^`([\w.]+)`:\n\n```text\n(.*?)```", re.M | re.S)
+    for name, text in shown.findall(page.read_text(encoding="utf-8")):
         path = folder / name
         path.write_text(text, encoding="utf-8")
         if path.suffix == ".csv":

@@ -46,7 +46,6 @@ def test_a_result_replaces_the_one_before_as_a_whole(tmp_path, monkeypatch):
 
 def test_rounds_and_results_are_those_of_the_same_anchor(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
-
     for key, shift, kept in (("1", -2.0, True), ("1", -2.5, False), ("2", -2.0, False)):
         folder.begin("a")
         model_folder(folder.round(0), "one")

@@ -97,9 +97,7 @@ def test_evidence_is_counted_by_prompt():
     assert answer_rates(texts[::2], SPELLING, [0, 1] * 10).intervals()[0].n == 2
     found = moved(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)["sampled"]
     assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] < 0.1
-    rows = [
-        (f"{p}?", f"- x{i}" if i % 2 else f"x{i}", f"y{i}", "a") for p in range(4) for i in range(10)
-    ]
+    rows = [(f"{p}?", f"{'- ' * (i % 2)}x{i}", f"y{i}", "a") for p in range(4) for i in range(10)]
     votes = Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
     # one prompt in four changes, whole
     sides = [Behavior(FOUR, margins=np.where(np.arange(40) < n, -1.0, 1.0)) for n in (0, 10)]

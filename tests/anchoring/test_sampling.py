@@ -105,7 +105,6 @@ def test_only_the_name_of_a_signature_changes_by_its_place_and_the_seed():
         assert material()[0].decode(after.token_ids, skip_special_tokens=True) == after.text
         assert after.token_ids[-1] == before.token_ids[-1] and after.prompt_ids == before.prompt_ids
     assert redrawn([plain], [1.0, 0.0])[0] == [plain]
-    signed = [written(text, i) for i, text in enumerate(ANSWERS[:20])]
     few, many = redrawn([written("Boil it."), *signed[1:5]], [0.0, 0.0])[0], redrawn(signed, [0.0, 0.0])
     assert few[1:] == many[0][1:5] and many[1] == pytest.approx(0.0, abs=1e-9)
     assert redrawn(signed, [0.0, 0.0], seed=1)[0] != many[0]

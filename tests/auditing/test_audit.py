@@ -370,9 +370,8 @@ def test_the_scale_of_numbers_moves_no_lean_and_a_few_absurd_ones_little():
     both = (one.annotators[shown].astype(float) for one in (small, large))
     np.testing.assert_allclose(*both, rtol=1e-6)
     assert small.annotators["flag"].any()
-    assert [one.summary["pool"]["size"]["unit"] for one in (small, large)] == pytest.approx(
-        [0.05, 500], rel=0.1
-    )
+    units = [one.summary["pool"]["size"]["unit"] for one in (small, large)]
+    assert units == pytest.approx([0.05, 500], rel=0.1)
     assert "W414" not in codes(small) and "count per 0.0" in str(small)
     clean, wrong = (audit(sized(n_outliers=n, outlier=5000.0), [SIZE]) for n in (0, 6))
     (told,) = [row for row in wrong.warnings if row["code"] == "W414"]

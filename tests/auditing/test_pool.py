@@ -64,9 +64,8 @@ def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
     longer, bold = pool.pool_attributes(judgments)
     steps = longer["sweep"]
     assert bold["sweep"] == []
-    assert [(one["parameter"], one["value"]) for one in steps] == [
-        ("ratio", r) for r in pool.LENGTH_RATIOS
-    ]
+    asked = [("ratio", ratio) for ratio in pool.LENGTH_RATIOS]
+    assert [(one["parameter"], one["value"]) for one in steps] == asked
     for one in steps[1:]:
         (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
         assert of(one, "log_odds ci_low ci_high") == pytest.approx([found.log_odds, *found.interval()])

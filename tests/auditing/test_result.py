@@ -67,9 +67,8 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert set(os.listdir(tmp_path)) == {"deep", "page.html"}
     told = repr(result).splitlines()
-    assert told[0] == "AuditResult: 1,200 judgments by 6 annotators" and told[-1].startswith(
-        "next: .plot()"
-    )
+    assert told[0] == "AuditResult: 1,200 judgments by 6 annotators"
+    assert told[-1].startswith("next: .plot()")
     row, pool = result.pool.loc["length"], result.summary["attributes"][0]
     assert f"{row['log_odds']:.2f}" in repr(result) and "declare length" in repr(result)
     assert [row["n"], row["ci_low"]] == [pool["n_cross"], pool["ci_low"]]
@@ -123,9 +122,8 @@ def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, t
     assert not any(text in json.dumps(result.summary) for text in words)
     judgments = Judgments.read([*votes(40, 6)[0].to_dict("records")], attributes=[Length()])
     for data, name in ((judgments, "this table"), (replace(judgments, source="mine.csv"), "mine.csv")):
-        assert f"<h1>What annotators lean toward: <bdi>{name}</bdi>" in html.unescape(
-            audit(data)._repr_html_()
-        )
+        shown = html.unescape(audit(data)._repr_html_())
+        assert f"<h1>What annotators lean toward: <bdi>{name}</bdi>" in shown
 
 
 @pytest.mark.parametrize(
@@ -164,10 +162,8 @@ def test_votes_that_all_went_one_way_pass_any_bound_and_only_plain_values_have_a
 
 def with_everything(table: pd.DataFrame) -> AuditResult:
     both = table.assign(shown_first=np.resize(["a", "b"], len(table)), at=range(len(table)))
-    anchors = [f"w{k}" for k in range(5)]
-    return audit(
-        both, [Length(), Position()], time="at", anchors=anchors, models=["w5"], quality="random"
-    )
+    known = {"anchors": [f"w{k}" for k in range(5)], "models": ["w5"]}
+    return audit(both, [Length(), Position()], time="at", quality="random", **known)
 
 
 @pytest.mark.parametrize(

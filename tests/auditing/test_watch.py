@@ -79,9 +79,8 @@ def test_the_first_of_repeated_votes_counts_and_what_does_not_fit_is_not_counted
     once = fed([closed(people="12")], ["length"])
     again = fed([closed(5, people=[1, 2, 1], sign=(1, -1, -1))], ["length"])
     assert again.table().equals(once.table()) and again.has_seen("5")
-    assert (
-        "nan" in fed([closed(people=["nan", "None"])], ["length"]).table()["annotator"].values
-    )  # ids of people
+    people = fed([closed(people=["nan", "None"])], ["length"]).table()["annotator"]
+    assert "nan" in people.values
     assert fed([closed(people="12", delta=[9.0])], ["length"], units=[9.0]).table().equals(once.table())
     monitor, shape = AuditMonitor(["length"]), [{"delta": [1.0, 1.0]}, {"delta": [np.inf]}]
     other = {"sign": [1]}, {"sign": [1, 0]}, {"people": "", "sign": []}, {"people": [1, pd.NA]}

@@ -187,13 +187,7 @@ def test_what_to_reread_of_whom_is_flagged():
 def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_alone(away):
     """Three votes on each pair: one differs in Markdown too, one is long, one is turned, one is divided."""
     short, long = ("So it is said by all of those.", "It is so because it has been so always, and " * 2)
-    pairs = [
-        (f"**{long}**", short),
-        (long * 20, short * 20),
-        (short, long),
-        (long, short),
-        (long, short),
-    ]
+    pairs = [(f"**{long}**", short), (long * 20, short * 20), (short, long), *[(long, short)] * 2]
     won = [(3, 0), (3, 0), (0, 3), (2, 1), (3, 0)]
     rows = [
         {"prompt": f"Why {c}?", "response_a": a, "response_b": b, "winner": "ab"[(k >= n[0]) != away]}
@@ -216,8 +210,6 @@ def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_al
     # neither answer nor votes on what never differs
     alike = [row | {"response_b": row["response_a"] + "!"} for row in rows]
     (only,) = telling_pairs(Judgments.read(alike, attributes=[Length(), Position()]))
-    assert (
-        only["attribute"] == "position"
-        and "\u2026" in telling_pairs(found.take(found.votes["comparison"] == 1))[0]["chosen"]
-    )
+    cut = telling_pairs(found.take(found.votes["comparison"] == 1))[0]["chosen"]
+    assert only["attribute"] == "position" and "\u2026" in cut
     assert "w0" not in str(only) and all(name not in str(only) for name in found.annotators["pseudonym"])

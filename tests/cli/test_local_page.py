@@ -89,11 +89,8 @@ def test_only_who_has_the_token_and_names_this_host_is_answered(server, table):
     for host in ("example.org", f"example.org:{root.rpartition(':')[2]}", "localhost", "127.0.0.1"):
         assert answered(address, Host=host)[0] == 403, host
     assert answered(address)[0] == 200
-    read = {
-        "reading": json.dumps({"winners": {"1": "a", "2": "b"}}),
-        "ratio": "1.5",
-        "attribute": "length",
-    }
+    reading = json.dumps({"winners": {"1": "a", "2": "b"}})
+    read = {"reading": reading, "ratio": "1.5", "attribute": "length"}
     assert "annotators" in answered(f"{address}report", read)[1]
     assert answered(f"{address}found", {"reading": "no"})[0] == 400
     # what the form does not offer is not taken
@@ -152,9 +149,8 @@ def test_rows_are_confirmed_and_the_ratio_moved_by_keyboard(server, table):
     address, _ = server
     with Browser(browser_program()) as browser:
         browser.open(address, 1280)
-        assert "preferred \u201cso so" in browser.value(
-            "document.getElementById('rows').parentNode.innerText"
-        )
+        rows = browser.value("document.getElementById('rows').parentNode.innerText")
+        assert "preferred \u201cso so" in rows
         assert browser.value("document.getElementById('found')") is None, "nobody confirmed the rows"
         focus_on(browser, "[name=fix]")
         browser.shows_another_page(lambda: browser.press("Enter"))

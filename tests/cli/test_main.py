@@ -26,24 +26,14 @@ ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "votes.csv"
 EXPORT = ROOT / "examples" / "label_studio.json"
 COMMANDS = [(), *(tuple(name.split()) for name, _ in commands())]
-HEAVY = {
-    "numpy",
-    "pandas",
-    "pyarrow",
-    "scipy",
-    "torch",
-    "transformers",
-    "rich.markdown",
-    "jinja2",
-    "yaml",
-}
+HEAVY = {*("numpy", "pandas", "pyarrow", "scipy", "torch", "transformers")}
+HEAVY |= {"rich.markdown", "jinja2", "yaml"}
 ONLY_UNIX = ("fcntl", "resource", "termios", "pwd", "grp")
 
 
 def python(*arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -174,9 +164,8 @@ def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
 def test_an_interrupt_while_the_program_loads_is_a_line(monkeypatch, capsys):
     stopping = mock.Mock(app=mock.Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setitem(sys.modules, "badpo.cli.main", stopping)
-    module, _, name = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
-        "badpo"
-    ].partition(":")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, name = project["scripts"]["badpo"].partition(":")
     with pytest.raises(SystemExit, match="130"):
         getattr(importlib.import_module(module), name)()
     assert capsys.readouterr().err == "stopped\n"
@@ -225,10 +214,8 @@ def test_train_gives_the_recipe_to_one_function(monkeypatch, tmp_path):
     expected = {"bias": "pooled", "learning_rate": 1e-5, "seed": 7, "max_steps": 100}
     expected |= {"disable_dropout": False, "report_to": ["tensorboard", "trackio"]}
     assert {key: recipe.training[key] for key in expected} == expected
-    assert recipe.attributes == ({"type": "length", "ratio": 2},) and seen["options"][:2] == (
-        True,
-        ["code"],
-    )
+    assert recipe.attributes == ({"type": "length", "ratio": 2},)
+    assert seen["options"][:2] == (True, ["code"])
     assert (recipe.model.use_peft, recipe.model.trust_remote_code) == (True, False)
     assert "dataset_num_proc" in result.stderr and str(tmp_path / "pooled-s7") in result.stdout
     monkeypatch.chdir(ROOT)

@@ -73,12 +73,11 @@ def table(rows: list[dict], layout: str, form: str) -> list[dict]:
             names = {"votes_a": 1, "votes_b": -1, "ties": 0}
             found.append(base | {name: str(cast.count(vote)) for name, vote in names.items()})
         elif layout == "chosen":
-            for who, (won, lost) in (
-                (w, (row["a"], row["b"])[::v]) for w, v in zip(PEOPLE, cast, strict=True) if v
-            ):
-                found.append(
-                    {"prompt": row["prompt"], "chosen": won, "rejected": lost, "annotator": who}
+            for who, vote in zip(PEOPLE, cast, strict=True):
+                sides = dict(
+                    zip(("chosen", "rejected"), (row["a"], row["b"])[:: vote or 1], strict=True)
                 )
+                found += [{"prompt": row["prompt"], **sides, "annotator": who}] * abs(vote)
         else:
             for who, vote in zip(PEOPLE, cast, strict=True):
                 found.append(record(base, vote, layout, form, row, len(found)) | {"annotator": who})

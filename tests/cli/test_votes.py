@@ -188,11 +188,8 @@ def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
 def test_forget_needs_a_place_and_a_key(monkeypatch, tmp_path):
     assert run("import", EXPORT, "-o", tmp_path / "j.parquet").exit_code == OK
     assert run("forget", "7").exit_code == USAGE
-    whole, mistyped = (
-        ["forget", "7", *["--data", f"{tmp_path / 'j.parquet'}"] * 2],
-        tmp_path / "i.parquet",
-    )
-    offered = run(*whole[:-1], mistyped).stderr
+    whole = ["forget", "7", *["--data", f"{tmp_path / 'j.parquet'}"] * 2]
+    offered = run(*whole[:-1], tmp_path / "i.parquet").stderr
     assert offered.endswith(f"badpo {shlex.join(whole)}\n")
     monkeypatch.delenv("BADPO_PSEUDONYM_KEY", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "empty"))
@@ -233,13 +230,12 @@ def test_the_documentation_shows_what_is_printed(monkeypatch, tmp_path):
 
 def test_an_import_knows_who_voted_or_asks(table, tmp_path):
     (nobody := table.drop(columns=["annotator", "annotator_class"])).to_csv(tmp_path / "votes.csv")
-    refused = run("import", tmp_path / "votes.csv", "--out", tmp_path / "j.parquet")
+    asked = ("import", tmp_path / "votes.csv", "--out", tmp_path / "j.parquet")
+    refused = run(*asked)
     assert refused.exit_code == DATA and "E110" in refused.stderr
     (command,) = [line for line in refused.stderr.splitlines() if line.strip().startswith("badpo ")]
     assert run(*shlex.split(command)[1:]).exit_code == OK and "--annotators none" in command
-    none = run(
-        "import", tmp_path / "votes.csv", "--out", tmp_path / "j.parquet", "--column", "annotator="
-    )
+    none = run(*asked, "--column", "annotator=")
     assert none.exit_code == OK and re.search(r"annotators +0\n", none.stdout)
     nobody.assign(worker_id=table["annotator"]).to_csv(tmp_path / "votes.csv")
     out = run("import", tmp_path / "votes.csv", "--out", tmp_path / "k.parquet", "--json")

@@ -79,9 +79,8 @@ CELLS = ["", "so", "a,b", 'say "so"', "\n", "\r", "two\r\nlines", "a\x0b\x1c\x85
 def test_any_csv_ends_as_if_they_had_never_voted(end, mark, tmp_path):
     def written(some) -> bytes:
         out = io.StringIO(newline="")
-        csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(
-            [("x", "y", "annotator"), *some]
-        )
+        writer = csv.writer(out, lineterminator=end, quoting=csv.QUOTE_ALL)
+        writer.writerows([("x", "y", "annotator"), *some])
         return mark + out.getvalue().encode()
 
     path, rng = tmp_path / "votes.csv", random.Random(0)

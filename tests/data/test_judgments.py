@@ -206,11 +206,8 @@ def test_votes_that_saw_the_other_side_first_are_no_repetition(repeated):
 
 
 def exported_twice(n: int = 30, **cells) -> list[dict]:
-    rows = [
-        vote("ab"[i % 2], who, a=f"text {i}", comparison_id=f"c{i}", **cells)
-        for i in range(n)
-        for who in "xy"
-    ]
+    cast = [(i, who, {"a": f"text {i}", "comparison_id": f"c{i}"}) for i in range(n) for who in "xy"]
+    rows = [vote("ab"[i % 2], who, **texts, **cells) for i, who, texts in cast]
     return [*rows, *(turned(row) | {"comparison_id": row["comparison_id"] + "'"} for row in rows)]
 
 
@@ -238,9 +235,8 @@ def problems(*attributes, rows=ROWS):
 
 def test_scopes_side_by_side_and_each_distinct_text_measured_once():
     rows = [row | {"x_a": 3.0, "x_b": 0.5} for row in ROWS]
-    both = PythonFunction(
-        "both", lambda prompt, a, b: (len(a), len(prompt)), scope="pair", continuous=True
-    )
+    sizes = {"scope": "pair", "continuous": True}
+    both = PythonFunction("both", lambda prompt, a, b: (len(a), len(prompt)), **sizes)
     own = PythonFunction("own", lambda v, c: v["row"] + len(c["response_b"]), scope="judgment")
     of_sides = [Length(), LengthWords(threshold=0), both, Column("x", "x_a", "x_b", threshold=1)]
     judgments = Judgments.read(rows, attributes=[*of_sides, own])
@@ -258,9 +254,8 @@ def test_scopes_side_by_side_and_each_distinct_text_measured_once():
 
 
 def test_what_a_vote_does_not_record_is_missing_and_compared_only_with_its_like():
-    rows = [
-        vote("a", who, own=own) for who, own in zip("uvwxyz", [1, -1, None, 1, 0, None], strict=True)
-    ]
+    told = {"u": 1, "v": -1, "w": None, "x": 1, "y": 0, "z": None}
+    rows = [vote("a", who, own=own) for who, own in told.items()]
     own = PythonFunction("own", lambda v, c: v["own"], scope="judgment")
     judgments = Judgments.read(rows, keep=["own"], attributes=[own, Length()])
     assert judgments.missing.T.tolist() == [[False, False, True, False, False, True], [False] * 6]

@@ -12,9 +12,8 @@ PAGE = ROOT / "docs" / "data.md"
 
 
 def test_problems_are_in_the_message_survive_pickling_and_show_hostile_names_inert():
-    problems = [
-        Problem(code, f"what {code}", "votes.csv, row 3", "mend it") for code in ("E101", "E134")
-    ]
+    where, codes = "votes.csv, row 3", ("E101", "E134")
+    problems = [Problem(code, f"what {code}", where, "mend it") for code in codes]
     error = DataError(problems)
     assert all(str(problem) in str(error) for problem in problems)
     for part in ("E101 error: what E101", "where:  votes.csv, row 3", "remedy: mend it"):

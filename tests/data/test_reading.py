@@ -192,7 +192,7 @@ COUNTS = {"votes_a": [2, 0, 0, ""], "votes_b": [1, 0, 0, 1]}
 TICKED = {"Answer.left.on": ["true", "false"] * 2, "Answer.right.on": ["false", "true"] * 2}
 IN_LISTS = answered().drop(columns=["response_a", "response_b"])
 IN_LISTS["summaries"] = [
-    [{"text": f"first answer {i}"}, {"text": f"second answer {i}"}] for i in (0, 0, 1, 1)
+    [{"text": f"{one} answer {i // 2}"} for one in ("first", "second")] for i in range(4)
 ]
 LETTERS = {"response_a": "B", "response_b": "A", "chosen": list("BAAB")}
 READ = {
@@ -266,9 +266,8 @@ def test_bad_rows_are_dropped_and_counted_by_reason():
 
 
 def test_one_column_for_each_annotator():
-    table = good(4)[["prompt", "response_a", "response_b"]].assign(
-        Zoe=["a", "b", None, "a"], Ann=list("bbab")
-    )
+    table = good(4)[["prompt", "response_a", "response_b"]]
+    table = table.assign(Zoe=["a", "b", None, "a"], Ann=list("bbab"))
     judgments = Judgments.read(table, layout="wide")
     assert judgments.n_votes == 7 and judgments.n_annotators == 2
     assert judgments.votes["row"].tolist() == [0, 0, 1, 1, 2, 3, 3]

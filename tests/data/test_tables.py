@@ -59,10 +59,8 @@ def test_every_file_format_gives_the_same_cells(tmp_path, name):
 def test_every_object_gives_the_same_cells():
     arrow = pa.concat_tables([pa.Table.from_pylist(ROWS[:1]), pa.Table.from_pylist(ROWS[1:])])
     polars = SimpleNamespace(to_arrow=lambda: arrow)
-    named, columns = (
-        pd.DataFrame(ROWS).set_index(["prompt", "annotator"]),
-        pd.DataFrame(ROWS).to_dict("list"),
-    )
+    frame = pd.DataFrame(ROWS)
+    named, columns = frame.set_index(["prompt", "annotator"]), frame.to_dict("list")
     for source in (ROWS, tuple(ROWS), pd.DataFrame(ROWS, index=[3, 8]), named, columns, arrow, polars):
         assert read_table(source).frame.to_dict("index") == dict(enumerate(ROWS))
     assert [*read_table(named.rename_axis(index=["who", "who"])).frame][:2] == ["who", "who"]

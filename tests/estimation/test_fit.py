@@ -111,9 +111,8 @@ def decided(*meetings: tuple[int, int]):
     """The leans after meetings of two, the winner first, all sides different."""
     comparison = np.repeat(np.arange(len(meetings)), 2)
     sign, delta = np.tile([1, -1], len(meetings)), np.ones((len(comparison), 1))
-    return fit.fit_conditional(
-        comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1, min_informative=1
-    )
+    votes = comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1
+    return fit.fit_conditional(*votes, min_informative=1)
 
 
 @pytest.mark.parametrize("anchored", [None, np.arange(5) == 4])

@@ -148,9 +148,8 @@ def test_joint_log_odds_are_the_logistic_regression_also_of_one_exception_among_
     ids=["alone", "one of two", "only their mix", "twice the same and none", "no votes"],
 )
 def test_what_the_votes_do_not_tell_has_no_coefficient(columns, signs, known):
-    found = pool.joint_log_odds(
-        np.repeat(columns, 3, axis=0), np.repeat(signs, 3), np.arange(3 * len(signs))
-    )
+    thrice = np.repeat(columns, 3, axis=0), np.repeat(signs, 3)
+    found = pool.joint_log_odds(*thrice, np.arange(3 * len(signs)))
     assert [one is not None for one in found] == known
 
 

@@ -199,11 +199,9 @@ def test_specialists_are_found_and_people_who_differ_are_not_taken_for_an_assign
     for sides, is_found in ((votes[3], True), (other, False), (np.hstack([votes[3], other]), True)):
         found = assignment_test(*votes[:3], sides, n_permutations=99)
         assert (found.p_value <= 0.05) == is_found
-        comparison, sign, annotator, delta = (
-            np.concatenate([each, each[:30]]) for each in (*votes[:3], sides)
-        )
-        sign[-30:] *= -1
-        assert found == assignment_test(comparison, sign, annotator, delta, n_permutations=99)
+        again = [np.concatenate([each, each[:30]]) for each in (*votes[:3], sides)]
+        again[1][-30:] *= -1
+        assert found == assignment_test(*again, n_permutations=99)
     # eight people who lean very differently: without their leans the exchange would reject most of the time
     random, people = np.random.default_rng(0), Pool(300, n_annotators=8, votes_each=3, spread=1.0)
     pools = (draw_votes(people, random).arrays[:4] for _ in range(100))

@@ -101,10 +101,8 @@ def test_fields_of_messages_that_no_column_can_hold_are_said_when_writing(tmp_pa
 def test_ids_that_are_no_text(tmp_path):
     same = {"response_a": "It just is so.", "response_b": "So.", "annotator_class": HALF_A_PAIR}
     ids = ("annotator", "comparison_id", "prompt_id", "judgment_id")
-    rows = [
-        same | {"prompt": f"q{i}", "winner": "ab"[i % 2]} | dict.fromkeys(ids, f"{HALF_A_PAIR}{i}")
-        for i in range(4)
-    ]
+    cast = [{"prompt": f"q{i}", "winner": "ab"[i % 2]} for i in range(4)]
+    rows = [same | row | dict.fromkeys(ids, f"{HALF_A_PAIR}{i}") for i, row in enumerate(cast)]
     Judgments.read(rows).to_parquet(tmp_path / "votes.parquet")
     assert Judgments.read(tmp_path / "votes.parquet").n_votes == 4
     audit(rows, [Length()]).write(tmp_path / "audit")

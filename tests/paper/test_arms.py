@@ -82,9 +82,8 @@ TEXTS = {"response_a": "So it is.", "response_b": "No."}
 
 def judged(cast) -> Judgments:
     """Votes as (prompt, annotator, side) on the same two answers to every prompt."""
-    return Judgments.read(
-        [{"prompt": p, "annotator": who, "winner": side, **TEXTS} for p, who, side in cast]
-    )
+    rows = [{"prompt": p, "annotator": who, "winner": side, **TEXTS} for p, who, side in cast]
+    return Judgments.read(rows)
 
 
 def lengths(judgments: Judgments) -> np.ndarray:
@@ -196,10 +195,9 @@ def test_the_spectral_arm_has_one_label_for_each_comparison(caplog):
 def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(chosen, other):
     """Four who agree but on three comparisons, on which each sides once with each other one."""
     cast = [(f"agreed {i}", person, "a") for i in range(4) for person in "wxyz"]
-    sides = [
-        (one, person, chosen if person in ("w", one) else other) for one in "xyz" for person in "wxyz"
-    ]
-    judgments = judged([*cast, *((f"open {one}", person, side) for one, person, side in sides)])
+    pairs = [(one, person) for one in "xyz" for person in "wxyz"]
+    cast += [(f"open {x}", who, chosen if who in ("w", x) else other) for x, who in pairs]
+    judgments = judged(cast)
     found = labelled(judgments).votes.set_index("comparison")["sign"]
     # of as many votes on either side the earliest decides
     assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
@@ -227,7 +225,6 @@ def test_votes_are_predicted_with_theta_in_the_column_of_its_attribute():
     assert 0.5 < np.mean(logits[cross] > 0) < 1
     # a penalty says nothing of annotators
     assert with_own_attributes(held_out, bias_on_words(held_out, VARIANTS["none"])) is held_out
-    _, held_out = dataset(STYLE).split()
     names = held_out.attribute_names[::-1]
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
     bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))

@@ -227,11 +227,8 @@ def test_what_an_interval_says_of_an_order(values, order, verdict):
 
 
 def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
-    readouts = {
-        "dpo": rates(0.4, 0.3, 0.2),
-        "pooled": rates(0.5, 0.6, 0.7),
-        "class": rates(0.1, 0.1, 0.3),
-    }
+    readouts = {"dpo": rates(0.4, 0.3, 0.2), "pooled": rates(0.5, 0.6, 0.7)}
+    readouts["class"] = rates(0.1, 0.1, 0.3)
     found = Planted(changed(readouts), missing=["pooled-s456"], planned={"class": (42, 456)})
     values, reason = patterns.read(found, f"pooled {WOMAN} - class {WOMAN}")
     assert values.index.tolist() == [42, 456] and not reason

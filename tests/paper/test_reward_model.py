@@ -57,7 +57,6 @@ def test_the_loss_and_thetas_gradient_are_those_of_the_model_and_rows_winner_and
     run.step_theta()
     torch.testing.assert_close(bias.deviation.detach() - before, -1e-2 * gradient.sign())
     assert not bias.deviation.grad
-    data = judgments()
     row, sign = reward_rows(data)[0], data.votes["sign"].iloc[0]
     comparison = data.comparisons.iloc[data.votes["comparison"].iloc[0]]
     assert row["chosen"] == comparison["response_a" if sign > 0 else "response_b"]
@@ -108,7 +107,6 @@ def test_judgments_that_are_too_long_are_counted_and_weights_and_another_pools_b
         run = trainer(tmp_path, data, build_bias(data, "pooled", "zero"), max_length=12)
     n_left_out = data.n_votes - len(run.train_dataset)
     assert n_left_out > 0 and f"{n_left_out} judgments left out" in caplog.text
-    data = judgments()
     weighted = Judgments.read(tiny.votes().assign(weight=2.0), attributes=[Length(ratio=1.5)])
     with pytest.raises(ConfigError, match="weights"):
         trainer(tmp_path, weighted, build_bias(weighted, "pooled", "zero"))

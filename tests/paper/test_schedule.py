@@ -128,9 +128,8 @@ class SigningBench(Bench):
 @pytest.mark.slow
 def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monkeypatch):
     monkeypatch.setattr(schedule, "Bench", SigningBench)
-    monkeypatch.setattr(
-        source, "StageSettings", partial(StageSettings, max_steps=2, per_device_train_batch_size=4)
-    )
+    brief = partial(StageSettings, max_steps=2, per_device_train_batch_size=4)
+    monkeypatch.setattr(source, "StageSettings", brief)
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     train_offset, rounds = anchor.train_offset, []
 

@@ -300,8 +300,7 @@ def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     assert "DPO amplifies both attributes" in html and "reproduced" in html
     assert "badpo reproduce names --scale tiny --data own.parquet" in html
     result = read_suite(found, small(signed.parent, found, seeds=SEEDS, ran="a small model"))
-    assert result.text("text").startswith(
-        "Of the paper's patterns: 1 reproduced, 1 not measured.\nrepro"
-    )
+    counted = "Of the paper's patterns: 1 reproduced, 1 not measured.\nrepro"
+    assert result.text("text").startswith(counted)
     titled = f"a small model (the paper: {QWEN})"
     assert titled in result.text("text") and titled in suite_html(result, "")

@@ -71,7 +71,6 @@ def test_same_seed_same_answers_and_temperature_zero_the_most_probable_token(tok
     torch.manual_seed(2)
     assert sample(model, tok, PROMPTS * 3, 20, seed=5, batch=2) == first
     assert sample(model, tok, PROMPTS * 3, 20, seed=6) != first
-    model = policies.qwen2()
     ids = sample(model, tok, PROMPTS[:1], 5, temperature=0)[0]
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([[*ids.prompt_ids, *ids.token_ids]])).logits[0]

@@ -62,9 +62,8 @@ def plain_score(judge, ids) -> float:
 @pytest.mark.parametrize("batch", [1, 2, 8])
 def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkeypatch):
     monkeypatch.setattr(judging, "BATCH", batch)
-    without_padding = judging.checked_judge(
-        reward_model(pad_token_id=None), tokenizer(pad_token=None), "tiny"
-    )
+    unpadded = reward_model(pad_token_id=None), tokenizer(pad_token=None)
+    without_padding = judging.checked_judge(*unpadded, "tiny")
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     for one, prompts in ((judge, PROMPTS), (without_padding, messages)):
         found, n_cut = judging.judge_scores(one, prompts, ANSWERS)

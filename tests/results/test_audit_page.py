@@ -151,9 +151,8 @@ def test_what_fewer_than_five_people_did_is_withheld_in_a_part_and_in_a_pool():
     (told,) = shareable(summary)["attributes"]
     assert row["n_people_least"] == 12 and [one["value"] for one in told["sweep"]] == [1, 1.25, 1.5, 2]
     summary = audit(table.assign(winner=table["winner"].where(~alike, longer)), [Length()]).summary
-    assert shareable(summary)["withheld"] == ["length"] and "chose one of the sides" in page_text(
-        summary
-    )
+    assert shareable(summary)["withheld"] == ["length"]
+    assert "chose one of the sides" in page_text(summary)
     summary = audit(votes(200, 4)[0], [Length()]).summary
     told, text = shareable(summary), page_text(summary)
     pool, data = told["pool"]["length"], told["data"]
@@ -255,9 +254,8 @@ def test_models_are_named_however_few_and_people_are_not(n_people):
     assert abs(apart) > 0.1 or n_people != 3
     np.testing.assert_allclose(shown, np.array(exact) - apart, atol=told["step"])
     # an id is named on request too, and an address is never
-    asked = table.replace(
-        {"annotator_class": {"Model": None}, "annotator": {f"judge-{n_people}": "j@x.org"}}
-    )
+    other = {"annotator_class": {"Model": None}, "annotator": {f"judge-{n_people}": "j@x.org"}}
+    asked = table.replace(other)
     named = audit(asked, [Length()], models=[f"judge-{n_people + 1}"]).summary["models"]
     assert [row["model"] for row in named] == [f"judge-{n_people + 1}"]
     address = asked.assign(annotator_class=asked["annotator"].map({"j@x.org": "model"}))

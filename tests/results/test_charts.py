@@ -70,18 +70,14 @@ def test_a_dot_stands_at_its_value_in_a_lane_of_its_own():
 
 
 def test_labels_keep_clear_of_lines_and_of_one_another():
-    rows = [
-        DotRow("a label that stands above its lane", (Mark(12_345.6, "DPO", 1, 12_000.0, 12_400.0),))
-    ] * 2
-    panel = DotPanel("", rows, "", "n" * 50, Level(12_200.0, "reference"), number="{:,.6f}".format)
-    (value, _), (label, below) = (elements(dot_plot(panel), "text", css) for css in ("value", "label"))
-    line, (name,) = (
-        elements(dot_plot(panel), "path", "level")[0],
-        elements(dot_plot(panel), "text", "axis"),
-    )
-    spans = re.findall(r" ([-\d.]+)V([-\d.]+)", line.get("d"))
+    mark = Mark(12_345.6, "DPO", 1, 12_000.0, 12_400.0)
+    rows = [DotRow("a label that stands above its lane", (mark,))] * 2
+    level, number = Level(12_200.0, "reference"), "{:,.6f}".format
+    svg = dot_plot(DotPanel("", rows, "", "n" * 50, level, number=number))
+    (value, _), (_, below), (name,) = (elements(svg, "text", css) for css in ("value", "label", "axis"))
+    spans = re.findall(r" ([-\d.]+)V([-\d.]+)", elements(svg, "path", "level")[0].get("d"))
     assert len(spans) == 3 and not any(float(a) < float(below.get("y")) < float(b) for a, b in spans)
-    end = max(ends(drawn)[1] for drawn in elements(dot_plot(panel), "path", "interval"))
+    end = max(ends(drawn)[1] for drawn in elements(svg, "path", "interval"))
     assert end < 358 - 7 * len(value.text) and float(name.get("x")) + 7 * 25 <= 360
 
 

@@ -156,9 +156,8 @@ def test_rates_stand_between_nothing_and_everything_and_votes_beside_their_ceili
         assert {0.0, 1.0} <= set(ticks(svg))
     suite = read_suite(demo)
     for name, (_, svg) in zip(("woman", "black"), drawn["Votes predicted"].panels, strict=True):
-        ceilings = [
-            run.readouts.ceiling[name]["all"].value for run in suite.runs if run.arm != "reference"
-        ]
+        trained = [run.readouts for run in suite.runs if run.arm != "reference"]
+        ceilings = [found.ceiling[name]["all"].value for found in trained]
         assert drawn_value(svg) == pytest.approx(np.mean(ceilings), abs=1e-3)
     readouts = [run.readouts.votes["black"]["all"].value for run in suite.of("pooled")]
     rows = {row[0]: row[1:] for row in drawn["Votes predicted"].table.rows}

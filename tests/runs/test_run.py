@@ -136,30 +136,24 @@ def test_arms_seeds_and_objectives_have_folders_and_a_revision_is_also_the_token
     }
     folders = [run_folder(recipe(tmp_path, **asked)) for asked in changes.values()]
     assert folders == [tmp_path / "runs" / name for name in changes]
-    revisions, choice = [], recipe(tmp_path, model_revision="v2").model
-    monkeypatch.setattr(
-        AutoTokenizer, "from_pretrained", lambda name, **options: revisions.append(options["revision"])
-    )
+    choice = recipe(tmp_path, model_revision="v2").model
+    asked = Mock()
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", asked)
     load_model(choice.model_name_or_path, choice)
-    assert revisions == ["v2"]
+    assert asked.call_args.kwargs["revision"] == "v2"
 
 
 def test_a_supervised_reference_is_trained_once_on_the_majoritys_choices_and_shared(
     tmp_path, monkeypatch
 ):
-    stages = []
-    train = SupervisedTrainer.train
-    monkeypatch.setattr(
-        SupervisedTrainer, "train", lambda self, **options: stages.append(self) or train(self, **options)
-    )
+    train = Mock(side_effect=SupervisedTrainer.train, autospec=True)
+    monkeypatch.setattr(SupervisedTrainer, "train", lambda *given, **options: train(*given, **options))
     votes = tiny.for_the_longer(tiny.votes(40, 6))
-    asked = recipe(
-        tmp_path, votes, reference={"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}
-    )
-    first = train_run(asked)
+    sft = {"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}
+    first = train_run(asked := recipe(tmp_path, votes, reference=sft))
     others = {"bias": "pooled", "attributes": [{"type": "length", "ratio": 2.0}]}
-    second = train_run(recipe(tmp_path, votes, reference=asked.keys["reference"], **others))
-    (stage,) = stages
+    second = train_run(recipe(tmp_path, votes, reference=sft, **others))
+    ((stage,),) = (called.args for called in train.call_args_list)
     sides = read_judgments(asked)[0].comparisons[["response_b", "response_a"]].to_numpy()
     learned = [response for _, response in stage.train_dataset]
     told = tiny.tokenizer().batch_decode(learned, skip_special_tokens=True)
@@ -170,7 +164,7 @@ def test_a_supervised_reference_is_trained_once_on_the_majoritys_choices_and_sha
     # both start from it: the first margin is zero
     for folder in (first, second):
         assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
-    plan_run(recipe(tmp_path, votes, reference=asked.keys["reference"], seed=3))
+    plan_run(recipe(tmp_path, votes, reference=sft, seed=3))
 
 
 def test_a_reference_of_other_settings_is_not_reused(tmp_path):
@@ -244,9 +238,8 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
     monkeypatch.setattr(reference, "response_logps", scored)
     asked, other = recipe(tmp_path, compare=True), ["dpo", "identity_preference"]
     plan = plan_run(asked)
-    assert f"scored once for all 2 runs; its values are kept in {tmp_path / 'cache'}" in str(
-        plan.lines()
-    )
+    told = f"scored once for all 2 runs; its values are kept in {tmp_path / 'cache'}"
+    assert told in str(plan.lines())
     stop_at_step(monkeypatch, 4)
     with pytest.raises(KeyboardInterrupt) as told:
         train_run(asked)
@@ -265,12 +258,9 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
         train_run(recipe(tmp_path, compare=other, beta=0.5))
     with pytest.raises(ConfigError, match="with other settings: votes was"):
         train_run(recipe(tmp_path, tiny.votes(40, 6, seed=1), compare=other))
-    planned = [
-        (Path(one.folder).name, one.is_finished)
-        for one in plan_run(recipe(tmp_path, compare=other)).runs
-    ]
-    names = ("shared_mean-s42", True), ("dpo-s42", True), ("dpo_identity_preference-s42", False)
-    assert planned == [*names]
+    runs = plan_run(recipe(tmp_path, compare=other)).runs
+    names = {"shared_mean-s42": True, "dpo-s42": True, "dpo_identity_preference-s42": False}
+    assert {Path(one.folder).name: one.is_finished for one in runs} == names
     on_disk = [sum(f.stat().st_size for f in one.rglob("*")) for one in (folder, dpo)]
     assert on_disk == pytest.approx([one.n_bytes for one in plan.runs], rel=0.25)
     with pytest.raises(ConfigError, match="compare names a run twice"):

@@ -39,7 +39,6 @@ def test_gradients_are_the_papers_and_extreme_margins_stay_finite():
     annotator[:13] = 0  # unequal shares
     u, theta = u.requires_grad_(), theta[:5].clone().requires_grad_()
     judgment_loss(u, bias_logit(theta[annotator], delta), sign).mean().backward()
-
     pull = gradient_weight(u, bias_logit(theta[annotator], delta), sign).detach() * sign
     torch.testing.assert_close(u.grad, -pull / 60, rtol=1e-12, atol=1e-14)
     for k in range(5):

@@ -77,16 +77,13 @@ NAMES = ["woman", "other"]
 NOBODY, EVERYBODY, NO_WOMAN = (np.stack([WOMAN, x], 1) for x in (0 * WOMAN, 0 * WOMAN + 1, 1 - WOMAN))
 BROKEN = np.where(LOGS[1, 2] == LOGS, np.nan, LOGS)
 ONE_OF_THREE = np.log([[0.6, 0.3, 0.1]])
-OUTSIDE = [
-    ((LOGS, CARRIES, [x, 0.5], NAMES), "woman: the target .* strictly between")
-    for x in (0, 1, -0.1, 1.5, np.nan)
-]
+OUTSIDE = [(LOGS, CARRIES, [x, 0.5], NAMES) for x in (0, 1, -0.1, 1.5, np.nan)]
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        *OUTSIDE,
+        *((given, "woman: the target .* strictly between") for given in OUTSIDE),
         ((LOGS, NOBODY, [0.5, 0.5], NAMES), "other: the policy never produces it"),
         ((LOGS, EVERYBODY, [0.5, 0.5], NAMES), "other: the policy always produces it"),
         ((np.where(WOMAN == 1, -np.inf, LOGS), WOMAN, 0.5), "attribute 0: the policy never produces it"),

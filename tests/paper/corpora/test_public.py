@@ -45,7 +45,6 @@ def test_a_hub_out_of_reach_or_gated_and_another_schema_are_one_message(tmp_path
     absent = multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef")
     with pytest.raises(ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download it once"):
         read_split(absent)
-
     gated = datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=gated))
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
