@@ -98,11 +98,8 @@ def test_all_commands_of_the_readme_run_one_after_the_other(monkeypatch, tmp_pat
 def test_the_picture_shows_what_was_measured():
     (told,) = re.findall(r"<desc.*?>(.*?)</desc>", (ROOT / "docs" / "images" / "readme.svg").read_text())
     tables = (ROOT / "docs" / "results" / "paper_tables.md").read_text(encoding="utf-8")
-    for name, row in {
-        "reference": "Reference",
-        "DPO": "DPO",
-        "BA-DPO": r"BA-DPO \(shared mean\)",
-    }.items():
+    rows = {"reference": "Reference", "DPO": "DPO", "BA-DPO": r"BA-DPO \(shared mean\)"}
+    for name, row in rows.items():
         rate = re.search(rf"^\| {row} \| ([\d.]+)", tables, re.M)[1]
         assert f"{name} {float(rate):.0%}"[:-1] in told
     votes = re.search(r"([\d,]+) judgments, 32 prompts", AUDIT)[1]

@@ -63,15 +63,6 @@ def planted(value: Any, inside: bool = False) -> Any:
     return value
 
 
-def write_planted(path: Path, folder: Path) -> Path:
-    """A copy of an export with planted ids."""
-    records, copy = planted(records_of(path)), folder / f"export{path.suffix}"
-    lines = "\n".join(map(json.dumps, records))
-    copy.write_text(json.dumps(records) if path.suffix == ".json" else lines)
-    assert PLANTED.search(copy.read_bytes())
-    return copy
-
-
 def table() -> pd.DataFrame:
     """Votes of four people with planted ids, one of whom has an e-mail address for a name."""
     people = ["planted-1", "planted.2@example.org", "PLANTED03", "planted 4"]
@@ -97,8 +88,11 @@ def places(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_importer_lets_an_id_through(name, places):
-    source, out = places
-    export = write_planted(VARIANTS[name], source)
+    (source, out), path = places, VARIANTS[name]
+    records, export = planted(records_of(path)), source / f"export{path.suffix}"
+    lines = "\n".join(map(json.dumps, records))
+    export.write_text(json.dumps(records) if path.suffix == ".json" else lines)
+    assert PLANTED.search(export.read_bytes())
     for extra in ((), ("--json",)):
         asked = ("--column", "winner=choice") if name == "argilla nested" else ()
         result = badpo("import", export, "-o", out / "judgments.parquet", *asked, *extra)

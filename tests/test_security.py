@@ -218,9 +218,7 @@ def test_a_run_folder_with_a_link_that_leads_out_is_refused(run, outside, name):
         forget(find_people(["ann_aaaaaaaaaats6n"]), runs=[run])
 
 
-def test_links_within_a_run_folder_are_taken_and_one_that_leads_out_of_a_cache_is_refused(
-    run, tmp_path, outside
-):
+def test_links_within_a_run_are_taken_and_one_out_of_a_cache_is_refused(run, tmp_path, outside):
     (run / "latest.json").symlink_to("readouts.json")
     link = tmp_path / "link"
     link.symlink_to(run)

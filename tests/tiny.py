@@ -56,9 +56,7 @@ def plain_logps(model, prompt: np.ndarray, response: np.ndarray):
     return logits.float().log_softmax(-1).gather(1, ids[0, len(prompt) :, None])[:, 0].double()
 
 
-def votes(
-    n_comparisons: int = 24, n_annotators: int = 5, per_comparison: int = 3, seed: int = 0
-) -> pd.DataFrame:
+def votes(n_comparisons=24, n_annotators=5, per_comparison=3, seed=0) -> pd.DataFrame:
     """A judgments table with votes that lean toward the longer response, more for later annotators."""
     rng = np.random.default_rng(seed)
     rows = []

@@ -8,8 +8,8 @@ from badpo.anchoring.rates import RateTable
 from badpo.theory.tilt import tilted_probabilities
 
 CARRIES = np.array([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=np.float64)
-CHANCES = [[0.9, 0.06, 0.03, 0.01], [0.8, 0.05, 0.1, 0.05]]
-SOURCE = RateTable(("woman", "black"), np.log(CHANCES), CARRIES)
+LOGS = np.log([[0.9, 0.06, 0.03, 0.01], [0.8, 0.05, 0.1, 0.05]])
+SOURCE = RateTable(("woman", "black"), LOGS, CARRIES)
 HALF = np.array([0.5, 0.5])
 
 

@@ -8,13 +8,7 @@ COLUMNS = ["comparison_id", "prompt_id", "prompt", "response_a", "response_b", "
 
 
 def votes(
-    n_comparisons: int = 400,
-    n_annotators: int = 12,
-    votes_each: int = 4,
-    spread: float = 0.6,
-    mean: float = 0.7,
-    class_gap: float = 0.0,
-    seed: int = 0,
+    n_comparisons=400, n_annotators=12, votes_each=4, spread=0.6, mean=0.7, class_gap=0.0, seed=0
 ) -> tuple[pd.DataFrame, np.ndarray]:
     """A table in the judgment schema, and each annotator's lean toward the longer response.
 

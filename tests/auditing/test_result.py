@@ -85,11 +85,8 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
 def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     drawn = result.plot(drawn_at := tmp_path / "leans.SVG")
     assert drawn_at.read_text() == drawn.svg == drawn._repr_svg_()
-    for wrong, told in (
-        ("length", r"\.svg, not 'length'"),
-        (3, "not '3'"),
-        (drawn_at / "x.svg", "cannot be"),
-    ):
+    refused = {"length": r"\.svg, not 'length'", 3: "not '3'", drawn_at / "x.svg": "cannot be"}
+    for wrong, told in refused.items():
         with pytest.raises(ConfigError, match=told):
             result.plot(wrong)
     with pytest.raises(ConfigError, match="is a file, and an audit is written into a folder"):

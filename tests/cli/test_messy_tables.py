@@ -74,9 +74,8 @@ def table(rows: list[dict], layout: str, form: str) -> list[dict]:
             found.append(base | {name: str(cast.count(vote)) for name, vote in names.items()})
         elif layout == "chosen":
             for who, vote in zip(PEOPLE, cast, strict=True):
-                sides = dict(
-                    zip(("chosen", "rejected"), (row["a"], row["b"])[:: vote or 1], strict=True)
-                )
+                won, lost = (row["a"], row["b"])[:: vote or 1]
+                sides = {"chosen": won, "rejected": lost}
                 found += [{"prompt": row["prompt"], **sides, "annotator": who}] * abs(vote)
         else:
             for who, vote in zip(PEOPLE, cast, strict=True):
@@ -167,12 +166,11 @@ def test_the_offered_commands_ask_who_voted_and_take_the_place_of_a_mistyped_nam
     assert again.exit_code == 0, again.output
 
 
-def grid() -> list[tuple[str, ...]]:
-    every = [*itertools.product(ENCODINGS, SEPARATORS, HEADERS, LABELS, LAYOUTS)]
-    return random.Random(18).sample(every, N_TABLES)
+EVERY = [*itertools.product(ENCODINGS, SEPARATORS, HEADERS, LABELS, LAYOUTS)]
+DRAWN = random.Random(18).sample(EVERY, N_TABLES)
 
 
-@pytest.mark.parametrize(("encoding", "separator", "header", "form", "layout"), grid())
+@pytest.mark.parametrize(("encoding", "separator", "header", "form", "layout"), DRAWN)
 def test_a_messy_table_is_audited_or_answered(encoding, separator, header, form, layout, tmp_path):
     rows = truth(seed=7)
     path = write(cells(table(rows, layout, form), header), encoding, separator, tmp_path)

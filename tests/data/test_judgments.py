@@ -64,11 +64,7 @@ def test_a_b_table_and_the_same_votes_as_chosen_and_rejected():
         (" a", " b", ""),
         ([Q, X, Q, X], [Q, X, Q, Y], [Q, X, Q]),
         # where turns are marked, answers that begin alike do not lose their beginning
-        (
-            "\n\nHuman: hi\n\nAssistant: I do",
-            "\n\nHuman: hi\n\nAssistant: I am",
-            "\n\nHuman: hi\n\nAssistant:",
-        ),
+        ("Human: hi\n\nAssistant: I do", "Human: hi\n\nAssistant: I am", "Human: hi\n\nAssistant:"),
         *(("same", "same", "sam"), ([Q], [Q], []), ("", "", "")),  # no response comes out empty
     ],
 )

@@ -101,8 +101,6 @@ def test_many_rows_are_counted_and_a_few_are_named():
 
 NOBODY = good().assign(annotator=None, annotator_class="crowd")
 TEXT_AND_CHAT = pd.concat([good(4), good(2).assign(prompt=[[{"role": "user", "content": "p"}]] * 2)])
-
-
 NUMBERED = good().assign(annotator=[123456789, 5] * 4)
 NAMING = good().assign(annotator=["Ann-7", "y"] * 4)
 ANSWERS = good()[["annotator"]].assign(Q1=[*"ab"] * 4, Q2=[*"ba"] * 4)

@@ -65,6 +65,7 @@ def test_every_object_gives_the_same_cells():
         assert read_table(source).frame.to_dict("index") == dict(enumerate(ROWS))
     assert [*read_table(named.rename_axis(index=["who", "who"])).frame][:2] == ["who", "who"]
     assert 'as source["train"]' in unreadable({"train": ROWS})
+    assert all(unreadable(source) for source in (3, np.zeros(2), ["row"]))
     datasets = pytest.importorskip("datasets")
     read = read_table(datasets.Dataset.from_list(ROWS))
     assert (read.frame.to_dict("records"), read.name) == (ROWS, "the Dataset")
@@ -201,11 +202,6 @@ def test_unreadable_files_say_why(tmp_path, name, content, message):
     assert message in unreadable(tmp_path / "absent.csv" if "ab" in name else path)
 
 
-@pytest.mark.parametrize("source", [3, np.zeros(2), ["row"]], ids=str)
-def test_what_is_no_table_is_refused(source):
-    unreadable(source)
-
-
 def named(names, columns=None) -> Table:
     frame = pd.DataFrame([[f"its {name}" for name in names]], columns=names)
     return recognise(Table(frame, "votes.csv"), columns)
@@ -328,8 +324,16 @@ def rows_of(path) -> list[list[str]]:
 @pytest.mark.parametrize(
     "text",
     [
-        *("=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", "\uff1d1", "x;=cmd|'/c calc'!A1"),
-        *("x; @SUM(A1);-1", 'say "\n+1'),
+        "=1+1",
+        "+1",
+        "-1",
+        "@S(A1)",
+        "\t=1",
+        "\n=1",
+        "\uff1d1",
+        "x;=c|'/c'!A1",
+        "x; @S(A1);-1",
+        'say "\n+1',
     ],
 )
 def test_a_formula_is_no_formula_any_more(text, tmp_path):

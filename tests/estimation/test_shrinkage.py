@@ -200,9 +200,7 @@ def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_comparisons_exported_four_times_say_no_more_than_once_where_copies_are_a_cluster(
-    is_known, monkeypatch
-):
+def test_comparisons_exported_four_times_say_no_more_than_once(is_known, monkeypatch):
     """With the dispersion of 4 all is as with one copy; what the scores of 300 clusters say of it is near."""
     comparison, sign, annotator, delta, m = drawn(Pool(300, n_annotators=60), 4).arrays
     (once,) = shrink_votes(comparison, sign, annotator, delta, m)

@@ -87,10 +87,7 @@ def test_each_objective_is_made_by_its_name():
             ({"name": "discounted_tail", "alpha": x}, "objective discounted_tail: alpha is a share")
             for x in (-0.1, 1.1, float("nan"))
         ),
-        (
-            {"name": "group_weights", "groups": "all", "eta": 1},
-            'groups is "all"; choose class or annotator',
-        ),
+        ({"name": "group_weights", "groups": "all", "eta": 1}, 'is "all"; choose class or annotator'),
         ({"name": "group_weights", "groups": "annotator", "seed": 1}, "seed"),
     ],
 )

@@ -46,8 +46,6 @@ def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patt
     return Suite("test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),), patterns)
 
 
-def small(
-    out: Path, *suites: Suite, scale=SMALL, seeds=(42,), data: Path | None = None, **changes
-) -> Reproduction:
+def small(out: Path, *suites: Suite, scale=SMALL, seeds=(42,), data=None, **changes) -> Reproduction:
     """Suites at the small scale or another one; changes are fields of the scale."""
     return Reproduction(suites, replace(scale, **changes), seeds, out, data)

@@ -80,16 +80,6 @@ def test_ultrafeedback(tmp_path):
     assert {path.name for path in out.iterdir()} >= {"planted.parquet", "gate.json"}
 
 
-def test_a_dry_run_tells_the_runs_and_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr("badpo_paper.reproduce.run_suites", None)
-    told = run("reproduce", "lora", "--dry-run", "--out", tmp_path / "out", "--json")
-    assert told.exit_code == 0, told.output
-    states = json.loads(told.stdout)["states"]
-    assert list(states)[:2] == ["signed/reference", "signed/dpo-s42"]
-    assert len(states) == 19 and set(states.values()) == {"to do"}
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

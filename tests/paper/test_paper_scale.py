@@ -37,7 +37,7 @@ from badpo_paper.suites import SUITES, Condition, Corpus
 from tests.paper.chat_templates import AROUND, FAMILIES, of_family
 from tests.paper.corpora import public_rows
 from tests.paper.suite_scale import SIGNED, STYLE, dataset, small, suite
-from tests.paper.test_schedule import FRESH, SigningBench
+from tests.paper.test_schedule import DPO, FRESH, SigningBench
 
 SHAPE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
 SHAPE |= {"num_key_value_heads": 2, "max_position_embeddings": 2048}
@@ -123,9 +123,6 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
     assert found.shape == (1, 89) and found.sum() == pytest.approx(1) and found.std() > 0
 
 
-DPO = Condition("dpo")
-
-
 @pytest.mark.parametrize(
     ("model", "removed", "told"),
     [
@@ -133,9 +130,7 @@ DPO = Condition("dpo")
         ("small", "config.json", "is missing, damaged or not that of a causal language model"),
     ],
 )
-def test_a_model_without_a_file_is_told_before_anything_is_trained(
-    stand_ins, tmp_path, model, removed, told
-):
+def test_a_model_without_a_file_is_told_before_training(stand_ins, tmp_path, model, removed, told):
     (tmp_path / model / removed).unlink()
     runs = small(tmp_path / "out", suite(DPO), scale=stand_ins, dataset=None)
     with pytest.raises(ConfigError, match=f"(?s){model}.*{told}.*nothing was trained"):
@@ -227,9 +222,7 @@ def every_condition(kind: str, names: list[str]) -> list[Condition]:
     ],
     ids=lambda given: given.folder if isinstance(given, Corpus) else "",
 )
-def test_every_arm_takes_two_steps_with_the_papers_code(
-    stand_ins, tmp_path, monkeypatch, corpus, conditions, must
-):
+def test_every_arm_takes_two_steps(stand_ins, tmp_path, monkeypatch, corpus, conditions, must):
     dtypes = {}
 
     def train(self, *args, _train=BADPOTrainer.train, **kwargs):
@@ -239,11 +232,8 @@ def test_every_arm_takes_two_steps_with_the_papers_code(
 
     monkeypatch.setattr(BADPOTrainer, "train", train)
     monkeypatch.setattr(schedule, "Bench", SigningBench)
-    monkeypatch.setattr(
-        anchor_source,
-        "StageSettings",
-        partial(StageSettings, max_steps=2, per_device_train_batch_size=4),
-    )
+    brief = partial(StageSettings, max_steps=2, per_device_train_batch_size=4)
+    monkeypatch.setattr(anchor_source, "StageSettings", brief)
     monkeypatch.setattr(anchor, "FEWEST_ANSWERS", 10)
     assert set(must.split()) <= {condition.name for condition in conditions}
     columns = {"RM minus": "judge.rm_minus.mean", "KL": "kl.per_token"}

@@ -32,9 +32,8 @@ class Planted(Found):
     def readouts(self, name: str) -> dict:
         condition, _, seed = name.rpartition("-s") if name != "reference" else (name, "", SEEDS[0])
         told: dict = {}
-        for place, number in (
-            self._numbers.get(condition, {}).items() if name not in self._missing else ()
-        ):
+        numbers = {} if name in self._missing else self._numbers.get(condition, {})
+        for place, number in numbers.items():
             *above_it, last = place.split(".")
             within_it = told
             for key in above_it:

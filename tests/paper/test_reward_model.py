@@ -99,9 +99,7 @@ def test_the_saved_reward_model_carries_no_annotator(tmp_path, variant):
     assert not any(name.encode() in content for name in data.annotators["pseudonym"])
 
 
-def test_judgments_that_are_too_long_are_counted_and_weights_and_another_pools_bias_refused(
-    tmp_path, caplog
-):
+def test_what_is_too_long_is_counted_and_weights_and_another_pools_bias_refused(tmp_path, caplog):
     data = judgments()
     with caplog.at_level("WARNING"):
         run = trainer(tmp_path, data, build_bias(data, "pooled", "zero"), max_length=12)

@@ -18,9 +18,7 @@ ARMS = {
 SETTINGS = {"steps": 1000, "beta": 0.1, "learning_rate": 5e-4, "output_dir": "/home/ada/runs"}
 
 
-def write_suite(
-    folder: Path, seeds=(42,), arms=("dpo", "pooled", "shared_mean"), n_annotators=60, planted=True
-) -> Path:
+def write_suite(folder: Path, seeds=(42,), arms=tuple(ARMS), n_annotators=60, planted=True) -> Path:
     """A reference and every arm at every seed; returns ``folder``."""
     write_run(folder / "reference", {"arm": "reference", "seed": 0, "rates": rates((0.52, 0.54))})
     for arm in arms:
@@ -37,9 +35,7 @@ def write_run(folder: Path, readouts: dict) -> None:
     write_json(folder / "environment.json", environment)
 
 
-def write_trained(
-    folder: Path, arm: str, seed: int, more: float, n_annotators: int, planted: bool
-) -> None:
+def write_trained(folder: Path, arm: str, seed: int, more: float, n_annotators: int, planted: bool):
     """A run whose readings are ``more`` than those of the first seed."""
     of_rates, gap, of_votes, kl, learned = ARMS[arm]
     level = np.array(learned.get("mean", [0.0, 0.0]))

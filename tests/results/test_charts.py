@@ -92,9 +92,7 @@ def test_an_interval_beyond_the_axis_ends_at_the_axis_with_an_arrow(low, high, a
     assert line.get("d").count("l") == 1 and line.get("d").endswith(arrow)
 
 
-@pytest.mark.parametrize(
-    "limits", [(0.0, 1.0), (-0.0098, 0.0024), (-4.0, 3.0), (50.0, 380.0), (0.5, 0.5)]
-)
+@pytest.mark.parametrize("limits", [(0, 1), (-0.0098, 0.0024), (-4, 3), (50, 380), (0.5, 0.5)])
 def test_tick_labels_say_where_the_tick_stands_and_do_not_touch(limits):
     svg = plot(Mark(limits[0], "a", 0), limits=limits)
     labels, numbers = elements(svg, "text", "tick"), list(ticks(svg))

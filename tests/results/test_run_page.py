@@ -66,9 +66,8 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(tmp_path):
 
 
 def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
-    six, three = (
-        read_suite(write_suite(tmp_path / f"of{n}", n_annotators=n, planted=False)) for n in (6, 3)
-    )
+    folders = (write_suite(tmp_path / str(n), n_annotators=n, planted=False) for n in (6, 3))
+    six, three = map(read_suite, folders)
     assert theta_figure(six) and theta_figure(three) is None
 
 

@@ -21,9 +21,7 @@ CODED = declared("signature_name", "woman")
 DISTANCE = "; distance to the reference in log-odds"
 
 
-def run(
-    arm: str, rate: float | None = None, *, seed=42, se=0.01, bias=CODED, config=None, **readouts
-) -> Run:
+def run(arm: str, rate=None, *, seed=42, se=0.01, bias=CODED, config=None, **readouts) -> Run:
     if rate is not None:
         readouts["rates"] = {"woman": {"rate": rate, "se": se}}
     if arm == "dpo":

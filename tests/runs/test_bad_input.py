@@ -52,11 +52,7 @@ def votes() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("changes", "code", "parts"),
     [
-        (
-            {"attributes": [NEVER, SURE]},
-            DATA,
-            ("E120 error", 'attribute "starts"', 'attribute "length"'),
-        ),
+        ({"attributes": [NEVER, SURE]}, DATA, ("E120 error", 'attribute "starts"', '"length"')),
         ({"dataset_name": "gone.csv"}, DATA, ("there is no such file", "gone.csv")),
         ({"beta": 0}, USAGE, ("beta is 0",)),
         ({"model_name_or_path": "./modle"}, USAGE, ("give a local folder",)),

@@ -118,10 +118,7 @@ def on_a_reference_that_is_gone(run):
     ("change", "told"),
     [
         (lambda run: shutil.rmtree(run / "model"), "holds no finished run"),
-        (
-            lambda run: (run / "config.yaml").unlink(),
-            "BADPOTrainer in Python writes no.*badpo train --model",
-        ),
+        (lambda run: (run / "config.yaml").unlink(), "Python writes no.*badpo train --model"),
         (on_a_reference_that_is_gone, "holds no model any more"),
         (lambda run: (run.parents[1] / "votes.jsonl").unlink(), "there is no such file"),
     ],

@@ -123,9 +123,7 @@ def test_the_files_of_a_run_hold_no_token_place_or_person_and_give_the_same_run_
     assert read_run(folder).bias.extra.gold_votes["length"] > 0
 
 
-def test_arms_seeds_and_objectives_have_folders_and_a_revision_is_also_the_tokenizers(
-    tmp_path, monkeypatch
-):
+def test_arms_and_seeds_have_folders_and_a_revision_is_also_the_tokenizers(tmp_path, monkeypatch):
     weighed = {"name": "group_weights", "groups": "annotator", "eta": 0.5}
     gold = {"variant": "class", "gold_annotators": ["person 0"]}
     changes = {
@@ -143,10 +141,8 @@ def test_arms_seeds_and_objectives_have_folders_and_a_revision_is_also_the_token
     assert asked.call_args.kwargs["revision"] == "v2"
 
 
-def test_a_supervised_reference_is_trained_once_on_the_majoritys_choices_and_shared(
-    tmp_path, monkeypatch
-):
-    train = Mock(side_effect=SupervisedTrainer.train, autospec=True)
+def test_a_supervised_reference_learns_the_majoritys_choices_once_for_all(tmp_path, monkeypatch):
+    train = Mock(side_effect=SupervisedTrainer.train)
     monkeypatch.setattr(SupervisedTrainer, "train", lambda *given, **options: train(*given, **options))
     votes = tiny.for_the_longer(tiny.votes(40, 6))
     sft = {"sft": True, "learning_rate": 1e-2, "num_train_epochs": 2}

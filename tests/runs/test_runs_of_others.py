@@ -48,9 +48,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-@pytest.mark.parametrize(
-    "read", [lambda run: evaluate_run(run, silent), lambda run: open_source(str(run))]
-)
+@pytest.mark.parametrize("read", [lambda run: evaluate_run(run, silent), open_source])
 def test_what_was_not_made_here_loads_and_writes_nothing(run, tmp_path, monkeypatch, forgery, read):
     assert made_here(run)
     FORGERIES[forgery](run)

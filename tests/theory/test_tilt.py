@@ -76,7 +76,6 @@ WOMAN = CARRIES[:, 0]
 NAMES = ["woman", "other"]
 NOBODY, EVERYBODY, NO_WOMAN = (np.stack([WOMAN, x], 1) for x in (0 * WOMAN, 0 * WOMAN + 1, 1 - WOMAN))
 BROKEN = np.where(LOGS[1, 2] == LOGS, np.nan, LOGS)
-ONE_OF_THREE = np.log([[0.6, 0.3, 0.1]])
 OUTSIDE = [(LOGS, CARRIES, [x, 0.5], NAMES) for x in (0, 1, -0.1, 1.5, np.nan)]
 
 
@@ -90,14 +89,10 @@ OUTSIDE = [(LOGS, CARRIES, [x, 0.5], NAMES) for x in (0, 1, -0.1, 1.5, np.nan)]
         ((np.where(WOMAN == 0, -800.0, LOGS), WOMAN, 0.5), "attribute 0: the policy always produces it"),
         ((LOGS, NO_WOMAN, [0.5, 0.6], NAMES), "woman, other cannot hold together"),
         # nobody is both, so the two rates cannot add up to more than one
-        ((ONE_OF_THREE, np.array([[1, 0], [0, 1], [0, 0]]), [0.7, 0.7]), "cannot hold together"),
+        ((np.log([[0.6, 0.3, 0.1]]), np.eye(3)[:, :2], [0.7, 0.7]), "cannot hold together"),
+        ((BROKEN, CARRIES, [0.5, 0.5]), "prompt 1 has a log-probability that is NaN"),
     ],
 )
 def test_targets_out_of_reach_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         shift_to_targets(*arguments)
-
-
-def test_a_broken_probability_is_named():
-    with pytest.raises(ValueError, match="prompt 1 has a log-probability that is NaN"):
-        tilted_rates(BROKEN, CARRIES, [0, 0])
