@@ -40,7 +40,14 @@ from badpo.training.checkpoints import (
     telling_full_disk,
 )
 from badpo.training.config import BADPOConfig
-from badpo.training.inputs import build_bias, require_matching_bias, tell, training_judgments
+from badpo.training.encoding import left_out
+from badpo.training.inputs import (
+    build_bias,
+    nothing_fits,
+    require_matching_bias,
+    tell,
+    training_judgments,
+)
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
@@ -119,6 +126,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
+        self.bias = given
         if isinstance(train_dataset, Dataset):
             votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
             votes, variant, noticed = training_judgments(votes, (), given.variant if given else bias)
@@ -127,26 +135,53 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                     remedy = f"{each.remedy}: {self._rows_that(each.fix)}"
                     noticed[i] = replace(each, remedy=remedy, fix={})
             tell(self.findings, noticed)
-            given = given or build_bias(votes, variant, warm_start, gold)
-            require_matching_bias(given, votes, gold)
-            self.judgments, self.attributes = votes, votes.attributes
-            facts |= {"variant": variant, **bias_facts(votes, given)}
+            if given:
+                require_matching_bias(given, votes, gold)
+            self._starts = None if given else (variant, warm_start, gold)
+            facts |= {"variant": variant} | self._take_in(votes)
+            self.attributes = votes.attributes
         self._facts = json.loads(json.dumps(facts))  # as a checkpoint has them
-        self.bias = given.to("cpu")
-        whose = keyed_digest(f"{given.annotators} {facts['attributes']}".encode())
+        whose = keyed_digest(f"{self.bias.annotators} {facts['attributes']}".encode())
         self._column = f"{COLUMN}_{whose.hexdigest()[:12]}"
-        learned = list(self.bias.parameters())
-        self.bias_optimizer = torch.optim.Adam(learned, lr=bias_learning_rate) if learned else None
         data = self._with_inputs(train_dataset, self.judgments), self._with_inputs(eval_dataset)
         first = () if self.judgments or self.bias.annotators == (EVERYONE,) else data[0].take(64)
         if max((row[self._column][0] for row in first), default=0) < 0:
             told = "the stream's first 64 votes are by nobody of the bias term"
             raise ConfigError(f"{told}; name pseudonyms in the term, and shuffle the stream")
+        self._unprepared = self.judgments  # until TRL prepares their rows, before those of any other set
         super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
+        learned = list(self.bias.to("cpu").parameters())
+        self.bias_optimizer = torch.optim.Adam(learned, lr=bias_learning_rate) if learned else None
         self.data_collator = partial(_collated, self.data_collator, self._column)
         self._set_signature_columns_if_needed()
         self._signature_columns.append(self._column)
         self.add_callback(_ThetaSteps(self))
+
+    def _take_in(self, judgments: Judgments) -> dict[str, Any]:
+        """Have `judgments`, and where theta starts, be of these votes; return what the run's facts say of them."""
+        self.judgments = judgments
+        if self._starts:
+            self.bias = build_bias(judgments, *self._starts)
+        return bias_facts(judgments, self.bias)
+
+    def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
+        """As TRL's, which drops rows whose prompt fills ``max_length``: they are told, and no part of `judgments`."""
+        given, place = (processing_class, args, dataset_name), f"{self._column}_row"
+        votes, self._unprepared = self._unprepared, None
+        if not isinstance(dataset, Dataset):
+            return super()._prepare_dataset(dataset, *given)
+        n_rows = len(dataset)
+        dataset = super()._prepare_dataset(dataset.add_column(place, [*range(n_rows)]), *given)
+        kept = np.isin(np.arange(n_rows), dataset[place][:])
+        if not kept.any():
+            raise DataError([nothing_fits(args.max_length)])
+        if not kept.all():
+            what = f"{(n := n_rows - len(dataset)):,} of {n_rows:,} rows ({dataset_name})"
+            told = left_out(what, f"first: row {kept.argmin() + 1:,}", n, args.max_length)
+            tell(self.findings, [told])
+            if votes:
+                self._facts |= json.loads(json.dumps(self._take_in(votes.take(kept))))
+        return dataset.remove_columns(place)
 
     def _read(self, data) -> Judgments:
         """The votes of a data set, or of some rows of a stream: each row is one."""

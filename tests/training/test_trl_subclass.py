@@ -344,6 +344,17 @@ def test_variants_start_and_hold_what_they_do_in_badpotrainer(tmp_path, caplog):
     warm = trainer(tmp_path, bias="pooled", warm_start="offline")
     (level,) = warm.judgments.offline_log_odds()
     assert warm.bias.theta()[0].item() == pytest.approx(level.log_odds, abs=1e-6)
+    # rows that TRL drops for their length are told, and neither theta nor the facts of the run are of them
+    full = [row | {"prompt": "the cat ran " * 10} for row in rows(48)[:2]]
+    eval_dataset = {"train": Dataset.from_list(rows(8)[:1] + full)}
+    options = dict(bias="pooled", warm_start="offline", settings=dict(max_length=24))
+    cut = trainer(tmp_path, Dataset.from_list(full + rows(48)), eval_dataset=eval_dataset, **options)
+    assert cut.judgments.n_votes == len(cut.train_dataset) == 48
+    assert cut._facts == warm._facts and torch.equal(cut.bias.theta(), warm.bias.theta())
+    told = [found.what[:19] for found in cut.findings if found.code == "W140"]
+    assert told == ["2 of 50 rows (train", "2 of 3 rows (train)"] and told[0] in caplog.text
+    with pytest.raises(DataError, match="(?s)E140.*every prompt has 24 tokens or more"):
+        trainer(tmp_path, Dataset.from_list(full), **options)
     nameless = Dataset.from_list(rows(48)).rename_column("annotator", "who")
     alone = trainer(tmp_path, nameless, attributes=())
     assert alone.judgments.attribute_names == ("length",) and "N163" in caplog.text

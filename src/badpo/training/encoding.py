@@ -256,13 +256,8 @@ def length_report(
     n_dropped, n_cut, n_same = int(dropped.sum()), int(cut.sum()), int(same.sum())
     n_votes = int(dropped[judgments.votes["comparison"].to_numpy()].sum())
     found = [
-        Problem(
-            "W140",
-            f"{n_dropped:,} comparisons ({n_votes:,} judgments) are left out: the prompt alone has {max_length} tokens "
-            "or more",
-            first_dropped,
-            "raise max_length, or shorten the prompts",
-            n_dropped,
+        left_out(
+            f"{n_dropped:,} comparisons ({n_votes:,} judgments)", first_dropped, n_dropped, max_length
         ),
         Problem(
             "W142",
@@ -290,6 +285,12 @@ def length_report(
         ),
     ]
     return [problem for problem in found if problem.count]
+
+
+def left_out(what: str, first: str, n: int, max_length: int | None) -> Problem:
+    """What is said of rows, or of comparisons, whose prompt leaves no place for a response."""
+    told = f"{what} are left out: the prompt alone has {max_length} tokens or more"
+    return Problem("W140", told, first, "raise max_length, or shorten the prompts", n)
 
 
 def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple[str, int]]:

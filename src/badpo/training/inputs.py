@@ -387,13 +387,16 @@ def encode_judgments(
     kept = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
     if kept.n_votes:
         return kept, encoded.take(np.flatnonzero(encoded.fits)), findings
-    where, remedy = f"every prompt has {args.max_length} tokens or more", "raise max_length"
-    if judgments.n_votes == 0:
-        where, remedy = (
-            "there is no judgment",
-            "look at what was left out when the table was read",
-        )
-    raise DataError([Problem("E140", "no comparison fits", where, remedy)])
+    if judgments.n_votes:
+        raise DataError([nothing_fits(args.max_length)])
+    remedy = "look at what was left out when the table was read"
+    raise DataError([Problem("E140", "no comparison fits", "there is no judgment", remedy)])
+
+
+def nothing_fits(max_length: int | None) -> Problem:
+    """What is said where every prompt leaves no place for a response."""
+    where = f"every prompt has {max_length} tokens or more"
+    return Problem("E140", "no comparison fits", where, "raise max_length")
 
 
 def require_something_to_learn(judgments: Judgments, encoded: EncodedComparisons) -> None:
