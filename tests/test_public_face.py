@@ -158,3 +158,4 @@ def test_what_a_command_prints_as_json(command, tmp_path, request):
         pytest.importorskip("torch")
     found = json.loads(run(*words, "--json", code=code).stdout)
     assert_face(f"{request.node.callspec.id} --json", keys(found))
+    assert "--dry-run" not in command or not [*tmp_path.iterdir()]

@@ -33,6 +33,7 @@ _POOL = {"name": "attribute", "n_cross": "n"}
 _POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
 _NOTEBOOK_HEIGHT = 700
 _CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)", re.I)
+_NO_PLACE = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
@@ -67,13 +68,7 @@ def _write_text(path: str | os.PathLike, text: str, private: bool = False) -> No
     try:
         with appearing(path, private) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
-    except (
-        FileExistsError,
-        FileNotFoundError,
-        IsADirectoryError,
-        NotADirectoryError,
-        PermissionError,
-    ) as error:
+    except _NO_PLACE as error:
         told = f"{path} cannot be written ({error.strerror})"
         raise ConfigError(f"{told}; name a file in a folder of yours") from error
 

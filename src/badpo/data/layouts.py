@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -532,6 +533,7 @@ def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int
 def as_numbers(column: pd.Series) -> Floats:
     """A column as numbers, NaN where a cell holds none; of texts also with decimal commas."""
     found = pd.to_numeric(column, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
-    texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(column.iat[i], str)]
-    found[texts] = [number_of(column.iat[i]) for i in texts]
+    cells = column.to_numpy(dtype=object)
+    texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(cells[i], str)]
+    found[texts] = [*map(cache(number_of), cells[texts])]
     return found

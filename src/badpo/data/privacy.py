@@ -16,7 +16,6 @@ import tempfile
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from badpo.data.problems import ConfigError, counted
 
@@ -31,7 +30,7 @@ FEWEST_ANNOTATORS = 5
 # Annotators of this class are no people: they are named.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
-# of whole numbers: what missing values and programs that keep places add
+# zeros before a number, and behind it where a missing value made its column one of fractions
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no address is longer; an id may be a megabyte of dots behind an @
@@ -150,7 +149,7 @@ def direct_identifiers(raw_ids: Sequence[str]) -> list[str]:
     ]
 
 
-def holding_ids(cells: Sequence[Any], owners: Sequence[str | None], inside: bool) -> list[bool]:
+def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], inside: bool) -> list[bool]:
     """Which cells are a raw id, or with ``inside`` hold one between signs; ``owners`` are the ids of the rows.
 
     Short ids count where nearly all cells hold that of their own row.
@@ -162,12 +161,12 @@ def holding_ids(cells: Sequence[Any], owners: Sequence[str | None], inside: bool
     >>> holding_ids(["7", "bob"], ["7", "bob"], inside=False)
     [True, True]
     """
-    texts = [_words(str(cell)) if isinstance(cell, str | int) else "" for cell in cells]
-    ids = {owner: words for owner in {*owners} if owner is not None and (words := _words(owner))}
-    rows = [(ids[who], text) for who, text in zip(owners, texts, strict=True) if who in ids]
-    n_own = sum(f" {who} " in f" {text} " if inside else who == text for who, text in rows)
+    words = {cell: _words(cell or "") for cell in {*cells, *owners}}
+    rows = [(words[own], words[cell]) for own, cell in zip(owners, cells, strict=True) if words[own]]
+    n_own = sum(f" {own} " in f" {text} " if inside else own == text for own, text in rows)
+    ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
-    told = {words for words in ids.values() if are_own or _is_long(words.replace(" ", ""))}
+    told = {own for own in ids if are_own or _is_long(own.replace(" ", ""))}
     # by their first words; a longer one is no name
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
@@ -177,8 +176,8 @@ def holding_ids(cells: Sequence[Any], owners: Sequence[str | None], inside: bool
         parts = (" ".join(words[i : i + n]) for i in at for n in range(1, MOST_WORDS + 1))
         return text in told or not told.isdisjoint(parts)
 
-    held = {text for text in {*texts} if holds(text)}
-    return [text in held for text in texts]
+    held = {cell for cell in {*cells} if holds(words[cell])}
+    return [cell in held for cell in cells]
 
 
 def _words(text: str) -> str:
