@@ -74,8 +74,10 @@ def test_the_loss_and_objectives_that_trl_has_too(tmp_path, frame, objective, th
 def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):
     frame = tiny.votes(n_comparisons=8, per_comparison=2)[:-3]  # comparisons with one vote and with two
     options = dict(model=partial(tiny.mixture_of_experts, kind), router_aux_loss_coef=coefficient)
-    run = ours(frame, tmp_path, **options)
-    assert_same(run, of_trl(frame, tmp_path / "trl", **options))
+    run = ours(frame, tmp_path, per_device_eval_batch_size=N_VOTES, **options)
+    measured, theirs = run.evaluate(frame), of_trl(frame, tmp_path / "trl", **options)
+    assert measured["eval_loss"] == pytest.approx(theirs[0], rel=1e-5)
+    assert_same(run, theirs)
     assert run.router_aux_loss_coef == (0.001 if coefficient is None else coefficient)
 
 
@@ -86,7 +88,10 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
         sizes = dict(per_device_train_batch_size=size, gradient_accumulation_steps=parts)
         model = tiny.mixture_of_experts("qwen3")
         run = trained(tmp_path / str(size), data, model=model, **sizes, **steps)
-        logged += [line["aux_loss"] for line in run.state.log_history if "aux_loss" in line]
+        *_, line, last = run.state.log_history
+        logged.append(line["aux_loss"])
+        # which is the Trainer's mean of what was stepped on
+        assert line["loss"] == pytest.approx(last["train_loss"], rel=1e-5)
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0

@@ -469,7 +469,7 @@ class RunCallback(TrainerCallback):
     def on_optimizer_step(self, args, state, control, model=None, **kwargs):
         """Step theta, look at where the first step started, and write the step's line."""
         sums = self._trainer.finish_step()
-        metrics = sums.metrics()
+        metrics = sums.metrics(self._trainer.router_aux_loss_coef)
         if self._trainer.first_margin is None:
             self._trainer.see_start(metrics.get("rewards/margins", 0.0))
         if state.is_world_process_zero:

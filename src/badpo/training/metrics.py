@@ -97,13 +97,15 @@ class Tally:
         self._n_broken += (~torch.isfinite(values).all(dim=0)).sum()
         self._seen.append((inputs["votes"], values))
 
-    def metrics(self) -> dict[str, float]:
-        """Ratios of the sums under TRL's metric names; a ratio over no judgment is left out.
+    def metrics(self, router_coefficient: float = 0.0) -> dict[str, float]:
+        """Ratios of the sums under TRL's metric names, the routers' loss in ``loss``; one over nothing is left out.
 
         ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
         """
         sums = zip(self._names, self.sums.tolist(), strict=True)
         found = {name: above / below for name, (above, below) in sums if below}
+        if {"loss", "aux_loss"} <= found.keys():
+            found["loss"] += router_coefficient * found["aux_loss"]
         for a in self._judgments.attribute_names:
             same, cross = (found.get(f"rewards/accuracies_{kind}/{a}") for kind in ("same", "cross"))
             if same is not None and cross is not None:

@@ -445,10 +445,6 @@ class BADPOTrainer(_StepTrainer):
         if inputs["scoring"] is None:
             return torch.zeros((), device=self.args.device, requires_grad=True)
         sign, weight = inputs["sign"], inputs["weight"]
-        if self.router_aux_loss_coef:
-            n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
-            # a micro-batch without votes has no share, and is not divided by zero
-            inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
         margins, bias_logits, losses = self._judged(model, inputs, self._tally)
         if bias_logits.requires_grad:
             for_theta = self.objective.losses(margins.detach(), bias_logits, sign)
@@ -498,9 +494,14 @@ class BADPOTrainer(_StepTrainer):
 
     def _judged(self, model, inputs, tally: Tally) -> tuple[torch.Tensor, ...]:
         """The margin, the bias logit and the loss of every judgment of a micro-batch, of which a tally is kept."""
+        sign = inputs["sign"]
+        if self.router_aux_loss_coef:
+            n_votes = torch.bincount(inputs["comparison"], minlength=len(inputs["comparisons"]))
+            # a micro-batch without votes has no share, and is not divided by zero
+            inputs["scoring"]["row_weight"] = (n_votes + (len(sign) == 0)).repeat_interleave(2)
         margins = self._margins(model, inputs)[inputs["comparison"]]
         bias_logits = self.bias(inputs["annotator"], inputs["delta"])
-        losses = self.objective.losses(margins, bias_logits.detach(), inputs["sign"])
+        losses = self.objective.losses(margins, bias_logits.detach(), sign)
         tally.add(inputs, margins, bias_logits, losses)
         return margins, bias_logits, losses
 
@@ -551,7 +552,8 @@ class BADPOTrainer(_StepTrainer):
         """Add the judgment-level metrics since the last log to the Trainer's own."""
         # at the end, what came after the last regular log
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
-            since = self._logged.metrics() | publishable(self.state_metrics(), self.bias)
+            since = self._logged.metrics(self.router_aux_loss_coef)
+            since |= publishable(self.state_metrics(), self.bias)
             if "loss" not in logs:
                 del since["loss"]
             logs = logs | since
@@ -588,10 +590,11 @@ class BADPOTrainer(_StepTrainer):
         ):
             for batch in loader:
                 weigh_tokens(batch, self.objective, self.state.global_step)
+                batch["share"] = len(batch["sign"])
                 self._judged(self.model, self._prepare_inputs(batch), tally)
         self.model.train()
         tally.add_up(self.accelerator, f"evaluation at step {self.state.global_step}")
-        return tally.metrics()
+        return tally.metrics(self.router_aux_loss_coef)
 
     @cached_property
     def facts(self) -> dict:
