@@ -306,8 +306,9 @@ def test_people_who_voted_elsewhere_lose_nothing(project, name):
     write(anchored, {"model/weights": b"", "anchor.json": source.encode()})
     (project / "checkpoint-of-mine").touch()
     before = contents(project)
+    (project / "model").mkdir()
     forget(TOM, data=[project / "judgments[1].parquet"])  # the record of that makes a run of no folder
-    forget(TOM, runs=[project])
+    assert project / "model" not in [trace.path for trace in forget(TOM, runs=[project])]
     left = contents(project)
     theirs = [other / path.relative_to(project / "new") for path in (project / "new").rglob("*")]
     for path in [*theirs, *anchored.rglob("*"), *project.glob("new/*"), project / "checkpoint-of-mine"]:

@@ -219,8 +219,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
     for name, changed in others.items():
         with pytest.raises(ConfigError, match=f"other {name} than this run"):
             trained(run, go_on=last, **(options | changed))
-    left = forget(find_people(["person 2"]), runs=[tmp_path])
-    assert [trace.path for trace in left if not trace.goes] == [tmp_path / "other", run]
+    left = forget(find_people(["person 2"]), runs=[run, tmp_path / "other"])  # theta stands beside them
+    assert [trace.path for trace in left if not trace.goes] == [run, tmp_path / "other"]
     assert not [*tmp_path.rglob("bias.*")]
     with pytest.raises(ConfigError, match="bring it back"):
         trained(run, go_on=last, **options)

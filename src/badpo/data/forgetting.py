@@ -51,6 +51,7 @@ from badpo.data.tables import DROPPED_KEY, PACKED, READERS, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
+_LEARNED = "numbers of single people in a run that learned from their votes"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
 _COMPRESSED: dict[bytes, Callable] = {
     b"\x1f\x8b": gzip.open,
@@ -168,6 +169,12 @@ def forget(
         for run in runs
         for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
     ]
+    # and theta of TRL's trainer beside the folder that was asked for, or beside one around that
+    within = [(run, place) for run in runs for place in (run, *run.parents) if place.name]
+    beside = [
+        place.with_name(place.name + BIAS_SUFFIX) / run.relative_to(place) for run, place in within
+    ]
+    runs += [_existing(path) for path in beside if path.exists()]
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     with contextlib.ExitStack() as held:
 
@@ -331,12 +338,11 @@ def _files_of_people(
         if any(_is_below(path, files) for path in hits):
             remedy = f"make it again on the table without them: badpo audit DATA --out {folder}"
             yield from _gone(files, "figures of an audit that holds their votes", remedy, hits)
-    what = "numbers of single people in a run that learned from their votes"
     remedy = "remove the run and train it again on the table without them, by the command that made it"
     for folder in learned:
         files = _matching(folder, PERSONAL_RUN_FILES)
         files += [folder / name for name in POOL_RUN_FILES if folder / name in hits]
-        yield from _gone(files, what, remedy, hits)
+        yield from _gone(files, _LEARNED, remedy, hits)
     for state in states:
         if state in hits:
             remedy = f"count again, on the table without them: badpo watch DATA --state {state}"
@@ -398,9 +404,12 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
         if beside and not [*policy.glob("*config.json")]:
             run = beside[0].with_name(beside[0].name.removesuffix(BIAS_SUFFIX))
             made = policy = run / folder.relative_to(beside[0])
-        # one that is newer than the record has taken the place of that policy
+        # a table's record says nothing of a policy beside it, and a newer policy has taken the place of the one before
         is_older = (
-            policy.is_dir() and record.exists() and policy.stat().st_mtime < record.stat().st_mtime
+            policy.is_dir()
+            and record.exists()
+            and _LEARNED in record.read_text("utf-8")
+            and policy.stat().st_mtime < record.stat().st_mtime
         )
         is_theirs = is_older or (policy.is_dir() and folder in learned)
         if is_theirs and not _is_below(policy, told):
