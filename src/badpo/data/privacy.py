@@ -22,8 +22,6 @@ from badpo.data.problems import ConfigError, counted
 KEY_VARIABLE = "BADPO_PSEUDONYM_KEY"
 SHORTEST_KEY = 16
 FEWEST_CHARACTERS = 6
-# of an id that is told from other words wherever it stands; "7" and "bob" mean something else elsewhere
-FEWEST_LETTERS, FEWEST_DIGITS = 4, 9
 MOST_WORDS = 8
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
@@ -32,6 +30,8 @@ MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
 # zeros before a number, and behind it where a missing value made its column one of fractions
 _ZEROS = re.compile(r"\b0+(?=\d)|(?<=\d)\.0+$")
+# Ids such as "7", "p12" and "bob" are something else elsewhere; any other is told wherever it stands.
+_SHORT = re.compile(r"[^\W\d]?\d{0,8}|[^\W\d]{0,3}")
 _PSEUDONYM = re.compile(r"ann_([a-z2-7]{10})([a-z2-7]{4})")
 # no address is longer; an id may be a megabyte of dots behind an @
 EMAIL = re.compile(r"(?!\S{321})[^@\s]+@[^@\s]+\.[^@\s]+")
@@ -158,15 +158,15 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     --------
     >>> holding_ids(["alice-3", "p7", "7"], ["7", "7", "Alice"], inside=True)
     [True, False, False]
-    >>> holding_ids(["7", "bob"], ["7", "bob"], inside=False)
-    [True, True]
+    >>> holding_ids(["p12", "bob"], ["p12", "bob"], inside=False), holding_ids(["p12"] * 2, ["p12", "p13"], inside=True)
+    ([True, True], [False, False])
     """
     words = {cell: _words(cell or "") for cell in {*cells, *owners}}
     rows = [(words[own], words[cell]) for own, cell in zip(owners, cells, strict=True) if words[own]]
     n_own = sum(f" {own} " in f" {text} " if inside else own == text for own, text in rows)
     ids = {own for own, _ in rows}
     are_own = len(ids) > 1 and n_own > 0.9 * len(rows)
-    told = {own for own in ids if are_own or _is_long(own.replace(" ", ""))}
+    told = {own for own in ids if are_own or not _SHORT.fullmatch(own.replace(" ", ""))}
     # by their first words; a longer one is no name
     starts = {words.partition(" ")[0] for words in told if inside and words.count(" ") < MOST_WORDS}
 
@@ -183,10 +183,6 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
 def _words(text: str) -> str:
     """A text in small letters of one spelling, with one space in place of any signs between its words."""
     return _SIGNS.sub(" ", _ZEROS.sub("", unicodedata.normalize("NFKC", text).casefold())).strip()
-
-
-def _is_long(raw_id: str) -> bool:
-    return len(raw_id) >= (FEWEST_DIGITS if raw_id.isdigit() else FEWEST_LETTERS)
 
 
 def is_about_few(n_annotators: int, n_people: int) -> bool:
