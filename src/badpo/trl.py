@@ -58,10 +58,20 @@ _NOT_READ = ("image", "images", "tools", "chat_template_kwargs")
 # Losses that see the reference in the margin alone, where its shift is b; in the first two theta is in log-odds.
 _OF_THE_MARGIN = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
 _IN_LOG_ODDS = {"sigmoid", "robust", "sft"}
+_WITHOUT_THETA = "or take trl.DPOTrainer, without theta"
 _FIXED = {
-    "f_divergence_type": ("reverse_kl", "theta shifts the reference under reverse_kl alone"),
-    "auto_find_batch_size": (False, "it starts again with a theta that has moved"),
-    "sync_ref_model": (False, "theta is measured from a fixed reference"),
+    "f_divergence_type": (
+        "reverse_kl",
+        f"theta shifts the reference under reverse_kl alone; set reverse_kl, {_WITHOUT_THETA}",
+    ),
+    "auto_find_batch_size": (
+        False,
+        "it starts again with a theta that has moved; set per_device_train_batch_size",
+    ),
+    "sync_ref_model": (
+        False,
+        f"theta is measured from a fixed reference; set False, {_WITHOUT_THETA}",
+    ),
 }
 
 
@@ -403,8 +413,8 @@ def _complaints(args, losses, train_dataset, attributes, term, asked) -> Iterato
         named, taken = ", ".join(sorted(losses)), ", ".join(_OF_THE_MARGIN)
         yield f"loss_type {named}: theta is part of a margin; take {taken}, with or without sft"
     for name, (usual, reason) in _FIXED.items():
-        if getattr(args, name, usual) != usual:
-            yield f"{name}: {reason}"
+        if (value := getattr(args, name, usual)) != usual:
+            yield f"{name}: {value} is refused: {reason}"
     if not isinstance(train_dataset, Dataset | IterableDataset):
         yield f"train_dataset is a {type(train_dataset).__name__}; give a Dataset or IterableDataset"
     names = [attribute.name for attribute in attributes]

@@ -89,7 +89,10 @@ bias: none, gold_annotators: [p1] -> there is nothing to learn
 warm_start: audit, gold_annotators: [p1] -> gold_annotators fix another
 gold_annotators: p1 -> is a list of annotators; write [id]
 gold_annotators: 5 -> is a list of annotators
-sync_ref_model: true -> sync_ref_model: True is refused
+sync_ref_model: true -> sync_ref_model: True is refused: the bias is measured from a fixed reference; set `false`
+f_divergence_type: forward_kl -> set `reverse_kl`, or take `trl.DPOTrainer`
+label_smoothing: 0.1 -> set `0`; with `loss_type` `robust` or `exo_pair` in Python `badpo.trl.Bias
+use_weighting: true -> set `false`; in Python `badpo.trl.BiasAdjustedDPOTrainer` takes it
 warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps say the same
 hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hold the estimates
 """

@@ -105,12 +105,14 @@ REFUSED = _by_key(
         "a checkpoint without theta or the optimizer could not be resumed to the same result; the "
         "finished model is in `model/`": "enable_jit_checkpoint save_only_model",
         "set environment variables in the shell": "env",
-        "the implicit reward is that of the reverse KL divergence": "f_divergence_type",
+        "the implicit reward is that of the reverse KL divergence; set `reverse_kl`, or take `trl.DPOTrainer`, "
+        "without theta": "f_divergence_type",
         "checkpoints hold the estimates of individual annotators; only `model/` is published": "hub_strategy",
         "a resumed run continues with the judgments that it has not seen": "ignore_data_skip",
         "a packed micro-batch has no `input_ids` to count": "include_num_input_tokens_seen",
         "votes are read from the columns named in `columns`": "label_names",
-        "it belongs to other losses; noise in the votes is not the same as bias": "label_smoothing",
+        "it belongs to other losses; noise in the votes is not the same as bias; set `0`; with `loss_type` `robust` "
+        f"or `exo_pair` in Python {_THEIRS} takes it": "label_smoothing",
         "it belongs to a token-level loss": "label_smoothing_factor",
         "the loss is the bias-adjusted DPO loss (`sigmoid`); `objective: identity_preference` is IPO, "
         "`objective: discounted_tail` LD-DPO, and in Python `loss_type` and `ld_alpha` ask for them too; there "
@@ -126,13 +128,15 @@ REFUSED = _by_key(
         "noise in the policy alone would make the first margin other than 0": "neftune_noise_alpha",
         "sequences are not split over devices; use `fsdp` or `deepspeed`": "parallelism_config",
         "`badpo train --resume` takes the newest checkpoint whose checksums agree": "resume_from_checkpoint",
-        "the bias is measured from a fixed reference": "sync_ref_model",
+        "the bias is measured from a fixed reference; set `false`, or take `trl.DPOTrainer`, "
+        "without theta": "sync_ref_model",
         "set `held_out`, the share of prompts that is held out": "test_split_size",
         "sorting by length puts all judgments of a comparison into one batch, which changes the "
         "batch": "train_sampling_strategy",
         "responses are cut at the end, or not at all with a larger `max_length`": "truncation_mode",
         "a file cannot allow remote code; give `--trust-remote-code` yourself": "trust_remote_code",
-        "votes are weighted by the `weight` column, not by the policy": "use_weighting",
+        "votes are weighted by the `weight` column, not by the policy; set `false`; in Python "
+        f"{_THEIRS} takes it": "use_weighting",
     }
 )
 # Values that ask for what is done anyway; nothing, False and what is empty do so for every key.
