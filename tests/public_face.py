@@ -30,9 +30,8 @@ def assert_face(section: str, found: Any) -> None:
     if os.environ.get("WRITE_FACE"):
         known[section] = found
         GOLDEN.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
-    was, now = (
-        json.dumps(value, indent=1, sort_keys=True).splitlines() for value in (known.get(section), found)
-    )
+    both = (json.dumps(value, indent=1, sort_keys=True) for value in (known.get(section), found))
+    was, now = map(str.splitlines, both)
     differences = "\n".join(difflib.unified_diff(was, now, "was", "is", lineterm=""))
     assert known.get(section) == found, (
         f"{section}:\n{differences}\nif that is meant: {REWRITE}, and a line in CHANGELOG.md"

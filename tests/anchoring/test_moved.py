@@ -29,9 +29,8 @@ SPELLING = WordSwap("british", [("gray", "grey")])
 
 def test_everything_is_counted_before_and_after():
     before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
-    after = answers(
-        ["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."]
-    )
+    texts = ["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."]
+    after = answers(texts)
     found = moved(Behavior(before), Behavior(after), PROMPTS, SignatureSwap())
     sampled = found["sampled"]
     rates = [sampled[name][when]["rate"] for name in ("woman", "black") for when in ("before", "after")]

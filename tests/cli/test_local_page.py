@@ -40,9 +40,8 @@ def table(tmp_path) -> Path:
         wins = "12"[(i % 2 == 0) == (i % 4 != 3)]
         rows.append([f"<b>Why {i}?</b>", first, second, wins, f"w{i % 3}", i % 2, (i // 2) % 2])
     with (tmp_path / "votes.csv").open("w", newline="") as file:
-        csv.writer(file).writerows(
-            [["prompt", "response_a", "response_b", "winner", "annotator", "kind_a", "kind_b"], *rows]
-        )
+        names = ("prompt", "response_a", "response_b", "winner", "annotator", "kind_a", "kind_b")
+        csv.writer(file).writerows([names, *rows])
     return tmp_path / "votes.csv"
 
 
@@ -119,9 +118,8 @@ def test_a_long_audit_does_not_keep_the_next_answer(table):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="browsers start otherwise there")
 def test_the_address_that_a_browser_is_given_opens_the_page_once(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bin")
-    (folder / "xdg-open").write_text(
-        f'#!/bin/sh\nprintf %s "$1" > {folder}/new && mv {folder}/new {folder}/asked\n'
-    )
+    program = f'#!/bin/sh\nprintf %s "$1" > {folder}/new && mv {folder}/new {folder}/asked\n'
+    (folder / "xdg-open").write_text(program)
     (folder / "xdg-open").chmod(0o755)
     with started(table, PATH=f"{folder}:{os.environ['PATH']}") as (address, _):
         ends = time.monotonic() + 60

@@ -189,9 +189,8 @@ TEXTS = ["second answer 0", "first answer 0", "first answer 1", "tie"]
 COUNTS = {"votes_a": [2, 0, 0, ""], "votes_b": [1, 0, 0, 1]}
 TICKED = {"Answer.left.on": ["true", "false"] * 2, "Answer.right.on": ["false", "true"] * 2}
 IN_LISTS = answered().drop(columns=["response_a", "response_b"])
-IN_LISTS["summaries"] = [
-    [{"text": f"{one} answer {i // 2}"} for one in ("first", "second")] for i in range(4)
-]
+SIDES = ("first", "second")
+IN_LISTS["summaries"] = [[{"text": f"{one} answer {i // 2}"} for one in SIDES] for i in range(4)]
 LETTERS = {"response_a": "B", "response_b": "A", "chosen": list("BAAB")}
 READ = {
     "1 and 2": (answered(["1", "2", "2", "1"]), [1, -1, -1, 1], "N107"),

@@ -170,7 +170,7 @@ def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
 
 
 @pytest.mark.parametrize(
-    ("side", "sign"), [([1, 1], [1, -1]), ([1, -1], [1, -1]), ([0, 0], [1, -1]), ([], [])]
+    ("side", "sign"), [*((s, [1, -1]) for s in ([1, 1], [1, -1], [0, 0])), ([], [])]
 )
 def test_swapped_votes_without_information(side, sign):
     assert pool.swap_log_odds(side, sign, [0] * len(side), [0] * len(side)) is None

@@ -18,9 +18,8 @@ HOSTILE = (
 texts = (
     st.sampled_from(HOSTILE) | st.text(max_size=30) | st.text("a \n*#|-`_=+<>&'\"\\/.\r\t1", max_size=60)
 )
-plain_texts = st.sampled_from(
-    ["Why?", "So.", "It just is so.", "- one\n- two", "because it is so", "No."]
-)
+_PLAIN = ("Why?", "So.", "It just is so.", "- one\n- two", "because it is so", "No.")
+plain_texts = st.sampled_from(_PLAIN)
 odd_numbers = st.sampled_from([2**53 + 1, 2**63, -(2**64), 10**400, 1e308, 5e-324, -0.0])
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-5, 50), st.floats(), odd_numbers, texts)
 json_values = st.recursive(

@@ -54,16 +54,14 @@ def test_the_state_of_another_objective_is_refused(objective, state):
         objective.load_state_dict(state)
 
 
+WEIGHTS = {"name": "group_weights", "eta": 0.5}
 MADE = [
     ({"name": "votes"}, {}),
     ({"name": "sampled_tokens"}, {"seed": 3}),
     ({"name": "discounted_tail", "alpha": 0.5}, {"alpha": 0.5}),
     ({"name": "identity_preference"}, {"beta": 0.2}),
-    (
-        {"name": "group_weights", "groups": "annotator", "eta": 0.5, "chunk": 2},
-        {"eta": 0.5, "chunk": 2, "n_groups": 5},
-    ),
-    ({"name": "group_weights", "groups": "class", "eta": 1.0}, {"eta": 1.0, "chunk": 0, "n_groups": 2}),
+    (WEIGHTS | {"groups": "annotator", "chunk": 2}, {"eta": 0.5, "chunk": 2, "n_groups": 5}),
+    (WEIGHTS | {"groups": "class"}, {"eta": 0.5, "chunk": 0, "n_groups": 2}),
 ]
 
 

@@ -10,12 +10,8 @@ from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition, Corpus, Panel, Row, Suite
 from tests.paper.conftest import SMALL_KEYS, SMALL_START
 
-KEYS = {
-    **SMALL_KEYS,
-    "max_steps": 6,
-    "batching": "random",
-    "reference": {**SMALL_KEYS["reference"], "max_steps": 4},
-}
+REFERENCE = {**SMALL_KEYS["reference"], "max_steps": 4}
+KEYS = {**SMALL_KEYS, "max_steps": 6, "batching": "random", "reference": REFERENCE}
 DECODING = Decoding(max_new_tokens=8)
 HELD_OUT = 0.25
 SIGNED, STYLE = Corpus("signed"), Corpus("style")

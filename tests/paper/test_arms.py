@@ -66,9 +66,8 @@ def test_shuffled_identities_and_a_declared_subset():
     first = arm_judgments(ARMS["declared_subset"], train, 1, None)
     assert first.attribute_names == ("woman",)
     np.testing.assert_array_equal(first.delta[:, 0], train.delta[:, 0])
-    shuffled, again, other = (
-        arm_judgments(ARMS["shuffled_ids"], train, n, None).votes for n in (1, 1, 2)
-    )
+    of_seeds = (arm_judgments(ARMS["shuffled_ids"], train, seed, None) for seed in (1, 1, 2))
+    shuffled, again, other = (found.votes for found in of_seeds)
     annotator = shuffled["annotator"].to_numpy()
     assert (annotator != train.votes["annotator"].to_numpy()).mean() > 0.9
     assert set(annotator) <= set(range(train.n_annotators))

@@ -99,10 +99,8 @@ def test_every_scale_can_plan_everything_and_tells_which_corpora_are_out_of_reac
 
 def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
     names = SUITES["names"]
-    tiny, paper = (
-        read_suite(names, Reproduction([names], SCALES[scale], SEEDS, tmp_path))
-        for scale in ("tiny", "paper")
-    )
+    asked = (Reproduction([names], SCALES[scale], SEEDS, tmp_path) for scale in ("tiny", "paper"))
+    tiny, paper = (read_suite(names, one) for one in asked)
     assert "has 0.4 million weights" in tiny.text("text") and tiny.text("csv") == ""
     assert tiny.left_out == ("Llama-3.1-8B-Instruct, LoRA",) and paper.left_out == ()
     assert "in their place" not in paper.text("text")

@@ -88,10 +88,8 @@ def _replaced(value: Any, text: str, key: str = "") -> Any:
     return text if isinstance(value, str) and key not in KEPT else value
 
 
-VISIBLE = "filter(e => e.checkVisibility())"
-WIDER = (
-    f"[...document.querySelectorAll('.scroll')].{VISIBLE}.filter(e => e.scrollWidth > e.clientWidth + 1)"
-)
+SCROLLED = "[...document.querySelectorAll('.scroll')].filter(e => e.checkVisibility())"
+WIDER = f"{SCROLLED}.filter(e => e.scrollWidth > e.clientWidth + 1)"
 SMALLEST = """Math.min(...[...document.querySelectorAll('svg text')].filter(e => e.checkVisibility()).map(e =>
   parseFloat(getComputedStyle(e).fontSize) * e.ownerSVGElement.getScreenCTM().a))"""
 

@@ -36,7 +36,7 @@ def test_the_hub_reads_the_header(run):
 
 
 @pytest.mark.parametrize(
-    "place", ["/srv/ada/model", "~/models/m", "./model", "C:\\models\\m", "exports/votes.parquet"]
+    "place", ["/srv/ada/m", "~/models/m", "./model", "C:\\models\\m", "out/v.parquet"]
 )
 def test_a_place_on_a_machine_is_not_named(run, place):
     found = header(run, model_name_or_path=place, dataset_name=place, output_dir="/srv/ada/runs")

@@ -70,10 +70,9 @@ def as_trl(votes: pd.DataFrame) -> pd.DataFrame:
 def as_chat(votes: pd.DataFrame) -> pd.DataFrame:
     """The votes as chat messages: a question of the user's and two answers."""
     roles = {"prompt": "user", "response_a": "assistant", "response_b": "assistant"}
-    chat = {
-        name: [[{"role": role, "content": text}] for text in votes[name]] for name, role in roles.items()
-    }
-    return votes.assign(**chat)
+    for name, role in roles.items():
+        votes = votes.assign(**{name: [[{"role": role, "content": text}] for text in votes[name]]})
+    return votes
 
 
 def written(folder: Path) -> set[str]:

@@ -53,7 +53,6 @@ def test_free_directions_agree_with_the_dense_null_space(scope):
         if rank:
             assert np.linalg.matrix_rank(basis, tol=1e-8) == rank
             assert np.linalg.matrix_rank(np.hstack([basis, dense]), tol=1e-7) == rank
-
         rows = dense.reshape(n_annotators, delta.shape[1], -1)
         moves = np.abs(rows).max(axis=2, initial=0.0) > 1e-9
         np.testing.assert_array_equal(free.level_identified(), ~moves)

@@ -222,8 +222,8 @@ def offset_pairs(
             f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; the stage needs {fewest} "
             "or more",
             "the policy's own answers",
-            "give more prompts that ask for it (a signature must be asked for), or allow longer answers so that they "
-            "are not cut before it",
+            "give prompts whose answers have it (a signature must be asked for), more of them where they are few, or "
+            "allow longer answers so that they are not cut before it",
             len(usable),
         )
         raise DataError([problem])

@@ -120,12 +120,10 @@ class AuditMonitor:
             When the shapes do not fit together.
         """
         sign, delta = np.asarray(sign, float), np.asarray(delta, float)
-        lacks_id = any(map(pd.isna, annotators))
-        # text, as a saved state has them
-        annotators = [*map(str, annotators)]
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
-        if lacks_id:
+        if any(map(pd.isna, annotators)):
             raise ValueError(f"{where}: an annotator has no id")
+        annotators = [*map(str, annotators)]  # text, as a saved state has them
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
             raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():

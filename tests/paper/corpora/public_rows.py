@@ -16,10 +16,8 @@ def multipref(n: int = 40, seed: int = 0) -> pd.DataFrame:
     long, listed = " ".join([SENTENCE] * 4), f"- {SENTENCE}\n- {SENTENCE}"
 
     def annotations(evaluators: range) -> list[dict[str, Any]]:
-        return [
-            {"evaluator": f"worker-{k}", "overall_pref": draw.choice(PREFERENCES)}
-            for k in draw.sample(evaluators, 2)
-        ]
+        people = [f"worker-{k}" for k in draw.sample(evaluators, 2)]
+        return [{"evaluator": who, "overall_pref": draw.choice(PREFERENCES)} for who in people]
 
     rows = []
     for number in range(n):

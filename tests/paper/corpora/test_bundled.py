@@ -122,8 +122,7 @@ def test_quality_stays_with_its_comparison_where_all_votes_are_ties(monkeypatch)
     monkeypatch.setattr(bundled, "KEPT_SHARE", 0.2)
     few = bundled.style_votes(400)
     assert 100 < few.judgments.n_comparisons < 400
-    rows, whole = (
-        pd.Series(one.quality, index=one.judgments.comparisons["comparison_id"]) for one in (few, full)
-    )
+    both = [(one.quality, one.judgments.comparisons["comparison_id"]) for one in (few, full)]
+    rows, whole = (pd.Series(quality, index=ids) for quality, ids in both)
     both = rows.index.intersection(whole.index)
     assert len(both) > 100 and rows[both].equals(whole[both])
