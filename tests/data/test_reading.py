@@ -125,6 +125,12 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
         (good().assign(annotator_class=[*"xy"] * 4), {}, "E118", "2 of 2 annotators"),
         (good(), {"columns": {"prompt_id": "annotator"}}, "E103", '"annotator" says who voted'),
+        (
+            good(),
+            {"columns": {"class": "prompt"}},
+            "E103",
+            'map "annotator_class", its name here, to "prompt"',
+        ),
         (NOBODY, {"annotators_missing": "drop"}, "E104", "no vote is left of 8 rows"),
     ],
 )
@@ -172,6 +178,13 @@ def test_kept_columns_must_be_free_and_choices_known():
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
     (finding,) = Judgments.read(good().drop(columns="annotator").assign(person="n")).findings
     assert finding.code == "N110" and "says who voted, map it: person" in finding.remedy
+    teams = good().assign(annotator=[*"wxyz"] * 2, Team=[*"rbrb"] * 2, Ticket=[*"stuvwxyz"])
+    (finding,) = Judgments.read(teams).findings
+    assert "not used: Team, Ticket" in finding.what
+    assert finding.fix == {"columns": {"annotator_class": "Team"}}
+    for labels, classes in (("rbrbrbrb", [*"rbrb"]), ("rbrbbbbb", [None] * 4), ("wxyzwxyz", [None] * 4)):
+        read = Judgments.read(teams.assign(Rater_class=[*labels]).drop(columns="Team"))
+        assert read.annotators["annotator_class"].tolist() == classes
     with pytest.raises(ConfigError, match="annotators_missing must be error or drop; got 'mean'"):
         Judgments.read(good(), annotators_missing="mean")
 

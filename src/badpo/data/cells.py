@@ -116,6 +116,7 @@ _PERSON = (
     "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
     "contributor|respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
 )
+_OF_PERSON = "class|group|team|type|role|cohort|category"
 # What stands for a column of ours, where no column has the name itself.
 _NAMED = {
     "prompt": "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)",
@@ -127,6 +128,7 @@ _NAMED = {
         rf"(?:{_PERSON})(?:_(?:id|name|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
         r"mturk_(?:worker_)?id|network_id|(?:annotat|label|labell|complet|judg|rat)ed_by(?:_id)?"
     ),
+    "annotator_class": f"(?:{_PERSON}|user)_(?:{_OF_PERSON})",
     "rating": "likert|likert_rating|slider|score|preference_(?:rating|score|strength)",
     "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
 }

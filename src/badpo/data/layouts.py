@@ -55,6 +55,7 @@ REQUIRED = {
 LAYOUTS = (None, "wide", "counts")
 _MOST_LABELS = 12  # of one question
 _FEW_WORDS = (2, 3)
+_MANY_ROWS = 1000
 _LARGEST_RATING, _LARGEST_SCALE = 10, 100
 _USUAL_TEXT = 15  # characters of a text, at the least
 _CHAT = re.compile("'(?:role|from)': ")
@@ -188,6 +189,10 @@ def recognise(
         # beside a winner they are columns like any other
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
     recognised = {ours: name for ours, name in theirs.items() if name not in (ours, told.get(ours))}
+    group = recognised.get("annotator_class")
+    if group and not are_groups(table.frame, group, theirs.get("annotator")):
+        # called like one, and says something of the vote
+        del recognised["annotator_class"], theirs["annotator_class"]
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
@@ -235,6 +240,11 @@ def _misnamed(
         if ours not in known:
             what = f'columns has no entry "{ours}".{did_you_mean(ours, known)}'
             remedy = f"use one of {', '.join(known)}"
+            meant = columns_named([ours], known) or columns_named(
+                [f"annotator_{ours}"], ["annotator_class"]
+            )
+            for name in meant:
+                remedy = f'map "{name}", its name here, to "{column}"'
             if ours in found and column in known:
                 remedy = f'the other way round: "{column}" stands first, then the table\'s "{ours}"'
             problems.append(Problem("E103", what, where, remedy))
@@ -318,6 +328,20 @@ def unused_columns(table: Table) -> tuple[str, ...]:
     votes = _columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
     return tuple(dict.fromkeys([*like_annotators(free), *free]))
+
+
+def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
+    """Whether a column may hold groups of annotators: few labels, one for each annotator, and fewer than annotators."""
+    # most columns that hold something else are known by their beginning
+    if annotator not in frame or not few_labels(frame[name][:_MANY_ROWS]):
+        return False
+    labels = few_labels(frame[name])
+    try:
+        ids = [as_ids(frame[column]) for column in (annotator, name)]
+    except ValueError:
+        return False
+    pairs = pd.DataFrame(dict(zip(("who", "group"), ids, strict=True))).dropna().drop_duplicates()
+    return 2 <= len(labels) < len(pairs) and pairs["who"].is_unique
 
 
 def few_labels(column: pd.Series) -> list[str]:

@@ -36,6 +36,7 @@ from badpo.data.files import Json
 from badpo.data.layouts import (
     LAYOUTS,
     Findings,
+    are_groups,
     as_numbers,
     few_labels,
     holds_texts,
@@ -178,6 +179,7 @@ def _read(table: Table, asked: Json) -> Json:
     _answers(rows, asked["winners"], texts, found)
     carried = _carried((*asked["keep"], *found.kept), asked["pairs"], found)
     found.stop_at_errors()
+    _not_used(found, {*carried, *asked["columns"]})
     votes, dropped = _votes(rows, asked["repeated"], found)
     firsts = votes[~votes["number"].duplicated()]
     comparisons = _comparisons(votes, firsts, texts, found)
@@ -579,6 +581,21 @@ def _beginning(text: str) -> str:
 
 
 # -- what goes along -------------------------------------------------------------------------------------------
+
+
+def _not_used(found: Findings, told: set[str]) -> None:
+    """Columns that stay behind, where others were recognised or one of them may hold groups of annotators."""
+    frame, theirs = found.table.frame, {*found.table.theirs}
+    known = theirs | told | {*itertools.chain(*(names for _, names, *_ in _NOT_READ))}
+    groups = []
+    if "annotator_class" not in theirs | told:
+        groups = [name for name in frame if name not in known and are_groups(frame, name, "annotator")]
+    if groups or ("annotator" in theirs and any(note.code == "N103" for note in found.table.notes)):
+        rest = [name for name in unused_columns(found.table) if name not in known]
+        if unused := [*dict.fromkeys([*groups, *rest])]:
+            fix: Json = {"columns": {"annotator_class": groups[0]}} if groups else {}
+            remedy = "if one of these is a group of annotators, map it" if groups else "nothing"
+            found.note("N103", f"columns not used: {listed(unused)}", remedy, len(unused), fix=fix)
 
 
 def _carried(
