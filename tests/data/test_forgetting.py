@@ -434,6 +434,10 @@ def test_wrong_places_are_told(tmp_path, judgments):
     for where in ({"runs": [tmp_path / "nowhere"]}, {"states": [tmp_path / "state.json"]}):
         with pytest.raises(ConfigError, match="is not there"):
             forget("7", **where)
+    wrong = {"runs": judgments, "audits": judgments, "states": tmp_path}
+    for name, path in wrong.items():
+        with pytest.raises(ConfigError, match="is a (file|folder), and an? "):
+            forget("7", **{name: [path]})
     with pytest.raises(ConfigError, match="is no mapping"):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):

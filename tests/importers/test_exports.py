@@ -307,8 +307,9 @@ def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_r
     assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
     ids = ["3", "7", "9"]
     assert json.loads(mapping.read_text()) == dict(zip(pseudonyms(ids), ids, strict=True))
-    with pytest.raises(ConfigError, match="never written over"):
-        import_file(LABEL_STUDIO, out, mapping=mapping)
+    for taken, told in {mapping: "never written over", tmp_path / "x.parquet": "two names"}.items():
+        with pytest.raises(ConfigError, match=told):
+            import_file(LABEL_STUDIO, tmp_path / "x.parquet", mapping=taken)
 
 
 def test_scored_pairs_are_for_the_signed_corpus(tmp_path):

@@ -190,7 +190,7 @@ def holder(path: str | os.PathLike[str]) -> str | None:
 
 def _lock_file(path: str | os.PathLike[str]) -> Path:
     path = _place(path)
-    return path.with_name(f".{path.name}.lock")
+    return path.parent / f".{path.name}.lock"
 
 
 def _place(path: str | os.PathLike[str]) -> Path:

@@ -163,6 +163,12 @@ def forget(
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
     states, audits, runs = ([_existing(path) for path in paths] for paths in (states, audits, runs))
+    if wrong := [path for path in (*audits, *runs) if path.is_file()]:
+        raise ConfigError(
+            f"{wrong[0]} is a file, and an audit or a run is a folder; a table is named with --data"
+        )
+    if wrong := [path for path in states if path.is_dir()]:
+        raise ConfigError(f"{wrong[0]} is a folder, and a state of watch is a file")
     # what `badpo anchor` made of a run stands beside it
     runs += [
         anchor

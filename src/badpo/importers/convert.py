@@ -203,10 +203,12 @@ def import_file(
     """
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
-    if mapping is not None and Path(mapping).exists():
-        raise ConfigError(
-            f"{mapping} is there already; a mapping is never written over, choose another name"
-        )
+    if mapping is not None:
+        if Path(mapping).exists():
+            told = f"{mapping} is there already; a mapping is never written over"
+            raise ConfigError(f"{told}, choose another name")
+        if os.path.realpath(mapping) == os.path.realpath(out):
+            raise ConfigError(f"{mapping} would be both the table and the mapping; give the two names")
     plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
     imported = import_votes(source, format, columns, winners, **plain)
     frame, problems = imported.table.frame, imported.findings
