@@ -126,7 +126,10 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
     target.write_text("kept", encoding="utf-8")
     (tmp_path / ".dpo-s42.lock").symlink_to(target)
     for place in (tmp_path / "dpo-s42", "/proc/badpo"):
-        with pytest.raises(ConfigError, match="cannot be made"), locked(place, wait=True):
+        with (
+            pytest.raises(ConfigError, match="cannot be made .* name a place"),
+            locked(place, wait=True),
+        ):
             pass
     assert target.read_text(encoding="utf-8") == "kept"
 

@@ -561,5 +561,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
     if os.strerror(errno.ENOSPC) in text:
         resume = "; with --resume once there is a checkpoint" * (typed["words"][:1] == ("train",))
         return EXIT_FAILED, f"{text}\nfree some space and give the command again{resume}"
+    if os.strerror(errno.EROFS) in text:
+        return EXIT_FAILED, f"{text}\nname a place that can be written"
     again = f"{kind}: {text}\nrun the command again with --debug to see where"
     return EXIT_FAILED, text if is_told else again

@@ -159,7 +159,8 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
         # else a lock that cannot be made is waited for without end; nor is one made where a link leads
         os.close(os.open(note, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644))
     except OSError as error:
-        raise ConfigError(f"{path}: the lock {note} cannot be made ({error.strerror})") from error
+        told = f"{path}: the lock {note} cannot be made ({error.strerror})"
+        raise ConfigError(f"{told}; name a place that can be written") from error
     lock = FileLock(note, is_singleton=True)  # one for all who ask in this process, so that it counts
     try:
         lock.acquire(blocking=wait)
