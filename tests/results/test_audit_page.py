@@ -170,7 +170,8 @@ LENGTH = 'attribute "length"'
         ("one annotator cast 31% of the votes", "ann_aaaaaaaaaa", None),
         ("this class has a single annotator", 'class "x"', None),
         ("24 of 66 annotators", f"{LENGTH}: ann_a", ("about 20 of about 70 annotators", LENGTH)),
-        ("5 of 7 (71%) with fewer than 12", LENGTH, ("about 10 of about 10 with fewer than 12", LENGTH)),
+        ("5 of 7 (71%) with fewer than 12", LENGTH, ("most of about 10 with fewer than 12", LENGTH)),
+        ("8 comparisons of 14", "x", ("about half the comparisons of about 10", "")),
         ("20 did so (50% of 20 disagree); all", "x", ("about 20 did so; all", "")),
         ("groups of 17, 12 and more", "x", ("groups of about 20, about 10 and more", "")),
         ("no winner: 17 of 5,755 rows", "votes.csv", ("no winner: about 20 of about 5,760 rows", "")),
@@ -197,7 +198,7 @@ def test_no_message_has_a_share_beside_a_count_which_would_tell_how_few_the_othe
     whole = [row["what"] for row in found["warnings"]]
     for told in [*whole, found["checks"]["estimator"]["why"]]:
         assert not ("%" in told and ("about" in told or "annotator" in told))
-    assert "about 10 of about 10 annotators with fewer than 8 informative votes" in whole
+    assert "most of about 10 annotators with fewer than 8 informative votes" in whole
     assert "about 10 of about 80 rows left out: tie" in whole
 
 
@@ -323,8 +324,13 @@ def test_the_more_somebody_voted_the_coarser_are_the_estimates(summary, most, st
     assert found["step"] == step
     (row,) = found["attributes"]
     assert row["log_odds"] == pytest.approx(round(0.27 / step) * step)
-    assert row["carrier_wins"] == pytest.approx(1 / (1 + np.exp(-row["log_odds"])))
-    assert "The pool leans toward length" in page_text(summary)
+    assert row["carrier_wins"] == round(1 / (1 + np.exp(-row["log_odds"])), 2)
+    text = page_text(summary).replace("\u00a0%", "%")
+    assert (
+        f"toward length (ratio=1.5): the side that has more of it won about {row['carrier_wins']:.0%}"
+        in text
+    )
+    assert "about 1.3 to 1." in text
 
 
 def test_annotators_are_drawn_by_votes_and_at_most_sixty_and_those_with_a_vote_or_none_are_not(result):

@@ -5,7 +5,6 @@ how all but so few voted, and rounds the rest, so that the pages of two audits l
 leans in whom their tables differ. Who knows the votes of all others may still work out that of the one.
 """
 
-import math
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +49,7 @@ from badpo.results.words import (
     interval_text,
     lean_text,
     page,
+    part_text,
     percent,
     shown,
     with_interval,
@@ -66,6 +66,7 @@ _NAMES = {
     *("parameter", "quality", "code", "where", "remedy"),
 }
 _PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
+_MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
 _TOLD = ("estimated", "insufficient", "separated")
 _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
@@ -73,6 +74,7 @@ _LEANS = ("deviation", "ci_low", "ci_high", "shrunk", "post_low", "post_high")
 _NUMBER = re.compile(
     r"(?<![\w.\-])(?<!than )(\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?)(\s?%)?(?!\w| times)"
 )
+_PART = re.compile(r"(?<![\w.,\-])(\d[\d,]*)( \w+)? of (\d[\d,]*)(?![\w.%]| %)")
 # Beside a count, also a rounded one, a share tells how few the others are.
 _SHARE = re.compile(r" \(\d+(\.\d+)?%[^()]*\)")
 _PSEUDONYM = re.compile(r"ann_[a-z2-7]{10,}")
@@ -155,8 +157,8 @@ def shareable(summary: Json) -> Json:
     found["data"] = _rounded(_telling_data(data), "", max(0.01, step / 5))
     for row in (*found["attributes"], *found["scan"]):
         if row["log_odds"] is not None:  # said once, and not a second time to other digits
-            row["odds"] = math.exp(row["log_odds"])
-            row["carrier_wins"] = row["odds"] / (1 + row["odds"])
+            share = min(max(round(float(expit(row["log_odds"])), 2), 0.01), 0.99)
+            row |= {"carrier_wins": share, "odds": share / (1 - share)}
     return found
 
 
@@ -322,13 +324,22 @@ def _rounded(value: Any, key: str, step: float) -> Any:
         value = shown(value, LONGEST)
         if key in _NAMES:
             return value
-        return _NUMBER.sub(lambda found: _rounded_number(found, step), value)
+        return _NUMBER.sub(lambda found: _rounded_number(found, step), _PART.sub(_rounded_part, value))
     if isinstance(value, int) or key in _COUNTS:
         return rounded_count(round(value))
     if key in _PROBABILITIES or key == "unit":  # the unit is of the texts, not of the votes
         return float(f"{value:.1g}" if key != "unit" else f"{value:.2g}")
     step = 0.01 if key.endswith("share") else step  # how many votes a share is of is rounded by itself
     return round(round(value / step) * step, 2)
+
+
+def _rounded_part(found: re.Match[str]) -> str:
+    """A part of a whole in words where both would be rounded to the same number."""
+    n, of = (int(number.replace(",", "")) for number in found.group(1, 3))
+    if not n or rounded_count(n) != rounded_count(of):
+        return found[0]
+    noun = found[2] or ""
+    return f"{'most' if n > _MOST * of else 'about half' + ' the' * bool(noun)}{noun} of {found[3]}"
 
 
 def _rounded_number(found: re.Match[str], step: float) -> str:
@@ -422,7 +433,6 @@ def drift_figure(summary: Json) -> Figure | None:
 def worth_sentences(summary: Json) -> list[str]:
     """Which labels and pairs would be otherwise without the leans, and how leans change over time."""
     labels, told = audit_labels(summary), []
-    n_judgments = count_text(summary["data"]["n_judgments"])
     for row in summary["flips"]:
         name = row["attribute"]
         if row["labels"] is None:
@@ -433,8 +443,8 @@ def worth_sentences(summary: Json) -> list[str]:
         if name:
             kind = "leans" if summary["pool"][name]["absolute"] else "deviations"
             leans = f"the {kind} on {labels[name]}"
-        turned = f"{_turned(row['labels'])} of {count_text(row['n_contested'])} contested majorities"
-        pairs = f"{_turned(row['pairs'])} of {n_judgments} pairs that train"
+        turned = f"{_turned(row['labels'], row['n_contested'])} contested majorities"
+        pairs = f"{_turned(row['pairs'], summary['data']['n_judgments'])} pairs that train"
         told.append(f"Without {leans}, {turned} would turn, and with them {pairs}.")
     for row in summary["drift"] or []:
         label, change = labels[row["attribute"]], "is not known"
@@ -454,10 +464,11 @@ def worth_sentences(summary: Json) -> list[str]:
     return told
 
 
-def _turned(counts: list[int | None]) -> str:
-    """A count with its 95 % interval, which is left out where its ends are too small to be passed on."""
-    n, low, high = map(count_text, counts)
-    return n if counts[2] is None else f"{n} (95 % interval {low} to {high})"
+def _turned(counts: list[int | None], of: int | None) -> str:
+    """How many of others, with a 95 % interval, which is left out where its ends are too small to be passed on."""
+    n, low, high = part_text(counts[0], of), *map(count_text, counts[1:])
+    told = n if counts[2] is None else f"{n} (95 % interval {low} to {high})"
+    return f"{told} of {count_text(of)}"
 
 
 # -- the terminal ----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from badpo.results.words import (
     interval_text,
     lean_text,
     p_value,
+    part_text,
     percent,
     shown,
 )
@@ -23,6 +24,7 @@ LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
 _REASONS = 400
+_EVEN = "about one to one"
 
 
 def audit_verdicts(summary: Json) -> list[Verdict]:
@@ -131,7 +133,7 @@ def care_sentence(summary: Json) -> str:
     text += f"It spreads with standard deviation {decimal(care['spread'])}"
     if care["p_value"] is not None:
         text += f" (test that all are equally careful: {p_value(care['p_value'])})"
-    flagged = " of ".join(count_text(care[name]) for name in ("n_flagged", "n_told"))
+    flagged = f"{part_text(care['n_flagged'], care['n_told'])} of {count_text(care['n_told'])}"
     text += f". Flagged for care below half the mean, more at random than others: {flagged}"
     if care["is_hardly_known"]:
         return f"{text}. {care['why'].capitalize()}. A flag for a lean may then be about care."
@@ -161,13 +163,16 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
             )
             sentences.append(("Unit", unit))
     configs = {config["name"]: config for config in settings["attributes"]}
-    toward = built_in_of(configs[row["name"]]).toward
-    return Verdict(label, _finding(row, label, toward), sentences)
+    return Verdict(label, _finding(row, label, configs[row["name"]]), sentences)
 
 
-def _finding(row: Json, label: str, toward: str) -> str:
-    """``toward`` is what the log-odds count as winning, where the attribute's label does not say so."""
+def _finding(row: Json, label: str, config: Json) -> str:
+    """Which side won how often; ``config`` is the attribute's, whose numbers say from where on sides differ."""
+    # what the log-odds count as winning, where the attribute's label does not say so
+    toward = built_in_of(config).toward
     label, side = toward or label, "that side" if toward else "the side that has more of it"
+    if numbers := [f"{key}={value:g}" for key, value in config.items() if type(value) in (int, float)]:
+        label += f" ({', '.join(numbers)})"
     which = "whose sides differ"
     if row["scope"] == "judgment" and toward:
         which = "that say which was first"
@@ -176,7 +181,10 @@ def _finding(row: Json, label: str, toward: str) -> str:
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: {side} won {won} {among}."
-    wins = f"{side} won {percent(row['carrier_wins'])} {among}, {_odds(row['odds'])}"
+    about = "about " * ("is_sure" in row)  # of figures that are rounded
+    odds = _odds(row["odds"])
+    odds = odds if odds == _EVEN else about + odds
+    wins = f"{side} won {about}{percent(row['carrier_wins'])} {among}, {odds}"
     if not is_sure(row):
         return f"No lean of the pool on {label} is sure: {wins}."
     way = "toward" if row["log_odds"] > 0 else "away from"
@@ -198,7 +206,7 @@ def pair_sentences(summary: Json, pairs: Sequence[Json], exact: bool = False) ->
 
 def _odds(odds: float) -> str:
     if abs(odds - 1) < 0.05:
-        return "about one to one"
+        return _EVEN
     if odds >= 1:
         return f"{decimal(odds, 1)} to 1"
     return f"1 to {decimal(1 / odds, 1)}" if odds else "0 to 1"
@@ -250,7 +258,7 @@ def _advice(row: Json, pool: Json, label: str) -> str:
     # whether a lean is unwanted no vote says
     unwanted = f"If {label} should not count as quality, declare {label}"
     if chosen == "declare" and variant is None:
-        return f"{unwanted}; audit.json says with which bias term, since that rests on few people."
+        return f"{unwanted}; with which bias term rests on few people: whoever made this page has it in audit.json."
     told = {
         "declare": f"{unwanted} and train with bias: {shown(variant or '', 20)}.",
         "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",

@@ -137,6 +137,11 @@ def count_text(n: int | None) -> str:
     return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{about}{n:,}"
 
 
+def part_text(n: int | None, of: int | None) -> str:
+    """A count of some among others; a word where both, which may differ, are rounded to the same."""
+    return "many" if n == of and isinstance(n, Rounded) else count_text(n)
+
+
 def with_interval(value: float | None, low: float | None, high: float | None) -> str:
     """An estimate and its interval in brackets."""
     return f"{decimal(value)} ({interval_text(low, high)})"
