@@ -74,9 +74,13 @@ def test_labels_keep_clear_of_lines_and_of_one_another():
     rows = [DotRow("a label that stands above its lane", (mark,))] * 2
     level, number = Level(12_200.0, "reference"), "{:,.6f}".format
     svg = dot_plot(DotPanel("", rows, "", "n" * 50, level, number=number))
-    (value, _), (_, below), (name,) = (elements(svg, "text", css) for css in ("value", "label", "axis"))
+    (value, _), (name,) = (elements(svg, "text", css) for css in ("value", "axis"))
     spans = re.findall(r" ([-\d.]+)V([-\d.]+)", elements(svg, "path", "level")[0].get("d"))
-    assert len(spans) == 3 and not any(float(a) < float(below.get("y")) < float(b) for a, b in spans)
+    spans += re.findall(r" ([-\d.]+)V([-\d.]+)", elements(svg, "path", "grid")[0].get("d"))
+    tops = [float(text.get("y")) for text in elements(svg, "text", "label")]
+    assert float(elements(svg, "text", "level")[0].get("y")) > tops[0] + 13
+    # a letter goes five below its line
+    assert not any(float(a) < y + 5 and y - 10 < float(b) for a, b in spans for y in tops)
     end = max(ends(drawn)[1] for drawn in elements(svg, "path", "interval"))
     assert end < 358 - 7 * len(value.text) and float(name.get("x")) + 7 * 25 <= 360
 

@@ -114,19 +114,22 @@ def dot_plot(panel: DotPanel) -> Markup:
     level, (lane, gap, letter) = panel.level, _DENSE if panel.notes else _ROOMY
     left = max(56.0, round(letter * max(len(row.label) for row in panel.rows)) + 14.0)
     # labels that would leave the marks too little room stand above them
-    heading = 16 if left > 170 else 0
+    heading = 20 if left > 170 else 0
     left = 12.0 if heading else left
     values = panel.extent() + ([level.value] if level else [])
     written = [panel.number(mark.value) for mark in panel.marks if not panel.notes]
     longest = max(len(text) for text in (*written, *(row.note for row in panel.rows)))
     across = axis_of(values, panel.limits, left, WIDTH - max(_RIGHT, letter * longest))
-    top = y = 22.0 if level else 8.0
+    y = 22.0 if level else 8.0
+    top = y + heading
     parts, lanes = [_text(WIDTH, top - 9, panel.notes, "end", "level")], [(top - 4, top)]
     for row in panel.rows:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
         base = y + height / 2 + 4
-        x, below, anchor = (0.0, y + heading, "start") if heading else (left - 10, base, "end")
+        # the level's name stands between the first label and the first lane
+        above = y + heading - (6 if lanes[1:] or not level else 27)
+        x, below, anchor = (0.0, above, "start") if heading else (left - 10, base, "end")
         parts.append(_text(x, below, row.label, anchor, "label"))
         parts.append(_text(WIDTH, base, row.note, "end", "label"))
         for i, mark in enumerate(row.marks):
@@ -134,8 +137,9 @@ def dot_plot(panel: DotPanel) -> Markup:
             parts.append(_lane(mark, middle, across, panel))
             if not panel.notes:
                 parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
-        lanes.append((y + heading, y + height))  # where a line crosses no label
+        lanes += [(y + heading, y + height)] if heading else []  # where a line crosses no label
         y += height
+    lanes = lanes if heading else [(top - 4, y)]
     frame = _upright(across, top, y, panel.axis, level, lanes)
     return _svg(y + 42, panel.label, [*frame, *parts], "chart dense" if panel.notes else "chart")
 
@@ -249,11 +253,15 @@ def _upright(
 ) -> list[Markup]:
     """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch.
 
-    The level stands in the ``lanes`` alone.
+    Ticks and the level stand in the ``lanes`` alone.
     """
     places, labels = list(map(across.at, across.ticks)), across.labels()
     each = math.ceil(7.4 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
-    drawn = [_path("grid", "".join(f"M{x} {top}V{bottom}" for x in places))]
+    lines = {
+        x: "".join(f"M{x} {max(top, first)}V{last}" for first, last in lanes if last > top)
+        for x in places
+    }
+    drawn = [_path("grid", "".join(lines.values()))]
     numbers = zip(places[::each], labels[::each], strict=True)
     drawn += [_text(x, bottom + 16, label, "middle", "tick") for x, label in numbers]
     middle = min((across.start + across.end) / 2, WIDTH - 3.5 * len(name))
