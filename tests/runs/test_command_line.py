@@ -107,7 +107,8 @@ def test_train_evaluate_and_report(tmp_path, caplog):
     assert_face("readouts.json", keys(json.loads((folders[0] / "readouts.json").read_text())))
     assert_face("run.json", sorted(json.loads((folders[0] / "run.json").read_text())))
     assert_face("files of a run", sorted(path.name for path in folders[0].iterdir()))
-    *_, header, reference, own, last = badpo("evaluate", folders[0]).stdout.splitlines()
+    *lines, header, reference, own, last = badpo("evaluate", folders[0]).stdout.splitlines()
+    assert not {"measured", "version", "generated"} & {line.split()[0] for line in lines if line}
     assert "mean tokens (n = 8)" in header and last == f"next: badpo report {runs}"
     for row, folder in ((reference, runs / "reference"), (own, folders[0])):
         tokens = json.loads((folder / "readouts.json").read_text())["tokens"]

@@ -321,8 +321,11 @@ def evaluate(
                 results[str(folder)] = evaluate_run(folder, progress, sources)
     if as_json:
         return print_json(results)
-    shown = {run: found | {"answers": len(found["answers"])} for run, found in results.items()}
-    told = [f"{run}\n{as_lines(found)}" for run, found in shown.items()]
+    told = []
+    for run, found in results.items():
+        # what decides whether a run is measured again is no figure
+        rest = {k: found[k] for k in found if k not in ("measured", "version") and found[k] != {}}
+        told.append(f"{run}\n{as_lines(rest | {'answers': len(found['answers'])})}")
     for parent in dict.fromkeys(folder.parent for folder in folders):
         beside = [folder for folder in (parent / "reference", *folders) if folder.parent == parent]
         measured = [folder for folder in beside if (folder / "readouts.json").exists()]
