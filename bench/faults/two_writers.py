@@ -105,7 +105,7 @@ def allowed(command: Sequence[str], output: str) -> tuple[int, ...]:
     """Statuses that lose nothing: what remains of a person is listed with 4, a run that is there is not made again."""
     if command[0] == "forget":
         return (0, 4)
-    is_there = "holds a finished run" in output or "holds an unfinished run" in output
+    is_there = "a finished run; remove it" in output or "holds an unfinished run" in output
     return (0, REFUSED) if command[0] == "train" and is_there else (0,)
 
 

@@ -26,6 +26,7 @@ from badpo.cli.options import (
 )
 from badpo.data.files import appearing
 from badpo.data.problems import TRAIN, ConfigError
+from badpo_paper.suites import SUITES, known
 
 if TYPE_CHECKING:
     from badpo_paper.datasets import PublicCorpus
@@ -90,7 +91,7 @@ def demo(
 @reporting_errors
 @stopping_whole(LEFT)
 def reproduce(
-    suite: str = Argument(..., metavar="SUITE", help="A suite by name, or all."),
+    suite: str = Argument(..., metavar="SUITE", help=f"{', '.join(SUITES)}, or all."),
     scale: str = Option("tiny", help="tiny: a small model on the CPU; paper: what the authors ran."),
     seeds: str = Option("42,123,456", help="Training seeds, separated by commas."),
     jobs: int = Option(
@@ -106,7 +107,8 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
-    from badpo_paper.reproduce import asked_for, known, run_suites, write_suite_page
+    known("suite", suite, [*SUITES, "all"])  # a misspelt one is refused before what trains is loaded
+    from badpo_paper.reproduce import asked_for, run_suites, write_suite_page
     from badpo_paper.schedule import plan
     from badpo_paper.tables import FORMATS
 

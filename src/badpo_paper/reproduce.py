@@ -3,7 +3,7 @@
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from badpo import __version__
 from badpo.data.files import Json, write_atomically, write_json
-from badpo.data.problems import ConfigError, did_you_mean
+from badpo.data.problems import ConfigError
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.run_page import write_report
 from badpo.results.words import REFERENCE, arm_label, page_templates
@@ -32,6 +32,7 @@ from badpo_paper.suites import (
     Panel,
     Row,
     Suite,
+    known,
     places_of,
 )
 from badpo_paper.tables import (
@@ -54,7 +55,7 @@ def asked_for(
     suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None
 ) -> Reproduction:
     """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
-    suites = list(SUITES.values()) if suite == "all" else [SUITES[known("suite", suite, SUITES)]]
+    suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     chosen = SCALES[known("scale", scale, SCALES)]
     if data is not None:
         # what cannot stand in the place of a public corpus
@@ -68,15 +69,6 @@ def asked_for(
             raise ConfigError(f"--data: {data} is not there")
     folder = out / (scale if data is None else f"{scale}-{data.stem}")
     return Reproduction(suites, chosen, seeds, folder, data)
-
-
-def known(kind: str, name: str, names: Collection[str]) -> str:
-    """A name that is known; another one is refused with the likeliest and with all that are."""
-    if name not in names:
-        raise ConfigError(
-            f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'
-        )
-    return name
 
 
 # -- what is found ----------------------------------------------------------------------------------------------------

@@ -5,10 +5,11 @@ A suite is data. Runs are named by what decides them and not by their suite, so 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from badpo.data.problems import ConfigError, did_you_mean
 from badpo_paper.arms import BEYOND_THE_PAPER
 
 # What stands behind a mean: half of Student's 95 % interval over seeds, one standard deviation, nothing, or half of
@@ -602,3 +603,12 @@ SUITES: dict[str, Suite] = {
         _beyond(),
     )
 }
+
+
+def known(kind: str, name: str, names: Collection[str]) -> str:
+    """A name that is known; another one is refused with the likeliest and with all that are."""
+    if name not in names:
+        raise ConfigError(
+            f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'
+        )
+    return name

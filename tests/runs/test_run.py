@@ -248,7 +248,7 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
     dpo = folder.with_name("dpo-s42")
     assert BiasTerm.load(dpo).parts == () and not same_weights(dpo, folder)
     before = changed_at(folder), changed_at(dpo)
-    with pytest.raises(ConfigError, match="s42 holds a finished run; remove it"):
+    with pytest.raises(ConfigError, match="s42 each hold a finished run; remove it"):
         train_run(asked)
     with pytest.raises(ConfigError, match=r"with other settings: beta was None, is now 0\.5"):
         train_run(recipe(tmp_path, compare=other, beta=0.5))

@@ -534,7 +534,7 @@ def _verdict(error: Exception) -> tuple[int, str]:
             ]
         else:
             told += corrected(error, corrected_command)
-        return EXIT_DATA, "\n".join(["the data cannot be used as they are:", *told])
+        return EXIT_DATA, "\n".join([error.heading, *told])
     if isinstance(error, ConfigError):
         return EXIT_USAGE, text
     if isinstance(error, ModuleNotFoundError) and (needed := lacking(error.name)):

@@ -116,9 +116,15 @@ class DataError(ValueError):
         """``fix`` with the sides exchanged, where it says what a label means; else empty."""
         return with_sides_exchanged(self.fix)
 
+    @property
+    def heading(self) -> str:
+        """The line above the problems."""
+        is_absent = any("there is no such file" in problem.what for problem in self.problems)
+        return "the file is not there:" if is_absent else "the data cannot be used as they are:"
+
     def __str__(self) -> str:
         told = [
-            "the data cannot be used as they are:",
+            self.heading,
             *(str(problem) for problem in self.problems),
         ]
         return "\n".join(told + corrected(self, self.call))

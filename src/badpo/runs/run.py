@@ -270,7 +270,8 @@ def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[s
         left[folder] = begun is not None
     names = " and ".join(map(str, folders))
     if not left:
-        raise ConfigError(f"{names} holds a finished run; remove it or choose another output_dir")
+        hold = "holds" if len(folders) == 1 else "each hold"
+        raise ConfigError(f"{names} {hold} a finished run; remove it or choose another output_dir")
     if resume and len(left) == len(folders) and not any(left.values()):
         raise ConfigError(f"{names} has no whole checkpoint to resume from; train without --resume")
     return left
