@@ -55,7 +55,7 @@ REQUIRED = {
 LAYOUTS = (None, "wide", "counts")
 _MOST_LABELS = 12  # of one question
 _FEW_WORDS = (2, 3)
-_MANY_ROWS = 1000
+MANY_ROWS = 1000
 _LARGEST_RATING, _LARGEST_SCALE = 10, 100
 _USUAL_TEXT = 15  # characters of a text, at the least
 _CHAT = re.compile("'(?:role|from)': ")
@@ -333,7 +333,7 @@ def unused_columns(table: Table) -> tuple[str, ...]:
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
     """Whether a column may hold groups of annotators: few labels, one for each annotator, and fewer than annotators."""
     # most columns that hold something else are known by their beginning
-    if annotator not in frame or not few_labels(frame[name][:_MANY_ROWS]):
+    if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
         return False
     labels = few_labels(frame[name])
     try:

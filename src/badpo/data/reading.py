@@ -35,6 +35,7 @@ from badpo.data.cells import (
 from badpo.data.files import Json
 from badpo.data.layouts import (
     LAYOUTS,
+    MANY_ROWS,
     Findings,
     are_groups,
     as_numbers,
@@ -591,7 +592,8 @@ def _not_used(found: Findings, told: set[str]) -> None:
     if "annotator_class" not in theirs | told:
         groups = [name for name in frame if name not in known and are_groups(frame, name, "annotator")]
     if groups or ("annotator" in theirs and any(note.code == "N103" for note in found.table.notes)):
-        rest = [name for name in unused_columns(found.table) if name not in known]
+        beginning = replace(found.table, frame=frame[:MANY_ROWS])
+        rest = [name for name in unused_columns(beginning) if name not in known]
         if unused := [*dict.fromkeys([*groups, *rest])]:
             fix: Json = {"columns": {"annotator_class": groups[0]}} if groups else {}
             remedy = "if one of these is a group of annotators, map it" if groups else "nothing"
