@@ -35,6 +35,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.training.checkpoints import (
     bias_facts,
     load_theta,
+    named_as_in_memory,
     save_optimizer,
     save_theta,
     telling_full_disk,
@@ -346,7 +347,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             if is_writer:  # before the checkpoint, which is then never without it
                 save_optimizer(self, folder)
                 save_theta(self, folder, self._facts)
-            super()._save_checkpoint(model, trial)
+            with named_as_in_memory(self.model):
+                super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
             # a run of its own may be called as this folder is: its checkpoints stay
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):

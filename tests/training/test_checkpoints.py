@@ -235,6 +235,7 @@ def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypat
     ("n_comparisons", "step", "objective", "options"),
     [
         (8, 4, VoteWeights, {}),  # in the second epoch
+        (24, 4, VoteWeights, {"model": tiny.mixture_of_experts}),
         (24, 4, VoteWeights, {"peft_config": lora()}),
         (24, 4, VoteWeights, {"peft_config": lora(init_lora_weights="pissa")}),
         (24, 4, lambda: SampledTokens(seed=7), {}),
@@ -249,6 +250,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_same_bits(
 ):
     def prepared(folder):
         settings = SAVED | {"max_steps": 8} | options
+        settings |= {"model": options.get("model", tiny.model)()}
         return trainer(folder, judgments(n_comparisons=n_comparisons), objective=objective(), **settings)
 
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import hashlib
 import json
 import logging
@@ -73,6 +74,16 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
     finally:
         if is_writer:
             shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def named_as_in_memory(model) -> Iterator[None]:
+    """For a block that writes a checkpoint: published names of fused experts are others, which no resume would load."""
+    model.save_pretrained = functools.partial(model.save_pretrained, save_original_format=False)
+    try:
+        yield
+    finally:
+        del model.save_pretrained
 
 
 @contextlib.contextmanager

@@ -41,6 +41,7 @@ from badpo.training.batches import (
 )
 from badpo.training.checkpoints import (
     RunCallback,
+    named_as_in_memory,
     ready_to_train,
     run_facts,
     save_bias,
@@ -679,7 +680,8 @@ class BADPOTrainer(_StepTrainer):
         Where the folder that is asked for holds theta, as the run folder does, a line says what to publish.
         """
         if _internal_call:
-            super().save_model(output_dir, _internal_call=True)
+            with named_as_in_memory(self.model):
+                super().save_model(output_dir, _internal_call=True)
             # nobody reads this pickle, and it holds a token and the places of this machine
             Path(output_dir or self.args.output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
             return
