@@ -243,7 +243,9 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if not isinstance(data, IterableDataset):
             raise ConfigError(f"a data set is a {type(data).__name__}; give a Dataset or a stream")
         return data.map(
-            lambda rows: {self._column: self._inputs(self._read(rows))}, batched=True, batch_size=64
+            lambda rows: {self._column: self._inputs(self._read(rows))},
+            batched=True,
+            batch_size=64,
         )
 
     def compute_ref_log_probs(self, model, inputs):

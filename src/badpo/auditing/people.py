@@ -93,9 +93,6 @@ WITHIN = " That is within groups; whether groups differ from one another the vot
 UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
 
-# -- what is asked for -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class AuditOptions:
     """Choices of an audit; `badpo.auditing.audit.audit` says what each means."""

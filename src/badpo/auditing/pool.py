@@ -35,9 +35,6 @@ MANY_PROMPTS = 50
 LENGTH_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0)
 
 
-# -- declared attributes -----------------------------------------------------------------------------------------
-
-
 def pool_attributes(judgments: Judgments) -> list[Json]:
     """What the pool leans toward, before any model is trained.
 
@@ -99,7 +96,11 @@ def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int
     each = (who, who[for_carrier], who[~for_carrier])
     cast = [np.bincount(one, minlength=len(is_person)) > 0 for one in each]
     people = [int((one & is_person).sum()) for one in cast]
-    return {"n_annotators": int(cast[0].sum()), "n_people": people[0], "n_people_least": min(people)}
+    return {
+        "n_annotators": int(cast[0].sum()),
+        "n_people": people[0],
+        "n_people_least": min(people),
+    }
 
 
 def log_odds_row(found: LogOdds, n_votes: int) -> Json:

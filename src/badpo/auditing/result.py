@@ -33,7 +33,13 @@ _POOL = {"name": "attribute", "n_cross": "n"}
 _POOL |= {name: name for name in (*_FIGURES, "n_estimated", "tau")}
 _NOTEBOOK_HEIGHT = 700
 _CONDITION = re.compile(r"(.+)\.(\w+)\s*([<>]=?)\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)", re.I)
-_NO_PLACE = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_NO_PLACE = (
+    FileExistsError,
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+)
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 

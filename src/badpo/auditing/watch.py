@@ -42,8 +42,6 @@ _WHEN_TO_CLOSE = (
     "close a comparison when it has all its votes; give votes that come later a comparison of their own"
 )
 
-# -- the monitor -------------------------------------------------------------------------------------------------
-
 
 class AuditMonitor:
     """An e-process for each annotator and attribute, fed one closed comparison after the other.
@@ -376,7 +374,10 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
     if n_reopened:
         named = ", ".join(look["reopened"][:_NAMED])
         what = f"{counted(n_reopened, 'comparison')} had other votes when counted; the new ones are refused: {named}"
-        warnings = [Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened), *warnings]
+        warnings = [
+            Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened),
+            *warnings,
+        ]
     if monitor.n_comparisons and not table["n_informative"].any():
         what = "nothing tells annotators apart: wherever the sides differ, all votes are for one of them"
         remedy = "let several people judge the same comparisons"

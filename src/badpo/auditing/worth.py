@@ -33,9 +33,6 @@ FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
-# -- labels and pairs ------------------------------------------------------------------------------------------
-
-
 def majority_flips(comparison: ArrayLike, sign: ArrayLike, shift: ArrayLike) -> tuple[int, int]:
     r"""How many majorities turn when leans are taken out, and how many votes for those majorities there are.
 
@@ -176,7 +173,11 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
             shown = log_odds_row(found, int(of.sum())) | voters(judgments, of, delta[:, j])
             windows.append({"name": first[:10], **shown})
-        row = {"attribute": name, "windows": windows, **voters(judgments, known[who, j], delta[:, j])}
+        row = {
+            "attribute": name,
+            "windows": windows,
+            **voters(judgments, known[who, j], delta[:, j]),
+        }
         own_tau = {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]}
         rows.append(row | {"change": interval_row(slope)} | own_tau)
     return rows

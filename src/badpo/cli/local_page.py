@@ -93,9 +93,6 @@ def open_table(
     complain("ended; nothing was written")
 
 
-# -- what was asked, and what the table says -------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Asked:
     """What a form says: options of `Judgments.read` that are not the usual ones, attributes, and the length ratio."""

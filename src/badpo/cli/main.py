@@ -188,7 +188,10 @@ def check(
     n_errors = sum(problem.severity == "error" for problem in problems)
     shown = "   ".join(f"{name} {n:,}" for name, n in counts.items())
     verdict = f"{n_errors} to mend before training" if n_errors else "nothing to mend"
-    found = counts | {"errors": n_errors, "problems": [as_json_problem(each) for each in problems]}
+    found = counts | {
+        "errors": n_errors,
+        "problems": [as_json_problem(each) for each in problems],
+    }
     tell(as_json, found, "\n".join([shown, *as_told_all(problems), verdict]))
     if n_errors:
         raise typer.Exit(EXIT_DATA)

@@ -33,8 +33,6 @@ from badpo.data.problems import (
     written_out,
 )
 
-# -- values of options -------------------------------------------------------------------------------------------
-
 
 def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
     """What stands left and right of the last equals sign of each value of an option."""

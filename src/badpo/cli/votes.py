@@ -234,7 +234,11 @@ def import_votes(
     lines += [as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
     if write_mapping:
         lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")
-    tell(as_json, told | {"problems": [as_json_problem(each) for each in problems]}, "\n".join(lines))
+    tell(
+        as_json,
+        told | {"problems": [as_json_problem(each) for each in problems]},
+        "\n".join(lines),
+    )
 
 
 @reporting_errors
@@ -274,7 +278,11 @@ def forget(
     nobody = (
         "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
     )
-    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *(told or [nobody]), *then]
+    lines = [
+        f"{counted(len(names), 'annotator')}: {', '.join(names)}",
+        *(told or [nobody]),
+        *then,
+    ]
     rows = [
         {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}
         for t in traces

@@ -439,7 +439,9 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     elif winners:
         what = "winners are explained, but chosen and rejected say who won"
         found.note(
-            "E107", what, "leave the explanation out; where the two are reversed, exchange the columns"
+            "E107",
+            what,
+            "leave the explanation out; where the two are reversed, exchange the columns",
         )
     if "weight" in found.frame:
         rows["weight"] = weight = as_numbers(found.frame["weight"])

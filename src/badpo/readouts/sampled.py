@@ -105,9 +105,6 @@ def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -
     return told("rate", raw, "se", matched=matched.estimate, matched_se=matched.se) | beside
 
 
-# -- distance from the reference --------------------------------------------------------------------------------------
-
-
 def answer_logps(policy, answers: Sequence[Generation]) -> list[Floats]:
     """Log-probability of every sampled token of each answer under a policy, at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])

@@ -14,7 +14,14 @@ from scipy.special import ndtri
 from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.yaml_files import read_yaml
-from badpo.results.words import DPO, REFERENCE, arm_label, arm_order, attribute_label, built_in_of
+from badpo.results.words import (
+    DPO,
+    REFERENCE,
+    arm_label,
+    arm_order,
+    attribute_label,
+    built_in_of,
+)
 from badpo.theory import Floats
 from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
 

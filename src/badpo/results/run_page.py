@@ -128,7 +128,10 @@ def arms_side_by_side(suite: MeasuredRuns) -> list[list[str]]:
         return []
     header = ["95 % intervals in brackets", *(name for name, _ in groups[:-1])]
     told = ([(value, ends and f"({ends})") for (value, ends), *_ in cells[:-1]] for _, cells in rows)
-    return [header, *([arm, *map(" ".join, each)] for (arm, _), each in zip(rows, told, strict=True))]
+    return [
+        header,
+        *([arm, *map(" ".join, each)] for (arm, _), each in zip(rows, told, strict=True)),
+    ]
 
 
 def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:

@@ -51,8 +51,6 @@ logger = logging.getLogger(__name__)
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 
-# -- files and folders that appear whole -------------------------------------------------------------------------
-
 
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:

@@ -34,7 +34,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 # Beyond these a run ends without an error and with numbers that say nothing, or takes no step.
 LARGEST_BETA = 100
-_BATCHES = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+_BATCHES = (
+    "per_device_train_batch_size",
+    "per_device_eval_batch_size",
+    "gradient_accumulation_steps",
+)
 RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("learning_rate", "bias_learning_rate"), (0, 10)),
     **dict.fromkeys(_BATCHES, (1, float("inf"))),
@@ -42,7 +46,13 @@ RANGES: dict[str, tuple[float, float]] = {
 }
 
 # Types of arguments that are checked, and what a person calls them.
-_NOUNS = {bool: "True or False", int: "a whole number", float: "a number", str: "text", dict: "a dict"}
+_NOUNS = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    dict: "a dict",
+}
 
 # The trainer has one correct value for each of these. Their defaults are the Trainer's, which parsers turn into flags.
 FIXED = {

@@ -257,7 +257,10 @@ def length_report(
     n_votes = int(dropped[judgments.votes["comparison"].to_numpy()].sum())
     found = [
         left_out(
-            f"{n_dropped:,} comparisons ({n_votes:,} judgments)", first_dropped, n_dropped, max_length
+            f"{n_dropped:,} comparisons ({n_votes:,} judgments)",
+            first_dropped,
+            n_dropped,
+            max_length,
         ),
         Problem(
             "W142",

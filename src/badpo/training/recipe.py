@@ -35,8 +35,6 @@ from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, R
 
 DPO = "dpo"  # a baseline's name: every vote counts as the table says, and no theta
 
-# -- kinds of values ---------------------------------------------------------------------------------------------
-
 
 def _no_truth_value(value: Any) -> Any:
     # to pydantic, as to Python, true is the number 1

@@ -115,7 +115,11 @@ _TAKEN: dict[str, tuple[tuple[type, ...], str, str]] = {
     "callbacks": ((list, tuple), "a list", "write callbacks=[...]"),
     "peft_config": ((PeftConfig,), "a peft.PeftConfig", "write peft_config=LoraConfig(...)"),
     "bias": ((BiasTerm,), "a BiasTerm", "the name of a variant goes into BADPOConfig(bias=NAME)"),
-    "objective": ((Objective,), "an object", "write objective=GroupWeights(...) or one of your own"),
+    "objective": (
+        (Objective,),
+        "an object",
+        "write objective=GroupWeights(...) or one of your own",
+    ),
 }
 
 
