@@ -89,8 +89,7 @@ def audit(
     from badpo.auditing.result import audit_folder, bound_parts, source_of
     from badpo.data.judgments import Judgments
 
-    # what is wrong with these is told before the audit
-    for bound in fail_on:
+    for bound in fail_on:  # what is wrong with bounds or the folder is told before the audit
         bound_parts(bound)
     audit_folder(out)
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit

@@ -299,9 +299,9 @@ class BADPOConfig(TrainingArguments):
                 yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
         for name, (least, most) in RANGES.items():
             if not least <= (value := getattr(self, name)) <= most:
-                told = (
-                    f"lie between {least} and {most}" if most < float("inf") else f"be {least} or more"
-                )
+                told = f"lie between {least} and {most}"
+                if most == float("inf"):
+                    told = f"be {least} or more"
                 yield f"{name} is {value}; it must {told}"
         if not 0 < self.beta <= LARGEST_BETA:
             told = f"it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
