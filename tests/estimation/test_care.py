@@ -9,7 +9,15 @@ from scipy import stats
 from scipy.special import expit
 
 from badpo.estimation import care as of_care
-from badpo.estimation.care import LOG_MASS, NODES, Care, beside_care, equal_care_test, fit_care
+from badpo.estimation.care import (
+    LOG_MASS,
+    NODES,
+    Care,
+    beside_care,
+    beyond_care,
+    equal_care_test,
+    fit_care,
+)
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.significance import equal_leans_test
 
@@ -132,3 +140,14 @@ def test_equal_care_is_not_spread_out(monkeypatch, larger):
     care = fit_care(*drawn(np.ones(M), NOBODY))
     assert care.spread < 0.4
     assert (np.abs(care.mean - 1) < 1.96 * care.sd).mean() > 0.8
+
+
+@pytest.mark.parametrize("way", [-1, 1])
+def test_an_adversary_who_is_blind_to_quality_draws_no_line(way):
+    votes = drawn(NOBODY + (np.arange(M) > 0), 2.2 * way * (np.arange(M) == 0), better=0.7, n=900)
+    leans, care, beyond = fit_conditional(*votes), fit_care(*votes), beyond_care(*votes[1:])
+    assert beyond.ravel().tolist() == [True] + [False] * (M - 1)
+    without, found = beside_care(leans, care, beyond), beside_care(leans, care)
+    assert without.lines[0].chance < 0.25 < 0.5 < found.lines[0].chance
+    far, near = (way * each.leans.deviation[0, 0] / each.leans.se[0, 0] for each in (without, found))
+    assert far > 1.5 * near

@@ -1,22 +1,20 @@
-"""The estimators that make something of the comparisons' quality: given, or drawn from a normal."""
+"""The estimators that make something of the comparisons' quality: given, or left in the estimate."""
 
 import numpy as np
 import pytest
-from scipy import stats
-from scipy.integrate import quad
+from scipy import sparse, stats
 from scipy.special import expit
 
 from badpo.estimation import alternative_estimators
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
-from badpo.estimation.fit import REACHED, fit_conditional
+from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from bench.simulated_pools import Pool, draw_votes
 
 ALL = {
     "conditional": fit_conditional,
-    "random": alternative_estimators.fit_random,
-    "fixed": lambda *votes, **options: alternative_estimators.fit_fixed(
-        *votes, np.zeros(int(votes[0].max(initial=-1)) + 1), **options
+    "marginal": lambda *votes, **options: alternative_estimators.fit_marginal(
+        *votes, np.zeros(int(votes[0].max(initial=-1)) + 1), absolute=False, **options
     ),
 }
 EVERY = pytest.mark.parametrize("kind", ALL)
@@ -27,11 +25,11 @@ def drawn(pool, seed=0):
     return votes, votes.arrays
 
 
-def test_fixed_is_a_logistic_regression_with_a_scale():
+def test_beside_a_given_quality_it_is_a_logistic_regression_with_a_scale():
     from statsmodels.discrete.discrete_model import Logit
 
     votes, arrays = drawn(Pool(300, n_annotators=6))
-    leans = alternative_estimators.fit_fixed(*arrays, 2.0 * votes.quality)
+    leans = alternative_estimators.fit_marginal(*arrays, 2.0 * votes.quality, absolute=False)
     of_people = np.eye(6)[votes.annotator] * votes.delta
     columns = np.column_stack([of_people, 2.0 * votes.quality[votes.comparison]])
     peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
@@ -41,42 +39,38 @@ def test_fixed_is_a_logistic_regression_with_a_scale():
     np.testing.assert_allclose(leans.covariance, expected, rtol=1e-4, atol=1e-8)
 
 
-@pytest.mark.parametrize("log_sd", [-2.0, 0.0, 1.5])
-def test_quadrature_is_the_integral(log_sd):
-    rng = np.random.default_rng(1)
-    sign, logits = rng.choice([-1.0, 1.0], 40), rng.normal(size=40)
-    _, blocks = sorted_blocks(np.repeat([0, 1, 2], [1, 4, 35]))
-    model = alternative_estimators.RandomQuality(blocks, sign)
-    extra = np.array([log_sd])
-    model.settle(logits, extra)
-    sd = np.exp(log_sd)
-    for c, found in enumerate(model.values(logits, extra)):
-        mine = blocks.comparison == c
+def test_marginal_sums_and_the_pooled_one_are_logistic_regressions():
+    """Beside the strengths of models, which the regression has as a given quality or as columns of its own."""
+    from statsmodels.discrete.discrete_model import Logit
 
-        def integrand(z, mine=mine):
-            return stats.norm.pdf(z) * np.prod(expit(sign[mine] * (sd * z + logits[mine])))
-
-        exact = quad(integrand, -9, 9, epsabs=0, epsrel=1e-10, limit=400)[0]
-        assert found == pytest.approx(np.log(exact), abs=1e-4)
-
-
-def test_random_is_at_the_top_of_its_likelihood(monkeypatch):
-    _, arrays = drawn(Pool(400, n_annotators=8, quality_sd=1.4))
-    leans = alternative_estimators.fit_random(*arrays)
-    assert leans.gradient_norm < 1e-8
-    points, weights = np.polynomial.hermite_e.hermegauss(31)
-    monkeypatch.setattr(alternative_estimators, "POINTS", points)
-    log_weights = np.log(weights) + points**2 / 2 - np.log(2 * np.pi) / 2
-    monkeypatch.setattr(alternative_estimators, "LOG_WEIGHTS", log_weights)
-    more_nodes = alternative_estimators.fit_random(*arrays)
-    np.testing.assert_allclose(leans.deviation, more_nodes.deviation, atol=1e-5)
-    np.testing.assert_allclose(leans.se, more_nodes.se, atol=1e-5)
+    votes, (comparison, sign, annotator, delta, m) = drawn(Pool(4000, n_annotators=5, votes_each=1))
+    delta = np.column_stack([delta, np.random.default_rng(0).choice([-1.0, 0.0, 1.0], len(sign))])
+    given = comparison, sign, annotator, delta, m, votes.quality
+    sums = alternative_estimators.fit_marginal(*given, absolute=[True, False])
+    columns = (np.eye(m)[annotator][:, :, None] * delta[:, None]).reshape(len(sign), -1)
+    columns = np.column_stack([columns, votes.quality[comparison]])
+    peer = Logit((sign > 0).astype(float), columns).fit(disp=0)
+    theirs, se = peer.params[:-1].reshape(m, 2), peer.bse[:-1].reshape(m, 2)
+    np.testing.assert_allclose(sums.deviation[:, 0], theirs[:, 0], atol=1e-5)
+    np.testing.assert_allclose(sums.se[:, 0], se[:, 0], rtol=1e-4)
+    np.testing.assert_allclose(sums.deviation[:, 1], theirs[:, 1] - theirs[:, 1].mean(), atol=1e-5)
+    assert sums.absolute.tolist() == [True, False]
+    sides = np.array([np.random.default_rng(c).choice(3, 2, replace=False) for c in comparison])
+    models = np.eye(3)[sides[:, 0]] - np.eye(3)[sides[:, 1]]
+    pooled = alternative_estimators.pooled_sums(sign, delta, sparse.csr_array(models), comparison)
+    peer = Logit((sign > 0).astype(float), np.column_stack([delta, models[:, :2]])).fit(disp=0)
+    np.testing.assert_allclose(pooled.log_odds, peer.params[:2], atol=0.01)
+    np.testing.assert_allclose(pooled.se, peer.bse[:2], rtol=0.1)
+    twice = np.column_stack([delta, delta[:, 0]])
+    one_way = alternative_estimators.pooled_sums(
+        sign, twice, sparse.csr_array((len(sign), 0)), comparison
+    )
+    assert np.isinf(one_way.se).tolist() == [True, False, True]
 
 
 MODELS = {
     "known wins": KnownWins,
-    "random": alternative_estimators.RandomQuality,
-    "fixed": lambda blocks, sign: alternative_estimators.GivenQuality(
+    "given quality": lambda blocks, sign: alternative_estimators.GivenQuality(
         blocks, sign, np.linspace(-1, 2, len(sign))
     ),
 }
@@ -89,7 +83,6 @@ def test_derivatives_are_those_of_the_values(kind):
     sign = rng.choice([-1.0, 1.0], 26)
     model = MODELS[kind](blocks, sign)
     point = np.append(rng.normal(size=26), np.full(len(model.start), 0.3))
-    model.settle(point[:26], point[26:])
     at = model.curvature(point[:26], point[26:])
     cross = at.extra_cross if len(model.start) else np.zeros((26, 0))
     information = np.block([[at.information.toarray(), cross], [cross.T, at.extra_information]])
@@ -133,7 +126,7 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     annotator = np.append(np.repeat(np.arange(m - 1), each), np.full(n_votes, m - 1))
     sign = np.append(wins, np.ones(n_votes, dtype=int))
     votes = np.arange(len(sign)), sign, annotator, np.ones((len(sign), 1)), m
-    leans = alternative_estimators.fit_fixed(*votes, np.zeros(len(sign)))
+    leans = alternative_estimators.fit_marginal(*votes, np.zeros(len(sign)), absolute=False)
     assert leans.deviation[-1, 0] == np.inf
     found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
     grid = np.linspace(-8, 10, 20_001)
@@ -141,37 +134,26 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     assert found.posterior.mean[-1] == pytest.approx(np.average(grid, weights=weight), rel=0.25)
 
 
-@EVERY
-def test_anchors_make_leans_absolute(kind):
+def test_anchors_make_leans_absolute():
     votes, (comparison, sign, annotator, delta, m) = drawn(Pool(3000, n_annotators=10))
     rng = np.random.default_rng(3)
     gold = np.arange(m) < 3
     fair = np.where(rng.random(len(sign)) < expit(votes.quality[comparison]), 1, -1)
     sign = np.where(gold[annotator], fair, sign)
-    leans = ALL[kind](comparison, sign, annotator, delta, m, anchored=gold)
+    leans = fit_conditional(comparison, sign, annotator, delta, m, anchored=gold)
     assert (leans.status[gold, 0] == "anchored").all() and (leans.deviation[gold, 0] == 0).all()
     assert leans.absolute.all()
     assert leans.level[0] == pytest.approx(leans.deviation[~gold, 0].mean())
     assert 0.5 < leans.level[0] < 1.5 and 0 < leans.level_se[0] < 0.3
 
 
-def test_attributes_that_only_move_together_and_a_quality_that_runs_away_are_not_known():
+def test_attributes_that_only_move_together_are_not_known():
     _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
     both = np.column_stack([delta, delta])
     both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
-    leans = alternative_estimators.fit_random(comparison, sign, annotator, both, m)
+    leans = ALL["marginal"](comparison, sign, annotator, both, m)
     assert (leans.status[0] == "no_information").all()
     assert (leans.status[1:] == "ok").all()
-    # mostly single votes by leans that are far apart
-    rng = np.random.default_rng(19)
-    m, n = 8, 60
-    comparison = np.repeat(np.arange(n), rng.choice([1, 1, 1, 2], n))
-    annotator = rng.integers(m, size=len(comparison))
-    delta = rng.choice([-1.0, 1.0], n)[comparison]
-    sign = np.where(rng.random(len(delta)) < expit(3 * delta * (annotator - m / 2)), 1, -1)
-    leans = alternative_estimators.fit_random(comparison, sign, annotator, delta[:, None], m)
-    assert leans.gradient_norm > REACHED and np.isinf(leans.deviation).any()
-    assert np.isnan([leans.se, leans.finite_deviation, leans.finite_se]).all()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from badpo.estimation.care import class_merit
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
@@ -16,10 +17,10 @@ from badpo.estimation.significance import (
     assignment_test,
     class_offsets,
     equal_leans_test,
+    other_feature_p,
     pool_agreement,
     recommend,
     self_contradictions,
-    shared_lean_p,
 )
 from badpo.theory.summaries import cluster_mean, wilson_ends
 from bench.simulated_pools import Pool, draw_votes
@@ -148,6 +149,36 @@ def test_classes_that_do_not_differ_are_seldom_said_to_and_one_that_does_is_foun
     assert np.mean(rejected[200:]) > 0.75
 
 
+LONG_TAIL = Pool(900, 60, classes=(20, 20, 20), zipf=2.0)
+MOST_BY_ONE = Pool(1500, 40, classes=(4,) * 10, busiest=0.6, cross_share=1.0)
+
+
+@pytest.mark.parametrize("of_pool", [LONG_TAIL, MOST_BY_ONE])
+def test_few_annotators_who_cast_most_votes_count_as_few(of_pool):
+    of, rejected = np.repeat(np.arange(len(of_pool.classes)), of_pool.classes), []
+    for seed in range(60):
+        leans = fit_conditional(*draw_votes(of_pool, np.random.default_rng([3, seed])).arrays)
+        rejected.append(class_offsets(leans, of).p_value[0] < 0.05)
+    assert np.mean(rejected) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
+
+
+def test_classes_that_differ_in_reliability_are_not_said_to_be_biased_but_one_that_is_biased_is_found():
+    of, alike = np.repeat([0, 1], 15), Pool(900, 30, mean=0.0, spread=0.3, better=0.7, classes=(15, 15))
+    shares = []
+    for change in ({"class_care": 0.3}, {"class_gap": 1.0}):
+        rejected = []
+        for seed in range(16):
+            votes = draw_votes(replace(alike, **change), np.random.default_rng([4, seed])).arrays
+            comparison, sign, annotator, delta, _ = votes
+            merit = class_merit(comparison, sign, of[annotator], delta, 2)
+            leans = fit_conditional(*votes)
+            p_values = class_offsets(leans, of).p_value[0], class_offsets(leans, of, merit).p_value[0]
+            rejected.append([p < 0.05 for p in p_values])
+        shares.append(np.mean(rejected, axis=0))
+    (if_equal, found), (_, power) = shares
+    assert if_equal > 0.4 and found <= 0.13 and power > 0.6
+
+
 def test_classes_that_judged_together_share_an_error():
     """Two classes that hardly meet: the error of the difference is that of the few votes between them."""
     random, of = np.random.default_rng(0), np.repeat([0, 1], 6)
@@ -247,16 +278,23 @@ def test_the_statistic_by_counting_and_exchanges_that_change_nothing():
     assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
 
 
-def test_a_shared_lean_is_as_unlikely_as_permutations_say():
-    rng = np.random.default_rng(0)
-    comparison, lean = np.repeat(np.arange(60), 4), rng.normal(size=240)
-    side, sign = rng.choice([-1, 1], 60)[comparison], rng.choice([-1, 1], 240)
-
-    def toward(sign):
-        apart = lean.reshape(60, 4) - lean.reshape(60, 4).mean(axis=1, keepdims=True)
-        return (side.reshape(60, 4) * apart * (sign.reshape(60, 4) > 0)).sum()
-
-    drawn = [toward(rng.permuted(sign.reshape(60, 4), axis=1)) for _ in range(4000)]
-    far = stats.norm.isf(shared_lean_p(comparison, sign, side, lean) / 2)
-    assert np.std(drawn) == pytest.approx(abs(toward(sign)) / far, rel=0.05)
-    assert np.isnan(shared_lean_p(comparison, np.ones(240), side, lean))
+@pytest.mark.parametrize("n", [400, 900])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_biases_are_about_what_annotators_prefer_where_only_one_of_two_things_differs(n, is_known):
+    """Twelve annotators, of whom four judge each comparison, and a feature that goes with the attribute."""
+    found = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        attribute, anywhere = rng.choice([-1.0, 0.0, 1.0], (2, n))
+        feature = np.where(rng.random(n) < 0.7, attribute, anywhere)
+        who = np.argsort(rng.random((n, 12)), axis=1)[:, :4]
+        bias = np.where(is_known, attribute, feature)[:, None] * rng.normal(0, 0.9, 12)[who]
+        sign = np.where(rng.logistic(size=(n, 4)) < bias + rng.normal(size=(n, 1)), 1, -1)
+        sides = (np.repeat(side, 4) for side in (attribute, feature))
+        found.append(other_feature_p(np.repeat(np.arange(n), 4), sign.ravel(), who.ravel(), *sides))
+    assert (
+        np.median(found) > 0.2 and min(found) > 0.005
+        if is_known
+        else np.mean(np.array(found) < 0.02) > 0.7
+    )
+    assert np.isnan(other_feature_p([0, 0], [1, 1], [0, 1], [1, 1], [1, 1]))

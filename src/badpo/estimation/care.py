@@ -35,6 +35,7 @@ NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
 # Spread of care between annotators, as a share of its mean, and the scale of its prior; shares who click at random.
 SPREADS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
+LOG_PRIOR = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
 CLICKERS = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
 # Log-likelihood that common care has to gain (at 5 %, one-sided); above the other, in units of the quality's spread,
 # votes are unanimous; annotators need so many votes on average.
@@ -42,6 +43,8 @@ FOLLOWED, MOST_CARE, FEWEST = 1.35, 6.0, 5
 # A line in care has this chance beforehand, since whoever leans is found less often beside one, and is so steep at
 # most, roughly.
 ANY_LINE, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
+# Standard errors by which choices lie beyond what low reliability explains.
+BEYOND = 3.0
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
 LOOSE = 1e-3
 
@@ -60,11 +63,25 @@ class Care(Mixture):
         Why nothing is known: "few" votes, "careless" or "unanimous" annotators; empty otherwise.
     n_votes : int array of shape (m,)
         Votes that tell.
+    scale : float
+        Slope of the average annotator: log-odds for a standard deviation of the comparisons' quality.
+    covariance : array of shape (m, m), or None
+        Of the errors of different annotators (off the diagonal); None where it is too large to hold.
     """
 
     spread: float
     unknown: str
     n_votes: Ints
+    scale: float = np.nan
+    covariance: Floats | None = None
+
+    def mean_of(self, weight: Floats) -> tuple[float, float]:
+        """Weighted mean over annotators, and the variance of its error; weights sum to 1."""
+        variance = float(weight**2 @ self.sd**2)
+        if self.covariance is not None:
+            among = self.covariance - np.diag(np.diag(self.covariance))
+            variance = max(variance + float(weight @ among @ weight), 0.0)
+        return float(weight @ self.mean), variance
 
 
 # -- comparisons on which no lean acts -------------------------------------------------------------------------
@@ -207,6 +224,7 @@ def fit_care(
     delta: ArrayLike,
     n_annotators: int,
     shift: ArrayLike = 0.0,
+    group: ArrayLike | None = None,
 ) -> Care:
     r"""Care by the marginal likelihood of the comparisons whose sides differ by less than a quarter of a unit.
 
@@ -217,7 +235,8 @@ def fit_care(
     in ``CLICKERS``. Who chooses one side of an attribute nearly always is not taken for somebody who clicks at random.
 
     Votes are as in `badpo.estimation.fit.fit_conditional`, ``delta`` of the responses' attributes alone, in standard
-    units; ``shift`` is what is known of the logits, such as leans toward the side that was shown first.
+    units; ``shift`` is what is known of the logits, such as leans toward the side that was shown first. Annotators with
+    the same ``group`` are shrunk toward their own mean; without groups everybody is in one.
 
     Examples
     --------
@@ -235,9 +254,7 @@ def fit_care(
     votes = _SameVotes(comparison, sign, annotator, delta, n_annotators, shift)
     n_votes = np.bincount(votes.annotator, minlength=n_annotators)
     n_people = np.count_nonzero(n_votes)
-    scale, gained = votes.common_care()
-    unknown = "unanimous" if scale > MOST_CARE else ""
-    unknown = "careless" if gained < FOLLOWED else unknown
+    scale, unknown = _common_slope(votes)
     if n_people < 3 or n_votes.sum() < FEWEST * n_people:
         unknown = "few"
     if unknown:
@@ -248,17 +265,19 @@ def fit_care(
     of = _of(np.asarray(annotator), n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
     veto = np.maximum(square.max(axis=1, initial=0.0) - 4, 0.0)
-    at, found = _likelihood(votes, np.full(n_annotators, scale)), []
+    at, found, among = _likelihood(votes, np.full(n_annotators, scale)), [], []
+    groups = _Groups.of(np.zeros(n_annotators, np.intp) if group is None else group)
     for spread in SPREADS:
         sd = spread * scale
-        at, step, variance, log_marginal = _climbed(votes, at, sd)
+        at, step, variance, covariance, log_marginal = _climbed(votes, at, sd, groups)
         level = at.slopes.mean()
         gain = np.log1p(np.maximum(at.information.diagonal, 0.0) * sd**2)
-        far = ((at.slopes - level) / sd) ** 2
+        far = (groups.centered(at.slopes) / sd) ** 2
         odds = at.clicking + (far - veto + gain) / 2
-        log_marginal -= (n_annotators - 1) * np.log(spread)
+        log_marginal -= (n_annotators - groups.n) * np.log(spread)
         mean, error = (at.slopes + step) / level, np.sqrt(variance) / level
         found.append((mean, error, odds, log_marginal))
+        among.append(covariance)
     stacked = (np.stack(each, axis=-1) for each in zip(*found, strict=True))
     means, sds, odds, log_marginals = stacked
     weight, weights = _some_click(odds, log_marginals)
@@ -266,7 +285,42 @@ def fit_care(
     means, sds = np.hstack([means, clicks]), np.hstack([sds, clicks + LOOSE])
     level = (means * weights).sum(axis=1).mean()
     typical = float(np.sqrt(weight @ SPREADS**2))
-    return Care(means / level, sds / level, weights, typical, "", n_votes)
+    slope = float(at.slopes.mean())
+    covariance = None
+    if n_annotators <= LARGEST_FACTORED:
+        covariance = np.einsum("s,sij->ij", weight, np.array(among)) / (slope * level) ** 2
+    return Care(means / level, sds / level, weights, typical, "", n_votes, slope * level, covariance)
+
+
+def _common_slope(votes: _SameVotes) -> tuple[float, str]:
+    """The common slope, and why the votes do not tell it; empty if they do."""
+    if not len(votes.sign):
+        return np.nan, "few"
+    scale, gained = votes.common_care()
+    if gained < FOLLOWED:
+        return scale, "careless"
+    return scale, "unanimous" if scale > MOST_CARE else ""
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """Who is in which of ``n`` groups, each with a mean of its own."""
+
+    member: sparse.csr_array
+    size: Floats
+
+    @classmethod
+    def of(cls, group: ArrayLike) -> "_Groups":
+        label = np.unique(np.asarray(group), return_inverse=True)[1]
+        return cls(_of(label, int(label.max()) + 1), np.bincount(label).astype(float))
+
+    @property
+    def n(self) -> int:
+        return len(self.size)
+
+    def centered(self, values: Floats) -> Floats:
+        """The values, along the first axis, less the mean of their group."""
+        return values - self.member @ ((self.member.T @ values).T / self.size).T
 
 
 def _some_click(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
@@ -278,11 +332,76 @@ def _some_click(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore"):
         clicks = np.log(share) + odds
     either = np.logaddexp(np.log1p(-share), clicks)
-    log_prior = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
-    weight = softmax(log_marginal + either.sum(axis=1) + log_prior)
+    weight = softmax(log_marginal + either.sum(axis=1) + LOG_PRIOR)
     chance = np.einsum("pk,pmk->mk", weight, np.exp(clicks - either))
     of_spread = weight.sum(axis=0)
     return of_spread, np.column_stack([of_spread - chance, chance.sum(axis=1)])
+
+
+class ClassMerit(NamedTuple):
+    """The parts of classes' offsets that unequal reliability produces, by `class_merit`.
+
+    They have the ``covariance``, of shape (n_classes, n_classes), with the chance ``ANY_LINE``, and are 0 otherwise.
+    ``unknown`` says why the covariance is None, as in `Care`.
+    """
+
+    covariance: Floats | None
+    unknown: str
+
+
+def class_merit(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator_class: ArrayLike,
+    delta: ArrayLike,
+    n_classes: int,
+    shift: ArrayLike = 0.0,
+) -> ClassMerit:
+    r"""What classes that differ in reliability alone would differ by in their choices of an attribute.
+
+    If the side with the attribute is better by m log-odds, an annotator with reliability a prefers that side by a m
+    log-odds without any bias. Class c with the reliability a_c therefore appears to have the bias
+
+    .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
+        \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
+
+    in addition to its own. The votes do not tell m from bias, so m has the prior of the line in reliability
+    (`beside_care`). The reliability of the classes is that of `fit_care` with one slope for all annotators of a class.
+
+    ``annotator_class`` is that of each vote's annotator, 0 to n_classes - 1, or -1 for none.
+
+    Examples
+    --------
+    Class 1 votes at random: if the side with the attribute is better by 1, class 0 chooses it more often.
+
+    >>> random = np.random.default_rng(0)
+    >>> quality = 2 * random.standard_normal(300)
+    >>> reliability = np.array([1, 1, 0, 0])
+    >>> sign = np.where(random.logistic(size=(300, 4)) < quality[:, None] * reliability, 1, -1).ravel()
+    >>> votes = (np.repeat(np.arange(300), 4), sign, np.tile([0, 0, 1, 1], 300), np.zeros((1200, 1)))
+    >>> covariance = class_merit(*votes, 2).covariance
+    >>> bool(np.sqrt([1, -1] @ covariance @ [1, -1]) > 1)
+    True
+    """
+    of = np.asarray(annotator_class)
+    known = of >= 0
+    shift = np.broadcast_to(shift, of.shape)[known]
+    c, y, d = (np.asarray(each)[known] for each in (comparison, sign, delta))
+    votes = _SameVotes(c, y, of[known], d, n_classes, shift)
+    scale, unknown = _common_slope(votes)
+    if unknown:
+        return ClassMerit(None, unknown)
+    at, squares, log_masses = _likelihood(votes, np.full(n_classes, scale)), [], []
+    groups = _Groups.of(np.zeros(n_classes, np.intp))
+    for spread, log_prior in zip(SPREADS, LOG_PRIOR, strict=True):
+        at, _, variance, covariance, log_marginal = _climbed(votes, at, spread * scale, groups)
+        mean = at.slopes.mean()
+        apart = at.slopes - mean
+        errors = np.diag(variance) if covariance is None else covariance
+        squares.append((np.outer(apart, apart) + errors) / mean**2)
+        log_masses.append(log_marginal - (n_classes - 1) * np.log(spread) + log_prior)
+    expected = np.einsum("s,sij->ij", softmax(log_masses), np.array(squares))
+    return ClassMerit(STEEPEST**2 * expected, "")
 
 
 class _At(NamedTuple):
@@ -325,15 +444,18 @@ def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
     return _At(slopes, value, of @ score, Information(votes.of, at), of @ clicking)
 
 
-def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Floats, float]:
-    """Newton's way up from a point: its end, the last step, variances and the log marginal likelihood (Laplace).
+def _climbed(
+    votes: _SameVotes, at: _At, spread: float, groups: _Groups
+) -> tuple[_At, Floats, Floats, Floats | None, float]:
+    """Newton's way up from a point: its end, the last step, variances, covariance, log marginal likelihood (Laplace).
 
-    In a large pool two annotators share few comparisons: each slope's variance is then that beside known others.
+    In a large pool two annotators share few comparisons: each slope's variance is then that beside known others, and
+    there is no covariance.
     """
-    m = len(at.slopes)
+    m, inverse = len(at.slopes), None
 
     def pulled(slopes: Floats) -> Floats:
-        return (slopes - slopes.mean(axis=0)) / spread**2 + LOOSE * slopes
+        return groups.centered(slopes) / spread**2 + LOOSE * slopes
 
     def height(at: _At) -> float:
         return at.value - float(at.slopes @ pulled(at.slopes)) / 2
@@ -364,7 +486,7 @@ def _climbed(votes: _SameVotes, at: _At, spread: float) -> tuple[_At, Floats, Fl
         if higher is None:
             break
         at = higher
-    return at, step, variance, height(at) - log_det / 2
+    return at, step, variance, inverse, height(at) - log_det / 2
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
@@ -414,7 +536,37 @@ class BesideCare(NamedTuple):
     equal_leans_p: Floats
 
 
-def beside_care(leans: Leans, care: Care) -> BesideCare:
+def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int) -> Bools:
+    r"""Annotators whose choices low reliability cannot explain, of shape (n_annotators, n_attributes).
+
+    The less reliable an annotator is, the closer the share of their votes for the side with more of the attribute comes
+    to one half. With :math:`n_k` votes, a share :math:`s_k` of them for that side and the pool's share :math:`S`,
+    annotator k is beyond if :math:`s_k` lies outside the range from 1/2 to S by ``BEYOND`` standard errors:
+
+    .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
+        \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
+
+    Examples
+    --------
+    Annotators 0 to 2 choose the longer response in 75 % of 40 votes; annotator 3 never does:
+
+    >>> sign = np.concatenate([np.tile([1, 1, 1, -1], 30), -np.ones(40)])
+    >>> beyond_care(sign, np.repeat(np.arange(4), 40), np.ones((160, 1)), 4).ravel()
+    array([False, False, False,  True])
+    """
+    toward = np.sign(delta) * np.asarray(sign)[:, None]
+    of = _of(np.asarray(annotator), n_annotators).T
+    n, net = of @ toward**2, of @ toward
+    total = net.sum(axis=0)
+    pool = np.abs(total) / np.maximum(n.sum(axis=0), 1)
+    # net votes toward the pool's side, which are n (2 s - 1)
+    net *= np.where(total < 0, -1, 1)
+    error = np.sqrt(np.maximum(n, 1))
+    further = (net - n * pool) / (error * np.sqrt(np.maximum(1 - pool**2, LOOSE)))
+    return np.maximum(-net / error, further) > BEYOND
+
+
+def beside_care(leans: Leans, care: Care, beyond: ArrayLike = False) -> BesideCare:
     r"""Deviations from a line in care as far as there is one, and from the mean otherwise.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
@@ -428,6 +580,7 @@ def beside_care(leans: Leans, care: Care) -> BesideCare:
     than annotators for the slope and for each group; NaN without a line.
     """
     leans, lines = deepcopy(leans), {}
+    beyond = np.broadcast_to(beyond, leans.deviation.shape)
     own = leans.deviation, leans.se
     finite = leans.finite_deviation, leans.finite_se
     p_values = np.full(len(leans.absolute), np.nan)
@@ -436,7 +589,9 @@ def beside_care(leans: Leans, care: Care) -> BesideCare:
         if _df(group[told]) < 1:
             continue
         lean, se = leans.deviation[:, j], leans.se[:, j]
-        lines[j] = line = _line(lean, se, care, group, told)
+        explained = told & ~beyond[:, j]
+        explained = explained if _df(group[explained]) > 0 else told
+        lines[j] = line = _line(lean, se, care, group, told, explained)
         for deviation, error in (own, finite):
             lean, se = deviation[:, j], error[:, j]
             mean, variance = line.averaged(lean, se)
@@ -467,12 +622,12 @@ def _means(values: Floats, group: Ints, told: Bools) -> Floats:
     return means.fillna(values[told].mean()).to_numpy()
 
 
-def _line(lean: Floats, se: Floats, care: Care, group: Ints, told: Bools) -> Line:
-    """A line through the origin, its slope and the variance about it in turn."""
+def _line(lean: Floats, se: Floats, care: Care, group: Ints, told: Bools, explained: Bools) -> Line:
+    """A line through the origin, its slope and the variance about it in turn, from those whom it may explain."""
     level = _means(care.mean, group, told)
-    x, y = (care.mean - level)[told], lean[told]
-    variance, open_care = se[told] ** 2, care.sd[told] ** 2
-    slope, between, df = 0.0, 0.0, _df(group[told])
+    x, y = (care.mean - level)[explained], lean[explained]
+    variance, open_care = se[explained] ** 2, care.sd[explained] ** 2
+    slope, between, df = 0.0, 0.0, _df(group[explained])
     for _ in range(LINE_ROUNDS):
         weight = 1 / (between + variance + slope**2 * open_care)
         open_slope = float(1 / (weight @ x**2 + STEEPEST**-2))

@@ -45,7 +45,7 @@ from badpo.theory.identifiability import (
 # Changes of logits along a direction of recession that differ by less are the same.
 SAME = 1e-4
 CONFIRMED = 1e-5
-# Where the gradient is larger no top was reached: the spread of a random quality has none in degenerate pools.
+# Where the gradient is larger no top was reached.
 REACHED = 1e-6
 # Votes with less of it tell nothing of a lean, not even where a step toward it ends.
 NO_INFORMATION = 1e-12
@@ -63,7 +63,7 @@ class Leans:
     Attributes
     ----------
     quality : str
-        What was assumed of the comparisons' quality: "conditional", "random" or "fixed".
+        What was assumed of the comparisons' quality: "conditional" or "marginal".
     deviation : array of shape (m, q)
         :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
         :math:`\theta_k` itself where everybody's level is known (``absolute``), 0 then of those who are anchored. NaN
@@ -208,8 +208,9 @@ class LeanVotes:
     """Votes as they are fitted, in the order of their ``blocks``.
 
     ``row`` is where a vote stood among all that were given; ``told`` whether it informs on its annotator's lean toward
-    an attribute; ``crossed`` whether an annotator saw the sides differ in any vote that was given; ``free_quality``
-    whether nothing is assumed of the comparisons' quality, so that votes inform only beside each other.
+    an attribute; ``crossed`` whether an annotator saw the sides differ in any vote that was given; ``absolute`` the
+    attributes whose level is taken as known; ``free_quality`` whether nothing is assumed of the comparisons' quality,
+    so that votes inform only beside each other.
     """
 
     row: Ints
@@ -220,6 +221,7 @@ class LeanVotes:
     blocks: ComparisonBlocks
     crossed: Bools
     anchored: Bools
+    absolute: Bools
     free_quality: bool
 
     @classmethod
@@ -250,7 +252,7 @@ class LeanVotes:
         """Some of the votes, as if no others had been cast."""
         of_votes = self.row, self.comparison, self.sign, self.annotator, self.delta
         parts: Any = (each[chosen] for each in of_votes)
-        pool = self.crossed, self.anchored, self.free_quality
+        pool = self.crossed, self.anchored, self.absolute, self.free_quality
         return LeanVotes.arranged(*parts, *pool)
 
     @property
@@ -287,6 +289,7 @@ def lean_votes(
     anchored: ArrayLike | None = None,
     *,
     free_quality: bool = True,
+    absolute: ArrayLike = False,
 ) -> LeanVotes:
     """Look votes over and arrange them."""
     c, k, d, m = judgment_arrays(comparison, annotator, delta, n_annotators)
@@ -300,7 +303,8 @@ def lean_votes(
             f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
         )
     held = np.asarray([False] * m if anchored is None else anchored, bool)
-    pool = summed(k, d != 0, m) > 0, held, free_quality
+    levels = np.broadcast_to(np.asarray(absolute, bool), d.shape[1:])
+    pool = summed(k, d != 0, m) > 0, held, levels, free_quality
     return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, *pool)
 
 
@@ -410,7 +414,7 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
     group, absolute = np.zeros(active.shape, np.intp), np.zeros(active.shape, bool)
-    if not (votes.free_quality or votes.anchored.any() or votes.varying.any()):
+    if not (votes.free_quality or votes.varying.any()):
         pass
     elif by_rank:
         delta = votes.delta * active[votes.annotator]
@@ -421,6 +425,7 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
         flat = orth(among, 1e-9) if votes.free_quality and among.size else flat
     else:
         group, absolute = _by_graph(votes, active)
+    absolute = absolute | votes.absolute
     group, absolute = group[active] * votes.free_quality, absolute[active]
     label = attribute * (group.max(initial=0) + 1) + group
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
@@ -669,10 +674,8 @@ def _one_step(
     mean = leans.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
     leans = np.where(fit.active | given.anchored[:, None], leans, mean)
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
-    model.settle(logits, extra)
     at = model.curvature(logits, extra)
-    # where the spread of a random quality is vast, quadrature can leave one below zero
-    information = np.maximum(at.information.diagonal(), 0.0)
+    information = at.information.diagonal()
     # where a vote surprises, by more than rounding, the step would overshoot: on the way it meets even odds
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2

@@ -1,7 +1,7 @@
-r"""Newton's method for leans when the comparisons' quality has been dealt with: integrated, profiled or given.
+r"""Newton's method for leans when the comparisons' quality has been dealt with: conditioned away or given.
 
 The log-likelihood depends on the leans through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on at
-most a few numbers more (the spread or the scale of the quality). Votes of different comparisons do not meet, so the
+most a few numbers more (the scale of a given quality). Votes of different comparisons do not meet, so the
 second derivative in x is block-diagonal.
 """
 
@@ -48,9 +48,6 @@ class QualityModel:
     """
 
     start = NOTHING
-
-    def settle(self, logits: Floats, extra: Floats) -> None:
-        """Place whatever the likelihood is computed with (quadrature nodes) for the neighborhood of a point."""
 
     def values(self, logits: Floats, extra: Floats) -> Floats:
         """Log-likelihood of each comparison."""
@@ -114,10 +111,8 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
     logits, leans = map(np.zeros, design.shape)
     extra, n_leans = model.start, len(leans)
     before, patience, receding = np.nan, PATIENCE, None
+    value = float(model.values(logits, extra).sum())
     for n in range(STEPS + 1):
-        if len(extra) or not n:
-            model.settle(logits, extra)
-            value = float(model.values(logits, extra).sum())
         information = Information(design, model.curvature(logits, extra))
         at = information.at
         gradient = np.append(design.T @ at.score, at.extra_score)

@@ -18,6 +18,8 @@ from scipy.special import expit, logit, stdtr, stdtrit
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import Interval
 
+# Half a 95 % interval of more log-odds says nothing: exp(3) is odds of 20 to 1. No estimate is reported with it.
+WIDEST_HALF = 3.0
 # Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
 _NO_SPREAD = 1e-9
 # Eigenvalue of the matrix of cosines below which a mix of attributes is the same everywhere.
@@ -160,6 +162,52 @@ def _share_errors(won: NDArray, size: NDArray) -> ClusterErrors:
     share = won.sum() / size.sum()
     information = size * share * (1 - share)
     return cluster_errors((won - size * share)[:, None], information[:, None, None])
+
+
+def population_interval(
+    won: ArrayLike, prompt: ArrayLike, annotator: ArrayLike
+) -> tuple[float | None, float | None]:
+    r"""95 % interval of the log-odds of a share of votes, for other prompts and other annotators like these.
+
+    Prompts and annotators are both taken as sampled, with the errors V clustered by either (`cluster_errors`):
+
+    .. math:: V = \max(V_P + V_A - V_{PA}, V_P, V_A), \qquad
+        \nu = V^2 \Big/ \Bigl(\frac{V_P^2}{\nu_P} + \frac{V_A^2}{\nu_A}\Bigr)
+
+    and Student's t with nu degrees of freedom. ``won`` says which votes went to the side with the attribute; all
+    three are of shape (n_votes,). The ends are None with fewer than two prompts or annotators, and if every vote went
+    one way.
+
+    References
+    ----------
+    Cameron, Gelbach and Miller (2011), "Robust inference with multiway clustering".
+
+    Examples
+    --------
+    Two annotators who disagree say little of others:
+
+    >>> low, high = population_interval([1, 1, 1, 0, 0, 1] * 10, np.arange(60) // 2, [0, 0, 0, 1, 1, 1] * 10)
+    >>> low < -2 and high > 2
+    True
+    """
+    wins = np.asarray(won, float)
+    share = wins.mean() if len(wins) else np.nan
+    factors = [np.unique(each, return_inverse=True)[1] for each in (prompt, annotator)]
+    if not 0 < share < 1 or min(factor.max() for factor in factors) < 1:
+        return None, None
+    cells = factors[0] * (factors[1].max() + 1) + factors[1]
+    found = [
+        _share_errors(np.bincount(of, wins), np.bincount(of))
+        for of in (*factors, np.unique(cells, return_inverse=True)[1])
+    ]
+    prompts, annotators, both = (float(each.se[0]) ** 2 for each in found)
+    variance = max(prompts + annotators - both, prompts, annotators)
+    if not variance > 0 or math.isnan(prompts + annotators):
+        return None, None
+    shares = (prompts**2 / found[0].df[0], annotators**2 / found[1].df[0])
+    half = float(np.sqrt(variance) * stdtrit(variance**2 / sum(shares), 0.975))
+    middle = float(logit(share))
+    return middle - half, middle + half
 
 
 # -- several attributes --------------------------------------------------------------------------------------

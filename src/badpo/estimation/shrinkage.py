@@ -28,6 +28,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
 from scipy.special import chdtri, logit, ndtr, ndtri, softmax
+from scipy.stats import false_discovery_control
 
 from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
@@ -86,10 +87,10 @@ class Mixture:
         return (self.weights * ndtr(gap / self.sds)).sum(axis=1)
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """``n`` draws of every row by itself, of shape (n, m)."""
+        """``n`` draws of all rows, of shape (n, m); the part, such as the size of tau, is drawn once for all rows."""
         m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
-        part = np.array([(ends < random.random((m, 1))).sum(axis=1) for _ in range(n)])
+        part = np.array([(ends < random.random()).sum(axis=1) for _ in range(n)])
         chosen = np.arange(m), np.minimum(part, last)
         noise = random.standard_normal(part.shape)
         return self.means[chosen] + self.sds[chosen] * noise
@@ -122,6 +123,8 @@ class Shrunk:
     reliability : float
         Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
         spread that is real, 0 to 1; NaN where tau is.
+    estimate, error : array of shape (m,)
+        Normal estimates and standard errors that say the same as the votes; NaN without any.
     """
 
     posterior: Mixture
@@ -130,6 +133,8 @@ class Shrunk:
     tau_low: float
     tau_high: float
     reliability: float
+    estimate: Floats
+    error: Floats
 
 
 def _nothing_known(m: int) -> Shrunk:
@@ -137,7 +142,7 @@ def _nothing_known(m: int) -> Shrunk:
     nothing = np.full((m, 1), np.nan)
     posterior = Mixture(nothing, nothing, np.ones((m, 1)))
     basis = np.full(m, "prior", object)
-    return Shrunk(posterior, basis, np.nan, 0.0, np.inf, np.nan)
+    return Shrunk(posterior, basis, np.nan, 0.0, np.inf, np.nan, *np.full((2, m), np.nan))
 
 
 # -- from estimates ------------------------------------------------------------------------------------------
@@ -330,8 +335,10 @@ def _believed(
     of = np.where(known, basis, "prior").astype(object)
     between = of_tau[0] ** 2
     reliability = float(np.mean(between / (between + spread.se**2)))
+    seen = np.full((2, len(known)), np.nan)
+    seen[:, known] = spread.value, spread.se
     if len(spread.value) == 1:
-        return Shrunk(normal, of, *of_tau, reliability)
+        return Shrunk(normal, of, *of_tau, reliability, *seen)
     # more annotators than this would not change the weights, only take longer
     step = -(-len(spread.value) // LARGEST_SAMPLE)
     value, se, prior = spread.value[::step], spread.se[::step], _priors(taus)
@@ -357,7 +364,7 @@ def _believed(
         mean = (chance * mean).sum(axis=1) / safe
         variance = np.maximum(square - mean**2, 1e-12 * taus.max() ** 2)
         parts.append(Mixture(mean.T, np.sqrt(variance).T, mass.T))
-    return Shrunk(_joined(parts), of, *of_tau, reliability)
+    return Shrunk(_joined(parts), of, *of_tau, reliability, *seen)
 
 
 def _joined(parts: list[Mixture]) -> Mixture:
@@ -738,8 +745,7 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
 
 def q_values(p_values: Floats) -> Floats:
     """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
-    n = np.count_nonzero(~np.isnan(p_values))
-    falling, found = np.argsort(-p_values)[:n], np.full(len(p_values), np.nan)
-    scaled = p_values[falling] * (n / np.arange(n, 0, -1))
-    found[falling] = np.minimum.accumulate(scaled)
+    found = np.full(len(p_values), np.nan)
+    is_there = ~np.isnan(p_values)
+    found[is_there] = false_discovery_control(p_values[is_there])
     return found

@@ -1,0 +1,177 @@
+r"""Biases counted from gold annotators, who have none, together with everybody's reliability.
+
+.. math:: \operatorname{logit} P(a \text{ wins}) = a_k\, (q_c + m d_c) + \theta_k d_c, \qquad \theta_g = 0
+
+A fit with gold annotators held at zero takes everybody for as reliable as they are: it estimates
+:math:`\hat d_k = \theta_k + (a_k - a_g)\, m`, where m is the merit that goes with the attribute. Gold annotators choose
+its side by merit alone, so their choices tell m.
+"""
+
+import math
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import chdtrc, softmax
+
+from badpo.estimation.care import STEEPEST, USUAL, Care
+from badpo.estimation.fit import Leans
+from badpo.estimation.shrinkage import Mixture
+from badpo.theory import Bools, Floats
+from badpo.theory.summaries import Interval
+
+# A logistic function averaged over a normal logit of variance v is one whose slope is divided by sqrt(1 + PROBIT * v).
+PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
+# Share of the error's variance that is an annotator's own at least.
+LEAST_OWN = 0.1
+# Values of the gold annotators' reliability, in standard errors of it.
+NODES = np.linspace(-4.0, 4.0, 41)
+
+
+class GoldLine(NamedTuple):
+    r"""What reliability adds to a bias that is counted from gold annotators: :math:`(a_k - a_g)\, m`.
+
+    Its mean is ``slope * a_k - center``, its variance ``open_slope * (a_k - least_at)^2 + rest`` at a known
+    :math:`a_k`; ``square`` is the mean of :math:`m^2`. The ``chance`` of the line is 1.
+    """
+
+    care: Care
+    slope: float
+    center: float
+    open_slope: float
+    least_at: float
+    rest: float
+    chance: float = 1.0
+
+    @property
+    def square(self) -> float:
+        """Mean of the squared merit."""
+        return self.slope**2 + self.open_slope
+
+    def variance(self, reliability: Floats | float) -> Floats | float:
+        """Variance of what a known reliability adds."""
+        return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
+
+    def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
+        """Mean and variance of biases without what reliability adds."""
+        care = self.care
+        left = lean[:, None] - self.slope * care.means + self.center
+        variance = se[:, None] ** 2 + self.square * care.sds**2 + self.variance(care.means)
+        found = Mixture(left, np.sqrt(variance), care.weights)
+        return found.mean, found.sd**2
+
+
+class BesideGold(NamedTuple):
+    """Biases counted from gold annotators, the lines in reliability by attribute, and what the errors share.
+
+    ``shared`` has for each attribute the variance of the error that is common to everybody, of shape (q,): that of the
+    gold annotators' own votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators.
+    ``equal_leans_p`` is the p-value of the test that the others have one bias, NaN without a line.
+    """
+
+    leans: Leans
+    lines: dict[int, GoldLine]
+    shared: Floats
+    equal_leans_p: Floats
+
+
+def beside_gold(
+    leans: Leans, care: Care, choices: Sequence[Interval | None], has_merit: Bools
+) -> BesideGold:
+    r"""Biases and mean biases without what unequal reliability adds to them.
+
+    .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
+        \operatorname{var} \hat\theta_k = s_k^2 + \operatorname{var} (a_k - a_g)\, m
+
+    Parameters
+    ----------
+    leans : Leans
+        Conditional fit with the gold annotators anchored.
+    care : Care
+        Fitted with a group of their own for gold annotators, so that they are not shrunk toward the others.
+    choices : sequence of Interval or None, one for each attribute
+        Log-odds that a gold annotator chooses the side with the attribute, per unit of it.
+    has_merit : bool array of shape (q,)
+        False for an attribute of the judgment, such as the side shown first, because such an attribute says nothing
+        about the quality of a response.
+
+    Returns
+    -------
+    BesideGold
+        If reliability is not known, it counts as 1 with the standard deviation ``USUAL`` for gold annotators and for
+        the others.
+    """
+    leans, lines = deepcopy(leans), {}
+    gold = leans.status == "anchored"
+    if care.unknown:
+        care = _usual_reliability(gold.any(axis=1))
+    shared, p_values = np.zeros(len(leans.absolute)), np.full(len(leans.absolute), np.nan)
+    for j in np.flatnonzero(leans.absolute & gold.any(axis=0) & has_merit).tolist():
+        others, squares = leans.se[:, j] > 0, leans.se[:, j] ** 2
+        n = int(others.sum())
+        if n > 1:
+            common = (leans.level_se[j] ** 2 - squares[others].mean() / n) * n / (n - 1)
+            shared[j] = max(float(common), 0.0)
+        votes = np.where(gold[:, j], leans.n_informative[:, j], 0)
+        if not votes.any() or not n:
+            continue
+        lines[j] = line = _gold_line(choices[j], care, *care.mean_of(votes / votes.sum()))
+        of_others, open_others = care.mean_of(others / n)
+        shared[j] += line.variance(of_others)
+        leans.level[j] -= line.slope * of_others - line.center
+        more = line.variance(of_others) + line.square * open_others
+        for error in (leans.level_se, leans.level_se_beyond):
+            error[j] = math.sqrt(error[j] ** 2 + more)
+        for deviation, se in (
+            (leans.deviation, leans.se),
+            (leans.finite_deviation, leans.finite_se),
+        ):
+            mean, variance = line.averaged(deviation[:, j], se[:, j])
+            moved = np.isfinite(deviation[:, j]) & (se[:, j] > 0)
+            deviation[moved, j], se[moved, j] = mean[moved], np.sqrt(variance[moved])
+        if n > 1:
+            weight = 1 / own_variance(leans.se[others, j] ** 2, shared[j])
+            left = leans.deviation[others, j]
+            left = left - (weight @ left) / weight.sum()
+            p_values[j] = chdtrc(n - 1, weight @ left**2)
+    return BesideGold(leans, lines, shared, p_values)
+
+
+def own_variance(variance: Floats, shared: float) -> Floats:
+    """Variances of errors without what all share."""
+    return np.maximum(variance - shared, LEAST_OWN * variance)
+
+
+def _usual_reliability(gold: Bools) -> Care:
+    """Reliability that is not known, with an error that gold annotators share, and another one that the others do."""
+    one = np.ones((len(gold), 1))
+    covariance = USUAL**2 * np.equal.outer(gold, gold)
+    return Care(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
+
+
+def _gold_line(
+    choice: Interval | None, care: Care, reliability: float, open_reliability: float
+) -> GoldLine:
+    r"""Posterior of the merit and of the gold annotators' reliability, which is not negative.
+
+    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`, and m has the prior of a line in
+    reliability (`badpo.estimation.care.beside_care`).
+    """
+    a = np.maximum(reliability + math.sqrt(open_reliability) * NODES, 0.0)
+    log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
+    if choice is not None and choice.se > 0:
+        # without what averaging over the comparisons' quality takes from log-odds
+        factor = math.sqrt(1 + PROBIT * (care.scale * reliability) ** 2)
+        value, error = factor * choice.estimate, (factor * choice.se) ** 2
+        whole = error + (a * STEEPEST) ** 2
+        log_mass = log_mass - (value**2 / whole + np.log(whole)) / 2
+        variance = error * STEEPEST**2 / whole
+        mean = variance * a * value / error
+    mass = softmax(log_mass)
+    slope, center = mass @ mean, mass @ (a * mean)
+    open_slope = mass @ (variance + mean**2) - slope**2
+    joint = mass @ (a * (variance + mean**2)) - slope * center
+    of_gold = mass @ (a**2 * (variance + mean**2)) - center**2
+    rest = max(of_gold - joint**2 / open_slope, 0.0)
+    return GoldLine(care, slope, center, open_slope, joint / open_slope, rest)

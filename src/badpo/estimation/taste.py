@@ -1,0 +1,125 @@
+"""Camps of taste: annotators who agree with each other more than their agreement with everybody implies.
+
+A random responder agrees with nobody. Somebody with another taste agrees with those who share it.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import sparse
+from scipy.special import ndtr
+
+from badpo.theory import Floats, Ints
+
+# Annotators with fewer votes have no part; of more annotators, those with the most votes are compared.
+FEWEST_VOTES, MOST_COMPARED = 10, 200
+# Simulated pools, and as extreme ones after which no more are drawn (Besag and Clifford, 1991).
+SIMULATED, ENOUGH_EXTREME = 99, 3
+ROUNDS, LEVEL = 60, 0.05
+
+
+class Camps(NamedTuple):
+    """Whether annotators agree as one dimension of quality allows; both are NaN where the votes do not say it.
+
+    ``attenuation`` is the share of biases and tau that is left, roughly, if annotators of different camps are compared.
+    """
+
+    p_value: float
+    attenuation: float
+
+    @property
+    def are_found(self) -> bool:
+        """Whether the test rejects one taste at 5 %."""
+        return self.p_value < LEVEL
+
+
+def find_camps(
+    comparison: ArrayLike,
+    sign: ArrayLike,
+    annotator: ArrayLike,
+    delta: ArrayLike,
+    suspect: ArrayLike,
+) -> Camps:
+    r"""Test one dimension of quality against camps of taste.
+
+    With one quality and reliabilities :math:`v_k` the mean product of two annotators' votes (+1 or -1, minus what each
+    annotator's biases explain of them) is :math:`v_k v_l`. The statistic is the largest eigenvalue of what is left of
+    the sums of products, divided by the root of the annotators' numbers of pairs. Its null distribution is that of
+    votes simulated with one normal quality and the same :math:`v_k`. ``suspect`` annotators, of shape (n_annotators,),
+    agree little with the others: whether they agree with one another is tested too, and the p-value is twice the
+    smaller one.
+
+    With the tetrachoric correlations :math:`\rho = \sin(\pi M / 2)` of mean products M within camps (w) and between
+    them (b), the attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`: the errors of logits, in units of which
+    biases are estimated, contain the differences in taste.
+
+    Examples
+    --------
+    Annotators 0 to 2 nearly always agree, and so do 3 to 5, but not with the others:
+
+    >>> random = np.random.default_rng(0)
+    >>> taste = np.repeat(random.choice([-1, 1], (60, 2)), 3, axis=1)
+    >>> sign = np.where(random.random((60, 6)) < 0.9, taste, -taste).ravel()
+    >>> votes = np.repeat(np.arange(60), 6), sign, np.tile(np.arange(6), 60), np.zeros((360, 1))
+    >>> find_camps(*votes, np.zeros(6, bool)).p_value
+    0.02
+    """
+    who, suspect = np.asarray(annotator), np.asarray(suspect, bool)
+    n_votes = np.bincount(who, minlength=len(suspect))
+    compared = np.argsort(-n_votes, kind="stable")[:MOST_COMPARED]
+    compared = compared[n_votes[compared] >= FEWEST_VOTES]
+    if len(compared) < 4:
+        return Camps(np.nan, np.nan)
+    place = np.full(len(suspect), -1)
+    place[compared] = np.arange(len(compared))
+    kept = np.flatnonzero(place[who] >= 0)
+    column, row = place[who[kept]], np.unique(np.asarray(comparison)[kept], return_inverse=True)[1]
+    rest = np.asarray(sign, float)[kept]
+    for side in np.asarray(delta, float)[kept].T:
+        explained, squares = (np.bincount(column, side * each) for each in (rest, side))
+        rest = rest - side * (explained / np.maximum(squares, 1e-9))[column]
+    n = _products(np.ones(len(kept)), row, column)
+    if not n.any():
+        return Camps(np.nan, np.nan)
+    products = _products(rest, row, column)
+    left, factor = _one_factor(products, n)
+    scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
+    scale = np.outer(scale, scale)
+    sizes, along = np.linalg.eigh(left / scale)
+    # under a normal quality and normal errors, votes with the correlation rho have the mean product v^2
+    rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
+    random = np.random.default_rng(0)
+    largest: list[float] = []
+    while len(largest) < SIMULATED and sum(np.array(largest) >= sizes[-1]) < ENOUGH_EXTREME:
+        quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
+        votes = np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise)
+        simulated, _ = _one_factor(_products(votes, row, column), n)
+        largest.append(float(np.linalg.eigvalsh(simulated / scale)[-1]))
+    p_value = (1 + sum(np.array(largest) >= sizes[-1])) / (1 + len(largest))
+    pairs = np.outer(suspect[compared], suspect[compared])
+    if n[pairs].sum():
+        p_value = min(p_value, float(ndtr(-left[pairs].sum() / np.sqrt(2 * n[pairs].sum()))))
+    shown = sizes > np.mean(largest)
+    beyond = (along[:, shown] * sizes[shown]) @ along[:, shown].T * scale / n.mean()
+    implied = np.outer(factor, factor) + beyond
+    same = implied > implied.mean()
+    mean = (products[each].sum() / max(n[each].sum(), 1.0) for each in (same, ~same))
+    within, between = np.sin(np.pi / 2 * np.clip(list(mean), -0.99, 0.99))
+    return Camps(float(min(2 * p_value, 1.0)), float(np.sqrt(min((1 - within) / (1 - between), 1.0))))
+
+
+def _products(values: Floats, row: Ints, column: Ints) -> Floats:
+    """Sums of products of two annotators' values over the comparisons of both, without those with themselves."""
+    table = sparse.csr_array((values, (row, column)))
+    found = (table.T @ table).toarray()
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+def _one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
+    """What one factor leaves of the products, and the factor: least squares with the numbers of pairs as weights."""
+    factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
+    for _ in range(ROUNDS):
+        factor = (factor + (products @ factor) / (n @ factor**2 + 1e-9)) / 2
+    return products - n * np.outer(factor, factor), factor
