@@ -13,12 +13,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.attributes import Length, Position
+from badpo.attributes import Length, Position, Regex
 from badpo.auditing.audit import audit
 from badpo.auditing.pool import plain
 from badpo.auditing.result import AuditResult
+from badpo.auditing.watch import watch
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, DataError
 from tests.auditing.planted import votes
 
 FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
@@ -26,7 +27,7 @@ FILES = {"audit.json", "annotators.parquet", "annotators.csv", "report.html"}
 
 @pytest.fixture(scope="module")
 def result() -> AuditResult:
-    return audit(votes(300, 6)[0], [Length()], source="votes.csv")
+    return audit(votes(300, 6, votes_each=5)[0], [Length()], source="votes.csv")
 
 
 def test_every_file_says_the_same_an_earlier_audit_goes_and_a_stranger_stays(result, tmp_path):
@@ -67,7 +68,7 @@ def test_single_files_texts_and_the_frame_of_a_notebook(result, tmp_path):
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     assert set(os.listdir(tmp_path)) == {"deep", "page.html"}
     told = repr(result).splitlines()
-    assert told[0] == "AuditResult: 1,200 judgments by 6 annotators"
+    assert told[0] == "AuditResult: 1,500 judgments by 6 annotators"
     assert told[-1].startswith("next: .plot()")
     row, pool = result.pool.loc["length"], result.summary["attributes"][0]
     assert f"{row['log_odds']:.2f}" in repr(result) and "declare length" in repr(result)
@@ -102,6 +103,21 @@ def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     with pytest.raises(ConfigError, match="no chart that may be passed on: fewer than 5 people"):
         few.plot()
     assert few.pool["n"].item()
+
+
+@pytest.mark.parametrize("place", [None, 5])
+def test_what_is_no_path_number_or_pattern_is_told_in_a_sentence(result, place):
+    read = Judgments.read([*votes(4, 6)[0].to_dict("records")])
+    for call in (
+        lambda: result.write(place),
+        lambda: result.to_html(place),
+        lambda: watch(read, Length(), place),
+        lambda: read.split(held_out="a"),
+        lambda: Regex("x", place),
+        lambda: audit("", Length()),
+    ):
+        with pytest.raises((ConfigError, DataError), match="takes|regular expression|empty text"):
+            call()
 
 
 def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, tmp_path):
@@ -160,7 +176,7 @@ def test_votes_that_all_went_one_way_pass_any_bound_and_only_plain_values_have_a
 def with_everything(table: pd.DataFrame) -> AuditResult:
     both = table.assign(shown_first=np.resize(["a", "b"], len(table)), at=range(len(table)))
     known = {"anchors": [f"w{k}" for k in range(5)], "models": ["w5"]}
-    return audit(both, [Length(), Position()], time="at", quality="random", **known)
+    return audit(both, [Length(), Position()], time="at", quality="marginal", **known)
 
 
 @pytest.mark.parametrize(

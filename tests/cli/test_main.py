@@ -3,7 +3,9 @@
 import errno
 import importlib
 import json
+import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -16,7 +18,7 @@ from typer.testing import CliRunner
 
 import badpo
 from badpo.cli.main import app
-from badpo.cli.options import terminal_progress
+from badpo.cli.options import seconds_left, terminal_progress
 from badpo.data.attributes import parsed_attribute
 from badpo.data.problems import ConfigError, DataError, Problem
 from tests.public_face import commands
@@ -50,6 +52,57 @@ def test_help_loads_nothing_heavy_and_needs_nothing_that_only_unix_has():
     assert python("-c", f"{HELP}\nimport sys; print(*sys.modules.keys() & {HEAVY!r})").split() == []
     hidden = f"import sys\nfor name in {ONLY_UNIX}: sys.modules[name] = None\n"
     python("-c", f"{hidden}{HELP}\nimport badpo; badpo.Judgments, badpo.audit, badpo.attributes")
+
+
+def started(folder: Path, *arguments: str, **options) -> subprocess.Popen:
+    command = [sys.executable, "-m", "badpo", *arguments]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "cwd": folder} | options
+    return subprocess.Popen(command, **pipes)
+
+
+@pytest.mark.parametrize("command", ["check", "watch --state s.json", "attributes test"])
+def test_whoever_ends_a_command_gets_one_line_and_130(command, tmp_path):
+    (tmp_path / "slow.py").write_text("import time; print(flush=True); time.sleep(60); ATTRIBUTES = []")
+    asked = started(tmp_path, *command.split(), str(EXAMPLE), "--attribute-file", "slow.py")
+    with asked as running:
+        assert running.stdout.readline() == b"\n"
+        running.terminate()
+        assert (running.communicate()[1], running.returncode) == (b"stopped\n", 130)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_output_that_cannot_be_written_is_one_line():
+    with Path("/dev/full").open("wb") as full:
+        asked = started(ROOT, "check", str(EXAMPLE), "--json", stdout=full)
+        said = asked.communicate()[1]
+    assert (asked.returncode, len(said.splitlines())) == (1, 1) and os.strerror(errno.ENOSPC) in str(
+        said
+    )
+
+
+def test_signs_that_the_terminal_lacks_are_written_as_codes(tmp_path):
+    encoding = "iso-8859-1"
+    row = {"prompt": "q", "response_a": "\U0001f600 \u201ca\u201d", "response_b": "b"}
+    rows = [row | {"winner": "ab"[k % 2], "judge \u2013 id": f"x{k}"} for k in range(6)]
+    (tmp_path / "votes.json").write_text(json.dumps(rows), encoding="utf-8")
+    known = os.environ | {"PYTHONIOENCODING": encoding}
+    for extra in ((), ("--json",)):
+        asked = started(
+            tmp_path, "attributes", "test", "votes.json", "--attribute", "length", *extra, env=known
+        )
+        out, said = asked.communicate()
+        assert asked.returncode == 0, said
+        assert not extra or "\U0001f600" in str(json.loads(out.decode(encoding)))
+
+
+@pytest.mark.parametrize("words", [("./--out=z.csv",), ("--", "--out=z.csv")])
+def test_a_file_that_is_called_like_an_option_is_no_option_of_a_remedy(words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong = EXAMPLE.read_text().replace("winner", "wanner", 1)
+    Path("--out=z.csv").write_text(wrong)
+    found = run("check", *words)
+    pasted = shlex.split(found.stderr.splitlines()[-1])
+    assert pasted[:3] == ["badpo", "check", "./--out=z.csv"] and run(*pasted[1:]).exit_code == 0
 
 
 def test_version_also_of_python_m():
@@ -183,6 +236,11 @@ def test_a_pipe_is_told_what_is_done_while_it_is_done(monkeypatch):
             while len(said) < n and time.monotonic() < end:
                 time.sleep(0.01)
     assert said[1].endswith(" s  reading") and " s  reading  25 %" in said[-1]
+
+
+def test_the_time_left_counts_down_while_a_long_stage_runs():
+    left = [seconds_left(0.2, 60.0, 0.8, since) for since in (0, 180, 300)]
+    assert left == [240, 60, 0] and seconds_left(0.0, 60.0, 1.0, 5.0) == 0
 
 
 def test_attributes_test_shows_shares_and_values_are_numbers_true_or_texts():

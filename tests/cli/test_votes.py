@@ -69,7 +69,8 @@ def test_a_bound_that_is_passed_exits_with_four_and_a_wrong_one_with_two(table, 
     interval = " to ".join(f"{row[end]:.2f}" for end in ("ci_low", "ci_high"))
     told = f"--fail-on length.log_odds>0.1: log_odds is {row['log_odds']:.2f}, 95 % interval {interval}"
     assert result.stderr == f"{told}\n"
-    assert "The pairs of answers are texts of the table" in (folder / "report.html").read_text()
+    # four people judged each pair, and the page has those that five judged
+    assert "The pairs of answers are texts of the table" not in (folder / "report.html").read_text()
     for bound, message in (("length.level>1", "knows no level; it knows n"), ("length>1", "in quotes")):
         (tmp_path / bound).mkdir()
         result, folder = audited(table, tmp_path / bound, "--fail-on", bound, "--json")
@@ -86,11 +87,11 @@ def test_options_reach_the_audit(table, tmp_path):
     theirs = table.rename(columns={"annotator": "worker"})
     theirs["winner"] = theirs["winner"].map({"a": "left", "b": "right"})
     theirs["at"] = range(len(theirs))
-    options = "--time at --attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality random"
+    options = "--time at --attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality marginal"
     options += " --column annotator=worker --winner left=a --winner right=b"
     result, folder = audited(theirs, tmp_path, *options.split(), "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
-    asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "random"}
+    asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "marginal"}
     assert asked.items() <= summary_of(folder)["settings"].items()
     assert summary_of(folder)["checks"]["anchors"]["n"] == 2
     assert len(summary_of(folder)["drift"][0]["windows"]) == 4
@@ -128,6 +129,8 @@ def test_a_table_alone_is_audited_and_what_never_differs_is_left_out(table, tmp_
     (left_out,) = [row for row in found["warnings"] if row["code"] == "W120"]
     assert "markdown" in left_out["where"] and {"fix", "shown"}.isdisjoint(left_out)
     assert str(tmp_path) not in json.dumps(found)
+    assert run("import", tmp_path / "votes.parquet", "-o", tmp_path / "j.parquet").exit_code == OK
+    assert not [*tmp_path.rglob("*.lock")]
 
 
 def test_a_remedy_is_a_command_that_works(table, tmp_path):
@@ -173,6 +176,9 @@ def test_import_takes_names_labels_and_columns_and_names_the_mapping(tmp_path):
     columns = [part for name in names for part in ("--column", name)]
     asked = ("import", tmp_path / "votes.csv", *columns, "--winner", "left=a", "--format", "table")
     asked += ("-o", tmp_path / "j.parquet", "--keep")
+    wrong = run(*asked, "topic", "--write-mapping", tmp_path / "who.csv")
+    assert wrong.exit_code == USAGE and str(tmp_path / "who.json") in wrong.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["votes.csv"]
     told = run(*asked, "topic", "--write-mapping", tmp_path / "who.json").output
     assert f"{tmp_path / 'who.json'}: whose pseudonym is whose" in told
     assert "007" in (tmp_path / "who.json").read_text()
@@ -196,6 +202,20 @@ def test_forget_needs_a_place_and_a_key(monkeypatch, tmp_path):
     lost = run("forget", "7", "--data", tmp_path / "j.parquet")
     assert (lost.exit_code, "bring the key back" in lost.stderr) == (USAGE, True)
     assert not (tmp_path / "empty").exists()
+
+
+def test_a_page_after_somebody_was_removed_is_told_to_be_passed_on_alone(table, tmp_path):
+    first, folder = audited(table, tmp_path, "--attribute", "length")
+    warning = "pass on only one of the two"
+    assert warning not in first.stderr
+    without = table[table["annotator"] != "w3"]
+    assert warning in audited(without, tmp_path, "--attribute", "length")[0].stderr
+    audited(table, tmp_path, "--attribute", "length")
+    told = run("forget", "w3", "--data", tmp_path / "votes.parquet", "--audit", folder)
+    assert "the two together tell how they voted" in told.stdout
+    for place in (folder, tmp_path / "elsewhere"):
+        again = run("audit", tmp_path / "votes.parquet", "--attribute", "length", "--out", place)
+        assert warning in again.stderr
 
 
 def test_what_forget_must_leave_is_told_by_the_code(tmp_path):

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, ndtri
 
 from badpo import __version__
+from badpo.auditing.dependence import independent_votes, selective_ties, tie_effects
 from badpo.auditing.people import (
     MOST_UNITS,
     OUTLYING,
@@ -25,16 +26,17 @@ from badpo.auditing.people import (
     with_models,
 )
 from badpo.auditing.pool import (
-    features_beside_leans,
+    features_behind_biases,
     plain,
     pool_attributes,
     scan_features,
     undeclared_features,
     voters,
+    with_usual_attributes,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, times_of, to_reread
-from badpo.data.attributes import Attributes, Length, Markdown, Position, as_attributes
+from badpo.data.attributes import Attributes, Position, as_attributes
 from badpo.data.checks import check, estimable
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments, ReadingOptions
@@ -48,13 +50,15 @@ from badpo.data.problems import (
     worst_first,
 )
 from badpo.data.tables import Source
-from badpo.estimation.fit import Leans
 from badpo.estimation.significance import pool_agreement, self_contradictions
 from badpo.results.audit_verdicts import audit_verdicts
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
 HALF_WIDTHS = (0.5, 0.25)
+# Share of an audit's seconds, reading included, that have passed when a stage begins: the middle of four tables of
+# 1,000 to 20,000 comparisons with 30 to 200 annotators.
+DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
 def audit(
@@ -81,10 +85,10 @@ def audit(
     attributes : Attribute, or text such as "length:ratio=1.5", or several
         Without any, those of Judgments; else length, Markdown and, where it is known, the side shown first. One on
         which the sides never differ is left out, with a warning, while another is left.
-    quality : None, "conditional", "random" or "fixed:COLUMN"
-        A comparison's quality drops out, given how many votes each side got; or is normal, which is wrong where
-        annotators judge different kinds of comparisons; or is the difference of two columns, times a fitted scale.
-        None: conditional, unless that says nothing about most annotators (``checks.estimator.why``).
+    quality : None, "conditional" or "marginal"
+        A comparison's quality drops out, given how many votes each side got; or stays in every estimate, which is then
+        the sum of bias and of reliability times merit. None: conditional, unless that says nothing about most
+        annotators (``checks.estimator.why``).
     anchors, anchor_class : sequence of str; str or None
         Annotators known to lean nowhere, by id or by class. They fix the common level (BA-DPO, Section `theory`).
     rho, fdr, min_informative : float, float, int
@@ -114,24 +118,26 @@ def audit(
     refuse_other_types(models=models, time=time, progress=progress, keep=reading.get("keep", ()))
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("audit: reading", 0.0)
-    judgments, times, problems = _read(data, attributes, models, time, reading)
-    progress("audit: annotators", 0.2)
+    whole, judgments, times, problems = _read(data, attributes, models, time, reading)
+    progress("audit: annotators", DONE_BEFORE["annotators"])
     design = Design(judgments)
-    people, both = people_of(judgments, design, options), both_orders(judgments)
-    health = data_health(judgments, design, both)
-    progress("audit: undeclared features", 0.6)
+    people, both = people_of(judgments, design, options), both_orders(whole)
+    health = data_health(whole, design, both)
+    progress("audit: undeclared features", DONE_BEFORE["features"])
     features = undeclared_features(judgments)
+    ties = tie_effects(whole)
+    problems += selective_ties(ties)
     problems += audit_findings(judgments, features, design, options, people, health["agreement"])
-    progress("audit: pool", 0.8)
+    progress("audit: pool", DONE_BEFORE["pool"])
     parts = {
-        "data": {"source": _named(source or data) or judgments.source or "this table", **health},
-        "attributes": pool_attributes(judgments),
+        "data": {"source": _named(source or data) or whole.source or "this table", **health},
+        "attributes": [row | {"ties": ties.get(row["name"])} for row in pool_attributes(judgments)],
         "pool": people.pool,
         "models": models_of(people.table, design, both),
         "checks": people.checks,
         "flips": flips_without_leans(design, people.leans, people.spreads),
         "drift": None if times is None else drift(judgments, design, times, min_informative),
-        "next": {"votes_needed": next_votes(design, people.leans)},
+        "next": {"votes_needed": next_votes(design, people)},
         "warnings": _as_rows(problems, source or data),
         "scan": scan_features(judgments, features),
     }
@@ -145,8 +151,8 @@ def _read(
     models: Sequence[str],
     time: str | None,
     reading: ReadingOptions,
-) -> tuple[Judgments, pd.Series | None, list[Problem]]:
-    """The judgments, when each vote was cast, and what is odd; an error where something is wrong."""
+) -> tuple[Judgments, Judgments, pd.Series | None, list[Problem]]:
+    """All judgments, those that count, when each of them was cast, and what is odd; an error if something is wrong."""
     attributes = as_attributes(attributes)
     known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
     for name in reading.keys() - set(known):
@@ -160,15 +166,14 @@ def _read(
         raise ConfigError(f"these judgments are read already; give {given} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
-    if not data.n_attributes:
-        is_known = data.votes["shown_first"].notna().any()
-        data = data.with_attributes([Length(), Markdown(), *[Position()] * bool(is_known)])
-    judgments, left_out = estimable(with_models(data, models))
+    judgments, left_out = estimable(with_models(with_usual_attributes(data), models))
     times, problems = times_of(judgments, time)
     problems = [*left_out, *check(judgments), *problems]
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
-    return judgments, times, problems
+    used, is_used, left_out = independent_votes(judgments)
+    times = None if times is None else times[is_used].reset_index(drop=True)
+    return judgments, used, times, worst_first([*problems, *left_out])
 
 
 def _named(data: Any) -> str:
@@ -214,7 +219,9 @@ def _result(
     for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
         row["verdict"] = verdict.finding
     is_told = (table["n_judgments"] > 0) & judgments.has_identities
-    annotators = table[is_told].reset_index(drop=True)
+    of_ties = judgments.dropped[judgments.dropped["reason"] == "tie"]
+    n_ties = table["annotator"].map(of_ties.groupby("annotator")["n"].sum()).fillna(0).astype(int)
+    annotators = table.assign(n_ties=n_ties)[is_told].reset_index(drop=True)
     annotators.attrs["about_single_people"] = True
     return AuditResult(summary, annotators, *told)
 
@@ -224,15 +231,16 @@ def _result(
 
 def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Json:
     """The part ``data`` of audit.json."""
-    n_votes = design.n_votes[design.n_votes > 0]
-    of_people = design.n_votes[design.is_person]
-    wins = pd.Series(design.sign > 0).groupby(design.comparison).agg(["mean", "size"])
+    annotator = judgments.votes["annotator"].to_numpy()
+    cast = np.bincount(annotator, minlength=len(design.annotators))
+    n_votes, of_people = cast[cast > 0], cast[design.is_person]
+    wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
-    votes = design.comparison, design.sign, design.annotator
-    agreement = asdict(pool_agreement(*votes, judgments.prompt_of_votes()))
+    agreement = asdict(pool_agreement(*design.first_votes, design.prompt_of_first_votes))
     # who saw the other side first was not asked the same again
     shown = pd.factorize(judgments.votes["shown_first"])[0]
-    repeats = self_contradictions(design.comparison * 3 + shown, *votes[1:])
+    asked = judgments.votes["comparison"].to_numpy() * 3 + shown
+    repeats = self_contradictions(asked, judgments.votes["sign"].to_numpy(), annotator)
     contradicted = repeats["annotator"][repeats["contradicted"]]
     in_both = both["annotator"].unique()
     return {
@@ -295,8 +303,15 @@ def _position(judgments: Judgments) -> Json | None:
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_votes(design: Design, leans: Leans) -> list[Json]:
-    """For each attribute and half-width how many votes the median annotator needs in all."""
+def next_votes(design: Design, people: AuditedPeople) -> list[Json]:
+    """For each attribute and half-width how many votes the median annotator needs in all.
+
+    The list is empty if annotators share no comparisons; ``pool[name].sum.needed`` then says how many comparisons
+    need a second annotator.
+    """
+    leans = people.leans
+    if leans.quality == "marginal":
+        return []
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     rows = []
     for half_width in HALF_WIDTHS:
@@ -329,8 +344,6 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
 
 # -- warnings and notices ----------------------------------------------------------------------------------------
 
-# With fewer annotators the pool's interval says little about others.
-FEW_ANNOTATORS = 20
 NOT_RANDOM, UNLIKE = 0.05, 0.01
 # Agreement whose interval ends here is no better than that of coins, by anything that matters.
 BY_CHANCE = 0.55
@@ -342,9 +355,14 @@ FINDINGS = {
         "{} carry a weight, which the audit does not use",
         "every vote counts once here",
     ),
-    "W403": (
-        "comparisons were not given at random (p = {:.3g}), which quality={} takes for granted",
-        "use --quality conditional, which does not assume it",
+    "W411": (
+        "hardly any comparison has two annotators: figures of annotators and of the pool are sums of bias and of "
+        "reliability times the merit that goes with the attribute, and these votes do not split them",
+        "let a second annotator judge at least {:,} of the comparisons whose sides differ",
+    ),
+    "W412": (
+        "annotators are not compared: {}",
+        "let annotators judge the same comparisons",
     ),
     "N403": (
         "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
@@ -366,7 +384,7 @@ FINDINGS = {
         "in which",
     ),
     "W407": (
-        "the anchors differ among themselves (p = {:.2g}): they cannot all lean nowhere",
+        "the anchors differ among themselves (p = {:.2g}): they do not all lean nowhere, or they differ in reliability",
         "look at their rows in an audit without anchors, and drop those who stand apart",
     ),
     "W408": (
@@ -374,20 +392,14 @@ FINDINGS = {
         "let an anchor judge comparisons with the others; until then leans count from the mean of their group",
     ),
     "W409": (
-        "{} do not say how far annotators differ{}; no estimate is shrunk",
+        "{} do not say how far annotators differ{}",
         "have more people judge the same comparisons",
     ),
     "W410": (
-        "{}; whoever answers at random can look as if they lean, and tau, the test of one shared lean and flags hold "
-        "such differences too",
+        "{}; random responders can look biased, and tau, the test of one shared bias and the flags include such "
+        "differences",
         "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
         "of whoever is flagged (reread.csv of --people)",
-    ),
-    "W413": (
-        "prompts have several comparisons, which quality={} takes for independent in the estimates of single "
-        "annotators and in tau; only the pool's intervals and the tests are clustered by prompt",
-        "use --quality conditional, whose errors are clustered, where its votes suffice; else read these intervals as "
-        "too narrow",
     ),
     "N433": (
         "{:,} comparisons stand on {} prompts: a lean that differs from prompt to prompt is smaller on average, and "
@@ -400,9 +412,27 @@ FINDINGS = {
         "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
     ),
     "W416": (
-        "{}, which is not declared, goes with {} (correlation {:.2f}), and whoever leans toward one leans toward the "
-        "other where only that one differs (p = {:.2g}): leans and flags may be about either",
+        "{}, which is not declared, goes with {} (correlation {:.2f}), and explains the annotators' biases better on "
+        "comparisons where only one of both differs (p = {:.2g}): tau, intervals and flags may be about either",
         "declare it beside the other, and read the flags again",
+    ),
+    "W417": (
+        "classes of annotators choose the side with more of it differently often, and the votes do not say whether "
+        "that is bias or reliability: {}",
+        "have annotators of each class judge comparisons whose sides do not differ in what is declared",
+    ),
+    "W418": (
+        "the anchors say little about the biases: their votes are few, or their reliability is low or hardly known, "
+        "and the mean bias is not known within 1 log-odds",
+        "name more anchors, and have them judge comparisons whose sides do not differ in what is declared too",
+    ),
+    "W419": (
+        "annotators do not share one taste (p = {:.2g}): some agree with each other more than their agreement with "
+        "everybody explains. Where tastes differ, biases and tau are attenuated to about {:.0%} of their size, and low "
+        "reliability is not told apart from another taste, so that nobody is flagged for it",
+        "audit annotators with one taste, such as a class or a family of models, by themselves; have annotators whose "
+        "reliability seems low judge the same comparisons: random responders agree by chance, people who share another "
+        "taste agree more often",
     ),
     "W430": (
         "whoever judged the same comparison chose the same side: the votes tell no annotator from another",
@@ -416,10 +446,6 @@ FINDINGS = {
     "N432": (
         "this class has a single annotator: what is said of it is about that one, and tells nothing about its kind",
         "have more of its kind judge before comparing it with others",
-    ),
-    "N415": (
-        "the pool's intervals hold for other prompts judged by these annotators, who are few; others may differ",
-        "have more annotators judge before saying how others lean",
     ),
 }
 
@@ -438,19 +464,23 @@ def audit_findings(
 ) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
-    quality, assignment = people.checks["estimator"]["quality"], people.checks["assignment"]
+    assignment = people.checks["assignment"]
+    is_marginal = people.checks["estimator"]["quality"] == "marginal"
     p_value = assignment["p_value"] if assignment else np.nan
-    repeated = design.prompt if design.has_identities else None
+    repeated = design.prompt if design.has_identities and design.has_repeated_prompts else None
     n_prompts = 0 if repeated is None else repeated.max(initial=-1) + 1
-    is_conditional, n_compared = quality == "conditional", design.comparison.max(initial=-1) + 1
-    are_few = is_conditional and 0 < n_prompts < FEW_PROMPTS
+    n_compared = design.comparison.max(initial=-1) + 1
+    are_few = not is_marginal and 0 < n_prompts < FEW_PROMPTS
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
-    unlike_chance = "N403" if is_conditional else "W403"
+    needed = max((pool["sum"]["needed"] for pool in people.pool.values() if is_marginal), default=0)
+    why_not = (assignment or {}).get("reason", "")
     rows = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
-        ("column prompt_id", "W413", n_prompts and not is_conditional, quality),
+        ("checks.estimator", "W411", is_marginal, needed),
+        ("checks.assignment", "W412", bool(why_not), why_not),
         ("column prompt_id", "N433", are_few, n_compared, n_prompts),
-        ("checks.assignment", unlike_chance, p_value < NOT_RANDOM, p_value, quality),
+        ("checks.assignment", "N403", p_value < NOT_RANDOM and not is_marginal, p_value),
+        ("checks.care", "W419", people.camps.are_found, *people.camps),
         ("data.agreement", "W430", agreement["percent"] == 1),
         ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),
     ]
@@ -467,10 +497,12 @@ def audit_findings(
     if design.has_identities:
         shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
         leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
-        for name, other, *told in features_beside_leans(judgments, features, leans):
+        for name, other, *told in features_behind_biases(judgments, features, design.votes[:4], leans):
             rows.append((f'attribute "{name}"', "W416", True, other, name, *told))
     return [
-        Problem(code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1], int(is_found))
+        Problem(
+            code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1].format(*told), int(is_found)
+        )
         for where, code, is_found, *told in rows
         if is_found
     ]
@@ -485,16 +517,20 @@ def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeo
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
     n_informative, equal_p = int(design.informative[:, j].sum()), pool["equal_leans_p"]
-    is_unknown = np.isnan(pool["tau"]) and n_informative
+    is_unknown = np.isnan(pool["tau"]) and n_informative and pool["sum"] is None
     is_open = checks["care"]["is_unknown"] or checks["care"]["is_hardly_known"]
+    is_open &= pool["sum"] is None
+    is_anchored = checks["anchors"] and pool["absolute"] and not design.is_shown[j]
+    needs_care = not pool["absolute"] or is_anchored
     though = f", though a test says that they do (p = {equal_p:.2g})" * bool(equal_p < NOT_RANDOM)
     return [
         ("W407", anchors_p < UNLIKE, anchors_p),
         ("W408", checks["anchors"] and not pool["absolute"]),
-        ("W404", n_few, n_few, counted(n_voted, "annotator"), least),
+        ("W404", n_voted > 1 and n_few, n_few, counted(n_voted, "annotator"), least),
         ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
         ("W406", are_groups and graph["n"], " + ".join(sizes)),
-        ("W410", is_open and not pool["absolute"] and n_informative, checks["care"]["why"]),
-        ("N415", n_voted < FEW_ANNOTATORS),
+        ("W410", is_open and needs_care and n_informative, checks["care"]["why"]),
+        ("W418", is_anchored and (pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2)),
+        ("W417", bool(people.class_doubts[j]), people.class_doubts[j]),
         ("W409", is_unknown, counted(n_informative, "informative vote"), though),
     ]

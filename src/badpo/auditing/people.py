@@ -1,23 +1,33 @@
 """What an audit finds out about annotators: which way each leans, how sure that is, and what cannot be known."""
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
-from badpo.data.cells import side_pairs
+from badpo.auditing.marginal import ATTENUATION, HALF_WIDTH, Sums, find_sums
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean, refuse_other_types
-from badpo.estimation.care import FEWEST, Care, Line, beside_care, equal_care_test, fit_care
+from badpo.estimation.care import (
+    FEWEST,
+    Care,
+    Line,
+    beside_care,
+    beyond_care,
+    class_merit,
+    equal_care_test,
+    fit_care,
+)
 from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
-from badpo.estimation.pool import summed
+from badpo.estimation.gold_annotators import GoldLine, beside_gold, own_variance
+from badpo.estimation.pool import WIDEST_HALF, joint_log_odds, summed
 from badpo.estimation.shrinkage import (
     Shrunk,
     averaged,
@@ -28,26 +38,27 @@ from badpo.estimation.shrinkage import (
     shrink_votes,
 )
 from badpo.estimation.significance import (
+    LEVEL,
     annotator_agreement,
     assignment_test,
     class_offsets,
     equal_leans_test,
     recommend,
 )
+from badpo.estimation.taste import Camps, find_camps
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
+from badpo.theory.summaries import Interval
 
 # exp(5) is odds of 148 to 1: no distance between people
 WIDEST_SPREAD = 5.0
-FEWEST_CROSS = 200
 # A few vast differences of a continuous attribute, which may be errors, would decide alone. Where 3 % of them are forty
 # times too large own intervals hold the truth in 74 %, cut at five units in 92 %, at three in 95 %. Posterior intervals
 # hold it in 89 % even then, as such comparisons tell nothing of a lean; without those beyond ten units in 94 %.
 MOST_UNITS, OUTLYING = 3.0, 10.0
-SURELY_NOT_RANDOM = 0.05
 SIZES_SHOWN = 5
-# With so many comparisons for each prompt, errors are clustered by prompt.
-OFTEN_REPEATED = 1.25
+# With so many comparisons for each prompt, or a larger share of repeated votes, errors are clustered by prompt.
+OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # The statuses of who has a lean, finite or not.
 TOLD = ("ok", "insufficient", "separated_high", "separated_low")
 
@@ -55,14 +66,11 @@ CONDITIONAL = (
     "conditional likelihood: given how many votes each side of a comparison got, its "
     "unknown quality drops out, and nothing is assumed about who judged what"
 )
-RANDOM = (
-    "the comparisons' qualities are taken as draws from one normal distribution, whoever judged them"
+MARGINAL = (
+    "nothing is taken out: each figure is the sum of bias and of reliability times the merit that goes with the "
+    "attribute, which votes on comparisons of one's own do not split"
 )
-QUALITIES = {
-    "conditional": CONDITIONAL,
-    "random": RANDOM,
-    "fixed": "the comparisons' qualities are taken from {column}, times a factor that is fitted",
-}
+QUALITIES = {"conditional": CONDITIONAL, "marginal": MARGINAL}
 NOT_IDENTIFIED = (
     "not known: if everyone leaned more toward it, and the responses without it were "
     "better by as much, the votes would be the same; naming annotators who are known "
@@ -72,8 +80,22 @@ OUT_OF_REACH = (
     "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
 )
 ANCHORED = "known from {n} declared to lean nowhere (anchors), and only as far as that is true"
+AS_RELIABLE = (
+    "; reliability is not known (W410), and the intervals allow for one that differs between anchors and others with a "
+    "standard deviation of half its mean"
+)
 VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
 NO_INFORMATION = "not known: no vote tells annotators apart"
+NOT_SPLIT = (
+    "not known: one vote per comparison does not split that sum. At least {:,} comparisons whose sides differ need a "
+    "second annotator before the median annotator's deviation from the pool is known to within \u00b1{:g}"
+)
+RANDOM_ORDER = (
+    "known because the order does not go with anything that the table says of the responses; averaged over "
+    "comparisons, which pulls it toward zero"
+)
+UNRELIABLE = "not known: reliability shows where two annotators judge the same comparison"
+BY_MODELS = "reliability shows in how closely somebody follows the strengths of the models that wrote the responses"
 # Who follows quality less than half as closely as the others is careless.
 CARELESS = 0.5
 # Below so many votes on equal sides, on average, who clicks at random is hardly found. Where 6 of 30 do and nobody
@@ -81,14 +103,34 @@ CARELESS = 0.5
 FEW_EQUAL = 25
 # By what is known of care.
 ABOUT_CARE = {
-    "": "deviations count from a line in care, which comparisons whose sides do not differ tell",
-    "hardly": "care is hardly known: annotators have few votes each where sides do not differ in any attribute",
-    "few": "care is not known: too few votes are on comparisons whose sides do not differ in any attribute",
-    "careless": "care is not known: where sides do not differ in any attribute, no agreement beyond chance shows",
-    "unanimous": "care is not known: where sides do not differ in any attribute, annotators hardly ever disagree",
+    "": "deviations count from a line in reliability, estimated on comparisons whose sides do not differ",
+    "hardly": (
+        "reliability is hardly known: annotators have few votes each on comparisons whose sides do not differ in any "
+        "attribute"
+    ),
+    "few": "reliability is not known: too few votes are on comparisons whose sides do not differ in any attribute",
+    "careless": (
+        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators agree no more "
+        "than by chance"
+    ),
+    "unanimous": (
+        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators hardly ever "
+        "disagree"
+    ),
 }
-LEVELS_KNOWN = "care is not needed: the levels of all leans are known"
-MAYBE_CARE = " They may differ in care instead, of which too little is known (W410)."
+NOT_NEEDED = "reliability is not needed: the votes on one comparison differ in each attribute"
+LESS_OF_EITHER = (
+    "Whoever chooses the attribute less often has less bias or is less reliable. Differences are smaller than with "
+    "several votes per comparison (about {:g} times as large in simulations). They count because comparisons look "
+    "assigned at random (p = {:.2g}; a spread of {:.2f} standard deviations between annotators is found with a power "
+    "of 80 %)."
+)
+NO_MAJORITIES = "hardly any comparison has two votes"
+TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
+NO_TAU = "the 95 % confidence interval of the spread has no end below {:g} log-odds"
+MAYBE_CARE = " They may differ in reliability instead, of which too little is known (W410)."
+EXPLAINED = "the classes differ in reliability, or their reliability is known too little"
+MAYBE_CLASS_CARE = " That classes differ in their choices may be reliability instead of bias (W417)."
 WITHIN = " That is within groups; whether groups differ from one another the votes do not say."
 UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
 
@@ -106,19 +148,9 @@ class AuditOptions:
 
     def __post_init__(self):
         refuse_other_types(**vars(self))
-        kind, colon, column = ("conditional" if self.quality is None else self.quality).partition(":")
-        if kind not in QUALITIES:
-            known = tuple(QUALITIES)
-            raise ConfigError(
-                f"quality must be one of {', '.join(known)}; got {self.quality!r}."
-                f"{did_you_mean(kind, known)}"
-            )
-        is_fixed = kind == "fixed"
-        if is_fixed != bool(column) or (colon and not is_fixed):
-            raise ConfigError(
-                f'quality="{self.quality}": name the column that holds the quality, as in '
-                "fixed:score, and none for the other kinds"
-            )
+        if self.quality is not None and self.quality not in QUALITIES:
+            hint = did_you_mean(self.quality, [*QUALITIES])
+            raise ConfigError(f"quality must be {' or '.join(QUALITIES)}; got {self.quality!r}.{hint}")
         if not 0 <= self.rho < math.inf:
             raise ConfigError(f"rho is a size in log-odds, 0 or more, such as 0.5; got {self.rho!r}")
         if not 0 < self.fdr < 1:
@@ -127,11 +159,6 @@ class AuditOptions:
             raise ConfigError("name anchors one by one or by their class, not both")
         if not self.min_informative >= 1:
             raise ConfigError(f"min_informative must be 1 or more; got {self.min_informative}")
-
-    @property
-    def quality_column(self) -> str:
-        """The column of ``fixed:COLUMN``; empty for the other kinds."""
-        return (self.quality or "").partition(":")[2]
 
 
 # -- the votes as arrays -----------------------------------------------------------------------------------------
@@ -145,7 +172,9 @@ class Design:
     ``sign``, +1 for a; ``delta``, g(a) - g(b) of each attribute in ``unit``, of which differences count as at most
     ``most_units`` (``n_cut`` judgments had more), and as none where they are ``OUTLYING``; ``cross``, whether the sides
     differ by more than the attribute's threshold; ``informative``, whether the vote tells annotators apart when nothing
-    is known of the comparison's quality; ``prompt``, None unless prompts have several comparisons. Of each attribute:
+    is known of the comparison's quality; ``is_first``, whether the annotator had not voted on the comparison before;
+    ``prompt``, by which errors are clustered: None unless prompts have several comparisons (``has_repeated_prompts``)
+    or annotators several votes on one (in both orders). Of each attribute:
     ``unit``, the difference that leans, tau and rho count per: 1, present against absent, or the median of a continuous
     one where sides differ, so that its scale moves nothing; ``is_shown``, whether it is one of the judgment, such as
     which side was shown first. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of
@@ -177,8 +206,12 @@ class Design:
         self.delta = np.where(size > most * OUTLYING / MOST_UNITS, 0.0, cut)
         prompt = judgments.prompt_of_votes()
         n_prompts = prompt.max(initial=-1) + 1
-        is_repeated = judgments.n_comparisons >= OFTEN_REPEATED * n_prompts
-        self.prompt = prompt if is_repeated else None
+        of_annotators = judgments.votes.duplicated(["annotator", "comparison"]).to_numpy()
+        self.is_first = ~(of_annotators & self.has_identities)
+        self.prompt_of_first_votes = prompt[self.is_first]
+        self.has_repeated_prompts = judgments.n_comparisons >= OFTEN_REPEATED * n_prompts
+        are_repeated = (~self.is_first).mean() > FEWEST_REPEATED
+        self.prompt = prompt if self.has_repeated_prompts or are_repeated else None
         votes = self.sign, self.annotator, self.delta
         self.stratum = judgments.comparable_votes()
         teams = weakly_joined_teams(self.stratum, *votes, m)
@@ -189,8 +222,15 @@ class Design:
         # what every estimator of leans takes first, and of care: vast differences are none
         # that are alike
         self.votes = (self.stratum, *votes, m)
-        self.care_votes = (*self.votes[:3], cut[:, ~self.is_shown], m)
+        first, of_responses = self.is_first, cut[:, ~self.is_shown]
+        stratum, sign, annotator, _, _ = self.votes
+        self.care_votes = stratum[first], sign[first], annotator[first], of_responses[first], m
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
+
+    @property
+    def first_votes(self) -> tuple[Ints, Ints, Ints]:
+        """Comparison, sign and annotator of the first vote of each annotator on each comparison."""
+        return tuple(each[self.is_first] for each in (self.comparison, self.sign, self.annotator))
 
     def per_annotator(self, chosen: Bools) -> Ints:
         """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
@@ -249,107 +289,93 @@ def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 # -- estimates ---------------------------------------------------------------------------------------------------
 
 
-def choose_quality(design: Design, options: AuditOptions, assignment_p: float | None) -> tuple[str, str]:
+def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     """The estimator and the reason for it, as a sentence for people.
 
-    What is asked for; otherwise the conditional one, unless it would leave more than half of those who saw the sides of
-    an attribute differ without an informative vote, for every attribute: it spends the votes of comparisons that are
-    unanimous or have one. Random qualities use all votes, but are only right where comparisons were not chosen, so
-    not when the test of assignment says otherwise.
+    What is asked for; otherwise the conditional one, unless more than half of those who saw the sides of an attribute
+    differ have no informative vote, for every attribute: it spends the votes of comparisons that are unanimous or have
+    one. Sums of bias and merit use all votes.
     """
     if options.quality is not None:
-        kind = options.quality.partition(":")[0]
-        return kind, f"asked for; {QUALITIES[kind].format(column=options.quality_column)}"
-    if not design.informative.any() and len(np.unique(design.comparison)) < len(design.comparison):
+        return options.quality, f"asked for; {QUALITIES[options.quality]}"
+    is_shared = np.bincount(design.comparison)[design.comparison] > 1
+    if not design.informative.any() and is_shared.mean() > 0.5:
         return "conditional", UNANIMOUS
     saw = design.per_annotator(design.cross) > 0
     informed, n_saw = saw & (design.per_annotator(design.informative) > 0), saw.sum(axis=0)
     without = 1 - informed.sum(axis=0) / np.maximum(n_saw, 1)
     if not (without > 0.5).all() or (n_saw < 2).any():
         return "conditional", CONDITIONAL
-    lacking = "Most annotators who saw the sides differ have no informative vote"
-    if design.cross.sum(axis=0).min() < FEWEST_CROSS:
-        return (
-            "conditional",
-            f"{CONDITIONAL}. {lacking}, and there are too few votes to assume more",
-        )
-    if assignment_p is not None and assignment_p < SURELY_NOT_RANDOM:
-        return "conditional", (
-            f"{CONDITIONAL}. {lacking}; taking the qualities as random would use more "
-            "votes, but comparisons were not given to annotators at random, and it "
-            "would then be wrong"
-        )
-    return "random", (
-        f"{lacking} for the conditional likelihood, so {RANDOM}; this is right only "
-        "when comparisons were given to annotators at random"
-    )
+    lacking = "most annotators who saw the sides differ share no contested comparison with anybody"
+    return "marginal", f"{lacking}, so {MARGINAL}"
 
 
-def fit(
-    quality: str, design: Design, judgments: Judgments, anchored: NDArray, options: AuditOptions
-) -> Leans:
-    """The annotators' leans by the estimator that was chosen."""
-    from badpo.estimation.alternative_estimators import fit_fixed, fit_random
-
-    given: Json = {"anchored": anchored, "min_informative": options.min_informative}
-    if quality == "random":
-        return fit_random(*design.votes, **given)
-    if quality == "fixed":
-        first = np.unique(design.stratum, return_index=True)[1]
-        margins = quality_of(judgments, options.quality_column)
-        return fit_fixed(*design.votes, margins[design.comparison[first]], **given)
-    return fit_conditional(*design.votes, **given, clusters=design.prompt)
+def care_of(design: Design, leans: Leans, anchored: Bools) -> Care:
+    """Reliability of each annotator; leans toward attributes of the judgment are no part of it."""
+    return fit_care(*design.care_votes, _logits_of_judgments(design, leans), anchored)
 
 
-def quality_of(judgments: Judgments, column: str) -> Floats:
-    """Quality of a minus that of b for each comparison, from two columns: ``score_a`` and ``score_b`` of ``score``."""
-    numbers = judgments.comparisons.select_dtypes("number")
-    shared = {os.path.commonprefix(pair).rstrip("_"): pair for pair in side_pairs(numbers).items()}
-    if column not in shared:
-        raise ConfigError(
-            f"quality=fixed:{column}: there are no two number columns {column}_a and "
-            f"{column}_b (_chosen, _rejected) with one value for each "
-            f"comparison.{did_you_mean(column, list(shared))} Found: "
-            f"{', '.join(shared) or 'none'}"
-        )
-    a, b = (numbers[name].to_numpy(dtype=float) for name in shared[column])
-    if missing := np.count_nonzero(~np.isfinite(a - b)):
-        raise ConfigError(
-            f"quality=fixed:{column}: {missing:,} of {judgments.n_comparisons:,} "
-            "comparisons have no number; fill them in or leave these comparisons out"
-        )
-    return a - b
+def gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]:
+    """Log-odds that gold annotators choose the side with each attribute, beside the others."""
+    cast = anchored[design.annotator]
+    of = design.comparison if design.prompt is None else design.prompt
+    return joint_log_odds(design.delta[cast], design.sign[cast], of[cast])
 
 
-def care_of(design: Design, leans: Leans) -> Care:
-    """How closely each annotator follows quality; leans toward attributes of the judgment are no part of it."""
-    own, shift = _own(leans), np.zeros(len(design.sign))
+def _logits_of_judgments(design: Design, leans: Leans) -> Floats:
+    """What leans toward attributes of the judgment add to the logit of each first vote, as in ``care_votes``."""
+    own, logits = _own(leans), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
         believed = shrink_normal(*own[:, :, j]).posterior.mean
-        shift += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
-    return fit_care(*design.care_votes, shift)
+        logits += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
+    return logits[design.is_first]
 
 
-def shrunken(design: Design, leans: Leans, lines: Mapping[int, Line]) -> list[Shrunk]:
+def shrunken(
+    design: Design, leans: Leans, lines: Mapping[int, Line | GoldLine], shared: Floats
+) -> list[Shrunk]:
     """What is believed of each attribute's deviations, from a line in care as far as the attribute has one.
 
     With the conditional likelihood the leans are integrated out of the votes, which holds with few votes each too, else
     the estimates are taken as normal. Where hardly anybody has more than a vote or two on contested comparisons the
-    likelihood of the spread rises without end: tau is then NaN, and nothing can be shrunk to it.
+    likelihood of the spread rises without end: tau is then NaN, and nothing can be shrunk to it. An error with the
+    variance ``shared`` that all estimates of an attribute have in common is no part of their spread.
     """
     is_normal = leans.absolute | design.is_shown | (leans.status == "anchored").any()
     is_normal |= leans.quality != "conditional"
     integrated = [] if is_normal.all() else shrink_votes(*design.votes, design.prompt)
     own, found = _own(leans), []
     for j, normal in enumerate(is_normal):
-        spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
-        if j in lines and np.isfinite(spread.tau):
-            left, variance = lines[j].averaged(*own[:, :, j])
-            spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
+        if shared[j]:
+            line = lines.get(j)
+            gold_line = line if isinstance(line, GoldLine) else None
+            spread = _shrunken_beside_gold(own[:, :, j], gold_line, shared[j])
+        else:
+            spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
+            if j in lines and np.isfinite(spread.tau):
+                left, variance = lines[j].averaged(spread.estimate, spread.error)
+                spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
         found.append(spread)
     return found
+
+
+def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> Shrunk:
+    """Posterior of biases that count from gold annotators: the shared error is added to it after shrinking."""
+    value, variance = own[0], own[1] ** 2
+    if line is not None:
+        value, variance = line.averaged(*own)
+    found = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
+    # reliability explains some of the spread at most
+    whole = shrink_normal(own[0], np.sqrt(own_variance(own[1] ** 2, shared)))
+    sds = np.sqrt(found.posterior.sds**2 + shared)
+    return replace(
+        found,
+        posterior=replace(found.posterior, sds=sds),
+        tau_low=min(found.tau_low, whole.tau_low),
+        tau_high=max(found.tau_high, whole.tau_high),
+    )
 
 
 def _own(leans: Leans, *values: Floats) -> Floats:
@@ -359,14 +385,20 @@ def _own(leans: Leans, *values: Floats) -> Floats:
 
 
 def annotator_table(
-    design: Design, leans: Leans, spreads: Sequence[Shrunk], care: Care, options: AuditOptions
+    design: Design,
+    leans: Leans,
+    spreads: Sequence[Shrunk],
+    care: Care,
+    options: AuditOptions,
+    sums: Leans | None,
 ) -> pd.DataFrame:
     """The rows of ``annotators.parquet``: for each annotator the attributes, in the order of their declaration.
 
     Shrunken estimates are NaN for who has no informative vote; only who has enough of them can be flagged.
-    ``odds_ratio`` is of the shrunken deviation, or of the deviation itself where nothing was shrunk.
+    ``odds_ratio`` is of the shrunken deviation, or of the deviation itself where nothing was shrunk; ``log_odds`` are
+    the ``sums`` of bias and merit, NaN in a table whose comparisons have several votes.
     """
-    m, q = leans.deviation.shape
+    (m, q), nothing = leans.deviation.shape, np.full(leans.deviation.shape, np.nan)
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
     is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
     posteriors = [one.posterior for one in spreads]
@@ -377,6 +409,9 @@ def annotator_table(
         [of.quantile(0.975) for of in posteriors],
         [probability_exceeds(one, options.rho) for one in spreads],
     ]
+    is_shrunk &= np.stack(
+        [(high - low) / 2 <= WIDEST_HALF for low, high in zip(*believed[2:4], strict=True)], axis=1
+    )
     shrunk, post_sd, post_low, post_high, prob_exceeds = np.where(
         is_shrunk, np.swapaxes(believed, 1, 2), np.nan
     )
@@ -386,7 +421,7 @@ def annotator_table(
     of_care = np.where(care.n_votes > 0, care.cdf(CARELESS), np.nan)
     with np.errstate(over="ignore"):
         odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
-    agreement = annotator_agreement(design.comparison, design.sign, design.annotator, m)
+    agreement = annotator_agreement(*design.first_votes, m)
     columns = {
         "annotator": design.annotators,
         "class": design.classes,
@@ -397,6 +432,9 @@ def annotator_table(
         "n_cross": design.per_annotator(design.cross),
         "n_informative": leans.n_informative,
         "raw_rate": design.raw_rate(),
+        "log_odds": nothing if sums is None else sums.deviation,
+        "log_odds_low": nothing if sums is None else sums.ci_low,
+        "log_odds_high": nothing if sums is None else sums.ci_high,
         "deviation": leans.deviation,
         "se": leans.se,
         "ci_low": leans.ci_low,
@@ -454,13 +492,18 @@ def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[J
 
 @dataclass(frozen=True, eq=False)
 class AuditedPeople:
-    """What an audit knows of annotators: estimates, shrunken ones, rows by annotator, ``pool`` and ``checks``."""
+    """What an audit knows of annotators: estimates, shrunken ones, rows by annotator, ``pool`` and ``checks``.
+
+    ``class_doubts`` has for each attribute the reason why a difference between classes may be one in reliability.
+    """
 
     leans: Leans
     spreads: list[Shrunk]
     table: pd.DataFrame
     pool: Json
     checks: Json
+    class_doubts: Sequence[str]
+    camps: Camps
 
 
 def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> AuditedPeople:
@@ -471,19 +514,39 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     anchored = anchored_annotators(design, options)
     told = design.has_identities
     assignment_p = assignment_test(*design.votes[:4]).p_value if told else None
-    quality, why = choose_quality(design, options, assignment_p)
-    leans = fit(quality, design, judgments, anchored, options)
-    care = care_of(design, leans)
-    equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
-    beside = beside_care(leans, care)
-    spreads = shrunken(design, leans, beside.lines)
-    for j, line in beside.lines.items():
-        equal_p[j] += line.chance * (beside.equal_leans_p[j] - equal_p[j])
-    leans = beside.leans
-    table = annotator_table(design, leans, spreads, care, options)
-    about_care = _care(design, care, bool(beside.lines), table) if told else {}
+    quality, why = choose_quality(design, options)
+    sums = sums_of(judgments, design, options) if quality == "marginal" else None
+    if sums is None:
+        given: Json = {"anchored": anchored, "min_informative": options.min_informative}
+        leans = fit_conditional(*design.votes, **given, clusters=design.prompt)
+        care = care_of(design, leans, anchored)
+        equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
+    else:
+        leans, equal_p = sums.leans, sums.equal_p
+        care = care_of(design, leans, anchored) if sums.care is None else sums.care
+    beside = beside_care(leans, care, beyond_care(*design.votes[1:]))
+    is_gold = anchored.any() and quality == "conditional"
+    choices = gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
+    gold = beside_gold(beside.leans, care, choices, is_gold & ~design.is_shown)
+    lines = beside.lines | gold.lines
+    spreads = shrunken(design, leans, lines, gold.shared)
+    line_p = np.fmax(beside.equal_leans_p, gold.equal_leans_p)
+    for j, line in lines.items():
+        equal_p[j] += line.chance * (line_p[j] - equal_p[j])
+    classes, leans = _classes(design, leans), gold.leans
+    shown = without_wide(leans)
+    each = None if sums is None else without_wide(sums.each)
+    table = annotator_table(design, shown, spreads, care, options, each)
+    camps = _camps(design, table) if told else Camps(np.nan, np.nan)
+    if camps.are_found:
+        table["flag_care"] = False
+    about_care = _care(design, care, bool(lines) and not care.unknown, table) if told else {}
+    about_care |= {"has_camps": camps.are_found} if told else {}
+    if sums is not None and about_care:
+        about_care["why"] = UNRELIABLE if sums.care is None else BY_MODELS
+        about_care["is_by_models"] = sums.care is not None
     is_open = any(about_care.get(name) for name in ("is_unknown", "is_hardly_known"))
-    classes, pool, graph = _classes(design, leans), {}, {}
+    pool, graph = {}, {}
     for j, name in enumerate(design.attributes):
         group, spread = pd.Series(leans.component[:, j]), spreads[j]
         sizes = group[group >= 0].value_counts()
@@ -493,44 +556,125 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             "sizes": sizes.to_numpy()[:SIZES_SHOWN],
             "outside": outside,
         }
-        groups, (offsets, class_p) = _groups(design, leans, j, sizes), classes[j]
-        advice = recommend(spread, equal_p[j], class_p)
-        is_care = is_open and not leans.absolute[j] and advice.variant != "pooled"
+        groups, of_class = _groups(design, leans, j, sizes), classes[j]
+        known = spread if has_known_spread(spread) else replace(spread, tau=np.nan)
+        advice = recommend(known, equal_p[j], of_class.p_value)
+        needs_care = not leans.absolute[j] or bool(anchored.any() and not design.is_shown[j])
+        is_care = is_open and sums is None and needs_care and advice.variant != "pooled"
+        reason = advice.reason + WITHIN * bool(groups) + MAYBE_CARE * is_care
         pool[name] = {
             "components": len(sizes),
-            **_counts(design, leans, j),
+            **_counts(design, shown, j),
             "n_flagged": table["flag"][table["attribute"] == name].sum(),
-            "is_beside_care": j in beside.lines,
+            "is_beside_care": j in lines and not care.unknown,
             "unit": design.unit[j],
             "most_units": design.most_units[j],
-            **_tau(spread),
-            "reliability": spread.reliability,
+            **spread_row(spread),
+            "reliability": np.nan if np.isnan(known.tau) else known.reliability,
+            "refused": _refused(spread, sums, bool(leans.absolute[j])),
+            "caveat": _caveat(sums, bool(leans.absolute[j])),
             "equal_leans_p": equal_p[j],
             "is_divided": len(groups) > 0,
             "groups": groups,
-            "classes": offsets,
-            "class_test_p": class_p,
+            "classes": of_class.rows,
+            "class_test_p": of_class.p_value,
             "recommendation": advice.variant,
-            "recommendation_reason": advice.reason + WITHIN * bool(groups) + MAYBE_CARE * is_care,
-            **_level(design, leans, j, int(anchored.sum())),
+            "recommendation_reason": reason + MAYBE_CLASS_CARE * bool(of_class.doubt),
+            **_level(design, leans, j, int(anchored.sum()), sums, needs_care and bool(care.unknown)),
+            "sum": sums and _sum(sums, j),
         }
     checks = {
-        "assignment": {"p_value": assignment_p} if told else None,
+        "assignment": _assignment(assignment_p, sums) if told else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graph},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
         "care": about_care or None,
     }
-    return AuditedPeople(leans, spreads, table, pool, checks)
+    if sums is not None:
+        # nobody else judged the same comparisons: there are no majorities
+        spreads = [replace(one, tau=np.nan) for one in spreads]
+    doubts = [of_class.doubt for of_class in classes]
+    return AuditedPeople(leans, spreads, table, pool, checks, doubts, camps)
 
 
-def _tau(found: Shrunk) -> Json:
-    """The spread with its interval, which holds nothing where the spread is not known."""
-    is_known = not np.isnan(found.tau)
+def sums_of(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
+    """The sums of bias and merit, by votes on the comparisons themselves."""
+    votes = design.comparison, *design.votes[1:]
+    return find_sums(judgments, votes, design.is_shown, design.prompt, options.min_informative)
+
+
+def _assignment(p_value: float | None, sums: Sums | None) -> Json:
+    """The test that comparisons were given to annotators at random, by votes of others or by what is known of them."""
+    if sums is None:
+        return {"p_value": p_value}
+    return asdict(sums.assignment)
+
+
+def _sum(sums: Sums, j: int) -> Json:
+    """The pooled sum of bias and merit of one attribute with its interval, which holds nothing if it is too wide."""
+    log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
+    is_known = reach <= WIDEST_HALF
     return {
-        "tau": found.tau,
+        "log_odds": log_odds if is_known else None,
+        "ci_low": log_odds - reach if is_known else None,
+        "ci_high": log_odds + reach if is_known else None,
+        "n": int(sums.each.n_informative[:, j].sum()),
+        "beside_models": len(sums.pooled.strength) > 0,
+        "needed": int(sums.needed[j]),
+    }
+
+
+def has_known_spread(found: Shrunk) -> bool:
+    """Whether the likelihood of tau falls by 1.92 on either side within a range that people can have."""
+    return bool(found.tau_high <= WIDEST_SPREAD)
+
+
+def spread_row(found: Shrunk) -> Json:
+    """The spread with its interval, which holds nothing where the spread is not known."""
+    is_known = has_known_spread(found)
+    return {
+        "tau": found.tau if is_known else np.nan,
         "tau_ci": [found.tau_low, found.tau_high] if is_known else [None] * 2,
     }
+
+
+def _caveat(sums: Sums | None, is_absolute: bool) -> str:
+    """What holds of differences between annotators whose comparisons nobody else judged; else nothing."""
+    if sums is None or is_absolute or sums.assignment.reason:
+        return ""
+    return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
+
+
+def without_wide(leans: Leans) -> Leans:
+    """The leans without estimates whose intervals are so wide that they say nothing; "insufficient" is their status."""
+    is_wide = leans.ci_high - leans.deviation > WIDEST_HALF
+    return replace(
+        leans,
+        deviation=np.where(is_wide, np.nan, leans.deviation),
+        se=np.where(is_wide, np.nan, leans.se),
+        status=np.where(is_wide & (leans.status == "ok"), "insufficient", leans.status),
+    )
+
+
+def _refused(spread: Shrunk, sums: Sums | None, is_absolute: bool) -> dict[str, str]:
+    """Figures of an attribute that are refused, each with the reason."""
+    refused = {}
+    if not has_known_spread(spread):
+        refused["tau"] = NO_TAU.format(WIDEST_SPREAD)
+    if sums is not None and not is_absolute and sums.assignment.reason:
+        refused |= dict.fromkeys(("tau", "deviation", "shrunk", "flag"), sums.assignment.reason)
+    if sums is not None:
+        refused["flips"] = NO_MAJORITIES
+    if sums is not None and sums.care is None:
+        refused["care"] = UNRELIABLE
+    return refused
+
+
+def _camps(design: Design, table: pd.DataFrame) -> Camps:
+    """Whether annotators share one taste; annotators whose reliability seems low may have another."""
+    is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_care"]
+    delta = design.delta[design.is_first]
+    return find_camps(*design.first_votes, delta, is_flagged.reindex(design.annotators))
 
 
 def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
@@ -545,28 +689,46 @@ def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Jso
         "is_used": is_used,
         "is_unknown": bool(care.unknown),
         "is_hardly_known": is_used and known == "hardly",
-        "why": ABOUT_CARE[known] if care.unknown or is_used else LEVELS_KNOWN,
+        "why": ABOUT_CARE[known] if care.unknown or is_used else NOT_NEEDED,
     }
 
 
-def _classes(design: Design, leans: Leans) -> list[tuple[list[Json], float | None]]:
-    """Of each attribute the classes' offsets and the p-value of no difference; nothing with fewer than two classes."""
+class _ClassFindings(NamedTuple):
+    """Rows of the classes' offsets, the p-value of no difference, and why a difference may be one in reliability."""
+
+    rows: list[Json]
+    p_value: float | None
+    doubt: str
+
+
+def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
+    """Compare the classes on each attribute; no rows with fewer than two classes."""
     if len(design.labels) < 2:
-        return [([], None)] * len(design.attributes)
+        return [_ClassFindings([], None, "")] * len(design.attributes)
+    shift = _logits_of_judgments(design, leans)
     if leans.quality != "conditional" or (leans.status == "anchored").any():
         leans = fit_conditional(*design.votes, clusters=design.prompt)
-    found = class_offsets(leans, pd.Categorical(design.classes, design.labels).codes)
+    codes = pd.Categorical(design.classes, design.labels).codes
+    stratum, sign, annotator, delta, _ = design.care_votes
+    merit = class_merit(stratum, sign, codes[annotator], delta, len(design.labels), shift)
+    found, if_equal = class_offsets(leans, codes, merit), class_offsets(leans, codes)
+    is_wide = found.ci_high - found.offset > WIDEST_HALF
+    cells = [np.where(is_wide, np.nan, each) for each in (found.offset, found.ci_low, found.ci_high)]
+    doubt = ABOUT_CARE[merit.unknown] if merit.unknown else EXPLAINED
+    is_doubted = (if_equal.p_value < LEVEL) & ~leans.absolute
+    is_doubted &= (found.p_value >= LEVEL) | bool(merit.unknown)
     told = (leans.n_informative > 0) & design.is_person[:, None]
     people = [told[design.classes == label].sum(axis=0) for label in design.labels]
-    figures = np.array([people, found.n, found.offset, found.ci_low, found.ci_high], dtype=object)
+    figures = np.array([people, found.n, *cells], dtype=object)
     names = "n_people", "n", "offset", "ci_low", "ci_high"
     return [
-        (
+        _ClassFindings(
             [
                 {"class": label, **dict(zip(names, of, strict=True))}
                 for label, of in zip(design.labels, figures[:, :, j].T, strict=True)
             ],
             p_value,
+            doubt * bool(is_doubted[j]),
         )
         for j, p_value in enumerate(found.p_value)
     ]
@@ -579,7 +741,7 @@ def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
         mine = leans.component[:, j] == group
         n_people = (mine & design.is_person).sum()
-        tau = _tau(shrink_normal(*own[:, mine]))
+        tau = spread_row(shrink_normal(*own[:, mine]))
         rows.append({"n": mine.sum(), "n_people": n_people, **tau})
     return rows
 
@@ -600,21 +762,33 @@ def _counts(design: Design, leans: Leans, j: int) -> Json:
     }
 
 
-def _level(design: Design, leans: Leans, j: int, n_anchors: int) -> Json:
+def _level(
+    design: Design,
+    leans: Leans,
+    j: int,
+    n_anchors: int,
+    sums: Sums | None,
+    is_reliability_unknown: bool,
+) -> Json:
     """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     behind = (leans.se[:, j] > 0) & is_known
     n, within, beyond = behind.sum(), leans.level_se[j], leans.level_se_beyond[j]
     reaches = ndtri(0.975) * within, stdtrit(n - 1, 0.975) * beyond
-    ends = [[level - one, level + one] if np.isfinite(one) else None for one in reaches]
-    if is_known and (leans.status[:, j] == "anchored").any():
+    ends = [[level - one, level + one] if one <= WIDEST_HALF else None for one in reaches]
+    if sums is not None:
+        why = RANDOM_ORDER if is_known else NOT_SPLIT.format(int(sums.needed[j]), HALF_WIDTH)
+    elif is_known and (leans.status[:, j] == "anchored").any():
         why = ANCHORED.format(n=counted(n_anchors, "annotator"))
+        why += AS_RELIABLE * is_reliability_unknown
     elif is_known:
         why = VARIES
     elif (leans.component[:, j] >= 0).any():
         why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
     else:
         why = NO_INFORMATION
+    if is_known and ends[0] is None:
+        level, why = np.nan, TOO_WIDE
     return {
         "level": level,
         "level_ci": ends[0],

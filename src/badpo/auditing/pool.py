@@ -10,22 +10,31 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.special import logit
 
-from badpo.data.attributes import BUILT_IN, LengthWords, markedly_longer
+from badpo.data.attributes import (
+    BUILT_IN,
+    Length,
+    LengthWords,
+    Markdown,
+    Position,
+    markedly_longer,
+)
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments, measure_sides
 from badpo.data.markers import split_signature
 from badpo.data.tables import numbered_texts
 from badpo.estimation.pool import (
+    WIDEST_HALF,
     LogOdds,
     carrier_sides,
     co_occurrence,
     dependent_columns,
     joint_log_odds,
     offline_log_odds,
+    population_interval,
     swap_log_odds,
 )
 from badpo.estimation.shrinkage import q_values
-from badpo.estimation.significance import shared_lean_p
+from badpo.estimation.significance import other_feature_p
 from badpo.theory import Floats
 from badpo.theory.summaries import Interval
 
@@ -33,6 +42,14 @@ from badpo.theory.summaries import Interval
 MANY_PROMPTS = 50
 # Length ratios of the paper's appendix `app:multipref`; 1 is any difference at all.
 LENGTH_RATIOS = (1.0, 1.25, 1.5, 2.0, 3.0)
+
+
+def with_usual_attributes(judgments: Judgments) -> Judgments:
+    """Judgments with their attributes; without any, with length, Markdown and, if known, the side shown first."""
+    if judgments.n_attributes:
+        return judgments
+    is_known = judgments.votes["shown_first"].notna().any()
+    return judgments.with_attributes([Length(), Markdown(), *[Position()] * bool(is_known)])
 
 
 def pool_attributes(judgments: Judgments) -> list[Json]:
@@ -47,9 +64,11 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: judgments whose sides differ; ``n_annotators`` who cast
         them, ``n_people`` of them no models, ``n_people_least`` of these who chose the side that fewer chose, and
         ``n_prompts`` that they stand on; ``carrier_wins``: share in which the carrying side won; ``log_odds`` and
-        ``odds``; ``ci_low``, ``ci_high``: 95 %, clustered by prompt (`badpo.estimation.pool`); ``interval``:
+        ``odds``; ``ci_low``, ``ci_high``: 95 %, for these annotators on other prompts, clustered by prompt
+        (`badpo.estimation.pool`); ``population_ci``: 95 %, for other annotators like these too; ``interval``:
         "clustered", "small-cluster" (the same form, on fewer than 50 prompts), "naive only" (one prompt, or prompts
-        that all have the very same share, which leaves no spread to tell others from) or None; ``naive_ci_low``,
+        that all have the very same share, which leaves no spread to tell others from), "too wide" (wider than ±3
+        log-odds: log-odds and intervals are None) or None; ``naive_ci_low``,
         ``naive_ci_high``: as if every vote were independent. Where every vote went one way, log-odds are None and the
         interval has one end.
 
@@ -72,12 +91,18 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
     is_length = [attribute.config.get("type") == "length" for attribute in judgments.attributes]
     sweep = _sweep(judgments, prompts) if any(is_length) else []
     adjusted = swap_pairs(judgments)
+    annotator = judgments.votes["annotator"].to_numpy()
+    beyond = [
+        population_interval((sign * side[:, j] > 0)[of], prompts[of], annotator[of])
+        for j, of in enumerate(cross.T)
+    ]
     return [
         {
             "name": attribute.name,
             "scope": attribute.scope,
             **voters(judgments, cross[:, j], judgments.delta[:, j]),
-            **log_odds_row(found[j], judgments.n_votes),
+            **without_wide(log_odds_row(found[j], judgments.n_votes)),
+            "population_ci": narrow_ends(*beyond[j]),
             "sweep": sweep if is_length[j] else [],
             "joint": interval_row(joint[j]),
             "quality_adjusted": adjusted[j],
@@ -123,10 +148,27 @@ def log_odds_row(found: LogOdds, n_votes: int) -> Json:
     }
 
 
+def without_wide(row: Json) -> Json:
+    """The row without an estimate if its interval says nothing; ``interval`` is then "too wide"."""
+    kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
+    ends = [row[f"{kind}low"], row[f"{kind}high"]]
+    if narrow_ends(*ends) == ends:
+        return row
+    figures = "log_odds", "odds", "ci_low", "ci_high", "naive_ci_low", "naive_ci_high"
+    return {**row, **dict.fromkeys(figures), "interval": "too wide"}
+
+
+def narrow_ends(low: float | None, high: float | None) -> list[float | None]:
+    """The ends of an interval, None for one that is so wide that it says nothing."""
+    is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
+    return [None, None] if is_wide else [low, high]
+
+
 def interval_row(interval: Interval | None) -> Json:
-    """Log-odds and their interval; None where nothing is estimated."""
-    ends = (interval.estimate, interval.low, interval.high) if interval else (None, None, None)
-    return dict(zip(("log_odds", "ci_low", "ci_high"), ends, strict=True))
+    """Log-odds and their interval; None if nothing is estimated, or with an interval that says nothing."""
+    if interval is None or interval.high - interval.estimate > WIDEST_HALF:
+        return {"log_odds": None, "ci_low": None, "ci_high": None}
+    return {"log_odds": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
 
 
 def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
@@ -138,7 +180,7 @@ def _sweep(judgments: Judgments, prompts: NDArray) -> list[Json]:
         longer, shorter = markedly_longer(a, b, ratio), markedly_longer(b, a, ratio)
         delta = (longer - shorter.astype(float))[:, None]
         (found,) = offline_log_odds(judgments.votes["sign"], delta, delta != 0, prompts)
-        row = log_odds_row(found, judgments.n_votes)
+        row = without_wide(log_odds_row(found, judgments.n_votes))
         who = voters(judgments, (delta != 0)[:, 0], delta[:, 0])
         rows.append({"parameter": "ratio", "value": ratio} | {name: row[name] for name in shown} | who)
     return rows
@@ -322,30 +364,32 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     return rows
 
 
-# A feature goes with an attribute where their sides correlate by so much, and with the leans at this error in all.
-GOES_WITH, CONFOUNDED = 0.2, 0.01
+# A feature goes with an attribute if their sides correlate by so much. The error of saying that biases are about the
+# feature, over all pairs of both.
+GOES_WITH, CONFOUNDED = 0.2, 0.05
 
 
-def features_beside_leans(
-    judgments: Judgments, measured: Judgments, leans: Floats
+def features_behind_biases(
+    judgments: Judgments, measured: Judgments, votes: tuple[NDArray, ...], leans: Floats
 ) -> list[tuple[str, str, float, float]]:
-    """Undeclared features that go with an attribute of the responses and with the ``leans`` toward it.
+    """Undeclared features that go with an attribute of the responses and explain the annotators' biases toward it.
 
-    Where the sides do not differ in the attribute, those who lean toward it (n_annotators, n_attributes) must not
-    choose the side with the feature more often than others, or the lean may be one toward the feature. Rows are
-    attribute, feature, correlation of the sides, p-value.
+    ``votes`` are the design's (comparison, sign, annotator and delta in units), ``leans``, of shape
+    (n_annotators, n_attributes), the biases toward all attributes. Rows are attribute, feature, correlation of the
+    sides, p-value.
     """
-    votes, both = judgments.votes, (judgments, measured)
-    of_vote = np.nan_to_num(leans)[votes["annotator"].to_numpy()]
+    stratum, sign, annotator, delta = votes
+    of_vote, both = np.nan_to_num(leans)[annotator] * delta, (judgments, measured)
     sides = declared, features = [carrier_sides(each.delta, each.cross_group()) for each in both]
     sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
     together = declared.T @ features / np.maximum(sizes, 1.0)
     scopes = ([one.scope != "judgment" for one in each.attributes] for each in both)
-    of_texts, rows = np.multiply.outer(*scopes), []
-    for j, i in np.argwhere(of_texts & (np.abs(together) >= GOES_WITH)):
-        alike = (declared[:, j] == 0) & (features[:, i] != 0)
-        cast = votes["comparison"][alike], votes["sign"][alike]
-        p_value = shared_lean_p(*cast, features[alike, i], of_vote[alike, j]) * together.size
+    pairs = np.argwhere(np.multiply.outer(*scopes) & (np.abs(together) >= GOES_WITH))
+    rows = []
+    for j, i in pairs:
+        feature = features[:, i] * np.sign(together[j, i])
+        others = np.delete(of_vote, j, axis=1).sum(axis=1)
+        p_value = len(pairs) * other_feature_p(stratum, sign, annotator, delta[:, j], feature, others)
         if p_value < CONFOUNDED:
             names = judgments.attribute_names[j], measured.attribute_names[i]
             rows.append((*names, float(together[j, i]), p_value))

@@ -7,7 +7,7 @@ import operator
 import os
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ import pandas as pd
 
 from badpo.data.files import Json, appearing, locked, write_atomically
 from badpo.data.privacy import FEWEST_ANNOTATORS
-from badpo.data.problems import ConfigError, counted
+from badpo.data.problems import ConfigError, counted, refuse_other_types
 from badpo.results.charts import Picture, picture
 from badpo.results.words import decimal, interval_text
 
@@ -27,6 +27,7 @@ SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
+PEOPLE_SHEET = "people.xlsx"
 _FIGURES = ("carrier_wins", "log_odds", "ci_low", "ci_high")
 _ENDS = ("tau_low", "tau_high")
 _POOL = {"name": "attribute", "n_cross": "n"}
@@ -52,16 +53,17 @@ def bound_parts(text: str) -> tuple[str, ...]:
     return text, *found.groups()
 
 
-def source_of(folder: Path) -> str:
-    """The name of the table whose audit a folder holds; nothing where it holds none that can be read."""
+def audited_table(folder: Path) -> Json:
+    """Source and number of annotators of the table whose audit a folder holds; empty if none can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
-        return str(summary["data"]["source"])
-    return ""
+        data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
+        return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
+    return {}
 
 
 def audit_folder(path: str | os.PathLike) -> Path:
     """The folder that an audit is written into; a `ConfigError` where a file has that name."""
+    refuse_other_types(folder=path)
     folder = Path(path).expanduser()
     if folder.exists() and not folder.is_dir():
         told = f"{path} is a file, and an audit is written into a folder"
@@ -71,6 +73,7 @@ def audit_folder(path: str | os.PathLike) -> Path:
 
 def _write_text(path: str | os.PathLike, text: str, private: bool = False) -> None:
     """Write a file, which appears whole or not at all; a `ConfigError` where there can be none."""
+    refuse_other_types(path=path)
     try:
         with appearing(path, private) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
@@ -172,15 +175,16 @@ class AuditResult:
     def to_html(self, path: str | os.PathLike, examples: bool = False) -> None:
         """Write the page that may be passed on: one file that needs no network and no script.
 
-        With ``examples`` the page has a pair of answers for each attribute, in words of the table.
+        With ``examples`` the page has for each attribute a pair of answers that five people or more judged, in words of
+        the table.
         """
         _write_text(path, self._html(examples))
 
-    def people_to_html(self, path: str | os.PathLike) -> None:
-        """Write the page about single annotators: personal data, for its owner alone."""
+    def people_to_html(self, path: str | os.PathLike, names: Mapping[str, str] | None = None) -> None:
+        """Write the page about individual annotators: personal data, for its owner alone; ``names`` by pseudonym."""
         from badpo.results.audit_page import people_html
 
-        _write_text(path, people_html(self.summary, self.annotators), private=True)
+        _write_text(path, people_html(self.summary, self.annotators, names), private=True)
 
     def write(self, folder: str | os.PathLike, examples: bool = False) -> Path:
         """Write the audit into a folder, which is made when it is not there.
@@ -210,7 +214,7 @@ class AuditResult:
             self.to_html(begun(REPORT_FILE), examples)
             write_csv(self.annotators, begun(ANNOTATORS_CSV))
             self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
-            for name in (SUMMARY_FILE, PEOPLE_FILE, REREAD_FILE):
+            for name in (SUMMARY_FILE, PEOPLE_FILE, PEOPLE_SHEET, REREAD_FILE):
                 (folder / name).unlink(missing_ok=True)
         return folder / REPORT_FILE
 
@@ -227,7 +231,7 @@ class AuditResult:
     def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
         rows = self._rows
         row = rows.get(name, {})
-        if row.get("n_cross") and row["log_odds"] is None:
+        if row.get("n_cross") and row["log_odds"] is None and row["interval"] != "too wide":
             row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
         figures = [key for key, value in row.items() if type(value) in (int, float)]
         for given, known in ((name, rows), (figure, figures)):

@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from badpo.auditing.pool import with_usual_attributes
 from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
-from badpo.data.problems import ConfigError, DataError, Problem, counted
+from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.tables import read_table
 from badpo.estimation.sequential import (
     CARE_GRID,
@@ -104,7 +105,7 @@ class AuditMonitor:
         ----------
         comparison_id : str
         annotators : sequence of str
-            Pseudonym of each vote's annotator. Of repeated votes the first counts.
+            Pseudonym of each vote's annotator. Of an annotator's repeated votes only the first counts.
         sign : array of shape (n_votes,)
             +1 chose a, -1 chose b.
         delta : array of shape (n_votes, n_attributes) or (n_attributes,)
@@ -127,14 +128,14 @@ class AuditMonitor:
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
             needed = f"needed are numbers of shape {shape} or {shape[1:]}"
             raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
-        key, votes = _digest(comparison_id, 8), _votes_digest(annotators, sign)
+        names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
+        key, votes = _digest(comparison_id, 8), _votes_digest(names.tolist(), sign[first])
         if self._seen.get(key, votes) != votes:
             what = "the comparison was counted with other votes"
             raise DataError([Problem("E420", what, where, _WHEN_TO_CLOSE)])
         if key in self._seen:
             return
         self._seen[key] = votes
-        names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
         delta = (np.broadcast_to(delta, shape) / self.units)[first]
         won, known = sign[first, None] > 0, np.nan_to_num(delta)
         share = winner_shares(sign[first], known)[:, None]
@@ -322,8 +323,9 @@ def watch(
     state : path
         Where the monitor's state is kept between calls; made when it is not there.
     votes_per_comparison : int or None
-        A comparison is closed when it has so many judgments. Ties count where the table has comparison ids. Without
-        it all comparisons in the table are taken as closed.
+        A comparison is closed when it has so many judgments. A repeated judgment (same annotator, same order of the
+        two responses) does not count. Ties count if the table has comparison ids. Without ``votes_per_comparison``
+        all comparisons in the table are taken as closed.
     alpha : float
         Share of the flags that may be false.
     **reading
@@ -341,15 +343,14 @@ def watch(
         An option that makes no sense, a file that is no state, or a state of other attributes.
     """
     declared = as_attributes(attributes)
-    if not declared:
-        raise ConfigError("watch needs an attribute to look at, as in --attribute length or [Length()]")
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
             f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"
         )
     # with the state held before the table is read, whoever is forgotten meanwhile is in neither
+    refuse_other_types(state=state)
     with locked(state, wait=True):
-        judgments = Judgments.read(data, attributes=declared, **reading)
+        judgments = with_usual_attributes(Judgments.read(data, attributes=declared, **reading))
         if not judgments.has_identities:
             what, remedy = (
                 "the table has no annotator column",
@@ -405,7 +406,8 @@ def _closed(
     judgments: Judgments, needed: int | None, data: Any, reading: Mapping[str, Any]
 ) -> tuple[Bools, list[Problem]]:
     """Which comparisons have all their votes, and a warning where ties could not be counted."""
-    n_votes = np.bincount(judgments.votes["comparison"], minlength=judgments.n_comparisons)
+    once = judgments.votes.drop_duplicates(["comparison", "annotator", "shown_first"])
+    n_votes = np.bincount(once["comparison"], minlength=judgments.n_comparisons)
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
     if needed is None or not n_ties:
         return n_votes >= (needed or 0), []
@@ -417,7 +419,10 @@ def _closed(
         ids = pd.Series(as_ids(table.frame["comparison_id"]), rows)
         firsts = judgments.votes.groupby("comparison")["row"].first()
         of_first = ids[~ids.index.duplicated()].loc[firsts]
-        return ids.value_counts().loc[of_first].to_numpy() >= needed, []
+        voter = [name for name in ("annotator", "shown_first") if name in table.frame]
+        cast = table.frame[voter].set_axis(rows).assign(comparison=ids)
+        cast = cast[cast["comparison"].isin(of_first)].drop_duplicates()
+        return cast["comparison"].value_counts().loc[of_first].to_numpy() >= needed, []
     what = (
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
         "comparison; those with a tie may stay open"

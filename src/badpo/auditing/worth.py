@@ -1,25 +1,30 @@
 """What the leans are worth: which labels would be otherwise without them, drift, what to reread, telling pairs."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit
+from scipy.special import log_expit, softmax
 
-from badpo.auditing.people import Design
-from badpo.auditing.pool import interval_row, log_odds_row, voters
+from badpo.auditing.people import Design, spread_row
+from badpo.auditing.pool import interval_row, log_odds_row, voters, without_wide
 from badpo.data.attributes import BUILT_IN, Attribute
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, Problem, counted, listed
 from badpo.data.tables import numbered_texts
 from badpo.estimation.fit import Leans, fit_conditional
-from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds
+from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds, summed
 from badpo.estimation.shrinkage import Shrunk, shrink_normal
 from badpo.results.words import shown
+from badpo.theory import Floats, Ints
 
 DRAWS, SEED = 100, 0
+# Points and weights of a standard normal, for the quality of a comparison.
+NODES = np.polynomial.hermite_e.hermegauss(15)
+LARGEST_FIT, FIT_ROUNDS = 2000, 40
 TIMES = ("time", "timestamp", "created_at")
 FEWEST_WINDOWS, MOST_WINDOWS, WINDOW_SIZE = 4, 8, 250
 MOST_REREAD = 20
@@ -33,62 +38,118 @@ FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
-def majority_flips(comparison: ArrayLike, sign: ArrayLike, shift: ArrayLike) -> tuple[int, int]:
-    r"""How many majorities turn when leans are taken out, and how many votes for those majorities there are.
+def draw_turned(
+    comparison: Ints, sign: Ints, logit: Floats, shift: Floats, random: np.random.Generator
+) -> tuple[int, int]:
+    r"""Number of majorities that turn when ``shift`` is taken out of the votes' logits, in one draw of their noise.
 
-    With equally good sides vote j goes to a with probability :math:`\sigma(x_j)`, where :math:`x_j = e_k \cdot d_j`, so
+    Vote j went to the side :math:`s_j` because :math:`s_j (\ell_j + \varepsilon_j) > 0` with logistic noise. With the
+    same noise the vote stays as it is with probability
 
-    .. math:: \sum_{j \in c} \bigl([s_j = 1] - \sigma(x_j)\bigr)
+    .. math:: P(s_j (\ell_j - x_j + \varepsilon_j) > 0 \mid s_j (\ell_j + \varepsilon_j) > 0)
+        = \min\Bigl(1, \frac{\sigma(s_j (\ell_j - x_j))}{\sigma(s_j \ell_j)}\Bigr)
 
-    has the sign of the likeliest quality, and with x = 0 that of the majority. A tie has no majority to turn. All
-    three arrays are of shape (n_votes,); ``sign`` is +1 for a and -1 for b.
+    All arrays are of shape (n_votes,): ``sign`` is +1 for a and -1 for b; ``logit`` :math:`\ell` and ``shift`` x are
+    in log-odds of a. A tied comparison has no majority, and a majority that becomes a tie does not turn. Returns the
+    number of majorities that turn, and of the votes for them.
 
     Examples
     --------
-    Two who lean toward a by two log-odds do not outvote one who leans nowhere:
+    Two votes for a that come from a bias alone, against one vote for b:
 
-    >>> majority_flips([0, 0, 0], [1, 1, -1], [2.0, 2.0, 0.0])
+    >>> votes = np.array([0, 0, 0]), np.array([1, 1, -1]), np.array([-9.0, -9.0, -9.0])
+    >>> draw_turned(*votes, np.array([9.0, 9.0, 0.0]), np.random.default_rng(0))
     (1, 2)
     """
-    comparison, sign = np.asarray(comparison), np.asarray(sign)
-    plain = np.bincount(comparison, sign)
-    turned = plain * np.bincount(comparison, (sign > 0) - expit(shift)) < 0
-    votes = turned[comparison] & (sign * plain[comparison] > 0)
+    stays = np.exp(log_expit(sign * (logit - shift)) - log_expit(sign * logit))
+    without = np.where(random.random(len(sign)) < stays, sign, -sign)
+    majority = np.bincount(comparison, sign)
+    turned = majority * np.bincount(comparison, without) < 0
+    votes = turned[comparison] & (sign * majority[comparison] > 0)
     return int(turned.sum()), int(votes.sum())
 
 
-def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk]) -> list[Json]:
-    """The part ``flips`` of audit.json: what turns without the leans on each attribute, and on all (None).
+@dataclass(frozen=True)
+class QualityPrior:
+    r"""What the qualities of comparisons are like before their votes are seen.
 
-    ``labels`` and ``pairs`` hold the expected count and its 95 % interval over draws from the posterior, None where
-    nothing is known of the spread; ``n_contested`` comparisons differ in the attribute and have a minority.
+    .. math:: P(s_j = 1) = \sigma(v_c + x_j), \qquad v_c \sim N(\mu \cdot \bar d_c, \sigma^2)
+
+    ``slope`` is :math:`\mu`, of shape (n_attributes,): the merit that goes with the attributes and the bias that all
+    annotators share, per mean difference :math:`\bar d_c` of the sides; ``sd`` is :math:`\sigma`. In log-odds.
+    """
+
+    slope: Floats
+    sd: float
+
+    def posterior(
+        self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
+    ) -> tuple[Floats, Floats]:
+        """Possible qualities of each comparison and their probabilities given its votes, (n_comparisons, n_nodes)."""
+        value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
+        likelihood = log_expit(sign[:, None] * (value[comparison] + shift[:, None]))
+        log_weight = summed(comparison, likelihood, len(value)) + np.log(NODES[1])
+        return value, softmax(log_weight, axis=1)
+
+
+def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
+    """The most likely prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
+
+    ``comparison``, ``sign`` and ``shift``, the part of the logit that is known, are of shape (n_votes,); ``differing``,
+    of shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
+    """
+    step = -(-len(differing) // LARGEST_FIT)
+    kept, some = comparison % step == 0, differing[::step]
+    prior = QualityPrior(np.zeros(differing.shape[1]), 1.0)
+    for _ in range(FIT_ROUNDS):
+        votes = comparison[kept] // step, sign[kept], shift[kept]
+        value, weight = prior.posterior(*votes, some)
+        slope = np.linalg.lstsq(some, (weight * value).sum(axis=1), rcond=None)[0]
+        squares = weight * (value - (some @ slope)[:, None]) ** 2
+        prior = QualityPrior(slope, float(np.sqrt(squares.sum(axis=1).mean())))
+    return prior
+
+
+def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk]) -> list[Json]:
+    """The part ``flips`` of audit.json: what turns without the biases on each attribute, and on all (None).
+
+    ``labels`` and ``pairs`` hold the mean and the 95 % interval of draws of the biases, of each comparison's quality
+    and of the noise of each vote, given the votes; None if nothing is known of the spread. ``n_contested`` comparisons
+    differ in the attribute and have a minority.
     """
     random = np.random.default_rng(SEED)
     known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
-    drawn = np.zeros((DRAWS, *leans.deviation.shape))
+    drawn, mean = np.zeros((DRAWS, *leans.deviation.shape)), np.zeros(leans.deviation.shape)
     for j in known:
-        drawn[:, :, j] = spreads[j].posterior.draws(DRAWS, random)
-    drawn[:, leans.status == "anchored"] = 0.0
-    share = pd.Series(design.sign > 0).groupby(design.comparison).transform("mean")
-    is_contested = ~share.isin([0.0, 0.5, 1.0])
+        drawn[:, :, j], mean[:, j] = spreads[j].posterior.draws(DRAWS, random), spreads[j].posterior.mean
+    is_anchored = leans.status == "anchored"
+    drawn[:, is_anchored] = mean[is_anchored] = 0.0
+    comparison, sign, who, delta = design.comparison, design.sign, design.annotator, design.delta
+    n_votes = np.maximum(np.bincount(comparison), 1)
+    differing = summed(comparison, delta, len(n_votes)) / n_votes[:, None]
+    if known:
+        believed = (mean[who] * delta).sum(axis=1)
+        prior = fit_quality_prior(comparison, sign, believed, differing)
+    share = pd.Series(sign > 0).groupby(comparison).transform("mean")
+    is_contested = ~share.isin([0.0, 0.5, 1.0]).to_numpy()
     all_known = [(None, known)] * (len(known) > 1)
     groups = [(name, [j]) for j, name in enumerate(design.attributes)] + all_known
     rows = []
     for name, group in groups:
-        differing = design.comparison[design.delta[:, group].any(axis=1)]
-        used = np.flatnonzero(np.isin(design.comparison, differing) & is_contested)
-        comparison = np.unique(design.comparison[used], return_inverse=True)[1]
-        row = {
-            "attribute": name,
-            "n_contested": len(set(comparison)),
-            "labels": None,
-            "pairs": None,
-        }
+        is_differing = np.isin(comparison, comparison[delta[:, group].any(axis=1)])
+        used = np.flatnonzero(is_differing & is_contested)
+        contested, of = np.unique(comparison[used], return_inverse=True)
+        row = {"attribute": name, "n_contested": len(contested), "labels": None, "pairs": None}
         if group[0] in known:
-            cells = design.annotator[used, None], group
-            delta = design.delta[used[:, None], group]
-            shifts = ((one[cells] * delta).sum(axis=1) for one in drawn)
-            counts = [majority_flips(comparison, design.sign[used], shift) for shift in shifts]
+            counts = []
+            for one in drawn:
+                each = one[who[used]] * delta[used]
+                votes = of, sign[used], each.sum(axis=1)
+                value, weight = prior.posterior(*votes, differing[contested])
+                above = random.random((len(contested), 1)) > weight.cumsum(axis=1)
+                node = np.minimum(above.sum(axis=1), len(NODES[0]) - 1)
+                logit = value[np.arange(len(contested)), node][of] + votes[2]
+                counts.append(draw_turned(*votes[:2], logit, each[:, group].sum(axis=1), random))
             found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
             row["labels"], row["pairs"] = np.round(found).astype(int).T
         rows.append(row)
@@ -171,14 +232,15 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
         for w in range(last + 1):
             of, first = among & (window == w), str(times[window == w].min())
             (found,) = offline_log_odds(sign[of], delta[of, j, None], among[of, None], prompts[of])
-            shown = log_odds_row(found, int(of.sum())) | voters(judgments, of, delta[:, j])
+            shown = without_wide(log_odds_row(found, int(of.sum())))
+            shown |= voters(judgments, of, delta[:, j])
             windows.append({"name": first[:10], **shown})
         row = {
             "attribute": name,
             "windows": windows,
             **voters(judgments, known[who, j], delta[:, j]),
         }
-        own_tau = {"own_tau": own.tau, "own_tau_ci": [own.tau_low, own.tau_high]}
+        own_tau = {f"own_{name}": value for name, value in spread_row(own).items()}
         rows.append(row | {"change": interval_row(slope)} | own_tau)
     return rows
 
@@ -227,9 +289,10 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
 def telling_pairs(judgments: Judgments) -> list[Json]:
     """For each attribute the two answers that show its lean best, in a few words of each; nobody is named.
 
-    The pair is one whose votes went the way of the pool, if there is any: first without a difference in the other
-    attributes, then short, then by how many more votes went that way than the other. ``carries`` is whether the chosen
-    answer has more of the attribute; of the ``n_votes`` whose sides differ ``n_chosen`` went the pool's way.
+    The pair is one whose votes went the way of the pool, if there is any: first of five voters or more, then without a
+    difference in the other attributes, then short, then by how many more votes went that way than the other.
+    ``carries`` is whether the chosen answer has more of the attribute; of the ``n_votes`` whose sides differ
+    ``n_chosen`` went the pool's way. Of the ``n_annotators`` who judged the pair ``n_people`` are no models.
     """
     sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
     comparison = judgments.votes["comparison"].to_numpy()
@@ -238,13 +301,18 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
     letters = np.array([len(text) for text in texts])[numbers[1:]].sum(axis=0)
     size = np.digitize(letters, LONG_PAIRS, right=True) + 3 * (letters < SHORTEST_PAIR)
     n_differ = np.stack([np.bincount(comparison, each, n) for each in np.abs(side).T], axis=1)
+    voters = judgments.votes[["comparison", "annotator"]].drop_duplicates().to_numpy().T
+    is_person = judgments.annotators["model"].isna().to_numpy()
+    n_voters = np.bincount(voters[0], minlength=n)
+    n_people = np.bincount(voters[0], is_person[voters[1]], n)
+    is_few = n_voters < FEWEST_ANNOTATORS
     rows = []
     for j, name in enumerate(judgments.attribute_names):
         toward = sign * side[:, j]
         way = 1 if toward.sum() >= 0 else -1
         ahead = way * np.bincount(comparison, toward, n)
         others = (np.delete(n_differ, j, axis=1) > 0).sum(axis=1)
-        order = np.lexsort((letters, -ahead, size, others, ahead <= 0))
+        order = np.lexsort((letters, -ahead, size, others, is_few, ahead <= 0))
         if not (ahead > 0).any():
             continue
         best = order[0]
@@ -253,6 +321,7 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
         prompt, a, b = (_few_words(texts[i], mark) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
         row = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
+        row |= {"n_annotators": int(n_voters[best]), "n_people": int(n_people[best])}
         row["chosen"], row["other"] = (a, b) if won else (b, a)
         rows.append(row | {"n_chosen": int(n_votes + ahead[best]) // 2})
     return rows

@@ -118,8 +118,9 @@ def parsed_targets(texts: Sequence[str]) -> dict[str, float]:
             raise ConfigError(f"--target {name} is given twice; every attribute has one target")
         if name == "length":
             raise ConfigError(
-                "length: a length has no fair rate, so there is nothing that a target could stand for; the reference's "
-                "own length is the only sensible anchor, and a run of badpo train with this attribute declared keeps it"
+                "length: no share of longer answers is fair, so there is no rate to anchor at. To keep answers about "
+                "as long as the reference's, train with badpo train --attribute length; the run's report says how far "
+                "the length of the answers moved"
             )
         try:
             targets[name] = float(value)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Lock, Thread
 from typing import Any
 
@@ -32,13 +33,15 @@ from badpo.cli.options import (
     tell,
 )
 from badpo.data.files import Json
-from badpo.data.problems import ConfigError, DataError, with_sides_exchanged
+from badpo.data.problems import ConfigError, DataError, as_argument, with_sides_exchanged
 
 FIELDS = (
     *("prompt", "response_a", "response_b", "winner", "chosen", "rejected", "rating"),
     *("annotator", "annotator_class", "prompt_id", "comparison_id", "shown_first"),
 )
 RATIO = 1.5
+_MAPPINGS = ("columns", "winners")
+_CHOICES = ("annotators_missing", "repeated", "bad_rows", "layout")
 _NOT_SAID: tuple[Any, ...] = ({}, None, "error", "all")  # options of reading that are as ever
 _POLICY = (
     "default-src 'none'; style-src 'nonce-{0}'; script-src 'nonce-{0}'; img-src data:; connect-src 'self'; "
@@ -73,8 +76,8 @@ def open_table(
     os.environ["HF_HUB_OFFLINE"] = "1"
     if known_key() is None:
         os.environ[KEY_VARIABLE] = secrets.token_hex(32)
-    token, start = secrets.token_urlsafe(32), secrets.token_urlsafe(32)
-    app = local_app(Opened(data, reading), token, start)
+    token = secrets.token_urlsafe(32)
+    app = local_app(Opened(data, reading), token)
     quiet: Json = {"log_config": None, "access_log": False}
     config = uvicorn.Config(app, "127.0.0.1", port, timeout_graceful_shutdown=1, **quiet)
     try:
@@ -82,13 +85,15 @@ def open_table(
     except SystemExit:
         raise ConfigError(f"port {port} is taken; leave out --port for a free one") from None
     bound.listen()
-    address = f"http://127.0.0.1:{bound.getsockname()[1]}/"
-    told = f"open {address}{token}/\nonly this machine can; Ctrl-C ends it"
-    tell(as_json, {"address": f"{address}{token}/"}, told)
-    if not no_browser:
-        # other users see the words of a command: that address opens the page once
-        Thread(target=typer.launch, args=[f"{address}{start}/"], daemon=True).start()
-    with suppress(KeyboardInterrupt):
+    address = f"http://127.0.0.1:{bound.getsockname()[1]}/{token}/"
+    tell(as_json, {"address": address}, f"open {address}\nonly this machine can; Ctrl-C ends it")
+    with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="badpo-") as folder:
+        if not no_browser:
+            # other users see the words of a command, but not into a folder of this user
+            page = Path(folder, "open.html")
+            page.touch(0o600)
+            page.write_text(f'<meta http-equiv="refresh" content="0; url={address}">', encoding="utf-8")
+            Thread(target=typer.launch, args=[str(page)], daemon=True).start()
         uvicorn.Server(config).run(sockets=[bound])
     complain("ended; nothing was written")
 
@@ -123,9 +128,9 @@ class Opened:
     def asked(self, form: Any) -> Asked:
         """What the fields of a form say; what they do not offer is not taken."""
         try:
-            read, fix = json.loads(form["reading"]), json.loads(form.get("fix") or "{}")
+            read, fix = _options_of(form["reading"]), _options_of(form.get("fix") or "{}")
             ratio = float(form.get("ratio", RATIO))
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, RecursionError) as error:
             raise ConfigError("the form is not this page's; load the page again") from error
         columns = read.get("columns", {})
         taken = self.columns(columns)
@@ -194,7 +199,7 @@ class Opened:
     def command(self, asked: Asked) -> str:
         """The audit of this table with these choices, to be pasted."""
         flags = [word for text in self.attributes(asked) for word in ("--attribute", text)]
-        return shlex.join(["badpo", "audit", str(self.path), *flags, *flags_of(asked.reading)])
+        return shlex.join(["badpo", "audit", as_argument(self.path), *flags, *flags_of(asked.reading)])
 
     def mapping(self, asked: Asked) -> Json:
         """What the page says of the reading: columns, rows as read, what to confirm, and what is wrong."""
@@ -205,14 +210,16 @@ class Opened:
                 votes = self.votes(asked)
         except DataError as error:
             problems, rows, is_read = error.problems, error.shown, False
-            fix, turned = error.fix, error.turned
+            fix, turned, question, answers = error.fix, error.turned, error.question, error.answers
         else:
             problems, rows, is_read = votes.findings, rows_in_words(vars(votes)), True
+            question, answers = "", ()
             # a label that says its side by its order alone is confirmed first
             by_order = [one.fix for one in problems if one.code == "N107" and one.fix]
             fix = with_sides_exchanged(by_order[0]) if by_order else {}
             turned = [*by_order, with_sides_exchanged(asked.reading)][0]
         told: Json = {"problems": problems, "rows": rows, "is_open": bool(fix) or not is_read}
+        told |= {"question": question, "answers": answers}
         told |= {"fix": fix and json.dumps(fix), "flags": shlex.join(flags_of(fix))}
         told |= {"turned": turned and json.dumps(turned), "fields": FIELDS, "names": self.names}
         told["offered"] = self.offered
@@ -224,6 +231,7 @@ class Opened:
 
         With ``of_people`` the findings tell how far annotators differ, which takes long.
         """
+        from badpo.auditing.dependence import tie_effects
         from badpo.auditing.people import AuditOptions, Design, people_of
         from badpo.auditing.pool import plain, pool_attributes
         from badpo.auditing.worth import telling_pairs
@@ -239,12 +247,17 @@ class Opened:
         except (DataError, ConfigError) as error:
             return told | {"wrong": str(error)}
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
-        rows, options, pool = plain(pool_attributes(judgments)), AuditOptions(), {}
+        options, pool, ties = AuditOptions(), {}, {}
         if of_people:
             pool = plain(people_of(judgments, Design(judgments), options).pool)
-        summary: Json = {"attributes": rows, "pool": pool}
+            ties = tie_effects(judgments)
+        rows = [row | {"ties": ties.get(row["name"])} for row in pool_attributes(judgments)]
+        summary: Json = {"attributes": plain(rows), "pool": pool}
         summary["settings"] = {"attributes": configs, "rho": options.rho, "fdr": options.fdr}
-        summary["data"] = {"has_annotators": judgments.has_identities}
+        summary["data"] = {
+            "has_annotators": judgments.has_identities,
+            "n_annotators": judgments.n_annotators,
+        }
         examples = pair_sentences(summary, telling_pairs(judgments), exact=True)
         labels = audit_labels(summary)
         told["examples"] = {labels[name]: example for name, example in examples.items()}
@@ -259,38 +272,38 @@ class Opened:
         return audit(judgments, source=str(self.path))._html()
 
 
+def _options_of(text: str) -> Json:
+    """Options of `Judgments.read` in a field of a form; a `ValueError` if the page can have written no such field."""
+    options = json.loads(text)
+    if not isinstance(options, dict) or not options.keys() <= {*_MAPPINGS, *_CHOICES}:
+        raise ValueError("other options")
+    for name, value in options.items():
+        texts = [*value, *value.values()] if name in _MAPPINGS and isinstance(value, dict) else [value]
+        if any(not isinstance(one, str | None) for one in texts):
+            raise ValueError(f"no value of {name}")
+    return options
+
+
 # -- the server ------------------------------------------------------------------------------------------------
 
 
-def local_app(opened: Opened, token: str, start: str = "") -> Any:
-    """The application; the path begins with the token, or once with ``start``, and the host is its own."""
+def local_app(opened: Opened, token: str) -> Any:
+    """The application; the path begins with the token, and the host is its own."""
     from anyio import from_thread
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.datastructures import QueryParams
-    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+    from starlette.responses import HTMLResponse, PlainTextResponse
     from starlette.routing import Route
 
     from badpo.results.words import page_templates, shown
-
-    starts = {start} - {""}
-
-    def is_same(given: str, known: str) -> bool:
-        return secrets.compare_digest(given.encode(), known.encode())
 
     async def answer(request: Any) -> Any:
         given, _, part = request.path_params["path"].partition("/")
         host, port = request.scope["server"]
         is_here = request.headers.get("host") == f"{host}:{port}"
-        if is_here and any(is_same(given, one) for one in starts):
-            starts.clear()
-            return RedirectResponse(f"/{token}/", 303, _HEADERS)
-        if not (is_here and is_same(given, token)) or part not in (
-            "",
-            "found",
-            "people",
-            "report",
-        ):
+        is_known = secrets.compare_digest(given.encode(), token.encode())
+        if not (is_here and is_known) or part not in ("", "found", "people", "report"):
             where = "403: open the address that badpo printed\n"
             return PlainTextResponse(where, 403, _HEADERS)
         form = QueryParams((await request.body()).decode("utf-8", "replace"))

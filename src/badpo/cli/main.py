@@ -234,7 +234,11 @@ def attributes_test(
     trials = attribute_trials(judgments, configs, sweep=parsed_sweep(sweep), n_examples=examples)
     figures = ("cross_share", "n_cross", "carrier_wins", "log_odds", "ci_low", "ci_high")
     columns = ("attribute", "parameters", *figures)
-    lines = [as_table([columns, *([as_text(trial[name]) for name in columns] for trial in trials)])]
+    heading = (
+        *("attribute", "parameters", "sides differ", "judgments"),
+        *("side with more wins", "log-odds", "95 % from", "to"),
+    )
+    lines = [as_table([heading, *([as_text(trial[name]) for name in columns] for trial in trials)])]
     for trial in trials if sweep is None else []:
         for kind, texts in trial["examples"].items():
             lines += ["", f"{trial['attribute']}, {kind}:"]

@@ -27,6 +27,7 @@ from badpo.data.problems import (
     ConfigError,
     DataError,
     Problem,
+    as_argument,
     corrected,
     lacking,
     listed,
@@ -35,12 +36,19 @@ from badpo.data.problems import (
 
 
 def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
-    """What stands left and right of the last equals sign of each value of an option."""
-    parts = [text.rpartition("=") for text in texts or ()]
+    """What stands left and right of the equals sign of each value of an option.
+
+    Of several the last divides; of a column the first, since our names hold none and a table's may.
+    """
+    parts = [_divided(text, option) for text in texts or ()]
     for _, equals, text in parts:
         if not equals:
             raise ConfigError(f'{option} {text}: there is no "="; write it as in {option} {example}')
     return [(left, right) for left, _, right in parts]
+
+
+def _divided(text: str, option: str) -> tuple[str, str, str]:
+    return text.partition("=") if option == "--column" else text.rpartition("=")
 
 
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
@@ -236,7 +244,14 @@ def is_first_process() -> bool:
 
 def say(what: Any) -> None:
     """Print something for people, at once: what it quotes from files and tables is not obeyed by a terminal."""
-    print(written_out(str(what)), flush=True)
+    try:
+        print(written_out(str(what)), flush=True)
+    except OSError as error:
+        # the interpreter would complain once more when it writes out the rest
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # else who read the output has had enough
+            complain(f"the output cannot be written: {error.strerror}")
+        raise typer.Exit(EXIT_FAILED) from None
 
 
 def complain(what: Any) -> None:
@@ -246,7 +261,8 @@ def complain(what: Any) -> None:
 
 def print_json(value: Any) -> None:
     """Print one JSON object; paths and other plain values become text."""
-    say(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    is_unicode = "utf" in (sys.stdout.encoding or "").lower()
+    say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
 def announce(source: Any, as_json: bool) -> None:
@@ -328,17 +344,19 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
     What begins alike up to a colon is one thing, of which the time left is told.
     """
     begun = time.monotonic()
-    now, ended = ("starting", 0.0, begun, 0.0), threading.Event()
+    now, ended = ("starting", 0.0, begun, 0.0, begun), threading.Event()
 
     def progress(what: str, share: float) -> None:
         nonlocal now
-        goes_on = what.partition(":")[0] == now[0].partition(":")[0] and share >= now[1]
-        now = (what, share, *(now[2:] if goes_on else (time.monotonic(), share)))
+        before, reached, since, first, _ = now
+        goes_on = what.partition(":")[0] == before.partition(":")[0] and share >= reached
+        time_now = time.monotonic()
+        now = (what, share, *((since, first) if goes_on else (time_now, share)), time_now)
 
     def line() -> str:
-        what, share, since, first = now
+        what, share, since, first, reported = now
         time_now = time.monotonic()
-        left = (time_now - since) * (1 - share) / (share - first) if share > first else 0.0
+        left = seconds_left(share - first, reported - since, 1 - share, time_now - reported)
         told = f"{100 * share:.0f} %" if share else ""
         told += f", {timedelta(seconds=round(left))} left" if left >= 1 else ""
         return f"{time_now - begun:5.0f} s  {what}  {told}".rstrip()
@@ -360,6 +378,18 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
         ended.set()
         if speaker.is_alive() and sys.stderr.isatty():
             print("\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+def seconds_left(share_done: float, seconds_done: float, share_left: float, since: float) -> float:
+    """Seconds until work ends that took ``seconds_done`` for a share of it; the share was done ``since`` seconds ago.
+
+    The estimate decreases while the next stage runs. It is 0 before the first stage ends, and if the next stage takes
+    longer than estimated.
+
+    >>> seconds_left(0.2, 60.0, 0.8, 0.0), seconds_left(0.2, 60.0, 0.8, 180.0), seconds_left(0.2, 60.0, 0.8, 300.0)
+    (240.0, 60.0, 0.0)
+    """
+    return max(share_left * seconds_done / share_done - since, 0.0) if share_done > 0 else 0.0
 
 
 # -- remedies ----------------------------------------------------------------------------------------------------
@@ -397,13 +427,14 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
 def corrected_command(fix: Mapping[str, Any]) -> str:
     """The command that was typed, with options that mend it in place of its own, ready to be pasted."""
     words, given = list(typed["words"]), Path(str(typed["source"]))
+    words = [as_argument(word) if Path(word) == given else word for word in words if word != "--"]
     if "source" in fix and given in map(Path, words):
-        words = [str(fix["source"]) if Path(word) == given else word for word in words]
+        words = [as_argument(fix["source"]) if Path(word) == given else word for word in words]
         fix = {name: value for name, value in fix.items() if name != "source"}
     own = flags_of({name: fix[name] for name in ("columns", "winners") if name in fix})
     said = "\0".join(["badpo", *words])
     for flag, value in zip(own[::2], own[1::2], strict=True):
-        start = re.escape("".join(value.rpartition("=")[:2]))  # what is named, such as "annotator="
+        start = re.escape("".join(_divided(value, flag)[:2]))  # what is named, such as "annotator="
         said = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", said)
     return shlex.join([*said.split("\0"), *flags_of(fix)])
 
@@ -418,7 +449,7 @@ def converted(error: DataError) -> list[str]:
     is_read = is_read or not source or typed["words"][0] == "import"
     if is_read or format_of(Export(read_table(source))) == TABLE:
         return []
-    first = shlex.join(["badpo", "import", str(source), "--out", out])
+    first = shlex.join(["badpo", "import", as_argument(source), "--out", out])
     return [f"{first} && {corrected_command({'source': out})}"]
 
 
@@ -456,10 +487,6 @@ def reporting_errors(command: Callable) -> Callable:
             return command(*args, **kwargs)
         except typer.Exit:
             raise
-        except BrokenPipeError:
-            # who read the output has had enough; the interpreter would complain when it writes out the rest
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(EXIT_FAILED) from None
         except Exception as error:
             if debug:
                 complain(traceback.format_exc())
@@ -476,6 +503,7 @@ def reporting_errors(command: Callable) -> Callable:
                 found["problems"] = [as_json_problem(problem) for problem in error.problems]
                 calls = [corrected_command(fix) for fix in (error.fix, error.turned) if fix]
                 found["commands"], found["as_read"] = converted(error) or calls, error.shown
+                found["question"], found["answers"] = error.question, error.answers
             print_json(found) if kwargs.get("as_json") else complain(told)
             raise typer.Exit(code) from error
 
@@ -488,23 +516,13 @@ def reporting_errors(command: Callable) -> Callable:
 
 @contextmanager
 def stopping_whole(what_is_left: str) -> Iterator[None]:
-    """A command that is told to stop says what is left; SIGTERM stops it as Ctrl-C does, unless a launcher ends it.
-
-    ``{again}`` stands for the command as it was given.
-    """
-
-    def stop(signum, frame):
-        raise KeyboardInterrupt
-
-    before = signal.getsignal(signal.SIGTERM) if _of_several() else signal.signal(signal.SIGTERM, stop)
+    """A command that is told to stop says what is left; ``{again}`` stands for the command as it was given."""
     try:
         yield
     except KeyboardInterrupt as told:
         again = shlex.join(["badpo", *typed["words"]])
         complain(str(told) or what_is_left.format(again=again))
         raise typer.Exit(EXIT_STOPPED) from None
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class EndedByLauncherError(RuntimeError):

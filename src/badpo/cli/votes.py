@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,11 +30,17 @@ from badpo.cli.options import (
     tell,
     terminal_progress,
 )
-from badpo.data.files import appearing, locked
+from badpo.data.files import Json, appearing, locked
+from badpo.data.privacy import FEWEST_ANNOTATORS
 
 if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
     from badpo.data.judgments import Judgments
+
+
+_MAPPING = Option(
+    None, metavar="FILE", help="For --people: what import --write-mapping wrote, to name them."
+)
 
 
 @reporting_errors
@@ -48,7 +55,7 @@ def audit(
     ),
     quality: str | None = Option(
         None,
-        metavar="conditional|random|fixed:COLUMN",
+        metavar="conditional|marginal",
         help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
     ),
     anchor: list[str] = Option(
@@ -63,12 +70,11 @@ def audit(
     time: str | None = Option(None, metavar="COLUMN", help="When each vote was cast, to see drift."),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
-    min_informative: int = Option(
-        10, help="Informative votes below which an annotator's estimate counts as insufficient."
-    ),
+    min_informative: int = Option(10, help="Informative votes below which an estimate is insufficient."),
     people: bool = Option(
-        False, "--people", help="Also people.html and, with texts, reread.csv: personal data."
+        False, "--people", help="Also people.html, people.xlsx and reread.csv: personal data."
     ),
+    mapping: Path | None = _MAPPING,
     fail_on: list[str] = Option(
         [],
         "--fail-on",
@@ -76,7 +82,9 @@ def audit(
         help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
     ),
     examples: bool = Option(
-        False, "--examples", help="Put a pair of answers for each attribute on report.html."
+        False,
+        "--examples",
+        help="Put a pair of answers that five people judged on report.html, for each attribute.",
     ),
     as_json: AsJson = False,
     *,
@@ -86,7 +94,7 @@ def audit(
     announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import audit_folder, bound_parts, source_of
+    from badpo.auditing.result import audit_folder, audited_table, bound_parts
     from badpo.data.judgments import Judgments
 
     for bound in fail_on:  # what is wrong with bounds or the folder is told before the audit
@@ -94,6 +102,7 @@ def audit(
     audit_folder(out)
     # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
     with locked(out), terminal_progress(as_json) as progress:
+        progress("audit: reading", 0.0)
         keep = [time] if time else []
         judgments = Judgments.read(data, attributes=attribute or (), keep=keep, **reading)
         _tell_how_it_is_read(judgments, as_json)
@@ -111,9 +120,9 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
-        _tell_what_is_replaced(result, source_of(out), out)
+        _tell_what_is_replaced(result, audited_table(out), data, out)
         page = result.write(out, examples)
-        about_people = _write_people(result, out) if people else ""
+        about_people = _write_people(result, out, mapping) if people else ""
     written = f"report: {page} (may be passed on; the rest of the folder is yours alone)"
     beyond = result.beyond(fail_on)
     tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
@@ -129,18 +138,34 @@ def _tell_how_it_is_read(judgments: Judgments, as_json: bool) -> None:
             complain(as_told(problem))
 
 
-def _tell_what_is_replaced(result: AuditResult, before: str, out: Path) -> None:
-    """A line where the folder held the audit of another table."""
-    if before not in ("", now := result.summary["data"]["source"]):
-        complain(f"{out} held the audit of {before}, which that of {now} replaces")
+def _tell_what_is_replaced(result: AuditResult, before: Json, data: Path, out: Path) -> None:
+    """A line if the folder held the audit of another table, or if the votes had a few annotators more or fewer."""
+    from badpo.data.forgetting import is_recorded
+
+    now = result.summary["data"]
+    if before and before["source"] != now["source"]:
+        complain(f"{out} held the audit of {before['source']}, which that of {now['source']} replaces")
+    differ = abs(before.get("n_annotators", 0) - now["n_annotators"]) if before else 0
+    if 0 < differ < FEWEST_ANNOTATORS or is_recorded(data) or is_recorded(out / "report.html"):
+        complain(
+            "annotators were added to these votes or removed since an earlier audit: whoever has its report.html and "
+            "this one can estimate how they voted; pass on only one of the two"
+        )
 
 
-def _write_people(result: AuditResult, out: Path) -> str:
-    """The files about single annotators, and where they are."""
-    from badpo.auditing.result import PEOPLE_FILE, REREAD_FILE
-    from badpo.data.tables import write_csv
+def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
+    """The files about individual annotators, and where they are; with the names of a mapping."""
+    from badpo.auditing.result import PEOPLE_FILE, PEOPLE_SHEET, REREAD_FILE
+    from badpo.data.forgetting import read_mapping
+    from badpo.data.tables import inert, write_csv
 
-    result.people_to_html(out / PEOPLE_FILE)
+    names = read_mapping(mapping) if mapping else {}
+    result.people_to_html(out / PEOPLE_FILE, names)
+    if find_spec("openpyxl"):
+        frame = result.annotators.assign(name=result.annotators["annotator"].map(names))
+        frame = frame.map(lambda cell: inert(cell) if isinstance(cell, str) else cell)
+        with appearing(out / PEOPLE_SHEET, private=True) as unfinished, unfinished.open("wb") as file:
+            frame.to_excel(file, index=False, engine="openpyxl")
     with appearing(out / REREAD_FILE, private=True) as unfinished:
         write_csv(result.reread, unfinished)
     return f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
@@ -269,7 +294,12 @@ def forget(
         where = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
         raise ConfigError(f"say where to look: {where}")
     people = forgetting.find_people(annotators, mapping)
-    whose = named(column, None)["columns"].get("annotator")
+    columns = named(column, None)["columns"]
+    if column and (columns.keys() != {"annotator"} or not columns["annotator"]):
+        raise ConfigError(
+            "--column of forget names the column of the annotators: --column annotator=COLUMN"
+        )
+    whose = columns.get("annotator")
     traces = forgetting.forget(people, **places, mapping=mapping, column=whose, dry_run=dry_run)
     names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
     told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}

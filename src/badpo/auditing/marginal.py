@@ -1,0 +1,299 @@
+"""Tables with one vote per comparison: the sums that votes show, and whether annotators can be compared at all."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
+
+import numpy as np
+import pandas as pd
+from scipy import sparse
+from scipy.special import expit, ndtr, ndtri
+
+from badpo.data.attributes import plain_text
+from badpo.data.cells import MODELS, side_pairs
+from badpo.data.files import Json
+from badpo.data.judgments import Judgments
+from badpo.data.tables import numbered_texts
+from badpo.estimation.alternative_estimators import PooledSums, fit_marginal, pooled_sums
+from badpo.estimation.care import Care
+from badpo.estimation.fit import Leans
+from badpo.estimation.pool import summed
+from badpo.estimation.shrinkage import shrink_normal
+from badpo.estimation.significance import LEVEL, NOTICEABLE, ExchangeTest, exchange_test
+from badpo.theory import Bools, Floats, Ints
+
+# A word, a category or a model says what comparisons are about if between 5 % and 95 % of them have it.
+RARE, COMMON = 0.05, 0.95
+MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
+# Strengths of models say something of reliability if votes follow them by so many standard errors.
+FOLLOWED = 4.0
+HALF_WIDTH = 0.5
+# How much smaller differences between annotators are than beside each comparison's quality, at an sd of 1.5 of it
+# (`python -m bench.audit_statistics --table one_vote`, the column on the size of deviations).
+ATTENUATION = 0.7
+
+UNTOLD = (
+    "nothing in the table says what comparisons are about (words that some prompts share, categories, models that "
+    "wrote the responses), so whether comparisons were given to annotators at random cannot be tested"
+)
+WEAK = (
+    "the votes are too few to test whether comparisons were given to annotators at random: only imbalances above "
+    "{:.2f} standard deviations would be found"
+)
+REJECTED = (
+    "comparisons were not given to annotators at random (they differ in: {}, p = {:.2g}), so annotators can differ in "
+    "these sums without differing in bias"
+)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Whether comparisons were given to annotators at random, as far as the table says what they are about.
+
+    ``p_value`` is that of the covariate that differs most between annotators, times the number of covariates;
+    ``smallest`` and ``power`` are those of `badpo.estimation.significance.ExchangeTest`; ``reason`` says why
+    differences between annotators are refused, and is empty if they are reported.
+    """
+
+    p_value: float
+    covariate: str
+    n_covariates: int
+    smallest: float
+    power: float
+    reason: str
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What votes on comparisons of their own show.
+
+    Attributes
+    ----------
+    each : Leans
+        Log-odds with which each annotator chooses the side with an attribute: bias plus reliability times merit.
+    pooled : PooledSums
+        The same over all votes, beside the strengths of the models that wrote the responses if they are named.
+    leans : Leans
+        The bias toward attributes of the judgment whose order was random; else how far the annotator's sum lies from
+        the mean of the sums, NaN if that is refused.
+    equal_p : array of shape (n_attributes,)
+        Of the test that annotators vote alike; NaN if it is refused.
+    assignment : Assignment
+    care : Care or None
+        Reliability by how closely each annotator follows the strengths of the models; None if that is not known.
+    needed : int array of shape (n_attributes,)
+        Number of comparisons, among those whose sides differ, that a second annotator must judge before the
+        confidence interval of a deviation is ±0.5 log-odds wide.
+    """
+
+    each: Leans
+    pooled: PooledSums
+    leans: Leans
+    equal_p: Floats
+    assignment: Assignment
+    care: Care | None
+    needed: Ints
+
+
+def find_sums(
+    judgments: Judgments,
+    votes: tuple[Ints, Floats, Ints, Floats, int],
+    is_shown: Bools,
+    clusters: Ints | None,
+    min_informative: int,
+) -> Sums:
+    """What the votes of a table show in which hardly any comparison has two.
+
+    ``votes`` are those of `badpo.estimation.fit.fit_conditional`, ``is_shown`` the attributes of the judgment.
+    """
+    comparison, sign, annotator, delta, m = votes
+    prompt = judgments.prompt_of_votes()
+    names, written = _writers(judgments)
+    pooled = pooled_sums(sign, delta, written[comparison], prompt)
+    strength = written @ pooled.strength
+    has_random_order = is_shown & _orders_at_random(judgments, delta, is_shown, strength[comparison])
+    fit = partial(fit_marginal, *votes, strength, min_informative=min_informative, clusters=clusters)
+    each, leans = fit(absolute=True), fit(absolute=has_random_order)
+    assignment = assignment_of(judgments, annotator, delta[:, ~is_shown], names, written)
+    refused = ~has_random_order & bool(assignment.reason)
+    residual = (sign > 0) - expit(delta @ pooled.log_odds + strength[comparison])
+    equal_p = np.array([_tested(residual * side, side != 0, annotator, prompt) for side in delta.T])
+    rates = [float(expit(log_odds)) for log_odds in pooled.log_odds]
+    return Sums(
+        each,
+        pooled,
+        _without(leans, refused),
+        np.where(refused, np.nan, equal_p),
+        assignment,
+        _followed(votes, strength, clusters),
+        np.array([overlap_needed(rate, m, HALF_WIDTH) for rate in rates]),
+    )
+
+
+def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
+    r"""Comparisons whose sides differ that need a second vote until the median deviation is known to a half-width.
+
+    Of two annotators who choose the side with the attribute at the ``rate`` r, at most 2 r (1 - r) of the comparisons
+    tell who chooses it more often, and each of those has an information of 1/4 about either:
+
+    .. math:: n = \frac{m}{2} \cdot \frac{4 (1.96 / h)^2}{2 r (1 - r)}
+
+    Examples
+    --------
+    >>> overlap_needed(0.5, 40, 0.5)
+    2459
+    """
+    disagree = max(2 * rate * (1 - rate), 1e-3)
+    return int(np.ceil(n_annotators / 2 * 4 * (float(ndtri(0.975)) / half_width) ** 2 / disagree))
+
+
+def _without(leans: Leans, refused: Bools) -> Leans:
+    """The leans without any figure for the attributes that are refused."""
+    names = "deviation", "se", "finite_deviation", "finite_se", "origin"
+    figures: Json = {name: np.where(refused, np.nan, getattr(leans, name)) for name in names}
+    return replace(leans, **figures)
+
+
+def _tested(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
+    """The p-value of the test that votes minus their expectation do not depend on who cast them."""
+    return float(_exchanged(score[chosen, None], annotator[chosen], prompt[chosen]).p_value[0])
+
+
+def _exchanged(values: Floats, annotator: Ints, prompt: Ints) -> ExchangeTest:
+    """`exchange_test` of the sums over the votes of an annotator on one prompt, which may be alike."""
+    units, of = np.unique(np.column_stack([annotator, prompt]), axis=0, return_inverse=True)
+    return exchange_test(summed(of.reshape(-1), values, len(units)), units[:, 0])
+
+
+# -- what the table says of comparisons ------------------------------------------------------------------------
+
+
+def assignment_of(
+    judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
+) -> Assignment:
+    """Test that comparisons were given to annotators at random, by whatever the table says of them.
+
+    Covariates are the differences in the attributes, the lengths of the texts, words that some prompts share, columns
+    with few categories, and the models that wrote the responses.
+    """
+    comparison = judgments.votes["comparison"].to_numpy()
+    lengths, longer = _lengths(judgments)
+    content = [*_words(judgments), *_categories(judgments)]
+    content += [
+        (f"models: {name}", column != 0) for name, column in zip(names, written.toarray().T, strict=True)
+    ]
+    content = [(name, values) for name, values in content if RARE <= np.mean(values) <= COMMON]
+    columns = [(name, values[comparison]) for name, values in (*content, *lengths)]
+    of_texts = [one.name for one in judgments.attributes if one.scope != "judgment"]
+    for name, side in zip(of_texts, delta.T, strict=True):
+        columns.append((f"the difference in {name}", np.abs(side)))
+        columns.append((f"the length of the side with more {name}", np.sign(side) * longer[comparison]))
+    values = np.column_stack([np.asarray(column, float) for _, column in columns])
+    prompt = judgments.prompt_of_votes()
+    units, first = np.unique(np.column_stack([annotator, prompt]), axis=0, return_index=True)
+    found = exchange_test(values[first], units[:, 0])
+    p_values = np.where(np.isnan(found.p_value), 1.0, found.p_value)
+    worst, n = int(p_values.argmin()), int(np.isfinite(found.p_value).sum())
+    p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
+    if p_value < LEVEL:
+        # the words and the categories themselves are texts of the table
+        reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
+    elif not content:
+        reason = UNTOLD
+    elif found.smallest > NOTICEABLE:
+        reason = WEAK.format(found.smallest)
+    return Assignment(p_value, columns[worst][0], n, found.smallest, found.power, reason)
+
+
+def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
+    """Ranks of the lengths of prompts and responses, and how much longer response a is, as a signed rank."""
+    columns = "prompt", "response_a", "response_b"
+    numbers, texts = numbered_texts(judgments.comparisons, columns)
+    size = np.array([len(text) for text in texts], float)[numbers]
+    longer = size[1] - size[2]
+    ranked = [("the length of the prompt", size[0]), ("the length of the responses", size[1] + size[2])]
+    signed = np.sign(longer) * pd.Series(np.abs(longer)).rank(pct=True).to_numpy()
+    return [(name, pd.Series(values).rank(pct=True).to_numpy()) for name, values in ranked], signed
+
+
+def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
+    """Words that some prompts have and others lack, those that divide the prompts most evenly first."""
+    prompts = judgments.comparisons["prompt"]
+    number, distinct = pd.factorize(
+        prompts.map(lambda text: text if isinstance(text, str) else plain_text(text))
+    )
+    sets = [set(re.findall(r"[^\W\d_]{2,}", text.lower())[:WORDS_READ]) for text in distinct]
+    weight = np.bincount(number, minlength=len(sets))
+    counts: Counter[str] = Counter()
+    for words, n in zip(sets, weight.tolist(), strict=True):
+        counts.update(dict.fromkeys(words, n))
+    evenly = sorted(counts, key=lambda word: (abs(counts[word] / len(number) - 0.5), word))
+    return [
+        (f"words in prompts: {word}", np.array([word in words for words in sets])[number])
+        for word in evenly[:MOST_WORDS]
+    ]
+
+
+def _categories(judgments: Judgments) -> list[tuple[str, Bools]]:
+    """Categories of columns about the comparison, one covariate for each, if the column has few."""
+    table = judgments.comparisons
+    known = {"comparison_id", "prompt_id", "prompt", "response_a", "response_b", *MODELS}
+    of_sides = chain(*side_pairs(table).items(), *(one.columns or () for one in judgments.attributes))
+    found = []
+    for name in table.columns.difference([*known, *of_sides]):
+        column = table[name].astype(str)
+        levels = column.value_counts()
+        if len(levels) <= MOST_CATEGORIES:
+            found += [
+                (f"column {name}: {level}", (column == level).to_numpy()) for level in levels.index
+            ]
+    return found
+
+
+def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
+    """The models that wrote responses, and for each comparison +1 for that of a and -1 for that of b.
+
+    Models that wrote for fewer than 5 % of the comparisons count as one; no columns if models are not named.
+    """
+    n, table = judgments.n_comparisons, judgments.comparisons
+    if not {*MODELS} <= {*table}:
+        return [], sparse.csr_array((n, 0))
+    sides = table[[*MODELS]].astype(str)
+    share = pd.concat([sides[name] for name in MODELS]).value_counts() / n
+    names = [str(name) for name in share.index[share >= RARE]]
+    codes = pd.Categorical(sides.to_numpy().ravel(), names).codes.reshape(n, 2)
+    rows = [np.equal.outer(codes[:, side], np.arange(len(names))).astype(float) for side in (0, 1)]
+    return names, sparse.csr_array(rows[0] - rows[1])
+
+
+def _orders_at_random(judgments: Judgments, delta: Floats, is_shown: Bools, strength: Floats) -> Bools:
+    """Of each attribute of the judgment whether it does not go with anything that is known of the responses."""
+    comparison = judgments.votes["comparison"].to_numpy()
+    beside = np.column_stack([delta[:, ~is_shown], _lengths(judgments)[1][comparison], strength])
+    together = delta[:, :, None] * beside[:, None]
+    size = np.sqrt((together**2).sum(axis=0))
+    far = np.abs(together.sum(axis=0)) / np.where(size > 0, size, np.inf)
+    return (2 * ndtr(-far.max(axis=1)) * beside.shape[1] >= LEVEL) if len(delta) else is_shown
+
+
+def _followed(
+    votes: tuple[Ints, Floats, Ints, Floats, int], strength: Floats, clusters: Ints | None
+) -> Care | None:
+    """Reliability by each annotator's slope on the strengths of the models; None if these say too little."""
+    comparison, sign, annotator, delta, m = votes
+    if not strength.any():
+        return None
+    columns = np.column_stack([delta, strength[comparison]])
+    none = np.zeros(len(strength))
+    slopes = fit_marginal(
+        comparison, sign, annotator, columns, m, none, absolute=True, clusters=clusters
+    )
+    level, slope, se = slopes.level[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
+    found = shrink_normal(slope / level, se / abs(level))
+    n_votes = np.where(np.isfinite(slope), slopes.n_informative[:, -1], 0)
+    if not level > FOLLOWED * slopes.level_se[-1] or np.isnan(found.tau):
+        return None
+    return Care(**vars(found.posterior), spread=found.tau, unknown="", n_votes=n_votes)
