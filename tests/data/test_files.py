@@ -74,11 +74,13 @@ def test_writers_share_nothing_but_the_name_and_a_full_disk_leaves_the_old_file(
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o640)])
-def test_a_new_file_has_the_mode_of_its_kind_and_a_replaced_one_keeps_its_own(tmp_path, private, mode):
+def test_a_private_file_is_its_owners_alone_and_another_one_keeps_the_mode_of_the_replaced_one(
+    tmp_path, private, mode
+):
     path = tmp_path / "a.txt"
     before = os.umask(0o027)
     try:
-        for kept in (mode, 0o604):
+        for kept in (mode, 0o600 if private else 0o604):
             with appearing(path, private) as unfinished:
                 unfinished.write_text("content")
             assert stat.S_IMODE(path.stat().st_mode) == kept
@@ -132,6 +134,44 @@ def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
         ):
             pass
     assert target.read_text(encoding="utf-8") == "kept"
+
+
+def test_where_files_cannot_be_locked_a_command_says_so_and_does_not_wait(tmp_path, monkeypatch):
+    fcntl = pytest.importorskip("fcntl")
+
+    def missing(*_: object) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(fcntl, "flock", missing)
+    for wait in (False, True):
+        (tmp_path / f".{wait}.lock").touch()  # as a killed process leaves it
+        with (
+            pytest.raises(ConfigError, match="cannot be locked") as told,
+            locked(tmp_path / str(wait), wait),
+        ):
+            pass
+        assert not isinstance(told.value, BusyError)
+
+
+def test_who_waits_for_a_lock_says_for_whom_and_not_for_ever(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("badpo.data.files._PATIENCE_SECONDS", 0.01)
+    with (
+        held(tmp_path / "votes") as pid,
+        pytest.raises(BusyError),
+        locked(tmp_path / "votes", wait=True),
+    ):
+        pass
+    assert f"waiting for process {pid}" in caplog.text
+
+
+def test_no_file_is_written_through_a_link(tmp_path):
+    target, link = tmp_path / "precious.parquet", tmp_path / "votes.parquet"
+    target.write_text("kept", encoding="utf-8")
+    link.symlink_to(target)
+    for write in (lambda: write_json(link, 1), lambda: write_table(pa.table({"n": [1]}), link)):
+        with pytest.raises(ConfigError, match=r"symbolic link, .* precious\.parquet|precious\.parquet"):
+            write()
+        assert target.read_text(encoding="utf-8") == "kept" and link.is_symlink()
 
 
 def test_a_tilde_is_the_users_folder_and_a_folder_in_the_way_is_named(tmp_path, monkeypatch):

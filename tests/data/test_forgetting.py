@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import lzma
+import os
 import random
 import re
 import shutil
@@ -32,6 +33,7 @@ from badpo.data.privacy import pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError
 from badpo.importers.convert import import_file
 from tests.data.test_files import held
+from tests.public_face import invoke
 
 LABEL_STUDIO = Path(__file__).parents[2] / "examples" / "label_studio.json"
 HEADER = "prompt,response_a,response_b,winner,annotator\n"
@@ -269,6 +271,22 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
     assert len(forget(TOM, **everywhere(project))) == 3
 
 
+def test_a_page_with_the_figures_of_a_run_is_listed(project, monkeypatch):
+    monkeypatch.chdir(project)
+    page = "<title>runs \u2013 badpo report</title><dd>{}</dd>"
+    (project / "report.html").write_text(page.format("shared_mean-s42, reference"))
+    (project / "runs" / "mine.html").write_text(page.format("another-s1"))
+
+    def listed() -> list[str]:
+        return [
+            os.path.realpath(t.path)
+            for t in forget(TOM, runs=["runs"])
+            if "a page with" in t.what and not t.goes
+        ]
+
+    assert listed() == [os.path.realpath("report.html")]
+
+
 def test_what_stays_does_not_tell_what_went(project, monkeypatch):
     theta = np.linspace(-1.03, 0.97, 8) ** 3
     before = contents(project)
@@ -421,6 +439,8 @@ def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
     table.write_text(HEADER + "7,7,7,b,70\n")
     (tmp_path / "numbers.json").write_text('{"seed": 7}')
     (tmp_path / "numbers.csv").write_text("n\n7\n")
+    counts = {"n_annotators": 7, "judgments_per_annotator": {"max": 7}, "decoder_layers": 7}
+    (tmp_path / "counts.json").write_text(json.dumps({"data": counts}))
     assert forget("7", data=[table]) == []
     (tmp_path / "a.csv.bak").write_text("n,worker\n1,7\n")
     (tmp_path / "b.jsonl").write_text('{"n": 1, "user_id": 7}\n')
@@ -428,6 +448,67 @@ def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
     pd.DataFrame({"judge": [7, 8]}).to_parquet(tmp_path / "d.parquet.1")
     traces = forget("7", data=[table])
     assert [trace.path.name for trace in traces] == ["a.csv.bak", "b.jsonl", "d.parquet.1"]
+
+
+NESTED = {
+    "studio.json": '[{"id": 1, "annotations": [{"completed_by": {"id": 7, "email": "a@b.c"}}]}]',
+    "number.json": '[{"id": 1, "annotations": [{"completed_by": 7}]}]',
+    "single.json": '{"annotator": "7"}',
+    "keys.json": '{"workers": {"7": {"n": 2}}}',
+    "lines.jsonl": 'no JSON\n{"a": {"rater": {"code": 7.0}}}\n',
+    "who.csv": "n,who\n1,7\n",
+    "nested.parquet": parquet([{"judge": 7}], told={}),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_short_id_is_found_at_any_depth_beside_the_table(tmp_path, name):
+    table, content = tmp_path / "votes.csv", NESTED[name]
+    table.write_text(HEADER + "p,b,c,b,7\np,b,c,b,70\n")
+    write(tmp_path, {name: content if isinstance(content, bytes) else content.encode()})
+    gone, left = forget("7", data=[table])
+    assert gone.what == "1 judgment" and (left.path.name, left.goes) == (name, False)
+
+
+COMPOSED, DECOMPOSED = "anna.m\u00fcller", "anna.mu\u0308ller"
+
+
+@pytest.mark.parametrize("who", [COMPOSED, DECOMPOSED])
+def test_one_person_in_two_spellings_of_unicode_goes_whole(tmp_path, who):
+    table, copy = tmp_path / "votes.csv", tmp_path / "copies.md"
+    table.write_text(HEADER + f"p,b,c,b,{COMPOSED}\nq,b,c,b,{DECOMPOSED}\nq,b,c,b,other\n")
+    assert Judgments.read(table).n_annotators == 2
+    for spelling in (COMPOSED, DECOMPOSED):
+        copy.write_text(f"from {spelling} here")
+        assert copy in [trace.path for trace in forget(who, data=[table])]
+    assert Judgments.read(table).n_votes == 1
+
+
+@pytest.mark.parametrize("name", ["data", "states", "mapping"])
+def test_what_a_link_leads_to_is_not_left_as_it_is(project, name):
+    link, places = project / "link", everywhere(project)
+    place = places[name]
+    link.symlink_to(place[0] if isinstance(place, list) else place)
+    before = contents(project)
+    with pytest.raises(ConfigError, match="symbolic link"):
+        forget(TOM, **places | {name: [link] if isinstance(place, list) else link})
+    assert contents(project) == before
+
+
+def test_a_folder_that_cannot_be_read_is_listed_and_a_pipe_is_not_waited_for(tmp_path, monkeypatch):
+    closed = tmp_path / "runs" / "closed"
+    closed.mkdir(parents=True)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "runs" / "pipe")
+    scan = os.scandir
+
+    def scandir(path):
+        if os.fspath(path) == str(closed):
+            raise PermissionError(13, "Permission denied", str(closed))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert [(t.path, t.goes) for t in forget(TOM, runs=[tmp_path / "runs"])] == [(closed, False)]
 
 
 def test_wrong_places_are_told(tmp_path, judgments):
@@ -442,5 +523,38 @@ def test_wrong_places_are_told(tmp_path, judgments):
         find_people(["7"], mapping=judgments)
     with pytest.raises(DataError, match="no such file"):
         forget("7", data=[tmp_path / "nothing.csv"])
-    with pytest.raises(DataError, match="no row can be taken out"):
+    (tmp_path / "votes.csv.gz").write_bytes(gzip.compress(b"annotator,x\n7,1\n8,2\n7,3\n"))
+    with pytest.raises(DataError, match="no row can be taken out of it; 2 rows would go: 2, 4"):
         forget("7", data=[tmp_path / "votes.csv.gz"])
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("Worker-3", "--data", "jan.csv", "feb.csv"), 2),
+        (("Worker-3", "--audit", "audit", "runs"), 2),
+        (("Worker-3", "Worker-33", "--data", "jan.csv"), 2),
+        (("Worker-3", "", "--data", "jan.csv"), 2),
+        (("Worker-3", "--data", "jan.csv", "--data", "fab.csv"), 3),
+        (("Worker-3", "--data", "jan.csv", "--state", "fab.json"), 2),
+        (("Worker-33", "--data", "jan.csv"), 3),
+        (("Worker-3", "--data", "jan.csv", "--column", "winner=annotator"), 2),
+        (("Worker-3", "--data", "jan.csv", "--column", "annotator="), 2),
+        (("Worker-3", "Worker-4", "Worker-3", "--data", "jan.csv", "--data", "feb.csv"), 0),
+    ],
+)
+@pytest.mark.parametrize("dry", [(), ("--dry-run",)])
+def test_a_call_of_which_a_word_is_not_understood_fails_and_changes_nothing(
+    words, code, dry, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for name in ("audit", "runs"):
+        (tmp_path / name).mkdir()
+    for name in ("jan.csv", "feb.csv"):
+        votes().to_csv(name, index=False)
+    before = contents(tmp_path)
+    found = invoke("forget", *words, *dry)
+    assert found.exit_code == code, found.output
+    assert (contents(tmp_path) == before) == bool(code or dry)
+    if not code and not dry:
+        assert {*pd.read_csv("feb.csv")["annotator"]} == {*PEOPLE} - {"Worker-3", "Worker-4"}

@@ -52,7 +52,14 @@ def test_two_first_uses_at_once_agree_on_one_key(key_file):
         assert len(set(pool.map(lambda _: pseudonym_key(), range(16)))) == 1
 
 
-@pytest.mark.parametrize(("key", "told"), [("short", "5 characters"), ("a" * 16, "1 of them")])
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("short", "5 characters"),
+        ("a" * 16, "1 of them"),
+        ("Uncharacteristically", "is one word"),
+    ],
+)
 def test_a_key_that_can_be_guessed_is_refused(monkeypatch, key, told):
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", key)
     with pytest.raises(ConfigError, match=told):

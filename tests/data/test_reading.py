@@ -202,6 +202,8 @@ TEXTS = ["second answer 0", "first answer 0", "first answer 1", "tie"]
 COUNTS = {"votes_a": [2, 0, 0, ""], "votes_b": [1, 0, 0, 1]}
 TICKED = {"Answer.left.on": ["true", "false"] * 2, "Answer.right.on": ["false", "true"] * 2}
 IN_LISTS = answered().drop(columns=["response_a", "response_b"])
+ONE_ANSWER = pd.DataFrame({"prompt": ["p0", "p0"] * 3, "annotator": [*"xxyyzz"]})
+ONE_ANSWER["answer"] = ["the first answer", "the other answer"] * 3
 SIDES = ("first", "second")
 IN_LISTS["summaries"] = [[{"text": f"{one} answer {i // 2}"} for one in SIDES] for i in range(4)]
 LETTERS = {"response_a": "B", "response_b": "A", "chosen": list("BAAB")}
@@ -210,6 +212,24 @@ READ = {
     "left and right": (answered(["left", "right", "same", "left"]), [1, -1, 1], "N107"),
     "names": (answered(["Response A", "B is better", "A>>B", "[[B]]"]), [1, -1, 1, -1], ""),
     "a tie's sign": (answered(["A", "=", "Both about the same", "B"]), [1, -1], ""),
+    "a tie in a language": (answered(["A", "unentschieden", "égalité", "平局"]), [1], ""),
+    "ties in words": (answered(["B", "Both are good", "neither one", "A and B are equal"]), [-1], ""),
+    "sides in a language": (answered(["links", "rechts", "gleich gut", "links"]), [1, -1, 1], "N107"),
+    "numbers before words": (
+        answered(["1 - A much better", "3 - B is better", "2 = tie", "3: B"]),
+        [1, -1, -1],
+        "",
+    ),
+    "what 1 is, in a name": (answered(**{"A is better?": [1, 0, 0, 1]}), [1, -1, -1, 1], "N107"),
+    "yes in a name": (answered(response_2_preferred=["no", "yes", "yes", "no"]), [1, -1, -1, 1], "N107"),
+    "a legend": (
+        answered(**{"Preference (1 = A much better, 7 = B)": [2, 6, 4, 1]}),
+        [1, -1, 1],
+        "N107",
+    ),
+    "a legend, turned": (answered(**{"Score: B (1) ... A (5)": [4, 2, 3, 5]}), [1, -1, 1], "N107"),
+    "ticks": (answered(**{"A is better": [*"x  x"], "B is better": [*" xx "]}), [1, -1, -1, 1], "N106"),
+    "letters of a judge": (answered(["[[A]]", "[[B]]", "[[C]]", "[[A]]"]), [1, -1, 1], ""),
     "sentences": (answered(["I prefer the first one", "both", "second", "tie"]), [1, -1], "N107"),
     "texts": (answered(TEXTS), [-1, 1, 1], ""),
     "models": (answered(["x1", "y2", "y2", "x1"], model_a="x1", model_b="y2"), [1, -1, -1, 1], ""),
@@ -238,14 +258,45 @@ def test_what_says_who_won_is_read_and_said_where_the_order_alone_tells(table, s
         assert turned.votes["sign"].tolist() == [-sign for sign in signs]
 
 
+def test_what_all_names_of_people_say_of_their_ratings_is_read():
+    people = {f"p{i} (1 = A, 5 = B)": [1, 4] for i in range(3)}
+    table = answered().drop(columns="annotator")[1:3].assign(**people)
+    assert Judgments.read(table, layout="wide").votes["sign"].tolist() == [1] * 3 + [-1] * 3
+
+
+@pytest.mark.parametrize("name", ["rating", "place"])
+def test_of_one_answer_a_row_those_of_one_prompt_and_person_are_compared(name):
+    table = ONE_ANSWER.assign(**{name: [4, 2, 3, 3, 1, 5]}, model=[*"mnmnmn"])
+    judgments = Judgments.read(table)
+    sign = 1 if name == "rating" else -1
+    assert judgments.votes["sign"].tolist() == [sign, -sign]  # of three people one sees a tie
+    assert (judgments.n_comparisons, judgments.n_annotators) == (1, 2)
+    assert judgments.comparisons[["model_a", "model_b"]].to_numpy().tolist() == [[*"mn"]]
+    fix = next(problem.fix for problem in judgments.findings if problem.code == "N107")
+    assert Judgments.read(table, **fix).votes["sign"].tolist() == [-sign, sign]
+    with pytest.raises(DataError, match="E110"):
+        Judgments.read(table.drop(columns="annotator"))
+
+
+def test_each_answer_of_many_is_compared_with_its_neighbour_and_everybody_compares_the_same():
+    rows = [(f"Since {i} is so", who, i) for who in "xyz" for i in range(6)]
+    rows = rows[:6] + rows[6:12][::-1] + rows[13:]  # in another order, and without the first
+    judgments = Judgments.read(
+        [dict(prompt="Why?", response=text, annotator=who, rating=i) for text, who, i in rows]
+    )
+    assert (judgments.n_comparisons, judgments.n_votes) == (5, 14)
+    assert set(judgments.votes["sign"]) == {-1}
+
+
 LOST = {"B": "a", "A": "b"}
 UNREAD = {
     "0 and 1": (answered(["0", "1", "1", "0"]), {"winners": {"0": "a", "1": "b"}}),
     "-1, 0, 1": (answered(["-1", "0", "1", "1"]), {"winners": {"-1": "a", "0": "tie", "1": "b"}}),
-    "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "a"}}),
-    "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "a"}}),
-    "one of three": (answered([0, 1, 0.5, 0]), {"winners": {"high": "a", "0.5": "tie"}}),
-    "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "a", "50": "tie"}}),
+    "1 to 2": (answered([1, 2, 1.5, 1]), {"winners": {"high": "b", "1.5": "tie"}}),
+    "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "b"}}),
+    "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "b"}}),
+    "one of three": (answered([0, 1, 0.5, 0]), {"winners": {"high": "b", "0.5": "tie"}}),
+    "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "b", "50": "tie"}}),
     "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
     "who lost": (answered(worse=list("BAAB")), {"columns": {"winner": "worse"}, "winners": LOST}),
@@ -261,9 +312,16 @@ def test_the_direction_is_never_guessed(table, fix):
     assert error.fix == fix
     signs = Judgments.read(table, **fix).votes["sign"].tolist()
     if "winners" in fix:
-        assert error.shown[0].startswith("row ") and "preferred" in error.shown[0]
-        turned = Judgments.read(table, **error.turned).votes["sign"].tolist()
-        assert turned == [-sign for sign in signs]
+        turned = Judgments.read(table, **error.turned)
+        assert turned.votes["sign"].tolist() == [-sign for sign in signs]
+        # the two answers are about the first row that is shown, and are right about both ways of reading
+        row = int(error.shown[0].split(":")[0].removeprefix("row ")) - 1
+        of_row = turned.votes.index[turned.votes["row"] == row][0]
+        names = [cell.split(" \u201c")[0] for cell in error.shown[0].split(": ", 1)[1].split(", ")[1:]]
+        better = [names[0 if sign[of_row] > 0 else 1] for sign in (signs, turned.votes["sign"])]
+        assert [answer.split(" is better")[0] for answer in error.answers] == better
+        assert f"in row {row + 1}, " in error.question and "first answer" in error.shown[0]
+        assert "preferred" not in "".join([error.question, *error.shown, *error.answers])
 
 
 def test_bad_rows_are_dropped_and_counted_by_reason():

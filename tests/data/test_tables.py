@@ -1,13 +1,18 @@
 """Tables of any kind: every file gives the same cells, names of columns are told, and what is written is inert."""
 
 import csv
+import gzip
 import json
+import re
+import tracemalloc
+import zipfile
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from badpo.data.cells import (
@@ -17,12 +22,15 @@ from badpo.data.cells import (
     as_messages,
     as_objects,
     columns_named,
+    folded,
     numbered_cells,
+    side_of,
     side_pairs,
 )
+from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
-from badpo.data.tables import inert, read_table, write_csv
+from badpo.data.tables import decoded, inert, read_table, write_csv
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},
@@ -104,6 +112,22 @@ def test_what_is_no_utf_8_is_read_and_said(tmp_path, encoding):
     assert f"encoding {encoding}" in table.notes[0].what
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("gb18030", "编号,问题,回答\n1,天空为什么是蓝色的？,因为阳光被空气散开了\n"),
+        ("big5", "編號,問題,回答\n1,為什麼天空是藍色的？,因為陽光照到空氣的時候會散開\n"),
+        ("cp932", "番号,質問,回答\n1,空はなぜ青いのですか？,光が空気の中で散らばるからです。\n"),
+        ("cp949", "번호,질문,대답\n1,하늘은 왜 파란가요?,빛이 흩어지기 때문입니다\n"),
+        ("cp1251", "Номер,Вопрос,Ответ\n1,Почему небо голубое?,Потому что свет рассеивается\n"),
+        ("cp1252", "Nr;Frage;Antwort\n1;Warum größer, Sören?;it\u2019s \u201ctrès\u201d schön\n"),
+    ],
+)
+def test_encodings_before_utf_8_are_told_apart(tmp_path, encoding, text):
+    (tmp_path / "v.csv").write_bytes(text.encode(encoding))
+    assert decoded(tmp_path / "v.csv") == (text, encoding)
+
+
 def test_folders_of_data_sets_are_read_without_the_package(tmp_path):
     frame = pd.DataFrame(ROWS)
     (tmp_path / "set" / "train").mkdir(parents=True)
@@ -152,7 +176,7 @@ def test_rows_with_thousands_of_names_are_refused_and_large_numbers_stay_exact(t
     """A frame has a cell for each row and name, so that each row with a name of its own costs the square."""
     names = [f"k{i}" for i in range(20_000)]
     (tmp_path / "v.jsonl").write_text("".join(json.dumps({name: 1}) + "\n" for name in names))
-    assert "20,000 names of cells together" in unreadable(tmp_path / "v.jsonl")
+    assert "20,000 columns" in unreadable(tmp_path / "v.jsonl")
     assert len(read_table([dict.fromkeys(names[:2_000], 1)]).frame.columns) == 2_000
     table = pa.table({"id": pa.array([2**53 + 1, None], pa.int64())})
     assert read_table(table).frame["id"].tolist() == [2**53 + 1, None]
@@ -231,7 +255,7 @@ def test_missing_and_wrong_columns_are_all_named():
     assert 'columns missing: chosen. "chosen": Did you mean "chosn"?' in text
     assert "found: prompt, chosn, rejected" in text
     assert "response_b, winner" in wrong_columns(["prompt", "response_a"])[0]
-    assert "convert: badpo import" in wrong_columns(["id", "data", "annotations"])[0]
+    assert "badpo import" not in wrong_columns(["id", "data", "annotations"])[0]
     mapped = {"ANNOTATOR": "worker", "prompt_id": "promt", "weight": "wait", "worker": "annotator"}
     texts = wrong_columns(["prompt", "chosen", "rejected", "worker"], mapped)
     assert 'columns has no entry "ANNOTATOR". Did you mean "annotator"?' in texts[0]
@@ -381,3 +405,138 @@ def test_hostile_text_is_written_out_and_ordinary_text_comes_back(text, written,
     assert inert(text) == written
     write_csv(pd.DataFrame({"class": [text, "", "a-b"]}, dtype=object), tmp_path / "t.csv")
     assert rows_of(tmp_path / "t.csv") == [["class"], [written], [""], ["a-b"]]
+
+
+def too_large(kind: str, folder):
+    """A small file that would be a large table."""
+    head, row = "prompt,response_a,response_b", "Why so?,Because it is so,No reason at all"
+    path = folder / f"votes.{kind.split()[0]}"
+    match kind:
+        case "csv of counts":
+            path.write_text(f"{head},votes_a,votes_b\n{row},1000000000,1\n")
+        case "csv of names":
+            path.write_text(",".join(f"answer {i} is better" for i in range(20_000)))
+        case "csv.gz":
+            path.write_bytes(gzip.compress(f"{head},winner\n".encode() + b"a" * 2**28, compresslevel=1))
+        case "parquet of rows":
+            cells = pa.DictionaryArray.from_arrays(np.zeros(6_000_000, dtype=np.int8), ["a b"])
+            pq.write_table(pa.table(dict.fromkeys((*head.split(","), "winner"), cells)), path)
+        case "json of lists":
+            path.write_text(json.dumps([{"prompt": "Why?", "responses": ["a"] * 30_000}]))
+        case "jsonl":
+            path.write_text("\n" * 5_000_001)
+    return path
+
+
+LARGE = ["csv of counts", "csv of names", "csv.gz", "parquet of rows"]
+LARGE += ["json of lists", "jsonl"]
+
+
+@pytest.mark.parametrize("kind", LARGE)
+def test_a_table_that_would_be_too_large_is_refused_before_memory_is_taken(kind, tmp_path):
+    path = too_large(kind, tmp_path)
+    tracemalloc.start()
+    try:
+        with pytest.raises(DataError, match="too large"):
+            Judgments.read(path, columns={"annotator": None})
+        assert tracemalloc.get_traced_memory()[1] < 2**29
+    finally:
+        tracemalloc.stop()
+
+
+def test_rows_that_a_layout_would_make_are_counted_before_they_are_made(monkeypatch):
+    monkeypatch.setattr("badpo.data.cells.MOST_ROWS", 100)
+    pair = {
+        "prompt": "Why is it so?",
+        "response_a": "It is not so",
+        "response_b": "It is so, since it is",
+    }
+    people = pd.DataFrame([{**pair, **{f"p{i}": "a" for i in range(9)}}] * 12)
+    ranked = {f"response_{i}": f"Answer {i}" for i in range(1, 13)}
+    ranking = pd.DataFrame([{"prompt": "Why?", **ranked, "ranking": "1"}] * 12)
+    for table, options in ((people, {"layout": "wide"}), (ranking, {})):
+        with pytest.raises(DataError, match="too large"):
+            Judgments.read(table, **options)
+
+
+def test_a_long_label_or_name_takes_no_long_search():
+    for text in ("(" * 300_000, " " * 300_000 + "x"):
+        assert folded(text) in ("", "x") and side_of(text) is None
+
+
+def test_a_workbook_with_a_far_cell_is_refused(tmp_path):
+    book = pytest.importorskip("openpyxl").Workbook()
+    book.active.append(["prompt", "response_a"])
+    book.active["XFD1048576"] = "x"
+    book.save(tmp_path / "v.xlsx")
+    assert "E102" in unreadable(tmp_path / "v.xlsx")
+
+
+def workbook(path, sheet: str, strings: str, declaration: str) -> None:
+    """Three votes in a workbook, with these texts in place of the first prompt and of the shared string."""
+    book = pytest.importorskip("openpyxl").Workbook()
+    for row in [
+        ["prompt", "response_a", "response_b", "winner"],
+        *[["FIRST", "so it is", "no", "a"]] * 3,
+    ]:
+        book.active.append(row)
+    book.save(path.with_suffix(".plain"))
+    kind = "application/vnd.openxmlformats-officedocument.spreadsheetml.sharedStrings+xml"
+    types = f'<Override PartName="/xl/sharedStrings.xml" ContentType="{kind}"/></Types>'
+    strings = f"<si><t>{strings}</t></si>" * bool(strings)
+    shared = f"<sst xmlns='http://schemas.openxmlformats.org/spreadsheetml/2006/main'>{strings}</sst>"
+    with zipfile.ZipFile(path.with_suffix(".plain")) as read, zipfile.ZipFile(path, "w") as written:
+        for name in read.namelist():
+            text = read.read(name).decode()
+            if name == "xl/worksheets/sheet1.xml":
+                text = declaration + text.replace("FIRST", sheet)
+                text = re.sub(r'<c r="C1".*?</c>', '<c r="C1" t="s"><v>0</v></c>', text)
+            written.writestr(name, text.replace("</Types>", types))
+        written.writestr("xl/sharedStrings.xml", declaration + shared)
+
+
+NESTED = "".join(f'<!ENTITY l{i} "{f"&l{i - 1};" * 10}">' for i in range(1, 10))
+
+
+@pytest.mark.parametrize(
+    ("entities", "text"),
+    [
+        pytest.param(f'<!ENTITY l0 "lol">{NESTED}', "&l9;", id="nested"),
+        pytest.param(f'<!ENTITY l0 "{"a" * 100_000}">', "&l0;" * 20_000, id="repeated"),
+    ],
+)
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_workbook_whose_entities_grow_is_refused(entities, text, is_shared, tmp_path):
+    texts = ("why", text) if is_shared else (text, "response_b")
+    workbook(tmp_path / "v.xlsx", *texts, f"<!DOCTYPE a [{entities}]>")
+    assert "E102" in unreadable(tmp_path / "v.xlsx")
+    # the entities are what is refused: the same workbook without them is read
+    workbook(tmp_path / "v.xlsx", "why", "response_b", "")
+    assert Judgments.read(tmp_path / "v.xlsx").n_votes == 3
+
+
+def test_a_workbook_that_names_a_text_it_lacks_is_no_workbook(tmp_path):
+    workbook(tmp_path / "v.xlsx", "why", "", "")
+    assert "E102" in unreadable(tmp_path / "v.xlsx")
+
+
+def test_chat_messages_are_read_from_arrays_and_from_json_text(tmp_path):
+    told = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So {it} is."}]
+    row = {"chosen": told, "rejected": [told[0], {"role": "assistant", "content": "No."}]}
+    frame = pd.DataFrame([{**row, "annotator": who} for who in "xyz"])
+    frame.to_parquet(tmp_path / "v.parquet")
+    frame.map(lambda cell: json.dumps(cell) if isinstance(cell, list) else cell).to_csv(
+        tmp_path / "v.csv"
+    )
+    frame.to_csv(tmp_path / "python.csv")
+    frame.map(lambda cell: np.array(cell) if isinstance(cell, list) else cell).to_csv(
+        tmp_path / "numpy.csv"
+    )
+    frames = [Judgments.read(path).comparisons for path in sorted(tmp_path.iterdir())]
+    assert len(frames) == 4
+    for found in (*frames, Judgments.read(pd.read_parquet(tmp_path / "v.parquet")).comparisons):
+        assert found["response_a"][0] == told[1:] and found["prompt"][0] == told[:1]
+    # an answer may be JSON, and stays the text that it is
+    texts = pd.DataFrame([{"prompt": "Give JSON", "chosen": '{"a": [1, 2]}', "rejected": "[3, 4]"}])
+    texts.to_csv(tmp_path / "v.csv")
+    assert Judgments.read(tmp_path / "v.csv").comparisons["response_a"][0] == '{"a": [1, 2]}'

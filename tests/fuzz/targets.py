@@ -158,7 +158,7 @@ def sparse_votes(draw: st.DrawFn) -> dict[str, Any]:
         row |= {name: cell for name, cell in cells.items() if name in told}
         rows.append(row | {"q_a": len(a) + c, "q_b": len(b), "x_a": float(c % 3), "x_b": 0.25})
     options = {
-        "quality": draw(pick([None, None, "conditional", "random", "fixed:q"])),
+        "quality": draw(pick([None, None, "conditional", "marginal"])),
         "min_informative": draw(pick([1, 3, 10])),
         "anchors": draw(pick([(), (), ("p0",), ("p0", "p1")])),
     }

@@ -20,6 +20,7 @@ from badpo.data.tables import read_table
 from badpo.importers.convert import FORMATS, import_file, import_votes
 from badpo.importers.export import Export, personal_fields
 from badpo_paper.datasets import read_scored_pairs
+from tests.auditing import planted
 from tests.fuzz.inputs import changed_json
 from tests.fuzz.running import Target, attack
 
@@ -307,9 +308,22 @@ def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_r
     assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
     ids = ["3", "7", "9"]
     assert json.loads(mapping.read_text()) == dict(zip(pseudonyms(ids), ids, strict=True))
-    for taken, told in {mapping: "never written over", tmp_path / "x.parquet": "two names"}.items():
+    for taken, told in {
+        mapping: "never written over",
+        tmp_path / "x.parquet": "a mapping is JSON",
+    }.items():
         with pytest.raises(ConfigError, match=told):
             import_file(LABEL_STUDIO, tmp_path / "x.parquet", mapping=taken)
+
+
+def test_a_kept_column_that_names_annotators_is_told_and_one_about_votes_is_not(tmp_path):
+    table = planted.votes(40, 6)[0]
+    badges = {name: f"K{i}" for i, name in enumerate(sorted(set(table["annotator"])))}
+    table["badge"], table["score"], table["copy"] = table["annotator"].map(badges), 1, table["annotator"]
+    table.to_csv(tmp_path / "votes.csv", index=False)
+    told = import_file(tmp_path / "votes.csv", tmp_path / "j.parquet", keep=["badge", "score", "copy"])
+    (found,) = [problem for problem in told["problems"] if problem.code == "W303"]
+    assert found.what.startswith("badge: one value for each annotator")
 
 
 def test_scored_pairs_are_for_the_signed_corpus(tmp_path):

@@ -87,7 +87,7 @@ FEW = "not shown (fewer than 5 annotators)", "fewer than 5"
 
 @pytest.mark.parametrize(
     ("n_people", "n_gold", "told"),
-    [(3, 0, FEW), (6, 0, ("+1.50", "about 10")), (12, 6, ("+1.50", "about 10")), (12, 9, FEW)],
+    [(3, 0, FEW), (6, 0, ("+1.50", "5 to 14")), (12, 6, ("+1.50", "5 to 14")), (12, 9, FEW)],
 )
 def test_the_card_means_over_those_whose_theta_was_learned(tmp_path, n_people, n_gold, told):
     """Else the zeros of gold annotators would thin out the lean, and with it the number of people behind it."""

@@ -3,7 +3,7 @@
 import pytest
 
 from badpo.results import words
-from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, has_usable_spread, is_sure
+from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, is_sure
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
 CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
@@ -43,8 +43,8 @@ def test_words_and_numbers(function, given, expected):
 
 
 CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
-SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50}
-LARGE = {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9, "n_cross": 50}
+SURE = {"log_odds": 0.9, "ci_low": 0.5, "ci_high": 1.3, "n_cross": 50, "interval": "clustered"}
+LARGE = SURE | {"log_odds": 0.4, "ci_low": -0.1, "ci_high": 0.9}
 SMALL = LARGE | {"log_odds": 0.2}
 
 
@@ -52,10 +52,6 @@ SMALL = LARGE | {"log_odds": 0.2}
     ("function", "given", "expected"),
     [
         (audit_labels, (CONFIGS,), {"woman": "woman-coded", "length": "length"}),
-        (has_usable_spread, ({"tau": 5.0, "tau_ci": [0.5, 7.0]},), True),
-        (has_usable_spread, ({"tau": 137.0, "tau_ci": [45.0, 200.0]},), False),
-        (has_usable_spread, ({"tau": 0.6, "tau_ci": [0.5, None]},), False),
-        (has_usable_spread, ({"tau": None, "tau_ci": [None, None]},), False),
         (is_sure, ({"ci_low": -0.4, "ci_high": -0.1},), True),
         (is_sure, ({"ci_low": 0.1, "ci_high": None},), True),
         (is_sure, ({"ci_low": None, "ci_high": None},), False),
@@ -66,6 +62,7 @@ SMALL = LARGE | {"log_odds": 0.2}
         (action, (SMALL, {"recommendation": "shared_mean"}), "declare"),
         (action, (SMALL, {"recommendation": "class"}), "declare"),
         (action, (LARGE | {"log_odds": None}, {}), "watch"),
+        (action, (LARGE | {"log_odds": None, "interval": "too wide"}, {}), "nothing"),
         (action, (SURE, {}), "declare"),
         (action, (SURE | {"joint": LARGE}, {}), "watch"),
         (action, (SURE | {"n_cross": 0}, {}), "nothing"),

@@ -32,6 +32,11 @@ Scope = Literal["response", "pair", "judgment"]
 Text = str | list[dict[str, Any]]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
+# letters of scripts that are written without spaces; vowel signs are no letters of their own
+_UNSPACED = re.compile(
+    r"(?=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])\w"
+)
+_UNSPACED_MARK = re.compile(r"[\u3000-\u3004\u3008-\u303f\uff00-\uff0f\uff1a-\uff20\uff5b-\uff65]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +122,7 @@ def function_path(function: Any) -> str:
 def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     """The markedly longer response: 1 for the side with at least ``ratio`` times the other's words.
 
-    Words are separated by white space; an empty text counts as one word. (0, 0) where neither side is that much
+    Words are counted as in `word_count`; an empty text counts as one word. (0, 0) where neither side is that much
     longer. BA-DPO, appendix `app:multipref`.
 
     Examples
@@ -131,10 +136,25 @@ def Length(ratio: float = 1.5, name: str = "length") -> Attribute:
     ratio = checked_number("ratio", ratio, above=1)
 
     def measure(prompt: str, a: str, b: str) -> tuple[float, float]:
-        words = len(a.split()), len(b.split())
+        words = word_count(a), word_count(b)
         return float(markedly_longer(*words, ratio)), float(markedly_longer(*words[::-1], ratio))
 
     return _attribute("length", name, "pair", measure, ratio=ratio)
+
+
+def word_count(text: str) -> int:
+    """Number of words of a text: what spaces separate, and each letter of a script that has no spaces.
+
+    Those scripts are Han, Hiragana, Katakana, Bopomofo, Thai, Lao, Burmese and Khmer.
+
+    Examples
+    --------
+    >>> word_count("because it is so"), word_count("東京へ行く。"), word_count("GPT 很好")
+    (4, 5, 3)
+    """
+    return len(
+        text.split() if text.isascii() else _UNSPACED.sub(" x ", _UNSPACED_MARK.sub(" ", text)).split()
+    )
 
 
 def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
@@ -143,17 +163,17 @@ def markedly_longer(words: Any, other_words: Any, ratio: float) -> Any:
 
 
 def LengthWords(threshold: float, unit: float = 1.0, name: str = "length_words") -> Attribute:
-    """Number of white-space words divided by ``unit``; cross-group where the sides differ by more than ``threshold``.
+    """Number of words divided by ``unit``; cross-group where the sides differ by more than ``threshold``.
 
-    The threshold is in the same unit. A theta is per unit: with ``unit=100`` it is the lean per hundred words, a
-    size that the bias term's learning rate is made for.
+    Words are counted as in `word_count`. The threshold is in the same unit. A theta is per unit: with ``unit=100`` it
+    is the lean per hundred words, a size that the bias term's learning rate is made for.
 
     Examples
     --------
     >>> LengthWords(threshold=0.5, unit=10).measure("Why?", "because it is so")
     0.4
     """
-    return _count("length_words", name, lambda text: len(text.split()), threshold, unit)
+    return _count("length_words", name, word_count, threshold, unit)
 
 
 def LengthTokens(
@@ -335,7 +355,7 @@ def Regex(name: str, pattern: str) -> Attribute:
     """
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
+    except (re.error, TypeError) as error:
         what = f"{pattern!r} is not a regular expression"
         raise ConfigError(f'attribute "{name}": {what}: {error}') from error
     return _of_text("regex", name, compiled.search, pattern=pattern)
@@ -702,13 +722,14 @@ def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any
 
 @lru_cache(maxsize=4)
 def _pretrained_tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer
-
     from badpo.data.files import asking_once
+    from badpo.data.model_folders import load_tokenizer
 
     try:
         with asking_once(name):
-            return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            return load_tokenizer(name)
+    except ConfigError:
+        raise
     except (OSError, ValueError) as error:
         told = f'cannot read the tokenizer "{name}": it is neither a folder nor reachable on the Hub'
         raise ConfigError(f"{told}; download it once with network, or name a folder") from error

@@ -1,9 +1,13 @@
 """What stands in a table: names of columns, labels of sides, ids, numbers, texts, and what people mean by them."""
 
+import ast
+import contextlib
 import itertools
 import json
 import math
 import re
+import unicodedata
+import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,15 +24,39 @@ from badpo.theory import Ints
 Objects = NDArray[np.object_]
 
 TURNED = {"a": "b", "b": "a", "tie": "tie"}
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_HUMP = re.compile(
+    r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\u3040-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u3040-\u9fff])"
+)
+_VOWEL_MARKS = re.compile("[\u064b-\u0652]")
+# what a scale means, as in "Preference (1 = A is better, 7 = B is better)", is no part of a column's name
+_LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
 # what Mechanical Turk and Toloka put before names
 _OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
 _PARTS = re.compile(r"[^\W\d_]+|\d+")
 _PATH = re.compile(r"^[^./]*\w[./](?=\w)")
 _CLOSE = 0.75
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
+_LONGEST_LEGEND = 1000
 _ROLES = {"human": "user", "gpt": "assistant"}
 _SPEAKERS = frozenset({"role", "from"})  # what a chat message says, and no other object
+
+
+# What is read at the most: more takes memory that a machine may not have, out of a file of any size.
+MOST_ROWS, MOST_COLUMNS, MOST_CELLS = 5_000_000, 2_000, 50_000_000
+
+
+def require_size(name: str, n_rows: int, n_columns: int, n_cells: int | None = None) -> None:
+    """Refuse a table (E102) that has, or would have once its votes are rows, more than what is read."""
+    n_cells = n_rows * n_columns if n_cells is None else n_cells
+    sizes = (
+        ("rows", n_rows, MOST_ROWS),
+        ("columns", n_columns, MOST_COLUMNS),
+        ("cells", n_cells, MOST_CELLS),
+    )
+    if told := [f"{n:,} {noun}, more than {most:,}" for noun, n, most in sizes if n > most]:
+        what = f"the table cannot be read: it is too large, {' and '.join(told)}"
+        remedy = "export only the columns that are needed, or split the table"
+        raise DataError([Problem("E102", what, name, remedy)])
 
 
 @dataclass(frozen=True)
@@ -46,6 +74,7 @@ class Table:
     notes: tuple[Problem, ...] = ()  # what was noticed while the file was read
 
     def __post_init__(self) -> None:
+        require_size(self.name, *self.frame.shape)
         if not all(is_unicode(str(name)) for name in self.frame.columns):
             what = "the table cannot be read: the name of a column holds half of a surrogate pair"
             raise DataError([Problem("E102", what, self.name, "rename the column")])
@@ -69,6 +98,8 @@ ANSWERS = (
     "votes_b",
     "votes_tie",
 )
+# Of a table with an answer in each row.
+OF_ONE_ANSWER = ("response", "rank")
 _SIDE_PARTS = {"a": "b", "chosen": "rejected"}
 
 
@@ -98,34 +129,60 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
-_SIDES = {"a": "b", "1": "2", "left": "right", "first": "second"}
+# words for the first and the second of two sides
+_SIDES = {
+    **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
+    **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
+    **{"izquierda": "derecha", "primera": "segunda", "primero": "segundo", "esquerda": "direita"},
+    **{"primeira": "segunda", "sinistra": "destra", "prima": "seconda", "左": "右", "左边": "右边"},
+    **{"первый": "второй", "первая": "вторая", "слева": "справа", "левый": "правый", "левая": "правая"},
+    **{"الأولى": "الثانية", "الأول": "الثاني", "첫번째": "두번째", "왼쪽": "오른쪽", "甲": "乙"},
+}
+_SECONDS = {*_SIDES.values(), "deuxième", "zweiter"}
+# which also name two columns, and as a label could be something else
+_SIDES_OF_COLUMNS = {**_SIDES, "x": "y", "white": "black"}
 _WON = {
     "chosen": "rejected",
     "better": "worse",
     "winning": "losing",
     "winner": "loser",
     "preferred": "rejected",
+    "bevorzugt": "abgelehnt",
+    "gewählt": "abgelehnt",
+    "préférée": "rejetée",
+    "elegida": "rechazada",
+    "preferida": "rechazada",
+    "escolhida": "rejeitada",
 }
 LOST = frozenset({*_WON.values(), "worst"})
 _ANSWER = (
     "(?:(?:model|assistant)_)?"
-    "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant)"
+    "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant|"
+    "antwort|r[eé]ponse|respuesta|resposta|risposta|回答)"
 )
+_OF_TEXTS = f"(?:.*_)?(?:{_ANSWER}|prompt|chosen|rejected|input|question|instruction)(?:_.*)?"
+_BREAK = re.compile(r"\}\n\s*\{")  # between what an array holds; of text itself a line break is escaped
 _LISTED = f"{_ANSWER}|rank|rating|score"  # what one cell may hold several of
 _PERSON = (
     "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
-    "contributor|respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
+    "标注员|标注者|評価者|评估者|المقيم|gutachter(?:_in)?|juge|voter|assesseur|esperto|эксперт|оценщик|contributor|"
+    "respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
 )
 _OF_PERSON = "class|group|team|type|role|cohort|category"
 # What stands for a column of ours, where no column has the name itself.
 _NAMED = {
-    "prompt": "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)",
+    "prompt": (
+        "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)|frage|pregunta|pergunta|domanda|"
+        "anfrage|aufgabe|问题|問題|質問|السؤال|вопрос|질문"
+    ),
+    "response": _ANSWER,
+    "rank": "ranking|place|position",
     "winner": (
-        "preference|preferred|preferred_(?:side|response|answer|text)|choice|vote|verdict|better|best|selected|"
-        f"(?:better|best)_(?:{_ANSWER})|which(?:_{_ANSWER})?_(?:is_better|do_you_prefer)|overall_preference|human_preference|winning_(?:{_ANSWER})"
+        "preference|pr[eé]f[eé]rence|preferencia|präferenz|urteil|choix|偏好|preferred|preferred_(?:side|response|answer|text|system|model)|choice|vote|verdict|better|best|selected|"
+        f"(?:better|best)_(?:{_ANSWER})|which(?:_{_ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{_ANSWER})"
     ),
     "annotator": (
-        rf"(?:{_PERSON})(?:_(?:id|name|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
+        rf"(?:{_PERSON})(?:_(?:id|name|model|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
         r"mturk_(?:worker_)?id|network_id|(?:annotat|label|labell|complet|judg|rat)ed_by(?:_id)?"
     ),
     "annotator_class": f"(?:{_PERSON}|user)_(?:{_OF_PERSON})",
@@ -133,23 +190,23 @@ _NAMED = {
     "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
 }
 # where nothing else stands for one
-_ELSE = {"prompt": "(?:user_)?input|conversations?|dialogue?|post|article|document"}
+_ELSE = {"prompt": "(?:user_)?input|task|conversations?|dialogue?|post|article|document"}
 # Two columns that differ in the word for a side, and in nothing else; {} is that word.
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
-        _SIDES,
+        _SIDES_OF_COLUMNS,
         rf"(?:{_ANSWER})s?_{{}}(?:_(?:text|content))?|{{}}(?:_(?:{_ANSWER}))?",
     ),
-    ("chosen", "rejected"): (_WON, rf"{{}}_(?:{_ANSWER})|(?:{_ANSWER})_{{}}"),
+    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{_ANSWER}))?|(?:{_ANSWER})_{{}}"),
     ("rating_a", "rating_b"): (
         _SIDES,
         r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
     ),
     ("rank_a", "rank_b"): (_SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
-    ("model_a", "model_b"): (_SIDES, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
+    ("model_a", "model_b"): (_SIDES_OF_COLUMNS, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
     ("votes_a", "votes_b"): (
         _SIDES,
-        r"(?:n_|num_)?(?:votes|wins|count|n)_(?:for_)?{}|{}_(?:votes|wins|count|on)|winner_(?:model_)?{}",
+        r"(?:n_|num_)?(?:votes|wins|count|n)_(?:for_)?{}|{}_(?:votes|wins|count|on|(?:is_)?better)|winner_(?:model_)?{}",
     ),
 }
 
@@ -162,7 +219,14 @@ def folded(text: str) -> str:
     >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
     ('response_a', 'response_a', 'worker_id', 'answer_1')
     """
-    return "_".join(_PARTS.findall(_HUMP.sub("_", _OF_CROWD.sub("", text)).casefold()))
+    bare = without_legend(_OF_CROWD.sub("", text)) or text
+    even = _VOWEL_MARKS.sub("", unicodedata.normalize("NFKC", bare))
+    return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
+
+
+def without_legend(name: str) -> str:
+    """A name of a column without what it says of its values; a longer one, which takes long to search, as it is."""
+    return _LEGEND.sub("", name) if len(name) <= _LONGEST_LEGEND else name
 
 
 def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
@@ -193,6 +257,9 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
             if ours not in theirs:
                 names = [name for name, form in free.items() if re.fullmatch(pattern, form)]
                 take(ours, [name for name in names if free[name].endswith("_id")] or names)
+    if "winner" in wanted and "winner" not in theirs:
+        names = [name for name in free if direction_of(name)]
+        take("winner", [name for name in names if "overall" in free[name]] or names)
     # a path, as data.prompt, is known by its end
     ends = [
         (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
@@ -207,7 +274,7 @@ def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]
 def _pairs(free: Mapping[str, str], words: Mapping[str, str], pattern: str) -> list[tuple[str, str]]:
     """Columns of the two sides whose names differ in the word for the side alone."""
     by_form = {form: name for name, form in free.items()}
-    pairs = []
+    pairs: list[tuple[str, str]] = []
     for first, second in words.items():
         for form, name in by_form.items():
             other = "_".join(second if part == first else part for part in form.split("_"))
@@ -218,12 +285,64 @@ def _pairs(free: Mapping[str, str], words: Mapping[str, str], pattern: str) -> l
     return pairs
 
 
+def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Columns that differ in the word for a side and in nothing else, whatever they hold.
+
+    Examples
+    --------
+    >>> columns_of_sides(["quality 1", "quality 2", "Mark A (1 = best)", "Mark B (1 = best)", "note"])
+    [('Mark A (1 = best)', 'Mark B (1 = best)'), ('quality 1', 'quality 2')]
+    """
+    # people, questions and columns without a name are numbered too, and answers may be three
+    forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
+    ends = {form.rpartition("_")[::2] for form in forms.values()}
+    pairs = _pairs(forms, _SIDES_OF_COLUMNS, r"(?:.*_)?{}(?:_.*)?")
+    stems = {pair: folded(pair[0]).rpartition("_")[0] for pair in pairs}
+    return [pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")})]
+
+
+_NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{_PERSON})_")
+_GOOD = (
+    "best|better|(?:very_)?good|excellent|perfect|great|top|sehr_gut|gut|beste|excelente|muy_bueno|ótimo|excellente?|"
+    "très_bien|ottimo"
+)
+_LOW_WINS = re.compile(
+    "(?:.*_)?(?:rank|place|schulnoten?|platz|rang|error|errors|loss|lower_is_better|low_is_better|lower_better)(?:_.*)?"
+)
+_HIGH_WINS = re.compile(
+    "(?:.*_)?(?:rating|score|stars?|points|likert|quality|better|best|preferred|higher_is_better|qualität|punkte|puntos|calidad|"
+    "qualité|votes|wins|won|win|chosen|selected)(?:_.*)?"
+)
+
+
+def which_wins(name: str) -> str:
+    """Whether the higher or the lower of two numbers wins, as the name of their column says: high, low, or empty.
+
+    Examples
+    --------
+    >>> which_wins("Mark (1 = very good, 6 = bad)"), which_wins("quality 1"), which_wins("value 1")
+    ('low', 'high', '')
+    """
+    if len(name) > _LONGEST_LEGEND:
+        return ""
+    legend = found[0].strip(" ()[]") if (found := _LEGEND.search(name)) else name
+    turned = [(number, words) for words, number in _NUMBER_LAST.findall(legend)]
+    for pairs in (_NUMBER_FIRST.findall(legend), turned):
+        is_good = {float(number): bool(re.fullmatch(_GOOD, folded(words))) for number, words in pairs}
+        good = [number for number in is_good if is_good[number]]
+        others = [number for number in is_good if not is_good[number]]
+        if good and (others or min(good) == 1):
+            return "low" if min(good) < min(others, default=2) else "high"
+    form = folded(legend) if found is None else f"{folded(name)}_{folded(legend)}"
+    return "low" if _LOW_WINS.fullmatch(form) else "high" if _HIGH_WINS.fullmatch(form) else ""
+
+
 def numbered_answers(found: Iterable[str]) -> dict[str, str]:
     """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
-        kind, _, key = folded(name.rpartition(".")[2]).rpartition("_")
-        if re.fullmatch(_ANSWER, kind) and re.fullmatch(r"[a-z]|\d\d?", key):
+        kind, _, key = folded(name).rpartition("_")
+        if re.fullmatch(rf"(?:.*_)?(?:{_ANSWER})s?", kind) and re.fullmatch(r"[a-z]|\d\d?", key):
             kinds[kind][key] = name
     many = [sides for sides in kinds.values() if len(sides) > 2]
     return many[0] if len(many) == 1 else {}
@@ -241,19 +360,62 @@ def unfolded(frame: pd.DataFrame) -> dict[str, Objects]:
     return {name: as_objects(cells) for name, cells in columns if name not in frame}
 
 
+def opened(name: str, column: pd.Series) -> pd.Series:
+    """A column of chat messages, of lists or of objects, which a file may hold as arrays or as text; else as it is.
+
+    JSON that may be the text of a prompt or a response stays text.
+    """
+    at = column.first_valid_index()
+    first = None if at is None else column[at]
+    if isinstance(first, dict | list | np.ndarray):
+        return column.map(_without_arrays)
+    if not isinstance(first, str) or first.lstrip()[:1] not in ("[", "{"):
+        return column
+    value = _parsed(first)
+    is_chat = isinstance(value, list) and value != [] and all(map(_is_message, value))
+    if not is_chat and (re.fullmatch(_OF_TEXTS, folded(name)) or not [*_inside(name, [value])]):
+        return column
+    values = column.map(_parsed, na_action="ignore")
+    return values if values.notna().equals(column.notna()) else column
+
+
+def _is_message(cell: Any) -> bool:
+    return isinstance(cell, dict) and not _SPEAKERS.isdisjoint(cell)
+
+
+def _without_arrays(cell: Any) -> Any:
+    """A cell whose arrays, which parquet has for lists, are lists, also inside."""
+    if isinstance(cell, dict):
+        return {key: _without_arrays(value) for key, value in cell.items()}
+    return [*map(_without_arrays, cell)] if isinstance(cell, list | np.ndarray) else cell
+
+
+def _parsed(text: str) -> Any:
+    """What a text is as JSON, or as Python and numpy write lists; None where it is neither."""
+    for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
+        faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
+        # Python warns of odd backslashes
+        with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
+            return read(written)
+    return None
+
+
 def _inside(name: str, cells: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
-    first = next((cell for cell in cells if isinstance(cell, str | dict | list | np.ndarray)), "")
-    several = first if isinstance(first, list | np.ndarray) else [first]
-    if any(isinstance(one, dict) and not _SPEAKERS.isdisjoint(one) for one in several):
+    cells = [*cells]
+    first = next((cell for cell in cells if isinstance(cell, str | dict | list)), "")
+    several = first if isinstance(first, list) else [first]
+    if any(map(_is_message, several)):
         return
     singular = re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
     made: Iterable[tuple[str, list[Any]]] = ()
     if isinstance(first, dict):
         objects = [cell if isinstance(cell, dict) else {} for cell in cells]
         keys = dict.fromkeys(itertools.chain(*objects))
+        require_size(f'column "{name}"', len(cells), len(keys))
         made = ((f"{name}.{key}", [each.get(key) for each in objects]) for key in keys)
     elif several is first and re.fullmatch(_LISTED, folded(singular.rpartition(".")[2])):
-        lists = (cell if isinstance(cell, list | np.ndarray) else () for cell in cells)
+        lists = [cell if isinstance(cell, list) else () for cell in cells]
+        require_size(f'column "{name}"', len(cells), max(map(len, lists)))
         places = enumerate(itertools.zip_longest(*lists), start=1)
         made = ((f"{singular}_{i}", [*each]) for i, each in places)
     for part, values in made:
@@ -278,22 +440,42 @@ def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
 
 # -- labels of sides -------------------------------------------------------------------------------------------
 
-# the words that may stand before a side: "not a" must not be read as a
-_SIDE = re.compile(
-    r"(?:i_)?(?:(?:strongly|slightly|clearly)_)?(?:(?:prefers?|preferred)_)?(?:the_)?"
-    r"(?:(?:response|completion|answer|output|option|choice|model|text|candidate|generation|assistant|argument)_)?"
-    r"(?:(a|1|left|first)|(b|2|right|second))"
-    r"(?:_(?:one|response|answer))?(?:_(?:wins?|won))?(?:_is)?(?:_(?:clearly|slightly|much|significantly))?(?:_better)?"
+# the words that may stand beside a side: "not a" must not be read as a
+_AROUND = re.compile(
+    "strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|mucho|beaucoup|i|"
+    "prefer|prefers|preferred|the|choice|model|system|answer|response|completion|output|generation|text|option|"
+    "candidate|reply|argument|summary|assistant|resp|ans|opt|antwort|respuesta|resposta|risposta|ответ|الإجابة|"
+    "回答|答案|응답|one|on|side|wins|win|won|is|was|ist|es|est|é|better|besser|mejor|meilleur|meilleure|melhor|"
+    "migliore|лучше|أفضل|la|le|el|il|die|der|das|lo|l|更好|较好|好|更优|胜|の方が良い|のほうが良い|の方がよい|"
+    "が良い|がよい|r[eé]ponse"
 )
-_TIE = re.compile(
-    r"tied?|ties|tie_.*|(?:equally|both)_good|(?:both_)?(?:about_)?(?:equal|the_same|same)|both|neither|draw|both_?bad|"
-    r"model_tie|no_(?:difference|preference)"
+# words that say that no side was preferred, and words that may stand beside them
+_EVEN = re.compile(
+    "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
+    "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
+    "empatado|igual|iguales|iguais|ambos|ambas|ninguno|ninguna|nenhum|nenhuma|égalité|égal|égaux|égales|pareil|"
+    "pareils|identiques|nul|aucun|aucune|pareggio|uguali|entrambi|entrambe|nessuno|nessuna|gelijk|gelijkspel|lika|"
+    "remisowy|oba|obie|żaden|eşit|berabere|ничья|одинаково|одинаковы|поровну|оба|обе|平局|平手|一样|一样好|一樣|"
+    "相同|都好|都不好|都差|引き分け|同じ|同等|同点|무승부|동점|비슷|비슷함|동일|egalite|æquo|aequo|متساويتان|"
+    "متساويان|متساوية|متعادل|تعادل|同程度|同じくらい|どちらも|差なし|равны|差不多|一致"
 )
-_YES = ("true", "yes", "y")
+_BESIDE = re.compile(
+    "a|about|almost|an|and|answer|answers|are|b|bad|better|bien|bonnes|bons|buenas|buenos|de|des|deux|die|fine|"
+    "good|great|gut|in|is|it|its|les|los|malas|malos|match|mauvais|model|of|one|options|poor|quality|response|"
+    "responses|s|schlecht|so|the|them|they|two|very|were|well|wrong|ex|ok|okay|dos|due|as|las"
+)
+_NO_SIDE = re.compile(r"no_(?:clear_)?(?:difference|preference|winner)")
+YES, NO = (
+    ("true", "yes", "y", "ja", "oui", "sí", "si", "sim"),
+    ("false", "no", "n", "nein", "non", "não"),
+)
 _OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
     (-1.0, 0.0, 1.0): ("a", "tie", "b"),
     (0.0, 1.0, 2.0): ("tie", "a", "b"),
 }
+_SIGNS = {**dict.fromkeys(("=", "==", "[[C]]"), ("tie", "")), "←": ("a", "left"), "→": ("b", "right")}
+_SCORE = re.compile(r"(1|0|½|1/2|0[.,]5) ?[-\u2013:] ?(1|0|½|1/2|0[.,]5)")
+_POINTS = {"1": 1.0, "0": 0.0, "½": 0.5, "1/2": 0.5, "0.5": 0.5}
 _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
@@ -309,18 +491,85 @@ def side_of(label: str) -> tuple[str, str] | None:
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
         return side, side.removeprefix("tie")
-    form = folded(label)
-    if _TIE.fullmatch(form) or label.strip() in ("=", "=="):
-        return "tie", ""
-    if found := _SIDE.fullmatch(form):
-        return ("a", found[1]) if found[1] else ("b", found[2])
+    if label.strip() in _SIGNS:
+        return _SIGNS[label.strip()]
+    if score := _SCORE.fullmatch(label.strip()):
+        # of two that are one together, as chess has them
+        a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
+        return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
+    # a survey may write the number before its meaning, as in "7 - B is much better"
+    for form in ((whole := folded(label)), whole.lstrip("0123456789").lstrip("_")):
+        words = form.split("_")
+        left = [word for word in words if not _EVEN.fullmatch(word)]
+        if _NO_SIDE.fullmatch(form) or (len(left) < len(words) and all(map(_BESIDE.fullmatch, left))):
+            return "tie", ""
+        named = [word for word in words if not _AROUND.fullmatch(word)]
+        if len(named) == 1 and (named[0] in _SIDES or named[0] in _SECONDS):
+            return "a" if named[0] in _SIDES else "b", named[0]
     return None
+
+
+_NUMBER_FIRST = re.compile(
+    r"([+-]?\d+)\s*(?:[=:()]|\s-\s)\s*(.+?)\s*"
+    r"(?=[,;|/)\]\u2013]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
+)
+_NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
+_OF_ONE_SIDE = re.compile(
+    rf"(?:(?:is|prob|probability|preference|vote|score)_)?(?:(?:for|of|that)_)?(?:the_)?(?:{_ANSWER}_)?(a|b|left|right|first|"
+    r"second|1|2)_(?:is_|was_)?(?:better|wins?|won|preferred|chosen|over|minus|beats)(?:_(?:than|to|over)?_?.*_?(?:a|b|1|2|"
+    r"left|right|first|second))?"
+)
+
+
+_VOTED = (
+    "prefer|preferid|präfer|bevorzug|better|best|besser|meilleur|préfér|mejor|prefier|melhor|miglior|winner|winning|verdict|vote|"
+    "choice|chosen|choix|pick|select|judg|urteil|label|elegid|哪个|哪個|更好|偏好|أفضل|评价|評価|好み|лучше|предпоч|result|outcome|which"
+)
+
+
+def names_vote(name: str) -> bool:
+    """Whether the name of a column says that it holds what was preferred."""
+    return re.search(_VOTED, folded(name)) is not None
+
+
+def _sides_of(legend: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The side that each number of a legend means; empty where it does not say so of both sides."""
+    told = {number.lstrip("+"): side_of(words) for number, words in legend}
+    sides = {number: side[0] for number, side in told.items() if side}
+    return sides if {"a", "b"} <= {*sides.values()} else {}
+
+
+def direction_of(name: str) -> dict[str, str]:
+    """What the name of a column says of its values: the sides of numbers, and which side a ``high`` one prefers.
+
+    Examples
+    --------
+    >>> direction_of("Preference (1 = A is much better, 4 = same, 7 = B is much better)")
+    {'1': 'a', '4': 'tie', '7': 'b', 'high': 'b'}
+    >>> direction_of("a_is_better"), direction_of("score_b_minus_a"), direction_of("Helpfulness (1-5)")
+    ({'high': 'a'}, {'high': 'b'}, {})
+    """
+    if len(name) > _LONGEST_LEGEND:
+        return {}
+    turned = [(number, words) for words, number in _NUMBER_LAST.findall(name)]
+    read = [{}, *(_sides_of(pairs) for pairs in (_NUMBER_FIRST.findall(name), turned))]
+    if sides := max(read, key=len):
+        order = [sides[number] for number in sorted(sides, key=float)]
+        ends = order[0], order[-1]
+        # without a tie at an end, and without a side that comes twice
+        is_scale = "tie" not in ends and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
+        return sides | ({"high": ends[1]} if is_scale else {})
+    if folded(name).rpartition("_")[2] in ("idx", "index"):
+        # indices count from 0; numbers that stand for no side have no meaning here
+        return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
+    found = _OF_ONE_SIDE.fullmatch(folded(name))
+    return {"high": "a" if found[1] in _SIDES else "b"} if found else {}
 
 
 def number_of(label: str) -> float:
     """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
-    if found := re.fullmatch(r"([+-]?\d{1,9}(?:\.\d+)?)(?:%| ?/ ?\d+)?", text):
+    if found := re.fullmatch(r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+)?", text):
         return float(found[1])
     return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else math.nan
 
@@ -347,7 +596,8 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     >>> scale_of(["1", "5", "3"], {}, is_rating=False).middle
     3.0
     """
-    numbers = {number: label for label in labels if math.isfinite(number := number_of(label))}
+    ends = [key for key, side in told.items() if side != "tie"]
+    numbers = {number: one for one in [*ends, *labels] if math.isfinite(number := number_of(one))}
     untold = sorted(number for number, label in numbers.items() if label not in told)
     is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
     # 1, 3 and 5, or 0, 0.5 and 1, have a middle, where 1, 2 and 3 may be a, b and tie
@@ -393,11 +643,12 @@ def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) 
     Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
     """
     if scale and not scale.high:
-        return {"high": "a"} | ({f"{scale.middle:g}": "tie"} if scale.low >= 0 else {})
+        # a scale between two answers is usually written from the first to the second
+        return {"high": "b"} | ({f"{scale.middle:g}": "tie"} if scale.low >= 0 else {})
     if {"a", "b"} & known or len(labels) not in (2, 3):
         return {}
     numbers = sorted(map(number_of, labels))
-    ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in _YES, label)) + [*labels[2:]]
+    ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in YES, label)) + [*labels[2:]]
     sides: tuple[str, ...] = ("a", "b", "tie")
     if all(map(math.isfinite, numbers)):
         ordered, sides = sorted(labels, key=number_of), _OF_THREE.get(tuple(numbers), sides)
@@ -428,7 +679,8 @@ def as_objects(values: Iterable[Any]) -> Objects:
 def as_ids(column: Iterable[Any]) -> Objects:
     """Identifiers as text, None where there is none.
 
-    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them; text is never changed.
+    Whole numbers lose a decimal point that a missing value elsewhere in the column gave them. Text stays as it is, but
+    an accented letter is one character (Unicode's NFC), however the program that wrote the text composed the letter.
     Blank cells and the words that programs write for a missing value count as missing.
     """
     cells = pd.Series(column, dtype=object).to_numpy(copy=True)
@@ -446,6 +698,7 @@ def _id_text(value: Any) -> str | None:
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     # half of a surrogate pair can be written nowhere, and pandas 2 compares up to a NUL: each becomes its code
     text = text.replace("\0", "\\x00").encode("utf-8", "backslashreplace").decode("utf-8")
+    text = unicodedata.normalize("NFC", text)
     return None if not text.strip() or text in _WORDS_FOR_NOTHING else text
 
 

@@ -9,6 +9,7 @@ import glob
 import hashlib
 import hmac
 import json
+import logging
 import os
 import platform
 import secrets
@@ -63,6 +64,9 @@ _PREFIX = ".writing-"
 _PATIENCE_SECONDS = 3600
 
 
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # for os.open: Windows has no such flag
+
+
 class SealError(ValueError):
     """A seal cannot be read, or is not as it was written."""
 
@@ -78,14 +82,15 @@ class BusyError(ConfigError):
 def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[Path]:
     """A file to write into that takes the place of ``path`` when the block ends, and vanishes after an error.
 
-    Its folder is made when it is not there. A file that is replaced gives its mode to the new one; otherwise only this
-    user can read a ``private`` one. Where ``path`` is a symbolic link, the file that it names is replaced.
+    Its folder is made when it is not there. Only this user can read a ``private`` file; another one keeps the mode of
+    the file that it replaces. A symbolic link is refused: nothing is written through it.
     """
-    path = _place(path)
+    path = Path(os.path.expanduser(path))
+    require_no_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(path)
     unfinished = path.with_name(f"{_PREFIX}{secrets.token_hex(8)}-{path.name}")
-    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else None
+    mode = stat.S_IMODE(path.stat().st_mode) if path.exists() and not private else None
     try:
         unfinished.touch(0o600 if private or mode is not None else 0o666, exist_ok=False)
         yield unfinished
@@ -102,6 +107,15 @@ def appearing(path: str | os.PathLike[str], private: bool = False) -> Iterator[P
     finally:
         unfinished.unlink(missing_ok=True)
     flush_to_disk(path.parent)
+
+
+def require_no_link(path: Path) -> None:
+    """Refuse a symbolic link where a file is to be written: whoever made it may mean another file to be lost."""
+    if path.is_symlink():
+        raise ConfigError(
+            f"{path} is a symbolic link, and nothing is written through one; remove it, or name the file itself: "
+            f"{os.path.realpath(path)}"
+        )
 
 
 def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
@@ -147,9 +161,9 @@ def flush_to_disk(path: Path) -> None:
 def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     """Hold a folder or file: nobody else who asks for it gets it until the block ends, or this process does.
 
-    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), which stays. Two names of one
-    place are one, which need not exist. Who holds it may ask for it again, in the same thread. Where another process
-    holds it, `BusyError` tells which one; or, with ``wait``, this one waits.
+    The lock is the operating system's, on a hidden file beside it (``.NAME.lock``), removed with it. Two names of one
+    place are one, which need not exist. Who holds it may ask for it again, in the same thread. If another process
+    holds it, `BusyError` names the process; with ``wait``, this one says that it waits, for an hour at most.
     """
     from filelock import FileLock, Timeout
 
@@ -157,21 +171,36 @@ def locked(path: str | os.PathLike[str], wait: bool = False) -> Iterator[None]:
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         # else a lock that cannot be made is waited for without end; nor is one made where a link leads
-        os.close(os.open(note, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644))
+        os.close(os.open(note, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644))
     except OSError as error:
         told = f"{path}: the lock {note} cannot be made ({error.strerror})"
         raise ConfigError(f"{told}; name a place that can be written") from error
-    lock = FileLock(note, is_singleton=True)  # one for all who ask in this process, so that it counts
+    # one for all who ask in this process, so that it counts; the file alone would outlive a killed process
+    lock = FileLock(note, is_singleton=True, fallback_to_soft=False)
     try:
-        lock.acquire(blocking=wait)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            if not wait:
+                raise
+            logging.getLogger(__name__).warning(
+                "%s: waiting for %s, which works on it", path, _noted(note)
+            )
+            lock.acquire(_PATIENCE_SECONDS)
     except Timeout as error:
         raise BusyError(f"{path}: {_noted(note)} works on it; wait for it, or end it") from error
+    except OSError as error:
+        told = f"{path}: files cannot be locked there ({error.strerror})"
+        raise ConfigError(f"{told}; name a place on another file system") from error
     try:
         # Windows lets nobody write into a file that is locked; who holds it is then not known
         with contextlib.suppress(OSError):
             note.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
         yield
     finally:
+        # whoever waits for this file sees that it is gone, and makes another
+        with contextlib.suppress(OSError):
+            note.unlink(missing_ok=True) if lock.lock_counter == 1 else None
         lock.release()
 
 
@@ -183,20 +212,15 @@ def holder(path: str | os.PathLike[str]) -> str | None:
     if not note.exists():
         return None
     try:
-        with FileLock(note, blocking=False):
+        with FileLock(note, blocking=False, fallback_to_soft=False):
             return None
     except Timeout:
         return _noted(note)
 
 
 def _lock_file(path: str | os.PathLike[str]) -> Path:
-    path = _place(path)
-    return path.parent / f".{path.name}.lock"
-
-
-def _place(path: str | os.PathLike[str]) -> Path:
-    """Where a path leads, also one with ~ for the folder of the user."""
-    return Path(os.path.realpath(os.path.expanduser(path)))
+    place = Path(os.path.realpath(os.path.expanduser(path)))
+    return place.parent / f".{place.name}.lock"
 
 
 def _noted(note: Path) -> str:
@@ -342,7 +366,7 @@ def _plain(content: Json) -> bytes:
 @contextmanager
 def checksummed(path: str | os.PathLike[str]) -> Iterator[Path]:
     """As `appearing`, for a table that holds votes: locked, private, its SHA-256 in a file beside it."""
-    path = _place(path)
+    path = Path(os.path.expanduser(path))
     with locked(path, wait=True):
         with appearing(path, private=True) as unfinished:
             yield unfinished

@@ -16,7 +16,9 @@ import json
 import lzma
 import os
 import re
+import shlex
 import shutil
+import unicodedata
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,10 +29,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from badpo.data.cells import Objects, Table, as_ids, columns_named, like_annotators
+from badpo.data.cells import Table, as_ids, columns_named, like_annotators
 from badpo.data.files import (
     AUDIT_FILES,
     BIAS_SUFFIX,
+    NO_LINK,
     PERSONAL_RUN_FILES,
     POLICY,
     POOL_RUN_FILES,
@@ -42,17 +45,22 @@ from badpo.data.files import (
     holder,
     locked,
     require_enclosed,
+    require_no_link,
     write_checksum,
     write_json,
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
-from badpo.data.problems import ConfigError, DataError, Problem, counted
-from badpo.data.tables import DROPPED_KEY, PACKED, READERS, read_table
+from badpo.data.problems import ConfigError, DataError, Problem, counted, listed
+from badpo.data.tables import DROPPED_KEY, PACKED, READERS, decoded, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _LEARNED = "numbers of single people in a run that learned from their votes"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
+_BY = re.compile("who|.*_?by(_?id)?")  # such as completed_by
+_COUNTS = re.compile(
+    "(n|num|has)_.*|.*(_per_|encoder|decoder).*|.*_p"
+)  # and other numbers that are nobody's id
 _COMPRESSED: dict[bytes, Callable] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
@@ -84,7 +92,7 @@ class _Step:
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         went = {trace.path.name: trace.what for trace in self.traces}
         record = self.traces[0].path.with_name(RECORD)
-        handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK, 0o600)
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(json.dumps({"when": when, "went": went}) + "\n")
         self.do()
@@ -95,32 +103,44 @@ class _Step:
 
 @dataclass(frozen=True)
 class People:
-    """Who is to be forgotten: pseudonyms, ids in the source as far as they are known, and this machine's key."""
+    """Who is to be forgotten, in the order in which they were named, and this machine's key.
 
-    pseudonyms: frozenset[str]
-    raw_ids: frozenset[str]
+    ``raw_ids`` are the ids in the source as far as they are known, with the pseudonym of each.
+    """
+
+    pseudonyms: tuple[str, ...]
+    raw_ids: Mapping[str, str]
     key: bytes | None
 
-    def rows(self, ids: Objects) -> Bools:
-        """Where a column of ids, raw or pseudonyms, names one of them."""
-        named = self.pseudonyms | self.raw_ids
+    def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
+        """The pseudonym of each id, raw or a pseudonym, that is one of theirs."""
+        named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
-            named |= {name for name in {*ids} - {None} if pseudonym(name, self.key) in self.pseudonyms}
-        return np.isin(ids, [*named])
+            named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
+        return {name: owner for name, owner in named.items() if owner in self.pseudonyms}
 
 
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
     """People who are named by pseudonym or by the id in the source.
 
-    A mapping, the file of `badpo import --write-mapping`, knows pseudonyms without the key. Where neither does, a
-    `ConfigError` says so.
+    A mapping, the file of `badpo import --write-mapping`, knows pseudonyms without the key. A `ConfigError` says that
+    neither does, or that a name is empty or that of a file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
-    listed = {raw: name for name, raw in whose.items()}
-    names, raw_ids = set(), set()
-    # as the reader of tables writes them
-    for asked in filter(None, as_ids(annotators)):
+    listed = dict(zip(as_ids(whose.values()), whose, strict=True))
+    names: dict[str, None] = {}
+    raw_ids: dict[str, str] = {}
+    for word in annotators:
+        if os.path.exists(word):
+            raise ConfigError(
+                f"{word} is a file or folder, and was taken for an annotator: nothing was changed; name each place "
+                "with an option of its own, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
+            )
+        # as the reader of tables writes them
+        (asked,) = as_ids([word])
+        if asked is None:
+            raise ConfigError("an annotator has no name: nothing was changed; name a pseudonym or an id")
         if not (is_pseudonym(asked) or asked in listed or key):
             raise ConfigError(
                 "the pseudonym key is not there, so that no pseudonym can be computed: bring the key back "
@@ -128,9 +148,9 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
                 "at import, or name the pseudonyms; without any of these, import the source again without these people"
             )
         name = listed.get(asked) or pseudonym(asked, key or b"")
-        names.add(name)
-        raw_ids |= {whose.get(name, asked), asked} - {name}
-    return People(frozenset(names), frozenset(raw_ids), key)
+        names[name] = None
+        raw_ids |= {raw: name for raw in (whose.get(name, asked), asked) if raw != name}
+    return People(tuple(names), raw_ids, key)
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
@@ -158,7 +178,8 @@ def forget(
     """Take people out of tables of votes, audits, runs and states; list what went, and what remains.
 
     Everything that is changed is locked before the first change, and people's rows are looked up after that. Then every
-    file below the folders and beside the files is searched. The list is empty where nothing of them is there.
+    file below the folders and beside the files is searched. The list is empty if nothing of anybody is there. If there
+    is something of some of the people and nothing of others, a `ConfigError` names the others and nothing is changed.
     """
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
@@ -182,6 +203,8 @@ def forget(
     ]
     runs += [_existing(path) for path in beside if path.exists()]
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
+    for path in files:
+        require_no_link(path)
     with contextlib.ExitStack() as held:
 
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
@@ -192,10 +215,12 @@ def forget(
         hold(files, wait=True)
         hold(audits)
         theirs = {path: _rows_in(path, people, column or "annotator") for path in tables}
-        people = replace(
-            people, raw_ids=people.raw_ids.union(*(rows.raw_ids for rows in theirs.values()))
-        )
-        hits = _search(files, folders, people)
+        found_ids = {raw: name for rows in theirs.values() for raw, name in rows.owners.items()}
+        raw_ids = {raw: name for raw, name in found_ids.items() if not is_pseudonym(raw)}
+        people = replace(people, raw_ids={**people.raw_ids, **raw_ids})
+        hits, named = _search(files, folders, people)
+        named |= {*found_ids.values()}.union(*(_left_out(rows.table) for rows in theirs.values()))
+        _require_everybody(people, named)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
         steps = [step for path, rows in theirs.items() for step in _without_rows(path, people, rows)]
@@ -204,12 +229,13 @@ def forget(
         found = [trace for step in steps for trace in step.traces]
         found += [trace for folder in folders for trace in _policies(folder, learned)]
         found += [trace for run in runs for trace in _at_work(run, learned)]
+        found += _pages(learned, [Path.cwd(), *(path.parent for path in files)])
         if not dry_run:
             for step in steps:
                 step.carry_out()
             for path in (path for path in tables if _is_ours(path) and not checksum_file(path).exists()):
                 write_checksum(path)  # an earlier call was killed before it did
-            hits = _search(files, folders, people)
+            hits, _ = _search(files, folders, people)
         done = {trace.path for trace in found} if dry_run else set()
     remedy = (
         "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
@@ -220,13 +246,31 @@ def forget(
     return list({(os.path.realpath(trace.path), trace.what): trace for trace in found}.values())
 
 
+def _require_everybody(people: People, named: Collection[str]) -> None:
+    """Refuse a call in which a mistyped id stands beside those of people who were found."""
+    unknown = [
+        f"{name} (number {i})" for i, name in enumerate(people.pseudonyms, 1) if name not in named
+    ]
+    if 0 < len(unknown) < len(people.pseudonyms):
+        raise ConfigError(
+            f"{listed(unknown)} of {len(people.pseudonyms)} annotators: nothing of them is there, and nothing was "
+            "changed; correct the id (another spelling or key gives another pseudonym; a file is named with --data) "
+            "or leave the annotator out"
+        )
+
+
+def is_recorded(path: Path) -> bool:
+    """Whether an earlier call took a file away, or rows out of it."""
+    record = path.parent / RECORD
+    return record.exists() and json.dumps(path.name) in record.read_text("utf-8")
+
+
 def _existing(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.name in ("", ".."):  # ".", of which no neighbour can be named
         path = Path(os.path.abspath(path))
-    record = path.parent / RECORD
     # a state that went by an earlier call is no mistake
-    if not (path.exists() or record.exists() and json.dumps(path.name) in record.read_text("utf-8")):
+    if not (path.exists() or is_recorded(path)):
         raise ConfigError(
             f"{path} is not there; name an audit's folder, a folder of runs, or a state of watch"
         )
@@ -240,17 +284,14 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, whose rows of it are theirs, and by which ids it knows them."""
+    """A table, which of its rows are theirs, and the pseudonym of each id by which it knows them."""
 
     table: Table
     theirs: Bools
-    raw_ids: frozenset[str]
+    owners: Mapping[str, str]
 
 
 def _rows_in(path: Path, people: People, column: str) -> _Rows:
-    if path.is_dir() or path.suffix.lower() in (".xlsx", *PACKED):
-        what, remedy = "no row can be taken out of it", "take it out in the program that wrote it"
-        raise DataError([Problem("E102", what, str(path), remedy)])
     table = read_table(path)
     names = [str(name) for name in table.frame.columns]
     if column == "annotator":
@@ -263,8 +304,21 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         remedy = "name it with --column annotator=..., or take them out in the program that wrote this and export again"
         where = f"{path}, found: {', '.join(names)}"
         raise DataError([Problem("E101", f'column "{column}": {what}', where, remedy)]) from error
-    theirs = people.rows(ids)
-    return _Rows(table, theirs, frozenset(name for name in ids[theirs] if not is_pseudonym(name)))
+    theirs = np.isin(ids, [*people.owners(ids)])
+    present = {*ids[theirs]}
+    owners = {name: owner for name, owner in people.owners(ids).items() if name in present}
+    if theirs.any() and (path.is_dir() or path.suffix.lower() in (".xlsx", *PACKED)):
+        places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
+        rows = ", ".join(map(str, places[theirs]))
+        what = f"no row can be taken out of it; {counted(int(theirs.sum()), 'row')} would go: {rows}"
+        remedy = "delete these rows in the program that wrote it, or convert it with badpo import; then call again"
+        raise DataError([Problem("E102", what, str(path), remedy)])
+    return _Rows(table, theirs, owners)
+
+
+def _left_out(table: Table) -> set[str]:
+    """Whose rows were left out at import."""
+    return {entry["annotator"] for entry in table.dropped}
 
 
 def _is_ours(path: Path) -> bool:
@@ -342,7 +396,10 @@ def _files_of_people(
     for folder in audits:
         files = _matching(folder, AUDIT_FILES)
         if any(_is_below(path, files) for path in hits):
-            remedy = f"make it again on the table without them: badpo audit DATA --out {folder}"
+            remedy = (
+                f"make it again on the table without them: badpo audit DATA --out {shlex.quote(str(folder))}; if "
+                "report.html was passed on, keep the new page to yourself: the two together tell how they voted"
+            )
             yield from _gone(files, "figures of an audit that holds their votes", remedy, hits)
     remedy = "remove the run and train it again on the table without them, by the command that made it"
     for folder in learned:
@@ -351,7 +408,7 @@ def _files_of_people(
         yield from _gone(files, _LEARNED, remedy, hits)
     for state in states:
         if state in hits:
-            remedy = f"count again, on the table without them: badpo watch DATA --state {state}"
+            remedy = f"count again, on the table without them: badpo watch DATA --state {shlex.quote(str(state))}"
             yield from _gone([state], "what was counted of them and of others", remedy, hits)
 
 
@@ -424,6 +481,16 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
             yield Trace(policy, what, remedy, goes=False)
 
 
+def _pages(learned: Sequence[Path], places: Iterable[Path]) -> Iterator[Trace]:
+    """Pages of `badpo report` with one of these runs: in some places, in the runs and beside them."""
+    what = "a page with exact figures of a run that learned from their votes"
+    beside = {*places, *learned, *(run.parent for run in learned)}
+    for path in sorted({path for place in beside for path in place.glob("*.html") if path.is_file()}):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if "badpo report</title>" in text and any(html.escape(run.name) in text for run in learned):
+            yield Trace(path, what, "make it again without that run: badpo report RUNS", goes=False)
+
+
 def _at_work(top: Path, held: Collection[Path]) -> Iterator[Trace]:
     """Runs that another command works on: it holds the folder before it reads, and may have read their votes."""
     for lock in sorted([*top.rglob(".*.lock"), *top.parent.glob(f".{glob.escape(top.name)}.lock")]):
@@ -452,41 +519,55 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 # -- the search of every byte ----------------------------------------------------------------------------------
 
 
-def _search(files: Sequence[Path], folders: Sequence[Path], people: People) -> dict[Path, str]:
-    """Files that name them, of those below some folders and beside some files; and what cannot be looked into."""
+def _search(
+    files: Sequence[Path], folders: Sequence[Path], people: People
+) -> tuple[dict[Path, str], set[str]]:
+    """Files that name them below some folders and beside some files, or that cannot be read; and who is named."""
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
-    below = [
-        Path(here, name) for folder in folders for here, _, names in os.walk(folder) for name in names
-    ]
-    forms, found = _written_forms(people), {}
+    forms, named = _written_forms(people), set()
+    found: dict[Path, str] = {}
+
+    def keep_error(error: OSError) -> None:
+        found[Path(error.filename)] = f"a folder that cannot be looked into ({error.strerror})"
+
+    walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
+    below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
     # an id that begins like theirs is not theirs
-    patterns = [re.compile(re.escape(form) + rb"(?![0-9a-z])") for form in forms]
+    pattern = re.compile(b"(%b)(?![0-9a-z])" % b"|".join(map(re.escape, forms)))
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
             contents = _contents(path, overlap=max(map(len, forms)))
-            if any(one.search(x) for x in contents for one in patterns) or _is_in_column(path, people):
-                found[path] = "a file that names them"
+            owners = {forms[form] for block in contents for form in pattern.findall(block)}
+            owners |= _owners_where_people_stand(path, people)
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
         except Exception as error:  # whatever a damaged file does to its reader
             found[path] = (
                 f"a file that cannot be looked into ({(str(error) or repr(error)).splitlines()[0]})"
             )
-    return found
+            continue
+        named |= owners
+        if owners:
+            found[path] = "a file that names them"
+    return found, named
 
 
-def _written_forms(people: People) -> set[bytes]:
+def _written_forms(people: People) -> dict[bytes, str]:
     """Pseudonyms, and ids that no other text is likely to hold, as files of any kind write them, in small letters."""
-    long = {
-        raw
-        for raw in people.raw_ids
-        if len(raw) >= (_FEWEST_DIGITS if raw.isdigit() else _FEWEST_LETTERS)
-    }
-    written = {form for name in long for form in (name, json.dumps(name)[1:-1], html.escape(name))}
-    texts = {form.strip() for text in written | people.pseudonyms for form in (text, text.lower())}
-    # contents are lowered as bytes: letters of ASCII alone
-    kinds = ("utf-8", "utf-16-le", "utf-16-be")
-    return {text.encode(kind).lower() for text in texts for kind in kinds}
+    written: dict[bytes, str] = {}
+    for name, owner in [
+        *people.raw_ids.items(),
+        *zip(people.pseudonyms, people.pseudonyms, strict=True),
+    ]:
+        if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
+            continue
+        spelt = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
+        for form in (*spelt, *(json.dumps(text)[1:-1] for text in spelt), *map(html.escape, spelt)):
+            for text in (form.strip(), form.strip().lower()):
+                # contents are lowered as bytes: letters of ASCII alone
+                for kind in ("utf-8", "utf-16-le", "utf-16-be"):
+                    written[text.encode(kind).lower()] = owner
+    return written
 
 
 def _contents(path: Path, overlap: int) -> Iterator[bytes]:
@@ -520,14 +601,43 @@ def _streams(path: Path) -> Iterator[IO[bytes]]:
                 yield io.BytesIO(str(batch.to_pylist()).encode("utf-8", "backslashreplace"))
 
 
-def _is_in_column(path: Path, people: People) -> bool:
-    """Whether a table, or a copy of one, names them where people stand: a short id, such as 7, stands anywhere."""
-    read = next((READERS[kind] for kind in path.suffixes if kind in READERS), None)
-    if read is None:
-        return False
+def _owners_where_people_stand(path: Path, people: People) -> set[str]:
+    """Who of them a table or JSON, or a copy of one, names where people stand; a short id stands anywhere by chance."""
+    kind = next((kind for kind in path.suffixes if kind in READERS), "")
+    content: Any = {}
+    if "json" in kind:
+        content = _json_values(decoded(path)[0])
+    else:
+        with contextlib.suppress(ValueError):  # no table
+            content = READERS[kind](path).frame.to_dict("list") if kind else {}
+    ids = {*as_ids([*_values_of_people(content)])}
+    return {owner for name, owner in people.owners(ids).items() if name in ids}
+
+
+def _json_values(text: str) -> list[Any]:
+    """What a text has in JSON: as a whole, or else on each of its lines."""
     try:
-        frame = read(path).frame
-        columns = [frame[name] for name in frame.columns if like_annotators([str(name)])]
-        return any(people.rows(as_ids(column)).any() for column in columns)
+        return [json.loads(text)]
     except ValueError:
-        return False  # no table, or no column of ids
+        values = []
+        for line in text.split("\n"):
+            with contextlib.suppress(ValueError):
+                values.append(json.loads(line))
+        return values
+
+
+def _values_of_people(content: Any, is_of_people: bool = False) -> Iterator[Any]:
+    """What stands under columns and keys that are called like people, at any depth."""
+    if isinstance(content, Mapping):
+        for key, value in content.items():
+            if is_of_people:
+                yield key
+            name = str(key).casefold()
+            is_called = bool(like_annotators([name]) or _BY.fullmatch(name))
+            is_person = is_called and not _COUNTS.fullmatch(name)
+            yield from _values_of_people(value, is_of_people or is_person)
+    elif isinstance(content, list | tuple | np.ndarray):
+        for value in content:
+            yield from _values_of_people(value, is_of_people)
+    elif is_of_people and not isinstance(content, bool):
+        yield content

@@ -77,6 +77,8 @@ class Judgments:
         False when the source has no annotator column; all votes then belong to one annotator, ``everyone``.
     source : str
         The name of the file that the votes were read from, if there was one.
+    ties : Judgments or None
+        The rows that are ties, with comparisons and annotators of their own and the sign 0; None without any.
 
     Examples
     --------
@@ -100,6 +102,7 @@ class Judgments:
     findings: tuple[Problem, ...]
     has_identities: bool
     source: str = ""
+    ties: Judgments | None = None
 
     @classmethod
     def read(
@@ -161,9 +164,16 @@ class Judgments:
         asked |= {"annotators_missing": annotators_missing, "repeated": repeated}
         read = read_votes(source, asked | {"bad_rows": bad_rows, "layout": layout})
         name = Path(source).name if isinstance(source, str | os.PathLike) else ""
-        none = np.empty(0, dtype=bool)
-        bare = cls(**read, attributes=(), delta=np.empty(0), missing=none, source=name)
-        return bare.with_attributes(declared)
+        none: dict[str, Any] = {
+            "attributes": (),
+            "delta": np.empty(0),
+            "missing": np.empty(0, dtype=bool),
+            "source": name,
+        }
+        if read["ties"]:
+            of_ties = read["ties"] | {"dropped": read["dropped"].head(0), "findings": ()}
+            read["ties"] = cls(**of_ties, **none)
+        return cls(**read, **none).with_attributes(declared)
 
     def with_attributes(self, attributes: Attributes) -> Judgments:
         """The same votes with these attributes instead of the present ones.
@@ -226,6 +236,7 @@ class Judgments:
         >>> train.n_comparisons, held_out.n_comparisons
         (8, 2)
         """
+        refuse_other_types(held_out=held_out, seed=seed)
         if not 0 <= held_out < 1:
             what = "held_out is a share of the prompts, 0 or more and below 1"
             raise ConfigError(f"{what}; got {held_out!r}")

@@ -1,8 +1,9 @@
 """Which columns of a table hold what, and how its votes are laid out; every layout becomes one row for each vote."""
 
 import itertools
+import math
 import re
-import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -16,20 +17,30 @@ from badpo.data.cells import (
     KNOWN,
     LOST,
     MODELS,
+    NO,
+    OF_ONE_ANSWER,
     TURNED,
+    YES,
     Objects,
     Table,
     alike,
     as_ids,
     as_objects,
     columns_named,
+    columns_of_sides,
+    direction_of,
     folded,
     like_annotators,
+    names_vote,
     number_of,
     numbered,
     numbered_answers,
+    require_size,
     side_of,
+    text_key,
     unfolded,
+    which_wins,
+    without_legend,
 )
 from badpo.data.files import Json
 from badpo.data.problems import (
@@ -51,12 +62,157 @@ REQUIRED = {
     "ratings": (*_PAIR, "rating_a", "rating_b"),
     "ranks": (*_PAIR, "rank_a", "rank_b"),
     "counts": (*_PAIR, "votes_a", "votes_b"),
+    "rated answers": ("prompt", "response", "rating"),
+    "ranked answers": ("prompt", "response", "rank"),
 }
 LAYOUTS = (None, "wide", "counts")
 _MOST_LABELS = 12  # of one question
 _FEW_WORDS = (2, 3)
 MANY_ROWS = 1000
 _LARGEST_RATING, _LARGEST_SCALE = 10, 100
+_TICKED = {**dict.fromkeys(YES, 1), **dict.fromkeys(NO, 0)}
+_PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
+_MOST = 0.9  # of rows
+_NAMES_SIDES = 3
+_DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{1,2}:\d\d")
+# words in the names of columns that hold no votes
+_OTHER_NAMES = frozenset(
+    {
+        "id",
+        "ids",
+        "uid",
+        "uuid",
+        "hash",
+        "date",
+        "datum",
+        "fecha",
+        "time",
+        "timestamp",
+        "utc",
+        "duration",
+        "seconds",
+        "ms",
+    }
+    | {
+        "token",
+        "tokens",
+        "count",
+        "length",
+        "len",
+        "chars",
+        "words",
+        "elo",
+        "age",
+        "year",
+        "lang",
+        "language",
+        "locale",
+    }
+    | {
+        "seed",
+        "split",
+        "version",
+        "turn",
+        "confidence",
+        "confident",
+        "sure",
+        "certainty",
+        "certain",
+        "difficulty",
+        "gold",
+    }
+    | {
+        "familiar",
+        "familiarity",
+        "knowledge",
+        "expertise",
+        "experience",
+        "domina",
+        "kenntnis",
+        "sicherheit",
+        "variant",
+    }
+)
+_MACHINES = frozenset(
+    {"reward", "auto", "automatic", "predicted", "prediction", "gpt", "llm", "model", "machine"}
+)
+# words in the names of columns that say who voted, and of those that say something else of people
+_PEOPLE = frozenset(
+    {
+        "who",
+        "user",
+        "subject",
+        "person",
+        "editor",
+        "expert",
+        "experte",
+        "tester",
+        "student",
+        "member",
+        "volunteer",
+    }
+    | {
+        "prüfer",
+        "nutzer",
+        "proband",
+        "testperson",
+        "usuario",
+        "correo",
+        "email",
+        "mail",
+        "testeur",
+        "utilisateur",
+    }
+    | {
+        "oceniający",
+        "beoordelaar",
+        "bedömare",
+        "checker",
+        "评估员",
+        "评审",
+        "用户",
+        "担当者",
+        "평가자",
+        "مقيم",
+        "инициалы",
+        "initials",
+        "name",
+    }
+)
+_OF_PEOPLE = frozenset(
+    {"class", "group", "team", "type", "role", "age", "gender", "country", "model", "file", "domina"}
+)
+_THINGS = frozenset(
+    {
+        "prompt",
+        "question",
+        "item",
+        "task",
+        "case",
+        "topic",
+        "category",
+        "system",
+        "model",
+        "doc",
+        "document",
+        "batch",
+    }
+    | {
+        "session",
+        "round",
+        "condition",
+        "version",
+        "hit",
+        "pair",
+        "page",
+        "block",
+        "set",
+        "part",
+        "wave",
+        "week",
+        "day",
+    }
+)
 _USUAL_TEXT = 15  # characters of a text, at the least
 _CHAT = re.compile("'(?:role|from)': ")
 _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
@@ -94,7 +250,7 @@ class Findings:
             # without the labels, which may be anything: reasons stand on pages that are passed on
             self.bad[index] = "bad row: " + what.partition(' "')[0]
             return
-        if code[0] == "E" and fix is None and len(index) < len(rows):
+        if code[0] == "E" and fix is None and len(index) <= max(1, (1 - _MOST) * len(rows)):
             fix = {"bad_rows": "drop"}
         said = f"{what}: {len(index):,} of {len(rows):,} rows"
         self.note(code, said, remedy, len(index), column, index, fix)
@@ -164,6 +320,7 @@ def recognise(
     people: list[str] = []
     if layout == "wide":
         people = [*filter(None, (columns.pop("annotator", "") or "").split(","))]
+    table = _opened_votes(table)
     inside = unfolded(table.frame)
     table = replace(table, frame=table.frame.assign(**inside)) if inside else table
     found = [str(name) for name in table.frame.columns]
@@ -185,6 +342,16 @@ def recognise(
         is_beside = {*_PAIR[1:]} <= {*theirs} and _are_votes(table.frame[theirs["chosen"]])
         if is_beside or "rejected" not in theirs:
             theirs["winner"] = theirs.pop("chosen")
+    answers = numbered_answers(free)
+    if not answers and not {"response_a", "rejected"} & {*theirs}:
+        # a row is one answer, and others to its prompt stand in other rows
+        left = [name for name in free if name not in theirs.values()]
+        texts = [name for name in left if not _are_votes(table.frame[name])]
+        theirs |= columns_named(texts, {"response"} - {*theirs})
+        if "response" in theirs:
+            theirs = columns_named(left, ["rank"]) | theirs
+            if "winner" in theirs:
+                theirs["rating"] = theirs.pop("winner")
     if layout != "counts" and ("winner" in theirs or {"chosen", "rejected"} <= {*theirs}):
         # beside a winner they are columns like any other
         theirs = {ours: name for ours, name in theirs.items() if ours not in ANSWERS or ours in told}
@@ -198,27 +365,65 @@ def recognise(
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
     if layout == "wide":
         table, theirs = _one_annotator_a_row(table, theirs, people)
-    elif (answers := numbered_answers(free)) and "response_a" not in told:
+        if "response" in theirs:
+            theirs["rating"] = theirs.pop("winner")
+    elif answers and "response_a" not in told:
         table, theirs = _best_beside_others(table, theirs, answers)
-    asked = layout if layout == "counts" else "rating" if "rating" in told else None
+    is_told = "rating" in told and "response" not in theirs
+    asked = layout if layout == "counts" else "rating" if is_told else None
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
     others = [name for name in table.frame if name not in theirs.values()]
     if "rating_a" not in told and not lacks["ratings"] and _columns_of_votes(table.frame, others):
         # ratings beside votes are no votes
         del lacks["ratings"]
+    low = "rank" if which_wins(theirs.get("rating_a", "")) == "low" else ""
+    if low and not {"rating_a", "rank_a"} & {*told}:
+        # a legend says that the lower number is the better one
+        theirs = {ours.replace("rating_", "rank_"): name for ours, name in theirs.items()}
+        lacks["ranks"] = lacks.pop("ratings", [])
+    of_sides = itertools.chain(*columns_of_sides([] if "response_a" in theirs else others))
+    if "response" not in told and any(holds_texts(table.frame[name]) for name in of_sides):
+        # both answers stand in one row
+        del lacks["rated answers"], lacks["ranked answers"]
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
         raise DataError([_missing(table, theirs, lacks[kind])])
+    turned: Json = {}
+    if kind in ("rated answers", "ranked answers"):
+        number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
+        # of a column for each annotator no name says so
+        turned = {} if layout == "wide" else {"columns": {other: theirs[number]}}
+        table, theirs = _answers_beside(table, theirs, number)
+        kind = f"{number}s"
     if kind == "counts":
         table, theirs = _one_row_a_vote(table, theirs)
     elif kind in ("ratings", "ranks"):
-        table, theirs = _compared(table, theirs, REQUIRED[kind][-2:])
+        table, theirs = _compared(table, theirs, REQUIRED[kind][-2:], turned)
     elif kind == "rating":
         theirs = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
     kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
     return replace(table, frame=used, kind=kind, theirs=theirs)
+
+
+def _opened_votes(table: Table) -> Table:
+    """A row for each vote, where a column holds lists of them: objects, one of whose cells names a side."""
+    for name in table.frame:
+        lists = [cell for cell in table.frame[name] if isinstance(cell, list)]
+        votes = [each for cell in lists for each in cell]
+        if not votes or not all(isinstance(each, dict) for each in votes):
+            continue
+        sides = ({side_of(str(value)) for value in each.values()} - {None} for each in votes)
+        if len(lists) >= _MOST * len(table.frame) and all(sides):
+            require_size(table.name, len(votes), table.frame.shape[1])
+            frame = table.frame.explode(name)
+            rows = frame.index.to_numpy()
+            lines = None if table.lines is None else table.lines[rows]
+            frame = frame.reset_index(drop=True)
+            what = f'column "{name}" holds lists: {counted(len(votes), "vote")} of {counted(len(lists), "row")}'
+            return _noted(replace(table, frame=frame, lines=lines, rows=rows), "N106", what)
+    return table
 
 
 def _noted(
@@ -232,7 +437,7 @@ def _misnamed(
     found: Sequence[str], columns: Sequence[tuple[str, str | None]], where: str
 ) -> list[Problem]:
     """What is wrong with names of columns, and what to do."""
-    problems, known = [], (*KNOWN, *ANSWERS)
+    problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
     for name in columns_named(sorted({name for name in found if found.count(name) > 1}), known).values():
         what = f'{found.count(name)} columns are called "{name}"'
         problems.append(Problem("E103", what, where, "rename all but one"))
@@ -265,52 +470,27 @@ def _misnamed(
 
 
 def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) -> Problem:
-    """The columns that a table lacks, with those that may be meant: written alike, or holding what they would hold.
-
-    Texts that nothing names are taken in their order: a prompt, then the two answers.
-    """
+    """The columns that a table lacks, with those that may be meant: written alike, or holding what they would hold."""
     frame = table.frame
+    fix = _proposed(frame, theirs, missing)
+    columns = fix.get("columns", {})
+    written = alike(missing, [name for name in frame if name not in theirs.values()])
+    hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in written.items())
     free = [name for name in frame if name not in theirs.values()]
-    columns = alike(missing, free)
-    hints = "".join(f' "{ours}": Did you mean "{name}"?' for ours, name in columns.items())
-    free = [name for name in free if name not in columns.values()]
     votes = [name for name in _columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
-    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
-    lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
-    if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
-        # prompts may be short, and are no ids
-        many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
-        many = [name for name in many if "id" not in folded(name).split("_")]
-        texts = [*many[:1], *texts]
-    if len(lacks) == len(texts):
-        columns |= dict(zip(lacks, texts, strict=True))
-    fix: Json = {}
-    if missing[-1] not in (*_PAIR, *columns):
-        few = [name for name in free if name not in texts and len(few_labels(frame[name])) in _FEW_WORDS]
-        called = {word for name in texts for word in (folded(name), *folded(name).split("_"))}
-        few = [name for name in few if called & {*map(folded, few_labels(frame[name]))}] or few
-        if len(votes) > 1:
-            fix["layout"] = "wide"
-        # of two such columns one may hold people, whose ids no message shows
-        elif one := votes or few * (len(few) == 1) or [name for name in free if _is_scale(frame[name])]:
-            columns["winner"] = one[0]
-            if not LOST.isdisjoint(folded(one[0]).split("_")):
-                sides = {label: side_of(label) for label in few_labels(frame[one[0]])}
-                fix["winners"] = {label: TURNED[side[0]] for label, side in sides.items() if side}
-    if columns:
-        fix["columns"] = columns
     # columns that hold votes may be called like the people who cast them
     hidden = [name for name in votes if name not in columns.values()]
     shown = [name for name in frame if name not in hidden]
     shown += [f"{counted(len(hidden), 'column')} of labels"] if hidden else []
-    what = f"columns missing: {', '.join(missing)}.{hints}"
-    file = shlex.quote(table.name) if "." in table.name else "FILE"
+    known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
+    what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
     is_single = {*_PAIR[1:]} <= {*missing} and not {*_PAIR[1:]} <= {*columns}
-    together = "where a row is one answer, put those to a prompt into one: docs/formats/rankings.md; "
+    together = "; where a row is one answer, map response and rating, or rank"
     remedy = (
-        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns; "
-        f"{together * is_single}what another program wrote, convert: badpo import {file} -o judgments.parquet"
+        "give prompt, chosen, rejected or prompt, response_a, response_b, winner, or map them with columns"
+        f"{together * is_single}"
     )
+    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
     if len(votes) > 1 and not texts and {*_PAIR} <= {*missing}:
         # nothing in such a table says what was compared
         what = f"columns missing: {', '.join(missing)}; {counted(len(votes), 'column')} hold labels, and none texts"
@@ -322,12 +502,210 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
 
 
-def unused_columns(table: Table) -> tuple[str, ...]:
-    """Of a recognised table the columns that may say who voted, the likeliest first; none that holds votes or texts."""
+def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:
+    """Options that map what is missing to columns that are written alike or hold what it would hold; maybe not all.
+
+    Two text columns whose names differ only in the side (such as ``text_1`` and ``text_2``) hold the answers. If there
+    are none, the first text column is the prompt and the next two are the answers. Two columns of numbers or ticks
+    whose names differ only in the side rate the two answers. Among the other columns, the column that shows most
+    clearly which side was preferred holds the votes.
+    """
+    free = [name for name in frame if name not in theirs.values()]
+    columns = alike(missing, free)
+    free = [name for name in free if name not in columns.values()]
+    pairs = columns_of_sides(free)
+    lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
+    of_texts = [pair for pair in pairs if all(holds_texts(frame[name]) for name in pair)]
+    if {*_PAIR[1:]} <= {*lacks} and len(of_texts) == 1:
+        columns |= dict(zip(_PAIR[1:], of_texts[0], strict=True))
+        lacks = [ours for ours in lacks if ours not in columns]
+    free = [name for name in free if name not in columns.values()]
+    votes = [name for name in _columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
+    texts = [name for name in free if name not in votes and holds_texts(frame[name])]
+    if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
+        # prompts may be short, and are no ids
+        many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
+        many = [name for name in many if not _are_no_votes(name, frame[name])]
+        texts = [*many[:1], *texts]
+    if lacks == ["prompt"] and texts:
+        # what stands before the answers; remarks stand after them
+        texts = texts[:1]
+    if len(lacks) == len(texts):
+        columns |= dict(zip(lacks, texts, strict=True))
+    fix: Json = {"columns": columns} if columns else {}
+    if missing[-1] not in (*_PAIR, *columns):
+        sides = {**theirs, **columns}
+        compared = [pair for pair in pairs if _compare_answers(frame, pair)]
+        labels = [name for name in free if name not in texts]
+        best = _clearest_votes(frame, labels, sides)
+        if compared and (not best or _clearness(frame, best[0], sides) < _NAMES_SIDES):
+            number = "rank" if which_wins(compared[0][0]) == "low" else "rating"
+            columns |= {f"{number}_{side}": name for side, name in zip("ab", compared[0], strict=True)}
+            fix["columns"] = columns
+        elif (
+            len(best) > 1
+            and "annotator" not in theirs
+            and not any(_are_people(frame, name) for name in labels)
+        ):
+            fix["layout"] = "wide"
+        elif len(best) == 1:
+            columns["rating" if missing[-1] == "rating" else "winner"] = best[0]
+            fix["columns"] = columns
+            if not LOST.isdisjoint(folded(best[0]).split("_")):
+                known = {label: side_of(label) for label in few_labels(frame[best[0]])}
+                fix["winners"] = {label: TURNED[side[0]] for label, side in known.items() if side}
+    return fix
+
+
+def _compare_answers(frame: pd.DataFrame, pair: tuple[str, str]) -> bool:
+    """Whether two columns hold a number, or a tick, of each answer; of ticks at most one in a row."""
+    is_of_people = _MACHINES.isdisjoint(folded(pair[0]).split("_"))
+    if not is_of_people or any(_are_no_votes(name, frame[name]) for name in pair):
+        return False
+    a, b = (as_numbers(frame[name].map(_tick)) for name in pair)
+    if not len(a) or np.isfinite([a, b]).mean() < _MOST:
+        return False
+    values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
+    if values <= {0.0, 1.0}:
+        return bool(((a == 1) & (b == 1)).mean() < 1 - _MOST)
+    return len(values) > 2 or which_wins(pair[0]) != ""
+
+
+def _are_no_votes(name: str, column: pd.Series) -> bool:
+    """Whether a column holds ids, times, counts, or what people say of themselves, and so neither votes nor texts."""
+    if not _OTHER_NAMES.isdisjoint(folded(name).split("_")):
+        return True
+    cells = [str(cell) for cell in column[:MANY_ROWS].dropna()]
+    return cells != [] and all(map(_DATE.match, cells))
+
+
+def _clearness(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]) -> int:
+    """How clearly a column tells which side was preferred; 0 where it does not."""
+    column = frame[name]
+    if _are_no_votes(name, column):
+        return 0
+    labels = few_labels(column)
+    texts = [theirs[ours] for ours in (*_PAIR[1:], *MODELS) if ours in theirs]
+    if direction_of(name) or sum(float((column == frame[text]).mean()) for text in texts) > 0.5:
+        return _NAMES_SIDES
+    cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
+    told = [side[0] for cell in cells if (side := side_of(cell))]
+    if {"a", "b"} <= {*told} and len(told) >= _MOST * len(cells):
+        return _NAMES_SIDES
+    called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
+    if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
+        return _NAMES_SIDES
+    if not labels:
+        return int(_is_scale(column))
+    return 2 if _are_votes(column) else int(len(labels) in _FEW_WORDS)
+
+
+def _clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
+    """Of columns those that tell most clearly which side was preferred, by what they hold, then by their names."""
+
+    def rank(name: str) -> tuple[int, bool, bool]:
+        words = {*folded(name).split("_")}
+        return _clearness(frame, name, theirs), names_vote(name), words.isdisjoint(_MACHINES)
+
+    ranks = {name: rank(name) for name in free}
+    ranks = {name: found for name, found in ranks.items() if found[0]}
+    best = [name for name, found in ranks.items() if found == max(ranks.values())]
+    # of two columns of words one may hold people, whose ids no message shows
+    return best if len(best) < 2 or ranks[best[0]][0] > 1 else _of_same_words(frame, best)
+
+
+def _of_same_words(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    words = [frozenset(few_labels(frame[name])) for name in names]
+    return [name for name, one in zip(names, words, strict=True) if words.count(one) > 1]
+
+
+def likely_annotators(table: Table) -> list[str]:
+    """Of a recognised table the columns that very likely say who voted (see `_are_people`).
+
+    Where several votes were made of one row, columns that differ between these.
+    """
+    found = [name for name in open_columns(table) if _are_people(table.frame, name, "prompt")]
+    if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
+        several = table.frame.groupby(table.rows)
+        found = [name for name in found if several[name].nunique().max() > 1]
+    if (
+        not found
+        and len(names := [name for name in open_columns(table) if _are_names(table.frame[name])]) == 1
+    ):
+        # of nothing else that could be people
+        found = names
+    return sorted(found, key=lambda name: not _is_called_like_people(name))
+
+
+def _are_names(column: pd.Series) -> bool:
+    """Whether a column holds three or more words each of which begins as names do, in most rows and repeated."""
+    words = {*folded(str(column.name)).split("_")}
+    ids = (
+        pd.Series(as_ids(column)).dropna()
+        if not column.map(type).isin([list, dict]).any()
+        else pd.Series()
+    )
+    if not words.isdisjoint(_OF_PEOPLE | _THINGS | _OTHER_NAMES) or len(ids) < _MOST * len(column):
+        return False
+    return 3 <= ids.nunique() <= len(ids) / 2 and all(
+        _PERSONS_NAME.fullmatch(label) and not label[0].islower() for label in ids.unique()
+    )
+
+
+def _are_people(frame: pd.DataFrame, name: str, prompt: str | None = None) -> bool:
+    """Whether a column is called like people, or holds codes as ``p07``, in most rows and repeated.
+
+    Values that all differ, dates and texts are no people; nor are codes that the prompt decides.
+    """
+    try:
+        ids = pd.Series(as_ids(frame[name]), index=frame.index).dropna()
+    except ValueError:
+        return False
+    n_people, words = ids.nunique(), {*folded(name).split("_")}
+    if not 2 <= n_people <= len(ids) / 2 or len(ids) < _MOST * len(frame):
+        return False
+    if (
+        all(map(_DATE.match, ids[:MANY_ROWS]))
+        or holds_texts(frame[name])
+        or not words.isdisjoint(_OF_PEOPLE)
+    ):
+        return False
+    if _is_called_like_people(name):
+        return True
+    shapes = {re.sub(r"\d+", "0", label) for label in ids.unique()}
+    if len(shapes) > 1 or n_people < 3 or not re.fullmatch(r"[^\W\d]+[-_ ]?0", min(shapes)):
+        return False
+    if prompt in frame:
+        prompts = frame.loc[ids.index, prompt].map(text_key)
+        if prompts.nunique() < _MOST * len(ids) and ids.groupby(prompts).nunique().max() == 1:
+            return False
+    return words.isdisjoint(_THINGS)
+
+
+def _is_called_like_people(name: str) -> bool:
+    return bool(like_annotators([name])) or not _PEOPLE.isdisjoint(folded(name).split("_"))
+
+
+def open_columns(table: Table) -> list[str]:
+    """Columns of a recognised table that hold no votes, no texts and not another value in each row."""
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
     votes = _columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
-    return tuple(dict.fromkeys([*like_annotators(free), *free]))
+    return [name for name in free if not _all_differ(frame[name])]
+
+
+def unused_columns(table: Table) -> tuple[str, ...]:
+    """Of a recognised table the columns that may say who voted, the likeliest first."""
+    free = open_columns(table)
+    return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *free]))
+
+
+def _all_differ(column: pd.Series) -> bool:
+    try:
+        ids = pd.Series(as_ids(column)).dropna()
+    except ValueError:
+        return False
+    return len(ids) > _MOST_LABELS and ids.is_unique
 
 
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
@@ -380,16 +758,20 @@ def _columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
 
 def _most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
     """Of columns of votes the most that share half of their labels and, where names are numbered, the name."""
-    labels = {name: {*few_labels(frame[name])} for name in columns}
     stems = {name: folded(name).rstrip("_0123456789") for name in columns}
     are_numbered = len({*stems.values()}) < len(columns)
+    kinds = {name: (frozenset(few_labels(frame[name])), stems[name] * are_numbered) for name in columns}
+    n_of_kind = Counter(kinds.values())
 
-    def are_alike(one: str, other: str) -> bool:
-        n_most = max(len(labels[one]), len(labels[other]))
-        is_half = 2 * len(labels[one] & labels[other]) >= n_most
-        return is_half and (not are_numbered or stems[one] == stems[other])
+    def kinds_like(one: tuple[frozenset[str], str]) -> list[tuple[frozenset[str], str]]:
+        labels, stem = one
+        alike = [other for other in n_of_kind if other[1] == stem]
+        return [
+            other for other in alike if 2 * len(labels & other[0]) >= max(map(len, (labels, other[0])))
+        ]
 
-    return max(([other for other in columns if are_alike(one, other)] for one in columns), key=len)
+    most = max(map(kinds_like, n_of_kind), key=lambda alike: sum(n_of_kind[one] for one in alike))
+    return [name for name in columns if kinds[name] in most]
 
 
 def _is_scale(column: pd.Series) -> bool:
@@ -454,13 +836,18 @@ def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequen
         fix = {"columns": {"annotator": ",".join(alike)}}
         raise DataError([Problem("E113", what, table.name, "name those that do", len(people), fix=fix)])
     others = [name for name in frame if name not in people]
-    votes = frame.melt(others, people, *new, ignore_index=False).sort_index(kind="stable")
-    is_vote = ~pd.isna(as_ids(votes["winner"]))
+    require_size(table.name, len(frame) * len(people), len(others))
+    # what all of these names say of their values
+    legends = {name[len(without_legend(name)) :] for name in people}
+    label = f"winner{legends.pop()}" if len(legends) == 1 else "winner"
+    votes = frame.melt(others, people, "annotator", label, ignore_index=False).sort_index(kind="stable")
+    is_vote = ~pd.isna(as_ids(votes[label]))
     what = (
         f"{counted(len(people), 'column')} of labels, one for each annotator: {counted(int(is_vote.sum()), 'vote')}, "
         f"{counted(int((~is_vote).sum()), 'empty cell')}"
     )
-    return _spread(table, votes[is_vote], theirs, new, what)
+    table, kept = _spread(table, votes[is_vote], theirs, ["annotator", label], what)
+    return table, {**kept, "winner": kept.pop(label)}
 
 
 def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
@@ -473,6 +860,7 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
     remedy = "give whole numbers, 0 where a side has none"
     found.rows("E106", "the number of votes is no whole number", None, is_wrong, remedy, {})
     found.stop_at_errors()
+    require_size(table.name, int(counts.to_numpy().sum()), table.frame.shape[1])
     each = counts.stack().astype(np.intp)
     rows, winner = (each.index.repeat(each).get_level_values(level) for level in (0, 1))
     votes = table.frame.loc[rows].assign(winner=winner.astype(object))
@@ -480,24 +868,75 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
     return _spread(table, votes, theirs, ["winner"], what)
 
 
+def _tick(cell: Any) -> Any:
+    """A number, also of true or false."""
+    return _TICKED.get(str(cell).casefold(), cell)
+
+
 def _count(cell: Any) -> Any:
     """A number of votes; none is none, and a box that was ticked is one."""
-    return {"true": 1, "false": 0, "none": 0, "nan": 0, "": 0}.get(str(cell).strip().casefold(), cell)
+    return {"true": 1, "x": 1, "false": 0, "none": 0, "nan": 0, "": 0}.get(
+        str(cell).strip().casefold(), cell
+    )
 
 
-def _compared(table: Table, theirs: Mapping[str, str], sides: Sequence[str]) -> _Recognised:
+def _compared(
+    table: Table, theirs: Mapping[str, str], sides: Sequence[str], turned: Json
+) -> _Recognised:
     """Of two ratings a row the higher one wins, of two ranks the lower; without two numbers nobody does."""
     names = [theirs[ours] for ours in sides]
-    a, b = (as_numbers(table.frame[name]) for name in names)
+    a, b = (as_numbers(table.frame[name].map(_tick)) for name in names)
     is_rank = sides[0] == "rank_a"
     won = ["b", "a", "tie"] if is_rank else ["a", "b", "tie"]
     winner = pd.Series(np.sign(a - b)).map(dict(zip((1, -1, 0), won, strict=True))).astype(object)
     what = f"two numbers a row: the {'lower' if is_rank else 'higher'} one wins, equal ones are a tie"
-    turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
+    if table.rows is None:
+        turned = {"columns": dict(zip(sides, reversed(names), strict=True))}
     table = replace(table, frame=table.frame.assign(winner=winner))
     table = _noted(table, "N107", what, "where it is the other way round", turned)
     kept = {ours: name for ours, name in theirs.items() if ours not in sides}
     return table, kept | {"winner": "winner"}
+
+
+def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Recognised:
+    """Of one answer a row, neighbours among those to one prompt that one annotator rated or ranked, as pairs.
+
+    All k (k - 1) / 2 pairs of k answers would count one annotator's k numbers as that many votes. Answers stand in the
+    order in which the table has them first, so that all annotators compare the same pairs.
+    """
+    frame = table.frame
+    places = as_numbers(frame[theirs[number]].map(_tick))
+    who = {name: as_ids(frame[theirs[name]]) for name in ("prompt_id", "annotator") if name in theirs}
+    texts = {name: frame[theirs[name]].map(text_key) for name in ("prompt", "response")}
+    keys = pd.DataFrame({**who, **texts}).fillna("")[np.isfinite(places)]
+    of_one = [name for name in keys if name != "response"]
+    if "annotator" not in theirs and keys.duplicated().any():
+        like = unused_columns(replace(table, theirs={own: own for own in theirs.values()}))
+        what = "answers are rated more than once, and no column says by whom"
+        fix: Json = {"columns": {"annotator": like[0]}} if like else {}
+        raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
+    answer, _ = pd.factorize(keys["response"])
+    group = keys.groupby(of_one, sort=False).ngroup().to_numpy()
+    order = np.lexsort((answer, group))
+    are_pairs = (np.diff(group[order]) == 0) & (np.diff(answer[order]) != 0)
+    rows = keys.index.to_numpy()[order]
+    first, second = rows[:-1][are_pairs], rows[1:][are_pairs]
+    new = {"response": theirs["response"], number: theirs[number]}
+    new |= columns_named([name for name in frame if name not in theirs.values()], ["model"])
+    cells = {name: places if name == number else frame[own].to_numpy() for name, own in new.items()}
+    sides = {
+        f"{name}_{side}": cells[name][rows]
+        for name in new
+        for side, rows in (("a", first), ("b", second))
+    }
+    left = {ours: own for ours, own in theirs.items() if ours not in ("judgment_id", "comparison_id")}
+    votes = frame.drop(columns=[*new.values()]).iloc[first].assign(**sides)
+    n = int(np.isnan(places).sum())
+    what = (
+        f"one answer in each row: {counted(len(first), 'pair')} of neighbouring answers to one prompt"
+        + (f"; {counted(n, 'row')} without a number left out" if n else "")
+    )
+    return _spread(table, votes, left, [*sides], what)
 
 
 def _best_beside_others(
@@ -522,6 +961,7 @@ def _best_beside_others(
         found.stop_at_errors()
     else:
         return table, dict(theirs)
+    require_size(table.name, len(frame) * (len(keys) - 1), frame.shape[1] - len(keys))
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
     is_other = (best[:, None] >= 0) & (best[:, None] != np.arange(len(keys))) & ~pd.isna(texts)
     rows, other = np.nonzero(is_other)
@@ -547,7 +987,7 @@ def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int
     """The place of the answer that a ranking is, or names first, as in ``2>1>3`` or ``response_2``; -2 of a tie."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
-    first = str(cell[0] if isinstance(cell, list | np.ndarray) and len(cell) else cell)
+    first = str(cell[0] if isinstance(cell, list) and cell else cell)
     if "=" in first.partition(">")[0]:
         return -2
     parts = [part for part in re.findall(r"[a-z]+|\d+", first.casefold()) if part in keys]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 # A form is looked for at the start of each line; white space before it and any white space after it count, as in
-# the paper's own detector. ``[^\S\n]`` is white space within a line: ``\s`` would try every blank line again.
+# the paper's published detector. ``[^\S\n]`` is white space within a line: ``\s`` would try every blank line again.
 _INDENT = r"^[^\S\n]*"
 HEADER = re.compile(_INDENT + r"#{1,6}\s", re.MULTILINE)
 LIST = re.compile(_INDENT + r"(?:[-*+]|\d+\.)\s", re.MULTILINE)
@@ -14,7 +14,8 @@ FENCE = re.compile("```")
 # an address, or the joint of a Markdown link; the text before the joint is not looked at, so that no bracket is
 # tried twice
 LINK = re.compile(r"https?://\w|(?<!\w)www\.\w|\]\([^\s()]", re.IGNORECASE)
-# spaces and no tab around the dash, as in the paper's own detector
+# The paper's published detector also reads tabs and line breaks around the dash and between the names, and no name with
+# a second capital ("McDonald").
 _SIGNATURE = re.compile(" *\N{EM DASH} *([A-Z][A-Za-z]*) [A-Z][A-Za-z]*")
 # pictographs, symbols and dingbats, regional indicators, and the arrows, clocks and shapes that have an emoji form
 EMOJI = re.compile(

@@ -11,6 +11,7 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import stat
 import tempfile
 import unicodedata
@@ -118,7 +119,9 @@ def known_key() -> bytes | None:
         if not path.exists():
             return None
         if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise ConfigError(f"{path} can be read by other users; run: chmod 600 {path}")
+            raise ConfigError(
+                f"{path} can be read by other users; run: chmod 600 {shlex.quote(str(path))}"
+            )
         return _hard_to_guess(path.read_bytes().strip(), str(path))
     except OSError as error:
         raise _unusable(path, error) from error
@@ -262,10 +265,12 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def _hard_to_guess(key: bytes, source: str) -> bytes:
-    if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS:
+    # a dictionary has it, also as a name is written
+    is_word = key.isalpha() and (key[1:].islower() or key.isupper())
+    if len(key) < SHORTEST_KEY or len(set(key)) < FEWEST_CHARACTERS or is_word:
         raise ConfigError(
-            f"the pseudonym key in {source} has {counted(len(key), 'character')}, {len(set(key))} of them different, "
-            f"so that ids can be guessed; make one of {SHORTEST_KEY} or more, such as "
+            f"the pseudonym key in {source} has {counted(len(key), 'character')}, {len(set(key))} of them different"
+            f"{', and is one word' * is_word}, so that ids can be guessed; make one of {SHORTEST_KEY} or more, such as "
             'python -c "import secrets; print(secrets.token_hex(32))"'
         )
     return key

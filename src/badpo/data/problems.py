@@ -2,10 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from numbers import Real
+from os import PathLike
 from typing import Any, Literal
 
 Severity = Literal["error", "warning", "notice"]
@@ -100,7 +101,9 @@ class DataError(ValueError):
 
     ``fix`` are options of `Judgments.read` with which the same table was read without an error, empty where none were
     found; ``shown`` are a few rows as they were read then, and ``unused`` columns that may say who voted, which then
-    nothing says. ``call`` writes ``fix`` as the caller can follow it.
+    nothing says. If the table does not say which side its labels prefer, ``question`` asks about a row of the table,
+    ``shown`` are rows as they stand in the table, and the two ``answers`` belong to ``fix`` and to ``turned``.
+    ``call`` writes ``fix`` as the caller can follow it.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -108,12 +111,17 @@ class DataError(ValueError):
         self.fix: Mapping[str, Any] = {}
         self.shown: tuple[str, ...] = ()
         self.unused: tuple[str, ...] = ()
+        self.question = ""
+        self.answers: tuple[str, ...] = ()
         self.call = python_call
         super().__init__(self.problems)
 
     @property
     def turned(self) -> Mapping[str, Any]:
-        """``fix`` with the sides exchanged, where it says what a label means; else empty."""
+        """``fix`` with the sides exchanged, where it says what a label means or a question asks it; else empty."""
+        if self.question and "rating_a" in (columns := self.fix.get("columns", {})):
+            ranks = {name.replace("rating_", "rank_"): column for name, column in columns.items()}
+            return {**self.fix, "columns": ranks}
         return with_sides_exchanged(self.fix)
 
     @property
@@ -154,9 +162,12 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
     if not error.fix:
         return []
     told = ["this reads the table, with rows such as:" if error.shown else "this reads the table:"]
-    told += [*(f"    {row}" for row in error.shown), f"    {call(error.fix)}"]
-    if error.turned:
-        told += ["if the other answer was preferred:", f"    {call(error.turned)}"]
+    told = [error.question or told[0], *(f"    {row}" for row in error.shown)]
+    if error.question:
+        for answer, fix in zip(error.answers, (error.fix, error.turned), strict=True):
+            told += [f"if {answer}:", f"    {call(fix)}"]
+    else:
+        told.append(f"    {call(error.fix)}")
     if error.unused:
         named = {**error.fix.get("columns", {}), "annotator": error.unused[0]}
         told.append(f"who voted? unused: {listed(error.unused)}; if {error.unused[0]} says who:")
@@ -179,8 +190,13 @@ _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
         "a mapping",
         {"columns": "{'annotator': 'worker_id'}", "winners": "{'model_a': 'a'}"},
     ),
-    (str, "text", {"quality": "'random'", "time": "'created_at'", "anchor_class": "'expert'"}),
-    (Real, "a number", {"rho": "0.5", "fdr": "0.1", "min_informative": "10"}),
+    (str, "text", {"quality": "'marginal'", "time": "'created_at'", "anchor_class": "'expert'"}),
+    (str | PathLike, "a path", {"folder": "'audit'", "path": "'report.html'", "state": "'watch.json'"}),
+    (
+        Real,
+        "a number",
+        {"rho": "0.5", "fdr": "0.1", "min_informative": "10", "held_out": "0.1", "seed": "0"},
+    ),
     (Callable, "a function", {"progress": "print"}),
     (Iterable, "a list", {"keep": "['score']", "models": "['gpt-4']", "anchors": "['expert-1']"}),
 )
@@ -191,12 +207,24 @@ def refuse_other_types(**given: Any) -> None:
     for kind, noun, examples in _TAKEN:
         for name in examples.keys() & given:
             value = given[name]
+            if (
+                name in ("columns", "keep")
+                and isinstance(value, Collection)
+                and not isinstance(value, str)
+            ):
+                names = [*value, *value.values()] if isinstance(value, Mapping) else value
+                value = next((one for one in names if not isinstance(one, str | None)), value)
             is_other = kind is Iterable and isinstance(value, str | Mapping)
             is_left_out = value is None and kind in (Mapping, str)
             if is_other or not (is_left_out or isinstance(value, kind)):
                 told = f"{name} takes {noun}, not {type(value).__name__}"
                 # not with what was given, which may be somebody's id
                 raise ConfigError(f"{told}: write {name}={examples[name]}")
+
+
+def as_argument(path: Any) -> str:
+    """A path as a word of a command that no program takes for an option."""
+    return f"./{path}" if str(path).startswith("-") else str(path)
 
 
 def written_out(text: str) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,11 +16,15 @@ from badpo.data.attributes import plain_text
 from badpo.data.cells import (
     KNOWN,
     MODELS,
+    NO,
     TURNED,
+    YES,
     Objects,
+    RatingScale,
     Table,
     as_ids,
     as_objects,
+    direction_of,
     folded,
     like_annotators,
     number_of,
@@ -31,6 +35,7 @@ from badpo.data.cells import (
     side_pairs,
     side_told,
     text_key,
+    which_wins,
 )
 from badpo.data.files import Json
 from badpo.data.layouts import (
@@ -41,6 +46,7 @@ from badpo.data.layouts import (
     as_numbers,
     few_labels,
     holds_texts,
+    likely_annotators,
     recognise,
     unused_columns,
 )
@@ -120,15 +126,16 @@ def read_votes(source: Any, asked: Json) -> Json:
     try:
         return _read(_recognised(source, asked), asked)
     except DataError as error:
-        error.fix, error.shown, error.unused = _mended(source, asked, error)
+        _mend(error, source, asked)
         raise
 
 
-def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str, ...], tuple[str, ...]]:
-    """The options with which the table can be read: what the problems propose, tried, until there is no error.
+def _mend(error: DataError, source: Any, asked: Json) -> None:
+    """Give an error the options with which the table can be read: what problems propose, tried, until none is left.
 
-    Where they say who won, a few rows as they were read then; where nothing says who voted, columns that may.
+    A few rows are shown beside them, and columns that may say who voted if nothing does.
     """
+    told = error
     fix: Json = {}
     for _ in range(_MOST_FIXES):
         proposals = [problem.fix for problem in error.problems if problem.fix and problem.code[0] == "E"]
@@ -144,22 +151,112 @@ def _mended(source: Any, asked: Json, error: DataError) -> tuple[Json, tuple[str
         except DataError as other:
             error = other
         else:
-            is_open = "annotator" not in {*table.theirs, *now["columns"]} and table.rows is None
-            shown = rows_in_words(read) if {"winners", "layout", "columns"} & {*fix} else ()
-            return fix, shown, unused_columns(table) if is_open else ()
-    return {}, (), ()
+            is_open = "annotator" not in {*table.theirs, *now["columns"]}
+            likely = likely_annotators(table) if is_open else []
+            if likely and (named := _with_annotator(source, asked, fix, likely[0])):
+                table, read, fix = named
+                is_open = False
+            told.fix = fix
+            told.unused = unused_columns(table) if is_open and table.rows is None else ()
+            if "winners" in fix:
+                told.question, told.answers, told.shown = _asked_of_labels(table, tried["winners"])
+            elif {"layout", "columns"} & {*fix}:
+                told.shown = rows_in_words(read, table)
+                number = fix.get("columns", {}).get("rating_a", "")
+                if number and not which_wins(number):
+                    told.question = (
+                        f"do higher numbers in {number} mean a better answer? The table does not say:"
+                    )
+                    told.answers = ("the higher number is better", "the lower number is better")
+            return
 
 
-def rows_in_words(read: Json) -> tuple[str, ...]:
-    """A few of the votes that were read, in words, both sides among them."""
+def _with_annotator(source: Any, asked: Json, fix: Json, name: str) -> tuple[Table, Json, Json] | None:
+    """The table read with one more column, of who voted; None where that cannot be read."""
+    fix = {**fix, "columns": {**fix.get("columns", {}), "annotator": name}}
+    tried = {option: {**asked[option], **fix.get(option, {})} for option in ("columns", "winners")}
+    now = {**asked, **fix, **tried}
+    try:
+        table = _recognised(fix.get("source", source), now)
+        return table, _read(table, now), fix
+    except DataError:
+        return None
+
+
+def _asked_of_labels(
+    table: Table, winners: Mapping[str, str]
+) -> tuple[str, tuple[str, str], tuple[str, ...]]:
+    """Which side a label prefers, as a question about a row, its answers if it is as told and if not, and rows."""
+    has_texts = table.frame[[*_A_B]].notna().all(axis=1).to_numpy()
+    of_rows: Objects = np.where(has_texts, as_ids(table.frame["winner"]), np.array(None))
+    labels = _Labels.of(of_rows, table, winners)
+    known = {label: side for label, (side, _) in zip(labels.distinct, labels.sides, strict=True) if side}
+    scale, winner = labels.scale, table.theirs["winner"]
+    # the clearest preferences first: the ends of a scale, the higher one before the lower one
+    order = sorted(
+        known,
+        key=lambda label: (
+            known[label] == "tie",
+            *((-abs(number_of(label) - scale.middle), -number_of(label)) if scale else ()),
+        ),
+    )[:_SHOWN_ROWS]
+    found, shown = Findings(table), []
+    for label in order:
+        row = int(np.flatnonzero(labels.cells == label)[0])
+        cells = {winner: label, **{table.theirs[side]: table.frame.at[row, side] for side in _A_B}}
+        texts = (f"{name} {_beginning(plain_text(text))}" for name, text in cells.items())
+        shown.append(f"row {found.row_name(row)}: {', '.join(texts)}")
+    at = shown[0].partition(":")[0]
+    ties = [f"{label} means a tie" for label, side in winners.items() if side == "tie"]
+    meant = f" (and {' and '.join(ties)})" * bool(ties)
+    own, other = (
+        table.theirs[f"response_{side}"] for side in (known[order[0]], TURNED[known[order[0]]])
+    )
+    a, b = (table.theirs[side] for side in _A_B)
+    question = f"in {at}, {winner} is {_beginning(order[0])}: does that prefer {a} or {b}? The table does not say:"
+    return (
+        question,
+        (f"{own} is better in {at}{meant}", f"{other} is better in {at}{meant}"),
+        tuple(shown),
+    )
+
+
+class _Labels(NamedTuple):
+    """The labels of a column of winners, and what they mean."""
+
+    cells: Objects  # of each row, None where there is none
+    number: Ints  # the place of each row's label in ``distinct``, -1 where there is none
+    distinct: Sequence[str]
+    stated: Mapping[str, str]  # what the name of the column says
+    scale: RatingScale | None
+    sides: list[tuple[str, str]]  # of each in ``distinct``; see `side_told`
+
+    @classmethod
+    def of(cls, cells: Objects, table: Table, winners: Mapping[str, str]) -> "_Labels":
+        """The labels in the cells of a table's winners; ``winners`` is what the user says of them."""
+        number, distinct = pd.factorize(cells)
+        stated = {} if winners else _stated(table.theirs["winner"], distinct)
+        told = stated | {str(label): side for label, side in winners.items()}
+        columns = [folded(table.theirs[name]) for name in _A_B]
+        scale = scale_of(distinct, told, table.kind == "rating")
+        # 1 beside 0 is another thing than 1 beside 2
+        are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
+        sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
+        return cls(cells, number, distinct, stated, scale, sides)
+
+
+def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
+    """A few of the votes that were read, in words, both sides among them; with labels where ``table`` has one a row."""
     votes, comparisons = read["votes"], read["comparisons"]
     firsts = votes.index[~votes["sign"].duplicated()]
+    labels = table.frame.get("winner") if table is not None and table.rows is None else None
     told = []
     for vote in votes.loc[sorted({*firsts, *votes.index[:_SHOWN_ROWS]})[:_SHOWN_ROWS]].itertuples():
         texts = comparisons.loc[vote.comparison, ["response_a", "response_b"]].to_list()
         won, lost = (_beginning(plain_text(text)) for text in texts[:: vote.sign])
         who = f"{read['annotators']['pseudonym'].iat[vote.annotator]} " * read["has_identities"]
-        told.append(f"row {vote.row + 1:,}: {who}preferred {won} over {lost}")
+        label = "" if labels is None else f", in the table {_beginning(str(labels[vote.row]))}"
+        told.append(f"row {vote.row + 1:,}: {who}preferred {won} over {lost}{label}")
     return tuple(told)
 
 
@@ -181,7 +278,32 @@ def _read(table: Table, asked: Json) -> Json:
     carried = _carried((*asked["keep"], *found.kept), asked["pairs"], found)
     found.stop_at_errors()
     _not_used(found, {*carried, *asked["columns"]})
-    votes, dropped = _votes(rows, asked["repeated"], found)
+    votes, ties, dropped = _votes(rows, asked["repeated"], found)
+    content = _content(votes, annotators, texts, carried, found)
+    findings = (
+        replace(each, shown=rows_in_words(content, table)) if each.code == "N107" else each
+        for each in found.problems
+    )
+    content |= {"dropped": dropped, "findings": tuple(findings)}
+    # what is odd in the votes alone is reported
+    undecided = _content(ties, annotators, texts, carried, found) if len(ties) else None
+    return content | {"ties": undecided}
+
+
+def _content(
+    votes: pd.DataFrame,
+    annotators: pd.DataFrame,
+    texts: Objects,
+    carried: dict[str, tuple[Objects, Objects]],
+    found: Findings,
+) -> Json:
+    """Comparisons, votes on them, and the annotators who cast them, turned as the comparison's first vote is."""
+    table = found.table
+    number, _ = pd.factorize(votes["comparison"])
+    first = votes["first"].to_numpy()[~votes["comparison"].duplicated()]
+    turn = np.where(votes["first"] == first[number], 1, -1)
+    turned = {name: votes[name] * turn for name in ("sign", "shown")}
+    votes = votes.assign(number=number, turn=turn, **turned)
     firsts = votes[~votes["number"].duplicated()]
     comparisons = _comparisons(votes, firsts, texts, found)
     annotator, order = pd.factorize(votes["annotator"])
@@ -194,18 +316,12 @@ def _read(table: Table, asked: Json) -> Json:
         of_comparison = read.loc[firsts.index, name].reset_index(drop=True)
         if of_comparison[votes["number"]].set_axis(read.index).equals(read[name]):
             comparisons[name] = of_comparison
-    content = {
+    return {
         "comparisons": comparisons,
         "votes": read.reset_index(drop=True),
         "annotators": annotators.iloc[order].reset_index(drop=True),
-        "dropped": dropped,
         "has_identities": "annotator" in table.theirs,
     }
-    findings = (
-        replace(each, shown=rows_in_words(content)) if each.code == "N107" else each
-        for each in found.problems
-    )
-    return content | {"findings": tuple(findings)}
 
 
 # Each of the following adds to ``rows`` what the rows of the table say, in numbers and ids.
@@ -229,8 +345,11 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         return pd.DataFrame(
             {"pseudonym": [EVERYONE], "annotator_class": [None], "model": [None]}, dtype=object
         )
-    remedy = "fill it in, or leave these rows out" * (missing == "error")
-    fix: Json = {"annotators_missing": "drop"}
+    remedy = (
+        "fill it in, or read the table without annotators, which keeps all votes; with annotators_missing drop, a flag "
+        "too, these rows are left out"
+    ) * (missing == "error")
+    fix: Json = {"columns": {"annotator": None}}
     number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy, fix))
     named = pseudonyms(list(raw_ids))
     found.pseudonyms = as_objects([*named, None])[number]
@@ -500,17 +619,11 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     could be either side, nothing is read.
     """
     labels = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
-    number, distinct = pd.factorize(labels)
-    told = {str(label): side for label, side in winners.items()}
-    columns = [folded(found.table.theirs[name]) for name in _A_B]
-    scale = scale_of(distinct, told, found.table.kind == "rating")
+    _, number, distinct, stated, scale, of_label = _Labels.of(labels, found.table, winners)
     # that no row is a tie today is nothing to refuse
-    if {"a", "b"} & {*told.values()} and not scale and told.keys().isdisjoint(distinct):
-        what = f"no row has the winner {_quoted([*told])}; there are {_quoted([*map(str, distinct)])}"
+    if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
+        what = f"no row has the winner {_quoted([*map(str, winners)])}; there are {_quoted([*map(str, distinct)])}"
         found.note("E107", what, "write labels as the table has them", column="winner")
-    # 1 beside 0 is another thing than 1 beside 2
-    are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
-    of_label = [side_told(label, told, columns, scale, are_places) for label in distinct]
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
     if scale:
@@ -518,24 +631,31 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         found.frame = found.frame.assign(strength=np.abs(values - scale.middle))
         found.kept.append("strength")
     by_order = {
-        label: side for label, (side, how) in zip(distinct, of_label, strict=True) if how == "order"
+        label: side
+        for label, (side, how) in zip(distinct, of_label, strict=True)
+        if how == "order" or (label in stated and side != "tie")
     }
     on_scale = (
         f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle" if scale else ""
     )
     if scale and scale.high:
-        found.note("N107", on_scale, "strength goes along with the votes", len(labels), "winner")
+        what = f"{on_scale}: a high one prefers {scale.high}{', as the column is called' * bool(stated)}"
+        turned = {label: TURNED[side] for label, side in stated.items()}
+        as_turned = {"winners": turned} if turned else {}
+        remedy = "strength goes along with the votes"
+        remedy += "; where the other answer was preferred" * bool(stated)
+        found.note("N107", what, remedy, len(labels), "winner", fix=as_turned)
     elif by_order:
         pairs = ", ".join(f'"{label}" = {side}' for label, side in by_order.items())
-        turned = {"winners": {label: TURNED[side] for label, side in by_order.items()}}
+        reversed_order = {"winners": {label: TURNED[side] for label, side in by_order.items()}}
         remedy = "where the other answer was preferred"
         found.note(
             "N107",
-            f"winners read by their order: {pairs}",
+            f"winners read {'as the column is called' if stated else 'by their order'}: {pairs}",
             remedy,
             len(labels),
             "winner",
-            fix=turned,
+            fix=reversed_order,
         )
     is_unknown = (side == "") & ~pd.isna(labels)
     unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
@@ -551,6 +671,27 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         remedy = "write a, b or tie, or say what the labels mean"
         found.rows("E107", f"unknown winner {_quoted(unknown)}", "winner", is_unknown, remedy)
     return pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
+
+
+def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
+    """What the name of a column of winners says of its labels, where they are numbers, or yes and no."""
+    told, numbers = direction_of(header), [number_of(label) for label in labels]
+    if told.keys() == {"0", "1"} and 2.0 in numbers:
+        return {}  # an index that counts from 1
+    if told.keys() != {"high"}:
+        return told
+    yes, no = told["high"], TURNED[told["high"]]
+    of_numbers = {1.0: yes, 0.0: no}
+    of_words = dict.fromkeys(YES, yes) | dict.fromkeys(NO, no)
+    sides = [
+        of_numbers.get(number) or of_words.get(label.casefold())
+        for label, number in zip(labels, numbers, strict=True)
+    ]
+    yes_or_no = {label: side for label, side in zip(labels, sides, strict=True) if side}
+    if len(yes_or_no) == len({*labels}):
+        return yes_or_no
+    # of a question with two answers 1 may be yes, and 2 no
+    return told if {*numbers} != {1.0, 2.0} else {}
 
 
 def _quoted(labels: Sequence[str]) -> str:
@@ -665,8 +806,10 @@ def _fault(name: str, frame: pd.DataFrame) -> str:
 # -- votes and comparisons -------------------------------------------------------------------------------------
 
 
-def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows that are votes, turned the way round of their comparison's first, and a count of the others."""
+def _votes(
+    rows: pd.DataFrame, repeated: str, found: Findings
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    """Rows that are votes, rows that are ties, and a count of the rows that are no vote."""
     has_identities, earlier = "annotator" in found.frame, found.table.dropped
     reason = pd.Series(None, index=rows.index, dtype=object)
     reason[rows["sign"] == 0] = "tie"
@@ -695,14 +838,10 @@ def _votes(rows: pd.DataFrame, repeated: str, found: Findings) -> tuple[pd.DataF
         what = f"no vote is left of {counted(n, 'row')}"
         found.note("E104", what, "give rows with a winner and an annotator", n)
         found.stop_at_errors()
-    number, _ = pd.factorize(votes["comparison"])
-    first = votes["first"].to_numpy()[~votes["comparison"].duplicated()]
-    turn = np.where(votes["first"] == first[number], 1, -1)
-    turned = {name: votes[name] * turn for name in ("sign", "shown")}
     entries = [*earlier, *counts.reset_index(name="n").to_dict("records")]
     dropped = pd.DataFrame(entries, columns=["reason", "annotator", "n"])
     dropped = dropped.astype({"reason": object, "annotator": object, "n": np.int64})
-    return votes.assign(number=number, turn=turn, **turned), dropped
+    return votes, rows[reason == "tie"], dropped
 
 
 def _exported_twice(rows: pd.DataFrame) -> pd.Index:

@@ -1,6 +1,7 @@
 """Any table, as a data frame with every cell as the source gave it: CSV, parquet, JSON, pandas, Arrow, datasets."""
 
 import codecs
+import contextlib
 import csv
 import difflib
 import io
@@ -10,7 +11,7 @@ import os
 import re
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +22,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from badpo.data.attributes import plain_text
-from badpo.data.cells import ANSWERS, KNOWN, Objects, Table, as_objects, columns_named, numbered
+from badpo.data.cells import (
+    ANSWERS,
+    KNOWN,
+    MOST_CELLS,
+    MOST_COLUMNS,
+    MOST_ROWS,
+    Objects,
+    Table,
+    as_objects,
+    columns_named,
+    numbered,
+    opened,
+    require_size,
+)
 from badpo.data.files import Json, appearing, asking_once, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
 from badpo.theory import Ints
@@ -29,16 +43,31 @@ from badpo.theory import Ints
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
 _LONGEST_CELL = 2**31 - 1
-# of cells in JSON, where every row may have names of its own, and a frame has a cell for each
-_MOST_NAMES = 2_000
 _BUFFER_BYTES = 2**20
+# Of a file once it is unpacked: so many, and so many times those that it has packed, which no texts exceed.
+_MOST_BYTES, _MOST_PACKED_BYTES, _MOST_TIMES = 2**32, 2**26, 100
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
+# encodings before UTF-8, and the bytes of their common letters; the first of two that fit equally well is taken
+_OLDER = {
+    "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
+    "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
+    "gb18030": rb"[\xa1\xa3\xb0-\xd7][\xa1-\xfe]",
+    "big5": rb"[\xa1\xa4-\xc6][\x40-\x7e\xa1-\xfe]",
+    "cp932": rb"\x82[\x9f-\xf1]|\x83[\x40-\x96]|\x81[\x40-\x5b]|[\x88-\x97][\x80-\xfc]",
+    "cp1251": rb"[\xa8\xb8\xc0-\xff]{3,}",
+    "cp1252": rb"(?<![\x80-\xff])[\x80-\xff]{1,2}(?![\x80-\xff])",
+}
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
+_TOTAL = re.compile(
+    "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
+    "итого|合計|合计|总计|總計|합계|المجموع|Σ|∑)(?: \\(?n\\)?)?[:.]?",
+    re.IGNORECASE,
+)
 _QUOTE = "quote cells that hold separators, quotes or line breaks"
 _CALLED = {"list": "the rows given", "tuple": "the rows given", "Table": "the Arrow table"}
 _TEXT_TYPES = (pa.string(), pa.large_string(), pa.string_view())
@@ -71,6 +100,8 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
     if isinstance(source, Table):
         return source
     if isinstance(source, (str, os.PathLike)):
+        if not os.fspath(source):
+            raise _unreadable("the source", "it is an empty text", "give the path of a file")
         return _read_file(Path(os.path.expanduser(source)), drop_uneven)
     kind = type(source).__name__
     name = _CALLED.get(kind, f"the {kind}")
@@ -78,8 +109,9 @@ def read_table(source: Any, drop_uneven: bool = False) -> Table:
         # what names the rows may be who voted; a name that stands twice there is told with the columns'
         names = enumerate(source.index.names)
         named = [level for level, name in names if name not in (None, *source.columns)]
-        frame = source.reset_index(named, allow_duplicates=True)
-        return Table(frame.reset_index(drop=True), name)
+        frame = source.reset_index(named, allow_duplicates=True).reset_index(drop=True)
+        series = (frame.iloc[:, i] for i in range(frame.shape[1]))
+        return Table(_frame_of_columns([*frame.columns], series), name)
     if isinstance(source, Mapping) and (columns := _columns_in(source)):
         return Table(_frame_of_columns([*source], columns), name)
     if isinstance(source, Mapping):
@@ -195,6 +227,12 @@ def _read_parquet(path: Path) -> Table:
         what = f"its bytes are not those that {beside.name} holds the checksum of"
         remedy = "take an undamaged copy, or import the export again"
         raise _unreadable(path, what, f"{remedy}; if it was changed on purpose, remove {beside}")
+    layout = pq.read_metadata(path)
+    parts = [layout.row_group(i) for i in range(layout.num_row_groups)]
+    columns = itertools.chain(*(map(part.column, range(part.num_columns)) for part in parts))
+    n_cells = sum(column.num_values for column in columns)
+    require_size(str(path), layout.num_rows, layout.num_columns, n_cells)
+    _require_bytes(path, sum(part.total_byte_size for part in parts))
     # as dictionaries: a text that stands in many rows comes into memory once
     options = {
         "read_dictionary": [
@@ -221,13 +259,29 @@ def reader_of(path: Path) -> Callable[..., Table] | None:
     return READERS.get(plain.suffix.lower())
 
 
-def decoded(path: Path) -> tuple[str, str]:
-    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or cp1252.
+def _require_bytes(path: Path, n: int) -> None:
+    """Refuse a file that is larger than what is read, or that few bytes unpack to very many."""
+    usual = _MOST_PACKED_BYTES + _MOST_TIMES * path.stat().st_size
+    if n > (most := min(_MOST_BYTES, usual)):
+        what = f"it is too large: unpacked more than {most >> 20:,} MiB"
+        raise _unreadable(path, what, "export it in parts, or as parquet; or unpack it first")
 
-    Where most of what is not ASCII is valid UTF-8, a file is damaged UTF-8, and no cp1252.
+
+def decoded(path: Path) -> tuple[str, str]:
+    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or `_OLDER`.
+
+    Among the older encodings, the function returns the encoding under which the largest share of the non-ASCII
+    characters are common letters of the encoding's language. If most of the non-ASCII bytes are valid UTF-8, the file
+    is damaged UTF-8 and not in an older encoding.
     """
     with pa.input_stream(str(path)) as file:  # which unpacks what is compressed
-        content = file.read()
+        parts, n_bytes = [], 0
+        while part := file.read(_BUFFER_BYTES):
+            parts.append(part)
+            n_bytes += len(part)
+            _require_bytes(path, n_bytes)
+    content = b"".join(parts)
+    del parts
     for mark, name in _MARKS.items():
         if content.startswith(mark):
             return content.decode(name), name
@@ -241,7 +295,25 @@ def decoded(path: Path) -> tuple[str, str]:
         n_wrong = content.decode("utf-8", "replace").count("\ufffd")
         if n_wrong * 2 < sum(byte > 127 for byte in content):
             raise
-        return content.decode("cp1252"), "cp1252"
+        return _decoded_as_older(content)
+
+
+def _decoded_as_older(content: bytes) -> tuple[str, str]:
+    beginning = content[:_BUFFER_BYTES]
+    n_bytes = sum(byte > 127 for byte in beginning)
+
+    def share_common(name: str) -> float:
+        """Of the bytes above ASCII the share that common letters are made of; 0 where the file is not valid."""
+        try:
+            content.decode(name)
+        except UnicodeDecodeError:
+            return 0.0
+        common = re.compile(b"(" + _OLDER[name] + b")|[\\x81-\\xfe][\\x40-\\xfe]|.", re.DOTALL)
+        return sum(sum(byte > 127 for byte in found) for found in common.findall(beginning)) / n_bytes
+
+    name = max(_OLDER, key=share_common)
+    name = name if share_common(name) > 0.5 else "cp1252"
+    return content.decode(name), name
 
 
 def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
@@ -253,7 +325,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     end = 0
     try:
-        for row in reader:
+        for row in _limited(reader, path):
             rows.append([known.setdefault(cell, cell) for cell in row])
             lines.append(end + 1)
             end = reader.line_num
@@ -264,6 +336,16 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
     told += [f'columns separated by "{separator}"'] if separator not in usual else []
     return _framed(path, rows, lines, told, encoding, drop_uneven)
+
+
+def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
+    """The rows of a file, until there are more than what is read."""
+    n_cells = 0
+    for n, row in enumerate(rows, start=1):
+        n_cells += len(row)
+        if n > MOST_ROWS or n_cells > MOST_CELLS or len(row) > MOST_COLUMNS:
+            require_size(str(path), n, len(row), n_cells)
+        yield row
 
 
 def _separator(text: str) -> str:
@@ -287,7 +369,11 @@ def _separator(text: str) -> str:
 def _n_known(cells: Sequence[str]) -> int:
     """How many cells of a row are names of columns."""
     names = [cell.strip() for cell in cells if cell.strip()]
-    if len({*names}) < len(names) or any(len(name) > _LONGEST_NAME for name in names):
+    if (
+        len(names) > MOST_COLUMNS
+        or len({*names}) < len(names)
+        or any(len(name) > _LONGEST_NAME for name in names)
+    ):
         return 0  # a row of votes, whose labels may be names too
     return len(columns_named(names, (*KNOWN, *ANSWERS)))
 
@@ -325,11 +411,13 @@ def _framed(
         told.append("no header: the columns are called column_1, column_2 and so on")
     # spreadsheets end rows with empty cells
     body = [(line, row if any(row[width:]) else row[:width]) for line, row in body]
+    n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
     votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
     for n_left_out, what in (
         (start, "line above the header"),
         (sum(again), "line below the header"),
         (len(body) - len(votes), "repeated header"),
+        (n_body - len(body), "row of totals"),
         (n_blank, "empty row"),
     ):
         told += [f"{counted(n_left_out, what)} left out"] if n_left_out else []
@@ -351,21 +439,56 @@ def _framed(
     return Table(frame, str(path), at, dropped=dropped, encoding=encoding, notes=notes)
 
 
+def _is_total(row: Sequence[str]) -> bool:
+    """Whether a row says that it sums up others, and fills at most half of the columns."""
+    filled = [cell for cell in row if cell.strip()]
+    return (
+        len(row) > 2
+        and 0 < 2 * len(filled) <= len(row)
+        and _TOTAL.fullmatch(filled[0].strip()) is not None
+    )
+
+
 def _read_excel(path: Path) -> Table:
     """The sheet of a workbook that has the most names of columns that are known."""
     try:
-        found = pd.read_excel(path, sheet_name=None, header=None, dtype=object, engine="openpyxl")
+        from openpyxl import load_workbook
     except ImportError:
         what = "Excel files are read with openpyxl, which is not installed"
         remedy = 'in the clone: pip install -c constraints.txt ".[excel]"; or save the sheet as CSV'
         raise _unreadable(path, what, remedy) from None
-    except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    try:
+        with zipfile.ZipFile(path) as packed:
+            _require_bytes(path, sum(part.file_size for part in packed.infolist()))
+        with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
+            sheets = {sheet.title: _rows_of_sheet(sheet, path) for sheet in book.worksheets}
+    except DataError:
+        raise
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        SyntaxError,
+        zipfile.BadZipFile,
+    ) as error:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
-    sheets = {title: sheet.map(_excel_text).to_numpy().tolist() for title, sheet in found.items()}
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
     told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
     return _framed(path, sheets[title], range(1, len(sheets[title]) + 1), told)
+
+
+def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
+    """The cells of a sheet, all rows as wide as the widest."""
+    sheet.reset_dimensions()  # which a file may state as the largest there are
+    texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
+    # cells may be there for their colour alone
+    filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
+    rows = [*_limited(filled, path)]
+    width = max(map(len, rows), default=0)
+    require_size(str(path), len(rows), width)
+    return [row + [""] * (width - len(row)) for row in rows]
 
 
 def _excel_text(cell: Any) -> str:
@@ -375,10 +498,19 @@ def _excel_text(cell: Any) -> str:
     return "" if pd.isna(cell) else str(cell)
 
 
+def _json_text(path: Path) -> str:
+    text = decoded(path)[0]
+    # few bytes are an object or a list, which takes many
+    require_size(str(path), 1, 1, text.count("{") + text.count("["))
+    return text
+
+
 def _read_json_lines(path: Path) -> Table:
     records, lines, broken = [], [], []
     # at line feeds alone, as forgetting counts lines
-    for number, line in enumerate(decoded(path)[0].split("\n"), start=1):
+    text = _json_text(path)
+    require_size(str(path), text.count("\n"), 1)
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 records.append(json.loads(line))
@@ -394,7 +526,9 @@ def _read_json_lines(path: Path) -> Table:
 
 def _read_json(path: Path) -> Table:
     remedy = "write a JSON list of objects, one for each judgment, or name a file of JSON lines .jsonl"
-    text = decoded(path)[0]
+    text = _json_text(path)
+    # an empty object is a row without a cell
+    require_size(str(path), sum(1 for _ in re.finditer(r"\{\s*\}", text)), 1)
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -411,10 +545,23 @@ def _read_json(path: Path) -> Table:
         if len(of_objects) > 1 and "rows" not in of_objects:
             what = f"it holds several lists of objects: {listed([*of_objects])}"
             raise _unreadable(path, what, "write the one with the votes into a file of its own")
-        content = of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), None)
+        keyed = _keyed_records(content)
+        content = of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), keyed)
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
     return Table(_frame_of_records(content, path), str(path))
+
+
+def _keyed_records(content: Json) -> list[Json] | None:
+    """Objects that stand under their ids, in a mapping or in one inside of it; None where there are none."""
+    for each in (content, *content.values()):
+        if (
+            isinstance(each, dict)
+            and len(each) > 1
+            and all(isinstance(one, dict) for one in each.values())
+        ):
+            return [{"id": key, **one} for key, one in each.items()]
+    return None
 
 
 # By the end of a file's name.
@@ -437,6 +584,8 @@ def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:
 def _cells_of_arrow(column: pa.ChunkedArray) -> Any:
     if column.type in _TEXT_TYPES:
         column = column.dictionary_encode()
+    if pa.types.is_nested(column.type):
+        return column.to_pylist()
     if not pa.types.is_dictionary(column.type) or not column.num_chunks:
         # whole numbers stay exact where some are missing: ids beyond 2^53 would change as floats
         return column.to_pandas(integer_object_nulls=True)
@@ -453,9 +602,7 @@ def _frame_of_records(records: Sequence[Any], name: str | Path) -> pd.DataFrame:
         what = f"{len(wrong):,} rows are no objects with named cells, first: row {wrong[0]}"
         raise _unreadable(name, what, "give objects, or dicts")
     names = list(dict.fromkeys(key for record in records for key in record))
-    if len(names) > _MOST_NAMES:
-        what = f"its rows have {len(names):,} names of cells together, more than {_MOST_NAMES:,}"
-        raise _unreadable(name, what, "export only the columns that are needed")
+    require_size(str(name), len(records), len(names))  # every row may have names of its own
     columns = ([record.get(key) for record in records] for key in names)
     return _frame_of_columns(names, columns)
 
@@ -471,6 +618,7 @@ def _frame_of_columns(names: Sequence[str], columns: Iterable[Any]) -> pd.DataFr
         column if isinstance(column, pd.Series) else pd.Series(column, dtype=object)
         for column in columns
     ]
+    series = [opened(str(name), column) for name, column in zip(names, series, strict=True)]
     frame = pd.concat(series, axis=1) if series else pd.DataFrame()
     frame.columns = pd.Index(names, dtype=object)
     return frame

@@ -68,6 +68,8 @@ def read_yaml(path: str | Path) -> YamlFile:
         raise ConfigError(f"E208 {path}: cannot be read ({error.strerror or error})") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark, problem = (getattr(error, name, None) for name in ("problem_mark", "problem"))
+        if isinstance(error, RecursionError):
+            problem = "its values are nested too deeply"
         where = f"{path.name}:{mark.line + 1}" if mark else path.name
         raise ConfigError(f"E208 {where}: not valid YAML: {problem or error}") from error
     lines: dict[tuple[str, ...], int] = {}

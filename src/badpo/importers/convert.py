@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from badpo.data.cells import KNOWN, Table, as_ids, as_objects
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
-from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean
+from badpo.data.privacy import is_pseudonym, pseudonyms
+from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
 from badpo.data.tables import read_table, write_table
 from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
@@ -204,11 +204,13 @@ def import_file(
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
     if mapping is not None:
+        if Path(mapping).suffix != ".json":
+            raise ConfigError(
+                f"{mapping}: a mapping is JSON; name it {Path(mapping).with_suffix('.json')}"
+            )
         if Path(mapping).exists():
             told = f"{mapping} is there already; a mapping is never written over"
             raise ConfigError(f"{told}, choose another name")
-        if os.path.realpath(mapping) == os.path.realpath(out):
-            raise ConfigError(f"{mapping} would be both the table and the mapping; give the two names")
     plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
     imported = import_votes(source, format, columns, winners, **plain)
     frame, problems = imported.table.frame, imported.findings
@@ -278,7 +280,23 @@ def _judgments(
         raise ConfigError(
             "there is no annotator column, so there is nobody to map; leave the mapping out"
         )
-    return judgments
+    naming = [name for name in keep if _names_annotators(judgments, name)]
+    if not naming:
+        return judgments
+    what = f"{listed(naming)}: one value for each annotator, which names them as an id does and is kept as it is"
+    remedy = "leave out --keep unless the column is not about a person"
+    problem = Problem("W303", what, imported.table.name, remedy)
+    return replace(judgments, findings=(*judgments.findings, problem))
+
+
+def _names_annotators(judgments: Judgments, name: str) -> bool:
+    """Whether a kept column has another value for each annotator, who has cast several votes."""
+    votes = judgments.votes
+    if name not in votes or votes["annotator"].nunique() in (1, len(votes)):
+        return False
+    pairs = votes[["annotator", name]].astype({name: str}).drop_duplicates()
+    are_pseudonyms = pairs[name].map(is_pseudonym).all()
+    return bool(pairs["annotator"].is_unique and pairs[name].is_unique and not are_pseudonyms)
 
 
 def _write_mapping(imported: Imported, mapping: str | os.PathLike[str], layout: str | None) -> None:

@@ -81,10 +81,10 @@ class Export:
             raise self.refusal("E146", what, f"import one at a time: --column winner={names[0]}")
         return asked or next(iter(names), None)
 
-    def prompt_field(self, names: Sequence[str]) -> str:
-        """The field that holds the prompt: as the user says, or by its name."""
-        known = columns_named(names, ["prompt"])
-        return self.named("prompt", names) or known.get("prompt") or self._ask_for(names, "prompt")
+    def prompt_field(self, names: Sequence[str], usual: str = "") -> str:
+        """The field that holds the prompt: as the user says, by its name, or the program's ``usual`` one."""
+        known = columns_named(names, ["prompt"]).get("prompt") or (usual if usual in names else "")
+        return self.named("prompt", names) or known or self._ask_for(names, "prompt")
 
     def text_fields(self, found: Iterable[str]) -> dict[str, str]:
         """The fields of the prompt and of the two responses, by our names: as the user says, or by their names."""

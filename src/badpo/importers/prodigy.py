@@ -20,7 +20,7 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
     """
     names, unnamed = export.names, 0
     who = export.named("annotator", names) or next((name for name in _PEOPLE if name in names), "")
-    prompt = export.prompt_field([name for name in names if not name.startswith("_")])
+    prompt = export.prompt_field([name for name in names if not name.startswith("_")], "text")
     export.used |= {prompt, "options", "accept", "answer", who}
     for task in export.records():
         annotator = task.get(who)

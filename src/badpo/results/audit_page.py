@@ -1,8 +1,8 @@
 """The two pages of an audit: the one that may be passed on, and the one of single annotators, which may not.
 
 Everything on the first comes from `shareable`, which leaves out whatever is about fewer than five people, or would tell
-how all but so few voted, and rounds the rest, so that the pages of two audits leave open how far the one annotator
-leans in whom their tables differ. Who knows the votes of all others may still work out that of the one.
+how all but so few voted, and rounds the rest. One page tells nobody's votes. Two pages whose tables differ by one
+person tell the votes of that person, nearly exactly in a small pool: the page says so.
 """
 
 import re
@@ -24,7 +24,6 @@ from badpo.results.audit_verdicts import (
     audit_labels,
     audit_verdicts,
     care_sentence,
-    has_usable_spread,
     is_sure,
     pair_sentences,
 )
@@ -56,16 +55,20 @@ from badpo.results.words import (
 )
 
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Taking one annotator out moves an estimate by about their share of the votes times how far they lean from the pool.
-# At these steps, by the largest such share, the difference of two pages leaves that lean open by a quarter or more.
-STEPS = ((0.02, 0.01), (0.2, 0.05), (1.0, 0.25))
+# Steps of estimates by the largest part of the votes that one person cast. An annotator with the part w moves the share
+# that wins by w (share - own share). Two pages rounded to a step s of log-odds tell the own share up to s / (10 w),
+# which is little more than the pool's share tells if w is at most 0.5 % or 2 % (tests/results/test_audit_page.py).
+STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
+FEWEST_HIDDEN = 50  # people: in smaller pools the steps hide nobody from who has two pages
+# A share of comparisons beyond these tells whoever voted on one how the others did.
+_TELLING_SHARES = 0.05, 0.95
 _EXACT = ("schema", "version", "settings", "annotators_file")
 # What a name, a code or a remedy says stands as it is; the numbers of other sentences are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
 }
-_PROBABILITIES = {"equal_leans_p", "class_test_p", "p_value", "q_value"}
+_PROBABILITIES = {"size_p", "annotators_p", "equal_leans_p", "class_test_p", "p_value", "q_value"}
 _MOST = 0.6
 _COUNTS = {"median", "informative_votes", "judgments"}
 _TOLD = ("estimated", "insufficient", "separated")
@@ -87,12 +90,18 @@ def audit_html(summary: Json, pairs: Sequence[Json] = ()) -> str:
     ``pairs`` are telling pairs of answers; with them the page holds words of the table, which it says.
     """
     found = shareable(summary)
-    told = [pair for pair in pairs if pair["attribute"] not in found["withheld"]]
+    told = [
+        pair
+        for pair in pairs
+        if pair["attribute"] not in found["withheld"]
+        and not is_about_few(pair["n_annotators"], pair["n_people"])
+    ]
     return page(
         "audit",
         **found,
         name=shown(found["data"]["source"]),
         fewest=FEWEST_ANNOTATORS,
+        fewest_hidden=FEWEST_HIDDEN,
         labels=audit_labels(found),
         verdicts=audit_verdicts(found),
         leans=lean_figure(found),
@@ -172,8 +181,12 @@ def _step(largest: float) -> float:
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
     """Whether an estimate rests on so few people that it is about single ones, or tells how nearly everyone voted."""
-    if row is None or not data["has_annotators"]:
+    if row is None:
         return False
+    if not data["has_annotators"]:
+        # every vote may be another person's
+        share = row.get("carrier_wins")
+        return share is not None and round(row["n_cross"] * min(share, 1 - share)) < FEWEST_ANNOTATORS
     n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
     return (
         is_about_few(row["n_annotators"], row["n_people"])
@@ -189,12 +202,19 @@ def _telling_data(data: Json) -> Json:
         "votes_per_comparison": {size: n for size, n in sizes if n >= FEWEST_ANNOTATORS},
         "dropped": [row for row in data["dropped"] if row["n_annotators"] >= FEWEST_ANNOTATORS],
     }
-    if _is_withheld(data, data):
+    share = data["unanimous_share"]
+    if _is_withheld(data, data) or _is_telling(share) or _is_telling(data["agreement"]["percent"]):
         told |= {"unanimous_share": None, "agreement": dict.fromkeys(data["agreement"])}
     for name in ("both_orders", "position"):
         if _is_withheld(data[name], data):
             told[name] = None
     return told
+
+
+def _is_telling(share: float | None) -> bool:
+    """Whether nearly all comparisons are of one kind, so that one vote on a comparison tells the others."""
+    low, high = _TELLING_SHARES
+    return share is not None and not low <= share <= high
 
 
 def _telling_attribute(row: Json, summary: Json) -> Json:
@@ -228,6 +248,8 @@ def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
     withheld = withheld_classes(sizes, pool["n_people_told"] - sum(sizes.values()))
     groups = [row for i, row in enumerate(groups) if str(i) not in withheld]
     told = pool | {"classes": classes, "groups": groups}
+    if _is_telling(pool["informative_share"]):
+        told["informative_share"] = None
     no_advice = {"recommendation": None, "recommendation_reason": ""}
     if len(classes) < 2 and pool["classes"]:
         told["class_test_p"] = None
@@ -235,7 +257,7 @@ def _telling_pool(pool: Json, is_few: bool, summary: Json) -> Json:
             told |= no_advice
     if is_few:
         told |= dict.fromkeys(("tau", "reliability", "equal_leans_p")) | no_advice
-        told |= {"tau_ci": [None, None], "classes": []}
+        told |= {"tau_ci": [None, None], "classes": [], "sum": None, "refused": {}, "caveat": ""}
     anchors = summary["checks"]["anchors"]
     few_behind = is_about_few(pool["n_level"], pool["n_people_level"])
     few_behind |= bool(anchors) and is_about_few(anchors["n"], anchors["n_people"])
@@ -366,7 +388,7 @@ def lean_figure(summary: Json) -> Figure | None:
     rows, labels = [], audit_labels(summary)
     for row in summary["attributes"]:
         name, share = labels[row["name"]], row["carrier_wins"]
-        if not row["n_cross"] or share is None:
+        if not row["n_cross"] or share is None or row["interval"] == "too wide":
             continue
         kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
         ends = row[f"{kind}low"], row[f"{kind}high"]
@@ -436,8 +458,9 @@ def worth_sentences(summary: Json) -> list[str]:
     for row in summary["flips"]:
         name = row["attribute"]
         if row["labels"] is None:
-            unknown = "are worth is not known: how far people differ is not"
-            told.append(f"What leans on {labels[name]} {unknown}.")
+            refused = summary["pool"][name]["refused"] if name else {}
+            why = refused.get("flips", "how far people differ is not known")
+            told.append(f"The impact of biases on {labels[name]} on majorities is not reported: {why}.")
             continue
         leans = "all of these together"
         if name:
@@ -474,9 +497,10 @@ def _turned(counts: list[int | None], of: int | None) -> str:
 # -- the terminal ----------------------------------------------------------------------------------------------
 
 _WIDTH, _WORST, _MOST_MODELS = 100, 5, 20
-_POOL = ("attribute", "differs", "wins", "log-odds", "95 % interval")
+_POOL = ("attribute", "differs", "wins", "log-odds", "95 % interval", "for others")
 _COLUMNS = (*_POOL, "tau", "95 % interval", "estimated")
 _OF_PEOPLE = (
+    "95 % interval: for these annotators on other prompts; for others: for annotators like these, too\n"
     "tau: how far annotators differ; estimated: how many have enough votes for a lean of their own"
 )
 
@@ -539,6 +563,7 @@ def _part(title: str, sentences: Iterable[str]) -> str:
 def _cells(row: Json, pool: Json | None) -> list[str]:
     shares, ends = (row["cross_share"], row["carrier_wins"]), (row["ci_low"], row["ci_high"])
     told = [*map(percent, shares), decimal(row["log_odds"]), interval_text(*ends)]
+    told.append(interval_text(*row["population_ci"]))
     if pool is None:
         return [*told, *[DASH] * 3]
     counts = [pool[f"n_{kind}"] for kind in (*_TOLD, "no_information")]
@@ -557,7 +582,7 @@ def _model(row: Json, pool: Json) -> str:
             f", the same answer in either order {percent(row['same_share'])} of {row['both_orders']:,}"
         )
     told += ", flagged for its lean" * row["flag"]
-    told += ", flagged for little care" * row["flag_care"]
+    told += ", flagged for low reliability or another taste" * row["flag_care"]
     name, attribute = shown(row["model"], 40), shown(row["attribute"], 24)
     return f"  {name} on {attribute}: {told}"
 
@@ -569,18 +594,47 @@ _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
+# What is drawn of annotators who are not compared.
+_SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 
-def people_html(summary: Json, annotators: pd.DataFrame) -> str:
-    """The page about an audit's single annotators as HTML text: personal data, which is not to be passed on."""
-    summary = cleaned(summary)
+def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
+    """The page about an audit's annotators as HTML text: personal data, which is not to be passed on.
+
+    ``names`` are ids by pseudonym, which then stand beside the pseudonyms.
+    """
+    summary, names = cleaned(summary), names or {}
     annotators = annotators.assign(
         attribute=annotators["attribute"].map(cleaned),
         annotator=[shown(name, 20) for name in annotators["model"].fillna(annotators["annotator"])],
     )
     figures = (draw(summary, annotators) for draw in (caterpillar_figure, care_figure))
     source, version = shown(summary["data"]["source"]), summary["version"]
-    return page("people", name=source, figures=[*filter(None, figures)], version=version)
+    labels, whose = audit_labels(summary), {shown(key, 20): shown(name) for key, name in names.items()}
+    told = [
+        _person_sentence(row, labels[row["attribute"]], whose.get(row["annotator"]))
+        for row in annotators.sort_values(["annotator", "attribute"]).to_dict("records")
+    ]
+    content = {"figures": [*filter(None, figures)], "people": told}
+    return page("people", name=source, version=version, **content)
+
+
+def _person_sentence(row: Json, label: str, name: str | None) -> str:
+    """What the votes tell of one annotator on one attribute."""
+    who = f"{row['annotator']} ({name})" if name else row["annotator"]
+    n = counted(int(row["n_cross"]), "judgment")
+    if not row["n_cross"]:
+        return f"{who} judged no responses that differ in {label}."
+    told = f"{who} chose the side with more {label} in {percent(row['raw_rate'])} of {n}"
+    if not np.isfinite(row["shrunk"]):
+        return f"{told}; the votes do not tell how this compares with others."
+    ends = row["post_low"], row["post_high"]
+    is_sure = ends[0] > 0 or ends[1] < 0
+    way = ("toward it" if row["shrunk"] > 0 else "away from it") if is_sure else "neither way for sure"
+    flag = "; flagged: read these comparisons again before anything else" * bool(row["flag"])
+    return (
+        f"{told}; compared with the pool {way} ({with_interval(row['shrunk'], *ends)} log-odds){flag}."
+    )
 
 
 def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None:
@@ -592,7 +646,10 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         if people.empty:
             continue
         pool, told = summary["pool"][name], people["n_informative"] >= FEWEST_DRAWN
-        if not has_usable_spread(pool):
+        is_sum = "flag" in pool["refused"]
+        if is_sum:
+            people = people.assign(**{own: people[total] for own, total in _SUMS.items()})
+        if pool["tau"] is None:
             # nobody's estimate is shrunk: only those with enough votes have one
             told &= people["status"] == "ok"
         order = _ordered(people[told], "n_informative")
@@ -606,8 +663,9 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
             left_out.append(f"{label}: {told_of}")
         what = f"leans of {len(rows):,} annotators on {label} with intervals"
         origin = "group mean" if pool["is_divided"] else "pool mean"
-        middle = Level(0.0, "no lean" if pool["absolute"] else origin)
-        how = "deviation, log-odds", middle, _limits(drawn)
+        middle = Level(0.0, "no lean" if pool["absolute"] or is_sum else origin)
+        unit = "log-odds of choosing it, bias and merit together" if is_sum else "deviation, log-odds"
+        how = unit, middle, _limits(drawn)
         panels.append(DotPanel(label, rows, what, *how, notes="votes"))
     rest = f"Not drawn: {'; '.join(left_out)}. " * bool(left_out)
     rest += f"Everyone is in {summary['annotators_file']}."

@@ -17,10 +17,9 @@ from badpo.results.words import (
     part_text,
     percent,
     shown,
+    with_interval,
 )
 
-# Spreads beyond this are no spreads of people: exp(5) is odds of 148 to 1.
-LARGEST_TAU = 5.0
 # A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
 _REASONS = 400
@@ -46,12 +45,6 @@ def audit_labels(summary: Json) -> dict[str, str]:
     return {name: attribute_label(name, config) for name, config in configs.items()}
 
 
-def has_usable_spread(pool: Json) -> bool:
-    """Whether the votes say how far annotators differ: a size that people can have, with an upper end."""
-    tau = pool["tau"]
-    return tau is not None and tau <= LARGEST_TAU and pool["tau_ci"][1] is not None
-
-
 def is_sure(row: Json) -> bool:
     """Whether an interval keeps zero outside."""
     if "is_sure" in row:  # said of a row whose interval is rounded
@@ -70,6 +63,8 @@ def action(row: Json, pool: Json) -> str:
     carried = _is_carried(row)
     if is_sure(row) and not carried or pool.get("recommendation") in ("shared_mean", "class"):
         return "declare"
+    if row["interval"] == "too wide":
+        return "nothing"
     large = row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING
     return "watch" if carried or large else "nothing"
 
@@ -82,31 +77,32 @@ def _is_carried(row: Json) -> bool:
 
 def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
     """How far annotators differ on an attribute, and for how many a deviation stands out."""
+    if reason := pool["refused"].get("tau"):
+        found = "" if pool["sum"] else _reason(pool)
+        return f"{found} How far annotators differ is not reported: {shown(reason, _REASONS)}.".strip()
     if pool["tau"] is None:
         return _reason(pool) or "How far they differ rests on few people: it stands in audit.json alone."
     tau, (low, _) = f"tau {_spread(pool)}", pool["tau_ci"]
     middle = "their group" if pool["is_divided"] else "the pool"
-    given = ", without what goes with their care," * pool["is_beside_care"]
-    if not has_usable_spread(pool):
-        text = (
-            f"How far annotators differ cannot be read from these votes: {tau} is no size that people have. "
-            "Take nothing from single estimates."
-        )
-    else:
-        whole = ", all classes together," * (pool["class_test_p"] is not None)
-        around = f"around the mean of {middle}{whole} with standard deviation {tau}"
-        text = f"Leans of single annotators{given} spread {around}."
-        if pool["groups"]:
-            groups = pool["groups"]
-            told = (f"{count_text(group['n'])} annotators, {_spread(group)}" for group in groups)
-            text += f" Tau by group: {'; '.join(told)}."
-        if not low:
-            save = ", save by the test of classes" * (pool["recommendation"] == "class")
-            text += f" A spread of zero is not ruled out{save}."
+    given = ", without what goes with their reliability," * pool["is_beside_care"]
+    whole = ", all classes together," * (pool["class_test_p"] is not None)
+    around = f"around the mean of {middle}{whole} with standard deviation {tau}"
+    text = f"Leans of single annotators{given} spread {around}."
+    if pool["groups"]:
+        groups = pool["groups"]
+        told = (f"{count_text(group['n'])} annotators, {_spread(group)}" for group in groups)
+        text += f" Tau by group: {'; '.join(told)}."
+    if not low:
+        # a test may see that annotators differ where the interval of the size still reaches zero
+        of_test = {"class": "the test of classes", "shared_mean": "the test of one shared lean"}
+        test = of_test.get(pool["recommendation"])
+        text += " By this interval alone a spread of zero is not ruled out"
+        text += f"; {test} does rule it out." if test else "."
     where = "a lean" if pool["absolute"] else f"a deviation from the mean of {middle}"
     rate = f"at a false discovery rate of {percent(fdr)}"
     n_flagged = count_text(pool["n_flagged"])
-    return f"{text} Flagged for {where} beyond \u00b1{decimal(rho)} {rate}: {n_flagged}."
+    text = f"{text} Flagged for {where} beyond \u00b1{decimal(rho)} {rate}: {n_flagged}."
+    return f"{text} {pool['caveat']}".rstrip()
 
 
 def _spread(found: Json) -> str:
@@ -118,26 +114,37 @@ def _reason(pool: Json) -> str:
 
 
 def care_sentence(summary: Json) -> str:
-    """How closely annotators follow quality, and that a flag for little care is another thing than one for a lean."""
+    """How reliable annotators are, and what a flag for low reliability says beside one for a bias."""
     care = summary["checks"]["care"]
     if care is None:
         return ""
     if care["is_unknown"]:
-        return f"{care['why'].capitalize()}. A flag for a lean may then be about care."
+        return f"{care['why'].capitalize()}. A flag for a bias may then be about reliability."
+    how = "on comparisons whose sides do not differ in any attribute"
+    if care.get("is_by_models"):
+        how = "by how closely an annotator follows the strengths of the models that wrote the responses"
     text = (
-        "Care is how closely somebody follows quality, 1 on average, told by comparisons whose sides do not differ in "
-        "any attribute; who answers at random has none. "
+        f"Reliability is how closely an annotator follows quality, 1 on average. It is estimated {how}; a random "
+        "responder has reliability 0. "
     )
     if care["spread"] is None:
-        return f"{text}How it spreads stands in audit.json alone: that rests on few people."
-    text += f"It spreads with standard deviation {decimal(care['spread'])}"
+        return f"{text}Its standard deviation is in audit.json alone, because it is about few people."
+    text += f"Its standard deviation over annotators is {decimal(care['spread'])}"
     if care["p_value"] is not None:
-        text += f" (test that all are equally careful: {p_value(care['p_value'])})"
+        text += f" (test of equal reliability: {p_value(care['p_value'])})"
     flagged = f"{part_text(care['n_flagged'], care['n_told'])} of {count_text(care['n_told'])}"
-    text += f". Flagged for care below half the mean, more at random than others: {flagged}"
+    if care["has_camps"]:
+        text += (
+            ". Nobody is flagged for low reliability, because some annotators share another taste (W419)"
+        )
+    else:
+        text += (
+            f". Flagged for low reliability, less than half the mean, which may also be another taste: {flagged}. "
+            "Comparisons that several of them judge would tell: random responders agree by chance"
+        )
     if care["is_hardly_known"]:
-        return f"{text}. {care['why'].capitalize()}. A flag for a lean may then be about care."
-    beyond = "; whoever is flagged for a lean leans beyond what care explains" * care["is_used"]
+        return f"{text}. {care['why'].capitalize()}. A flag for a bias may then be about reliability."
+    beyond = "; a flag for a bias is about more than reliability explains" * care["is_used"]
     return f"{text}{beyond}."
 
 
@@ -149,12 +156,21 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
         return Verdict(label, finding, (("What to do", advice),))
     pool, settings = summary["pool"].get(row["name"], {}), summary["settings"]
     sentences = [("What to do", _advice(row, pool, label)), ("How sure", _certainty(row))]
+    if row["ties"]:
+        sentences.append(("Ties", _ties(row["ties"])))
     if not summary["data"]["has_annotators"]:
         unknown = "The table does not say who voted, so how people differ is not known."
         sentences.append(("Annotators", unknown))
+    elif summary["data"]["n_annotators"] == 1:
+        alone = (
+            "One annotator cast all votes. They tell how often this annotator chooses that side: the sum of the "
+            "annotator's own bias and of what such responses are worth. Votes of others on the same comparisons would "
+            "tell how this annotator differs from them."
+        )
+        sentences.append(("Annotators", alone))
     elif pool:
         told = spread_sentence(pool, settings["rho"], settings["fdr"])
-        sentences += [("Annotators", told), _level(pool)]
+        sentences += [*_sum(pool), ("Annotators", told), _level(pool)]
         if pool["most_units"]:
             unit = (
                 f"Leans of annotators, tau and rho count per {pool['unit']:.3g}, the median difference of the "
@@ -163,10 +179,11 @@ def _verdict(summary: Json, row: Json, label: str) -> Verdict:
             )
             sentences.append(("Unit", unit))
     configs = {config["name"]: config for config in settings["attributes"]}
-    return Verdict(label, _finding(row, label, configs[row["name"]]), sentences)
+    by = ", by bias or by merit" * is_unsplit(pool)
+    return Verdict(label, _finding(row, label, configs[row["name"]], by), sentences)
 
 
-def _finding(row: Json, label: str, config: Json) -> str:
+def _finding(row: Json, label: str, config: Json, by: str) -> str:
     """Which side won how often; ``config`` is the attribute's, whose numbers say from where on sides differ."""
     # what the log-odds count as winning, where the attribute's label does not say so
     toward = built_in_of(config).toward
@@ -178,6 +195,8 @@ def _finding(row: Json, label: str, config: Json) -> str:
         which = "that say which was first"
     n, share = count_text(row["n_cross"]), percent(row["cross_share"])
     among = f"of {n} judgments {which} ({share} of all)"
+    if row["interval"] == "too wide":
+        return f"On {label} the votes say too little: {side} won {percent(row['carrier_wins'])} {among}."
     if row["log_odds"] is None:
         won = "all" if row["carrier_wins"] else "none"
         return f"On {label} every vote went one way: {side} won {won} {among}."
@@ -188,7 +207,7 @@ def _finding(row: Json, label: str, config: Json) -> str:
     if not is_sure(row):
         return f"No lean of the pool on {label} is sure: {wins}."
     way = "toward" if row["log_odds"] > 0 else "away from"
-    return f"The pool leans {way} {label}: {wins}."
+    return f"The pool leans {way} {label}{by}: {wins}."
 
 
 def pair_sentences(summary: Json, pairs: Sequence[Json], exact: bool = False) -> dict[str, str]:
@@ -213,6 +232,8 @@ def _odds(odds: float) -> str:
 
 
 def _certainty(row: Json) -> str:
+    if row["interval"] == "too wide":
+        return "The 95 % confidence interval of the log-odds is wider than \u00b13, so no estimate is reported."
     naive = interval_text(row["naive_ci_low"], row["naive_ci_high"])
     if row["interval"] == "naive only":
         if row["n_prompts"] == 1:
@@ -222,6 +243,9 @@ def _certainty(row: Json) -> str:
     few = ", in the form for few prompts" * (row["interval"] == "small-cluster")
     ends, of = interval_text(row["ci_low"], row["ci_high"]), count_text(row["n_prompts"])
     text = f"Log-odds {decimal(row['log_odds'])}, 95 % interval {ends}, clustered by {of} prompts{few}"
+    if row["population_ci"][0] is not None:
+        beyond = interval_text(*row["population_ci"])
+        text += f"; that is for these annotators, and for other annotators like them the interval is {beyond}"
     if naive != DASH:
         text += f"; counted as if every vote were independent it would be {naive}"
     text += "."
@@ -238,6 +262,39 @@ def _certainty(row: Json) -> str:
     return text
 
 
+def is_unsplit(pool: Json) -> bool:
+    """Whether the figures of an attribute are sums of bias and merit, because comparisons have one vote."""
+    return bool(pool.get("sum")) and not pool["absolute"]
+
+
+def _sum(pool: Json) -> list[tuple[str, str]]:
+    """What the pooled log-odds are in a table whose comparisons have one vote; nothing in any other table."""
+    if not is_unsplit(pool):
+        return []
+    found = pool["sum"]
+    beside = " and for the strengths of the models that wrote the responses" * found["beside_models"]
+    value = "not reported, because the 95 % confidence interval is wider than \u00b13 or the attributes move together"
+    if found["log_odds"] is not None:
+        value = with_interval(found["log_odds"], found["ci_low"], found["ci_high"])
+        value += f", n = {count_text(found['n'])}"
+    text = (
+        f"Adjusted for the other attributes{beside}, the log-odds of choosing the side with more of it are {value}. "
+        "That is the sum of the annotators' bias and of their reliability times the merit that goes with the attribute."
+    )
+    return [("Sum", text)]
+
+
+def _ties(row: Json) -> str:
+    """How often a judgment is a tie, and what the ties would change."""
+    shares = (percent(row[f"{kind}_share"]) for kind in ("differing", "alike"))
+    without, half = (decimal(row[f"log_odds{kind}"]) for kind in ("", "_half"))
+    ends = interval_text(row["log_odds_low"], row["log_odds_high"])
+    text = "Of the judgments on sides that differ {} are ties, of the others {}.".format(*shares)
+    text += f" Log-odds are {without} without ties, {half} with each tie as half a vote for either side"
+    selective = " Ties are selective (W442)." * row["is_selective"]
+    return f"{text}, and {ends} if all ties were votes for one side or the other.{selective}"
+
+
 def _level(pool: Json) -> tuple[str, str]:
     why = shown(pool["absolute_why"], _REASONS)
     if pool["level"] is None:
@@ -252,16 +309,26 @@ def _level(pool: Json) -> tuple[str, str]:
     return "Level", text
 
 
+def _for_the_lead(row: Json, label: str) -> str:
+    """What somebody who leads annotators can do about an attribute before more votes are collected."""
+    if row["scope"] == "judgment":
+        return "Draw the order of the two responses at random for each vote, or show each pair in both orders."
+    return (
+        f"Write into the guideline whether {label} counts as quality, and have comparisons that differ in it judged "
+        "again (badpo audit --people lists those of whom is flagged)."
+    )
+
+
 def _advice(row: Json, pool: Json, label: str) -> str:
     chosen = row.get("action") or action(row, pool)
     variant = pool.get("recommendation", "pooled")
     # whether a lean is unwanted no vote says
-    unwanted = f"If {label} should not count as quality, declare {label}"
+    unwanted = f"{_for_the_lead(row, label)} If {label} should not count as quality, declare {label}"
     if chosen == "declare" and variant is None:
         return f"{unwanted}; with which bias term rests on few people: whoever made this page has it in audit.json."
     told = {
         "declare": f"{unwanted} and train with bias: {shown(variant or '', 20)}.",
-        "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell.",
+        "watch": f"Watch {label}: the lean is large but not sure. More prompts would tell. {_for_the_lead(row, label)}",
         "nothing": f"Nothing calls for declaring {label}.",
     }[chosen]
     carried = _is_carried(row)
@@ -273,6 +340,11 @@ def _advice(row: Json, pool: Json, label: str) -> str:
         told = (
             f"Watch {label}: beside the other declared attributes its lean is not sure. Declare it with them where the "
             "bias must not move from one to the other, and measure both after training."
+        )
+    if is_unsplit(pool):
+        told += (
+            " One vote per comparison does not tell bias from merit: let a second annotator judge at least "
+            f"{count_text(pool['sum']['needed'])} of the comparisons whose sides differ."
         )
     # where there is no tau, the reason stands with the annotators
     return f"{told} {_reason(pool)}".strip() if pool.get("tau") is not None else told

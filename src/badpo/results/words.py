@@ -133,8 +133,11 @@ def interval_text(
 
 def count_text(n: int | None) -> str:
     """A count; None is one that is too small to be passed on."""
-    about = "about " * isinstance(n, Rounded)
-    return f"fewer than {FEWEST_ANNOTATORS}" if n is None else f"{about}{n:,}"
+    if n is None:
+        return f"fewer than {FEWEST_ANNOTATORS}"
+    if n == 10 and isinstance(n, Rounded):
+        return f"{FEWEST_ANNOTATORS} to 14"  # of few people "about 10" would be far off
+    return f"about {n:,}" if isinstance(n, Rounded) else f"{n:,}"
 
 
 def part_text(n: int | None, of: int | None) -> str:

@@ -1,0 +1,135 @@
+"""Tables of people who never read our documentation: read at once, or with the options that the refusal offers."""
+
+import pandas as pd
+import pytest
+
+from badpo.data.judgments import Judgments
+from badpo.data.layouts import recognise
+from badpo.data.problems import DataError
+from badpo.data.tables import read_table
+
+N = 24
+LONG, SHORT = "a long answer that says very much about question {}", "a short answer {}"
+FIRST = [i % 2 == 0 for i in range(N)]  # whether the long answer stands first
+LONG_WON = [i % 4 != 0 for i in range(N)]  # of 18 rows
+PEOPLE = [f"p{i % 3}" for i in range(N)]
+A_WON = [first == won for first, won in zip(FIRST, LONG_WON, strict=True)]
+
+
+def texts(prompt="prompt", a="response_a", b="response_b"):
+    sides = [[LONG, SHORT] if first else [SHORT, LONG] for first in FIRST]
+    return {
+        prompt: [f"what is to be said about question {i}?" for i in range(N)],
+        a: [sides[i][0].format(i) for i in range(N)],
+        b: [sides[i][1].format(i) for i in range(N)],
+    }
+
+
+def labels(a, b):
+    return [a if won else b for won in A_WON]
+
+
+def numbers(better, worse):
+    return labels(better, worse), labels(worse, better)
+
+
+MARKS, TICKS, PERCENT = numbers("1", "4"), numbers("true", "false"), numbers("74 %", "31 %")
+SHAPES = {
+    "French": texts("Question posée", "Réponse 1", "Réponse 2")
+    | {"Horodateur": [f"03/03/2025 09:{i:02}" for i in range(N)], "Juge": PEOPLE}
+    | {"Réponse préférée": labels("la première", "la seconde")},
+    "a self-rating beside the vote": texts("Pregunta", "Respuesta izquierda", "Respuesta derecha")
+    | {"correo": PEOPLE, "¿Cuál prefiere?": labels("Izquierda", "Derecha")}
+    | {"¿Domina el tema? (1-5)": [str(1 + i % 5) for i in range(N)]},
+    "Japanese": texts("質問", "回答1", "回答2")
+    | {
+        "No.": [str(i) for i in range(N)],
+        "評価者": PEOPLE,
+        "評価": labels("回答1の方が良い", "回答2の方が良い"),
+    },
+    "marks of which 1 is best": texts("Aufgabe", "Antwort 1", "Antwort 2")
+    | {"Bewerter": PEOPLE, "Note 1 (1 = sehr gut)": MARKS[0], "Note 2 (1 = sehr gut)": MARKS[1]},
+    "a tick for each answer": texts() | {"WorkerId": PEOPLE, "better.1": TICKS[0], "better.2": TICKS[1]},
+    "percents": texts("query", "text 1", "text 2")
+    | {"evaluator": PEOPLE, "quality 1": PERCENT[0], "quality 2": PERCENT[1]},
+    "results of a match": texts("prompt", "white_text", "black_text")
+    | {"voter": PEOPLE, "result": labels("1-0", "0-1"), "elo": [str(1500 + i) for i in range(N)]},
+    "names of models": texts("prompt", "text_x", "text_y")
+    | {"judge": PEOPLE, "system_x": ["one"] * N, "system_y": ["two"] * N}
+    | {"preferred system": labels("one", "two")},
+    "chosen and rejected in German": {
+        "anfrage": texts()["prompt"],
+        "bevorzugt": [(LONG if won else SHORT).format(i) for i, won in enumerate(LONG_WON)],
+        "abgelehnt": [(SHORT if won else LONG).format(i) for i, won in enumerate(LONG_WON)],
+        "gutachter": PEOPLE,
+        "datum": [f"0{1 + i % 2}.03.2025" for i in range(N)],
+    },
+    "a machine's votes beside people's": texts()
+    | {"reward_model_winner": ["A"] * 12 + ["B"] * 12, "human_winner": labels("A", "B")}
+    | {"human_id": PEOPLE, "variant": ["A", "B"] * 12, "idx": [str(i) for i in range(N)]},
+    "typed by hand": texts("q", "answer A", "answer B")
+    | {
+        "who": PEOPLE,
+        "which one??": [f"{one}{'! ' * (i % 2)}" for i, one in enumerate(labels("A", "Resp. B"))],
+    },
+    "an index from 0": texts() | {"rater.id": PEOPLE, "label_idx": labels("0", "1")},
+    "an index from 1": texts() | {"rater.id": PEOPLE, "label_idx": labels("1", "2")},
+    "errors of each answer": texts()
+    | {"tester": PEOPLE, "errors 1": labels("0", "4"), "errors 2": labels("3", "1")},
+    "lists of votes": {
+        **texts(),
+        "votes": [
+            [{"user": who, "pick": one}]
+            for who, one in zip(PEOPLE, labels("left", "right"), strict=True)
+        ],
+    },
+    "a slider, and codes of people": texts("stimulus", "left text", "right text")
+    | {
+        "subject": PEOPLE,
+        "slider (-50 = left much better, +50 = right much better)": labels("-30,5", "22,5"),
+    },
+}
+
+
+def read_as_offered(table):
+    try:
+        return Judgments.read(table)
+    except DataError as error:
+        assert error.fix and not error.question and "bad_rows" not in error.fix
+        return Judgments.read(table, **error.fix)
+
+
+@pytest.mark.parametrize("columns", SHAPES.values(), ids=SHAPES)
+def test_a_table_is_read_at_once_or_as_offered(columns):
+    votes = read_as_offered(pd.DataFrame(columns))
+    texts_of = votes.comparisons.loc[votes.votes["comparison"]]
+    is_long_first = texts_of["response_a"].str.contains("long").to_numpy()
+    n_long_won = int((is_long_first == (votes.votes["sign"] > 0).to_numpy()).sum())
+    assert (len(votes.votes), n_long_won, len(votes.annotators)) == (N, 18, 3)
+
+
+def test_two_numbers_whose_direction_nothing_says_are_asked_about():
+    a, b = ([*column[1:], "3"] for column in numbers("4", "2.5"))
+    table = pd.DataFrame(texts() | {"annotator": PEOPLE, "value 1": a, "value 2": b})
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    error = caught.value
+    assert error.question and len(error.answers) == 2
+    won = [Judgments.read(table, **fix).votes["sign"].to_numpy() for fix in (error.fix, error.turned)]
+    assert (won[0] == -won[1]).all()
+
+
+def test_many_rows_of_an_unknown_label_are_not_offered_to_be_dropped():
+    table = pd.DataFrame(texts() | {"annotator": PEOPLE, "winner": ["shrug", "a", "b", "b"] * 6})
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    assert not caught.value.fix
+
+
+def test_rows_of_totals_and_objects_under_their_ids(tmp_path):
+    table = pd.DataFrame(texts() | {"winner": labels("a", "b")})
+    total = pd.DataFrame([{"prompt": "Total", "winner": "a: 12 / b: 12"}])
+    pd.concat([table, total]).to_csv(tmp_path / "votes.csv", index=False)
+    assert len(read_table(tmp_path / "votes.csv").frame) == N
+    table.T.to_json(tmp_path / "votes.json")
+    assert len(recognise(read_table(tmp_path / "votes.json")).frame) == N
