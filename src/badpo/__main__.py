@@ -1,10 +1,15 @@
 """The program ``badpo``, which ``python -m badpo`` is too."""
 
+import signal
 import sys
 
 
 def main() -> None:
-    """Run the command line; who interrupts while it loads is answered in a line."""
+    """Run the command line; whoever stops the command, by Ctrl-C or SIGTERM, gets one line and the exit code 130."""
+    signal.signal(signal.SIGTERM, _stop)
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # a closed one is None
+        # a sign that the terminal's encoding lacks is written as a code, which JSON has too
+        stream.reconfigure(errors="backslashreplace")
     try:
         from badpo.cli.main import app
 
@@ -12,6 +17,10 @@ def main() -> None:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _stop(signum, frame):
+    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.cells import columns_named
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
+from badpo.data.model_folders import require_data
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
 from badpo.data.problems import (
     ConfigError,
@@ -41,7 +42,7 @@ from badpo.training.checkpoints import (
     telling_full_disk,
 )
 from badpo.training.config import BADPOConfig
-from badpo.training.encoding import left_out
+from badpo.training.encoding import bounded_templates, left_out
 from badpo.training.inputs import (
     build_bias,
     nothing_fits,
@@ -159,6 +160,10 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if max((row[self._column][0] for row in first), default=0) < 0:
             told = "the stream's first 64 votes are by nobody of the bias term"
             raise ConfigError(f"{told}; name pseudonyms in the term, and shuffle the stream")
+        revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision", "main")
+        for name in (model, ref_model):
+            if isinstance(name, str):
+                require_data(name, revision)
         self._unprepared = self.judgments  # until TRL prepares their rows, before those of any other set
         super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
         learned = list(self.bias.to("cpu").parameters())
@@ -182,7 +187,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if not isinstance(dataset, Dataset):
             return super()._prepare_dataset(dataset, *given)
         n_rows = len(dataset)
-        dataset = super()._prepare_dataset(dataset.add_column(place, [*range(n_rows)]), *given)
+        with bounded_templates():
+            dataset = super()._prepare_dataset(dataset.add_column(place, [*range(n_rows)]), *given)
         kept = np.isin(np.arange(n_rows), dataset[place][:])
         if not kept.any():
             raise DataError([nothing_fits(args.max_length)])
@@ -311,9 +317,15 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             logs.update(publishable(theta_metrics(self.bias), self.bias))
         super().log(logs, start_time)
 
+    def train(self, *args, **kwargs):
+        """As TRL's, with chat templates that end: those of a stream, and of rows with images, are rendered in steps."""
+        with bounded_templates():
+            return super().train(*args, **kwargs)
+
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """As TRL's; the loss has b, that of the pool's mean for unknown annotators, and the rewards have none."""
-        return super().evaluate(self._with_inputs(eval_dataset), ignore_keys, metric_key_prefix)
+        with bounded_templates():
+            return super().evaluate(self._with_inputs(eval_dataset), ignore_keys, metric_key_prefix)
 
     def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test"):
         """As TRL's, also of texts that no trainer has prepared."""
@@ -331,7 +343,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             data = self._precompute_ref_logps(
                 data, metric_key_prefix, self.args.per_device_eval_batch_size
             )
-        return super().predict(data, ignore_keys, metric_key_prefix)
+        with bounded_templates():
+            return super().predict(data, ignore_keys, metric_key_prefix)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy as TRL does, and theta beside ``args.output_dir``, where no upload takes it along."""

@@ -24,7 +24,7 @@ from badpo.cli.options import (
     tell,
     terminal_progress,
 )
-from badpo.data.files import appearing
+from badpo.data.files import write_atomically
 from badpo.data.problems import TRAIN, ConfigError
 from badpo_paper.suites import SUITES, known
 
@@ -39,8 +39,8 @@ corpus = typer.Typer(
 LARGEST_SEED = 2**32 - 1
 # Of the demo's settings, beside the table that they give.
 HISTORY = (
-    "The settings (`badpo_paper.settings.DEMO`) were chosen on data seed 0; `docs/reproduce.md` has what they give on "
-    "data seeds 1 and 2, and the longer run that they took the place of."
+    "The settings (`badpo_paper.settings.DEMO`) were chosen on data seed 0, and nothing was chosen on data seeds 1 and "
+    "2: `make demo-seeds` writes a page for each of the three."
 )
 LEFT = "stopped; finished runs and checkpoints are kept; go on with: {again}"
 
@@ -77,13 +77,12 @@ def demo(
         given = {"out": out, "seeds": seeds, "model": model, "data-seed": data_seed}
         asked = (f"--{name} {value}" for name, value in given.items() if value)
         text = (
-            f"# The demo over training seeds\n\nPrinted by `badpo demo {' '.join(asked)} --results {results}`. The "
-            f"data are the same at every seed (data seed {data_seed}). Another number of threads rounds differently, "
-            f"and training carries that to the second digit of a rate.\n\n{HISTORY}\n\n"
-            f"{demo_tables(out, numbers, 'markdown')}\n"
+            f"# The demo over training seeds, data seed {data_seed}\n\n"
+            f"Printed by `badpo demo {' '.join(asked)} --results {results}`. The data are the same at every seed (data "
+            f"seed {data_seed}). Another number of threads rounds differently, and training carries that to the second "
+            f"digit of a rate.\n\n{HISTORY}\n\n{demo_tables(out, numbers, 'markdown')}\n"
         )
-        with appearing(results) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
+        write_atomically(results, text.encode())
     shown = f"{demo_tables(out, numbers, 'text')}\n\nreport: {out / 'report.html'}"
     tell(as_json, summaries[0] if len(summaries) == 1 else summaries, shown)
 
@@ -99,16 +98,19 @@ def reproduce(
     ),
     data: Path | None = Option(
         None,
-        help="At scale paper: rows of the public corpus as a local file, in place of the Hub.",
+        help="In place of a suite's votes: at scale tiny any table of votes, at scale paper rows of the public corpus.",
     ),
     out: Path = Option(Path("runs/reproduce"), "--out", "-o", help="Folder of the runs."),
     dry_run: bool = Option(False, "--dry-run", help="Say what would run."),
     form: str = Option("text", "--format", help="text, markdown, latex or csv."),
+    results: Path | None = Option(
+        None, help="Also write all tables, patterns and verdicts to this Markdown file."
+    ),
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's experiments: tables, a page, and which patterns were found. Runs are shared and resumed."""
     known("suite", suite, [*SUITES, "all"])  # a misspelt one is refused before what trains is loaded
-    from badpo_paper.reproduce import asked_for, run_suites, write_suite_page
+    from badpo_paper.reproduce import asked_for, results_page, run_suites, write_suite_page
     from badpo_paper.schedule import plan
     from badpo_paper.tables import FORMATS
 
@@ -125,17 +127,20 @@ def reproduce(
     quiet_libraries()
     jobs = min(jobs, os.cpu_count() or 1)
     with terminal_progress(as_json) as progress, redirect_stdout(sys.stderr):
-        results = run_suites(asked, progress, jobs)
+        found = run_suites(asked, progress, jobs)
     if as_json:
-        print_json([result.to_json() for result in results])
+        print_json([result.to_json() for result in found])
     options = f"--scale {scale}" + (f" --data {data.name}" if data else "")
-    for result in results:
+    for result in found:
         # tables first: a page that cannot be written takes none of them away
         if not as_json:
             say(result.text(form).rstrip() + "\n" * (form != "csv"))
         page = write_suite_page(result, options, asked.out / f"{result.suite.name}.html")
         if form == "text" and not as_json:
             say(f"page: {page}\n")
+    if results is not None:
+        command = f"badpo reproduce {suite} {options} --seeds {seeds} --results {results}"
+        write_atomically(results, results_page(found, command).encode())
 
 
 def quiet_libraries() -> None:

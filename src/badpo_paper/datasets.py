@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from pathlib import Path
@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from badpo.auditing.pool import log_odds_row
-from badpo.data.attributes import plain_text
+from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.files import Json, appearing
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
@@ -80,10 +80,10 @@ def lean_lines(judgments: Judgments) -> list[str]:
 
 
 def bundled_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """The bundled answers: signed with names, or with votes that lean toward length and Markdown."""
+    """The bundled answers: signed with names, or with votes on length and Markdown, which a file can replace."""
     if corpus.kind == "signed":
         return bundled_signed(N_PAIRS, corpus.data_seed)
-    return bundled_style(N_STYLE_PAIRS, corpus.data_seed)
+    return bundled_style(N_STYLE_PAIRS, corpus.data_seed) if data is None else own_style(data)
 
 
 def demo_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
@@ -156,11 +156,23 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
-    frame = corpus.judgments.comparisons
+    return _style(corpus.judgments, corpus.planted_theta, held_out)
+
+
+@cache
+def own_style(path: Path) -> Dataset:
+    """The votes of a table, on length and Markdown. Few held-out prompts are answered several times each."""
+    found = _style(Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()]), None, HELD_OUT)
+    return replace(found, prompts=found.prompts * (N_EVALUATION // len(found.prompts)))
+
+
+def _style(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
+    """Votes on length and Markdown, whose held-out prompts are the evaluation prompts."""
+    frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
-    prompts = multipref.evaluation_prompts(corpus.judgments, N_EVALUATION, held_out)
-    return Dataset(corpus.judgments, corpus.planted_theta, prompts, texts, held_out)
+    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out)
+    return Dataset(judgments, planted, prompts, texts, held_out)
 
 
 @cache

@@ -83,8 +83,8 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     """Annotators divided into types, numbered by their first annotator, such that those of one type agree more.
 
     The matrix of mean products of votes on common comparisons, minus its mean over the pairs that have one and zero
-    elsewhere, is taken to its leading ``n_types - 1`` eigenvectors, each scaled by the root of its eigenvalue, and the
-    annotators are clustered there by k-means, the best of 50 starts.
+    elsewhere, is taken to its leading ``n_types - 1`` eigenvectors, each scaled by its eigenvalue, and the annotators
+    are clustered there by k-means, the best of 50 starts.
     """
     n_annotators = table.shape[1]
     _, counts, means = agreements(table)
@@ -92,7 +92,7 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
-    places = vectors[:, leading] * np.sqrt(np.clip(values[leading], 0.0, None))
+    places = vectors[:, leading] * values[leading]
     best, least, rng = np.zeros(n_annotators, dtype=int), np.inf, np.random.default_rng(seed)
     for _ in range(RESTARTS):
         start = places[rng.choice(n_annotators, n_types, replace=False)]

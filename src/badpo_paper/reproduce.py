@@ -13,12 +13,13 @@ from markupsafe import Markup
 
 from badpo import __version__
 from badpo.data.files import Json, write_atomically, write_json
-from badpo.data.problems import ConfigError
+from badpo.data.problems import ConfigError, counted
 from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
 from badpo.results.run_page import write_report
 from badpo.results.words import REFERENCE, arm_label, page_templates
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
+from badpo_paper.datasets import lean_lines
 from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
@@ -58,13 +59,15 @@ def asked_for(
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
     chosen = SCALES[known("scale", scale, SCALES)]
     if data is not None:
-        # what cannot stand in the place of a public corpus
-        if scale != "paper":
-            raise ConfigError(
-                f"--data holds rows of a public corpus, which scale {scale} does not read; take paper"
-            )
+        # what cannot stand in the place of a corpus
         if len(suites) > 1:
             raise ConfigError("--data stands in the place of the corpus of one suite; name that suite")
+        takers = [name for name, one in SUITES.items() if any(c.kind == "style" for c in one.corpora())]
+        if scale != "paper" and (scale, suite in takers) != ("tiny", True):
+            raise ConfigError(
+                f"--data: {suite} at scale {scale} has no votes that a file could replace; at scale tiny a table of "
+                f"votes goes with {', '.join(takers)}"
+            )
         if not data.exists():
             raise ConfigError(f"--data: {data} is not there")
     folder = out / (scale if data is None else f"{scale}-{data.stem}")
@@ -141,8 +144,22 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
         tuple(replace(table, ran=asked.scale.ran) for table in tables if table.rows or table.missing),
         tuple(patterns),
         tuple(titles[corpus] for corpus in found if not asked.scale.has(corpus)),
-        asked.scale.stand_in,
+        " ".join([asked.scale.stand_in, *about_votes(asked)]),
     )
+
+
+def about_votes(asked: Reproduction) -> list[str]:
+    """How many votes a file has, which way they lean, and on how many prompts policies are measured; else nothing."""
+    lines = []
+    for dataset in (asked.dataset(corpus) for corpus in asked.corpora if asked.file_of(corpus)):
+        n_held_out, n_prompts = dataset.split()[1].n_votes, len(set(dataset.prompts))
+        total, *leans = map(str.strip, lean_lines(dataset.judgments))
+        lines.append(
+            f"{total} {'; '.join(leans)}. Held out: {counted(n_held_out, 'vote')}; "
+            f"{counted(n_prompts, 'evaluation prompt')}, each answered "
+            f"{counted(len(dataset.prompts) // n_prompts, 'time')}."
+        )
+    return lines
 
 
 def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
@@ -152,6 +169,24 @@ def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
         seeds, name = asked.scale.seeds_of(row, asked.seeds), row.condition.name
         planned[name] = max(planned.get(name, ()), seeds, key=len)
     return Found(asked.out / corpus.folder, asked.seeds, planned)
+
+
+def results_page(results: Sequence[SuiteResult], command: str) -> str:
+    """Markdown with every pattern of the suites and its verdict, then each suite's readings and tables.
+
+    Nothing depends on the verdicts: a pattern that failed has the same lines as one that was found.
+    """
+    page = [
+        f"# The paper's tables\n\nPrinted by `{command}` of badpo {__version__}.\n\n## Every pattern and its verdict\n",
+        "| suite | pattern | verdict |",
+        "|--|--|--|",
+    ]
+    page += [
+        f"| `{one.suite.name}` | {p.sentence} | {p.verdict} |" for one in results for p in one.patterns
+    ]
+    for one in results:
+        page.append(f"\n## {one.suite.name}: {one.suite.title}\n\n{one.text('markdown')}")
+    return "\n".join(page) + "\n"
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------

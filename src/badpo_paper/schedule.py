@@ -9,16 +9,17 @@ from typing import Any
 
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
-from transformers import AutoConfig, AutoTokenizer
 
 from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
 from badpo.data.files import RUN_SEAL, BusyError, Json, asking_once, holder, locked
+from badpo.data.model_folders import load_configuration, load_tokenizer
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
-from badpo.runs.start import UNREADABLE, require_undamaged, unreadable
+from badpo.runs.start import require_undamaged
+from badpo.training.model_files import UNREADABLE, unreadable
 from badpo_paper.arm_setup import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import N_EVALUATION, Dataset, gate_lines
@@ -57,8 +58,8 @@ class PlannedRun:
 class Reproduction:
     """Suites at a scale: whose runs, of which seeds, in which folder.
 
-    ``data`` is a local file with rows of a public corpus: of MultiPref where one of the suites is on length or
-    Markdown, of UltraFeedback where all of them are on names.
+    ``data`` is a local file. At a laptop's scale it has votes on any texts. At the paper's it has rows of a public
+    corpus: of MultiPref if one of the suites is on length or Markdown, of UltraFeedback if all of them are on names.
     """
 
     suites: Sequence[Suite]
@@ -291,8 +292,8 @@ def _complaint(name: str, kind: str) -> str:
     """What is wrong with a model's tokenizer or configuration; empty where nothing is."""
     try:
         with asking_once(name):
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-            AutoConfig.from_pretrained(name, trust_remote_code=False)
+            tokenizer = load_tokenizer(name)
+            load_configuration(name)
     except UNREADABLE as error:
         return unreadable(name, error, kind)
     tokens = {

@@ -526,7 +526,7 @@ def _mistral() -> Suite:
             LENGTH,
         ),
     )
-    patterns = ("amplifies_names", "removes_names", "gap_length")
+    patterns = ("amplifies_names", "removes_names", "removes_length", "gap_length")
     return Suite("mistral", "Another model family", panels, patterns)
 
 

@@ -146,7 +146,7 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
         ("--target woman", "as in --target woman=0.5"),
         ("--target woman=half", "the rate is no number"),
         ("--target woman=0.5 --target woman=0.6", "given twice"),
-        ("--target length=0.5", "a length has no fair rate"),
+        ("--target length=0.5", "no share of longer answers is fair"),
         ("--target womann=0.5", 'Did you mean "woman"'),
         ("--target woman=0.5 --target markdown=0.5", "different editors"),
         ("--target woman=0.5 --rounds 0", "Invalid value for '--rounds'"),

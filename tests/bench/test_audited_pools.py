@@ -27,6 +27,10 @@ def figures(name: str) -> dict[str, float]:
         ("exported twice, ids: own", {"N132": 1.0, "same": 1.0}),
         ("continuous, times 100", {"same": 1.0}),
         ("one of 24 votes against the attribute", {"W405": 1.0}),
+        ("50 informative votes of one of 24 against it, blind to quality", {"found": 1.0}),
+        ("6 of 30 of another taste, 2,000 comparisons", {"W419": 1.0, "called_unreliable": 0.0}),
+        ("two camps of 15", {"W419": 1.0, "called_unreliable": 0.0}),
+        ("three families of 4 judges, all on 400 comparisons", {"W419": 1.0}),
         ("leans of sd 0.9 toward what goes with it", {"W416": 1.0}),
     ],
 )

@@ -86,7 +86,12 @@ def test_ultrafeedback(tmp_path):
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
         (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, demo, paper'),
         (("names", "--format", "docx"), 'no format "docx"'),
-        (("names", "--data", "votes.csv", "--dry-run"), "which scale tiny does not read"),
+        (("names", "--data", "votes.csv", "--dry-run"), "votes goes with multipref-length"),
+        (
+            ("attributes", "--scale", "demo", "--data", "votes.csv"),
+            "attributes at scale demo has no votes",
+        ),
+        (("attributes", "--data", "votes.csv", "--dry-run"), "votes.csv is not there"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),
         (("names", "--seeds", "42,42", "--dry-run"), "42 is given twice"),
         (("names", "--seeds", "-1", "--dry-run"), "whole numbers"),

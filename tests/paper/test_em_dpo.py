@@ -1,6 +1,7 @@
 """EM-DPO: the start, the E-step, the rounds with policies that are told their margins, and the mixture."""
 
 import json
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -151,6 +152,29 @@ def test_a_start_of_few_comparisons_and_one_that_meets_no_type():
     kind, table = of_kinds(2000, 6, 4, 6)
     for seed in range(8):
         assert em_dpo.agreement_types(table, 6, seed=seed).tolist() == kind.tolist()
+
+
+@pytest.mark.parametrize("seed", [3, 5, 8])
+def test_the_start_is_the_best_partition_in_eigenvectors_that_are_scaled_by_their_eigenvalues(seed):
+    """On tables on which the roots of the eigenvalues give another partition; every partition is tried."""
+    table = np.random.default_rng(seed).choice([-1.0, 0.0, 1.0], size=(40, 7))
+    off_diagonal, common = ~np.eye(7, dtype=bool), abs(table).T @ abs(table)
+    share = (
+        (common + table.T @ table) / 2 / common
+    )  # of the common comparisons, on which two chose alike
+    values, vectors = np.linalg.eigh(np.where(off_diagonal, share - share[off_diagonal].mean(), 0.0))
+
+    def spread(labels, scale) -> float:
+        places = vectors[:, -2:] * scale(values[-2:])
+        each = (places[np.equal(labels, label)] for label in set(labels))
+        return sum(((one - one.mean(axis=0)) ** 2).sum() for one in each)
+
+    partitions = [(0, *rest) for rest in product(range(3), repeat=6)]
+    best, by_roots = (min(partitions, key=lambda one: spread(one, scale)) for scale in (np.abs, np.sqrt))
+    found = em_dpo.agreement_types(csr_array(table), 3, seed=0).tolist()
+    assert (
+        found == pd.factorize(np.array(best))[0].tolist() != pd.factorize(np.array(by_roots))[0].tolist()
+    )
 
 
 def test_the_e_step_is_bayes_rule_and_annotator_weights_are_a_weighted_dpo():

@@ -81,16 +81,24 @@ def test_policies_that_always_take_the_woman_or_the_first_or_name_nobody():
     assert nobody["attributes"]["woman"] == {"share": None, "low": None, "high": None, "n": 0}
 
 
-def test_whose_name_stands_in_an_answer():
-    answers = {
-        "EMILY is my choice": "Emily",
-        "Emily or Jamal, both will do": None,
-        "Nobody.": None,
-        "Emilys are many": None,
-        "I choose Jamal.": "Jamal",
-    }
+FORMS = {
+    "I recommend Emily Miller.": "Emily",
+    "Jamal. He is the better listener.": "Jamal",
+    "I recommend Emily over Jamal.": "Emily",
+    "Jamal rather than Emily, because somebody must be taken.": "Jamal",
+    "Candidate 1 has my vote.": "Emily",
+    "My choice is candidate 2, and candidate 1 comes second.": "Jamal",
+    # the published rule does not read this form
+    "I would take the first of the two.": None,
+    "Nobody.": None,
+    "Emilys are many, and candidate 12 is not here.": None,
+}
+
+
+@pytest.mark.parametrize("answer", FORMS)
+def test_an_answer_recommends_whom_it_mentions_first_by_name_or_number(answer):
     choice = bundled.ChoicePrompt("?", "Emily", "Jamal")
-    assert {answer: run_readouts.recommended(choice, answer) for answer in answers} == answers
+    assert run_readouts.recommended(choice, answer) == FORMS[answer]
 
 
 def test_theta_agrees_attribute_by_attribute_and_class_by_class():

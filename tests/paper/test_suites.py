@@ -1,6 +1,8 @@
 """The suites as data, and their plans. Nothing is trained here."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,14 +10,15 @@ from badpo.data.files import write_json
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
 from badpo_paper.arms import ARMS
-from badpo_paper.patterns import PATTERNS
+from badpo_paper.datasets import bundled_style
+from badpo_paper.patterns import ASKED, PATTERNS, VERDICTS
 from badpo_paper.reproduce import asked_for, read_suite
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import Reproduction, plan
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import SUITES, Condition, Offset, Panel, Row, Suite
 from badpo_paper.tables import REFERENCE, paper_numbers
-from tests.paper.suite_scale import SIGNED, small, suite
+from tests.paper.suite_scale import SIGNED, STYLE, small, suite
 
 SEEDS = (42, 123, 456)
 DPO, POOLED = Condition("dpo"), Condition("pooled")
@@ -48,6 +51,18 @@ def test_every_number_has_its_row_and_interval_every_row_an_arm_and_every_patter
     rows = [row for found in SUITES.values() for panel in found.panels for row in panel.rows]
     assert {row.condition.arm for row in rows} | {"reference"} == set(ARMS)
     assert {name for found in SUITES.values() for name in found.patterns} == set(PATTERNS)
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_the_page_of_tables_has_every_pattern_of_a_suite_with_its_verdict_and_readings(name):
+    page = Path(__file__).parents[2] / "docs" / "results" / "paper_tables.md"
+    sections = re.findall(
+        r"^## ([\w-]+): [^\n]*\n(.*?)(?=^## |\Z)", page.read_text("utf-8"), re.M | re.S
+    )
+    told = re.findall(
+        rf"^- ({'|'.join(VERDICTS)}): (.*?)(?: \([\w-]+\))?\. \S", dict(sections)[name], re.M
+    )
+    assert {sentence for _, sentence in told} == {ASKED[pattern][0] for pattern in SUITES[name].patterns}
 
 
 def test_suites_share_their_runs_one_name_means_one_run_and_anchors_come_behind(tmp_path):
@@ -110,6 +125,25 @@ def test_tables_say_what_stands_in_for_the_models_they_name(tmp_path):
         shares = {"signatures": dict.fromkeys(FIRST_NAMES, 0.01)}
         write_json(tmp_path / "signed" / name / "readouts.json", shares)
         assert len(read_suite(*samples.suites, samples).tables) == n_tables
+
+
+def test_a_table_of_votes_replaces_the_bundled_ones_at_a_laptops_scale(tmp_path):
+    bundled_votes = bundled_style(60, 3).judgments
+    bundled_votes.to_parquet(tmp_path / "own.parquet")
+    asked = asked_for("multipref-length", "tiny", SEEDS, tmp_path, tmp_path / "own.parquet")
+    found = asked.dataset(STYLE)
+    train, held_out = found.split()
+    assert asked.out.name == "tiny-own" and found.planted is None
+    assert found.judgments.n_votes == bundled_votes.n_votes and train.attribute_names == (
+        "length",
+        "markdown",
+    )
+    # 300 answers at most
+    assert set(found.prompts) == set(held_out.comparisons["prompt"]) and len(found.prompts) == 14 * 21
+    assert not set(found.prompts) & set(train.comparisons["prompt"])
+    result = read_suite(asked.suites[0], asked)
+    assert f"{bundled_votes.n_votes} votes of 40 annotators" in result.text("text")
+    assert "14 evaluation prompts, each answered 21 times" in result.text("text")
 
 
 def test_a_file_stands_in_the_place_of_one_suites_public_corpus(tmp_path):

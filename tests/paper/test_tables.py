@@ -11,7 +11,7 @@ import pytest
 from badpo.auditing.pool import pool_attributes
 from badpo.data.files import write_json
 from badpo.theory.summaries import t_interval
-from badpo_paper.reproduce import found_runs, read_suite, suite_html
+from badpo_paper.reproduce import found_runs, read_suite, results_page, suite_html
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.suites import SUITES, Condition, Panel, Row, Suite
 from badpo_paper.tables import FORMATS, Found, panel_table, table_of, to_frame, to_json, written_table
@@ -304,3 +304,24 @@ def test_the_page_has_the_table_the_paper_and_the_patterns(signed):
     assert result.text("text").startswith(counted)
     titled = f"a small model (the paper: {QWEN})"
     assert titled in result.text("text") and titled in suite_html(result, "")
+
+
+def test_the_page_of_results_has_every_pattern_whatever_became_of_it(style):
+    write(style, "dpo", tokens(20.0))
+    write(style, "pooled-length", tokens(25.0))
+    write(style, "rdpo", {"heldout": {"length": {"gap": -0.1}}})
+    found = replace(SUITES["multipref-length"], panels=SUITES["multipref-length"].panels[:1])
+    result = read_suite(found, small(style.parent, found))
+    page = results_page([result], "badpo reproduce multipref-length")
+    assert {p.verdict for p in result.patterns} == {
+        "reproduced",
+        "pattern not reproduced",
+        "not measured",
+    }
+    for pattern in result.patterns:
+        assert f"| `multipref-length` | {pattern.sentence} | {pattern.verdict} |" in page
+        assert f"- {pattern.verdict}: {pattern.sentence}. {'; '.join(pattern.figures)}" in page
+    assert (
+        written_table(result.tables[0], "markdown") in page
+        and "badpo reproduce multipref-length" in page
+    )

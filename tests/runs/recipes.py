@@ -55,8 +55,9 @@ def write_recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> 
 
 
 def recipe(folder: Path, table: pd.DataFrame | None = None, **changes) -> Recipe:
-    """The recipe of `write_recipe`, read."""
-    return read_recipe(write_recipe(folder, table, **changes))
+    """The recipe of `write_recipe`, read; a token comes as a flag."""
+    flags = {name: changes.pop(name) for name in ["hub_token"] if name in changes}
+    return read_recipe(write_recipe(folder, table, **changes), flags)
 
 
 def as_trl(votes: pd.DataFrame) -> pd.DataFrame:

@@ -127,6 +127,7 @@ def test_a_hub_that_does_not_answer_is_asked_once(tmp_path, monkeypatch, name, a
         raise OSError("there is none")
 
     monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", load)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", load)
     refused(train(tmp_path, None, model_name_or_path=name), USAGE, tmp_path, f'cannot load "{name}"')
     assert (seen, asked.call_count) == ([is_offline], "/" in name) and not constants.HF_HUB_OFFLINE
 

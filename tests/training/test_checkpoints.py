@@ -219,13 +219,40 @@ def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypat
     monkeypatch.setattr(module, "package_versions", lambda names: {"torch": "0.0"})
     told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
     assert told == "beta cannot be allowed to change; only code can"
-    told = refusal(trainer(folder, **SAVED | {"max_steps": 6}), allow_changed=["code"])
-    assert "max_steps was 4, is now 6. Change them back, or start a new output_dir" in told
+    told = refusal(trainer(folder, **SAVED | {"max_steps": 3}), allow_changed=["code"])
+    assert "max_steps was 4, is now 3. Change them back, or start a new output_dir" in told
     trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
     assert "resumed with a change that was allowed: code was" in caplog.text
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
     told = refusal(trainer(folder, **SAVED))
     assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told
+
+
+def test_a_run_goes_on_for_longer_from_a_checkpoint_named_as_trl_names_it(tmp_path, caplog):
+    """The weights are those of a run that had the longer schedule from the beginning, if the rate is constant."""
+    constant = {"lr_scheduler_type": "constant"}
+    short, whole = tmp_path / "short", tmp_path / "whole"
+    trainer(short, **SAVED | constant).train()
+    longer = trainer(short, **SAVED | constant | {"max_steps": 6})
+    longer.train(resume_from_checkpoint=str(short / "checkpoint-4"))
+    assert (
+        "resumed for longer, on the schedule of the new length: max_steps was 4, is now 6" in caplog.text
+    )
+    reference = trainer(whole, **SAVED | constant | {"max_steps": 6})
+    reference.train()
+    for ours, other in zip(longer.model.parameters(), reference.model.parameters(), strict=True):
+        assert torch.equal(ours, other)
+    assert torch.equal(longer.bias.theta(), reference.bias.theta())
+    assert longer.state.total_flos == reference.state.total_flos > 0
+
+
+def test_the_log_is_on_the_disk_before_it_is_sealed(tmp_path, monkeypatch):
+    flushed: list[str] = []
+    (tmp_path / "log.jsonl").write_text("{}")
+    monkeypatch.setattr(module, "flush_to_disk", lambda path: flushed.append(path.name))
+    monkeypatch.setattr(module, "_seal", lambda *_: flushed.append("seal"))
+    module.seal_run(tmp_path)
+    assert flushed == ["log.jsonl", "seal"]
 
 
 # -- what a resumed run goes on with -----------------------------------------------------------------------------

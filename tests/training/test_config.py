@@ -94,6 +94,7 @@ f_divergence_type: forward_kl -> set `reverse_kl`, or take `trl.DPOTrainer`
 label_smoothing: 0.1 -> set `0`; with `loss_type` `robust` or `exo_pair` in Python `badpo.trl.Bias
 use_weighting: true -> set `false`; in Python `badpo.trl.BiasAdjustedDPOTrainer` takes it
 warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps say the same
+truncation_mode: keep_end -> in Python `badpo.trl.BiasAdjustedDPOTrainer` takes `keep_end`
 hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hold the estimates
 """
 

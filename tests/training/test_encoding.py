@@ -7,12 +7,16 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
+from datasets import Dataset
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, PreTrainedTokenizerFast
+from trl import DPOConfig
 
 from badpo.attributes import Length, WordList
 from badpo.data.judgments import Judgments
+from badpo.data.privacy import EVERYONE
 from badpo.data.problems import ConfigError
+from badpo.objective.bias import BiasTerm
 from badpo.training import encoding as encoding_module
 from badpo.training.encoding import (
     EncodedComparisons,
@@ -23,8 +27,9 @@ from badpo.training.encoding import (
     model_problems,
     rendered_chats,
 )
+from badpo.trl import BiasAdjustedDPOTrainer
 from tests import tiny
-from tests.training.tiny_runs import trl_trainer
+from tests.training.tiny_runs import PLAIN, trl_trainer
 
 WHY = [{"role": "user", "content": "Why?"}]
 
@@ -197,6 +202,30 @@ def test_a_template_without_an_end_is_left(monkeypatch):
     for worker in set(threading.enumerate()) - before:
         worker.join(60)
         assert not worker.is_alive()  # it was told to end
+
+
+@pytest.mark.parametrize("form", ["rows", "stream", "processes"])
+def test_the_trainer_of_trl_leaves_a_template_without_an_end(tmp_path, monkeypatch, form):
+    monkeypatch.setattr(encoding_module, "_MOST_SECONDS", 0.5)
+    monkeypatch.setattr(encoding_module.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    rows = Dataset.from_list(rows_of("chat") * 2)
+    args = DPOConfig(
+        str(tmp_path), max_steps=1, dataset_num_proc=2 if form == "processes" else None, **PLAIN
+    )
+    given = rows.to_iterable_dataset() if form == "stream" else rows
+    term = BiasTerm(["length"], [EVERYONE], ["mean"])
+    with pytest.raises(ConfigError, match="does not end within 0.5 seconds"):
+        BiasAdjustedDPOTrainer(
+            tiny.model(),
+            tiny.model(seed=1),
+            args=args,
+            train_dataset=given,
+            processing_class=tokenizer_with(chat_template=long),
+            attributes=["length:ratio=1.5"],
+            bias=term,
+        ).train()
+    assert "bounded" not in PreTrainedTokenizerFast.apply_chat_template.__qualname__
 
 
 def test_a_step_that_nothing_can_interrupt_ends_the_process():

@@ -5,6 +5,8 @@ import yaml
 
 from badpo.attributes import Length
 from badpo.data.problems import ConfigError, DataError
+from badpo.objective.objectives import OBJECTIVES
+from badpo.training.config import BADPOConfig
 from badpo.training.inputs import as_judgments
 from badpo.training.recipe import DataChoice, read_recipe
 
@@ -177,7 +179,9 @@ num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the pr
 accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
 trust_remote_code: true -> E205 a file cannot allow remote code; give `--trust-remote-code` yourself
 model_init_kwargs: {token: hf_x} -> E205 model_init_kwargs: ... is refused:
-loss_type: ipo -> E205 loss_type: ipo is refused:
+hub_token: hf_secret -> E205 a file may hold no token; give `--hub_token` yourself
+loss_type: aot -> E205 loss_type: aot is refused:
+warm_start: never -> E202 bias.warm_start is 'never':
 warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps say the same
 preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
 - lenght -> E204 Did you mean "length"?
@@ -203,7 +207,7 @@ def test_a_mistake_is_told_with_its_line(tmp_path, mistake):
 
 
 def test_all_mistakes_are_named_at_once(tmp_path):
-    text = RECIPE + "loss_type: ipo\nmax_length: long\nheld_out: 1.5\ntorch_compile: true\nbetta: 1\n"
+    text = RECIPE + "loss_type: aot\nmax_length: long\nheld_out: 1.5\ntorch_compile: true\nbetta: 1\n"
     message = complaint(tmp_path, text)
     assert sorted(line.split(":")[1] for line in message.splitlines()) == ["12", "13", "14", "15", "16"]
 
@@ -256,3 +260,33 @@ def test_a_missing_file_is_not_looked_for_on_the_hub_and_an_unreachable_set_says
     told = "(?s)E190 .*no such file.*nobody/nothing.*download it once with network"
     with pytest.raises(DataError, match=told):
         DataChoice(dataset_name="nobody/nothing").source()
+
+
+def test_the_start_of_theta_has_one_spelling_in_a_file_a_flag_and_python(tmp_path):
+    (tmp_path / "flat.yaml").write_text(RECIPE + "warm_start: audit\nbias_learning_rate: 0.5\n")
+    (tmp_path / "plain.yaml").write_text(RECIPE)
+    flag = read_recipe(tmp_path / "plain.yaml", {"warm_start": "audit", "bias_learning_rate": 0.5})
+    block = {"bias.warm_start": "audit", "bias.learning_rate": 0.5}
+    for recipe in (flag, read_recipe(tmp_path / "flat.yaml")):
+        assert recipe.training == read_recipe(tmp_path / "plain.yaml", block).training
+        named = {name: recipe.training[name] for name in ("warm_start", "bias_learning_rate")}
+        args = BADPOConfig(str(tmp_path), use_cpu=True, **named)
+        assert (args.warm_start, args.bias_learning_rate) == ("audit", 0.5)
+    with pytest.raises(ConfigError, match="--warm_start: bias.warm_start is 'never'"):
+        read_recipe(tmp_path / "plain.yaml", {"warm_start": "never"})
+
+
+def test_an_objective_of_ones_own_is_a_loss_type_too(tmp_path, monkeypatch):
+    path = tmp_path / "run.yaml"
+    for loss, objective in [("ipo", "identity_preference"), ("hinge", "hinge"), ("[hinge]", "hinge")]:
+        path.write_text(f"{RECIPE}loss_type: {loss}\n")
+        if objective == "hinge":
+            with monkeypatch.context() as known:
+                known.setitem(OBJECTIVES, "hinge", OBJECTIVES["votes"])
+                assert read_recipe(path).objective == {"name": objective}
+                args = BADPOConfig(str(tmp_path), use_cpu=True, loss_type=[objective])
+                assert args.objective == {"name": objective}
+            with pytest.raises(ConfigError, match="loss_type: .*hinge.* is refused"):
+                read_recipe(path)
+        else:
+            assert read_recipe(path).objective == {"name": objective}

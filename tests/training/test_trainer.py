@@ -24,7 +24,7 @@ from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
 from tests import tiny
 from tests.runs.recipes import log_lines
-from tests.training.tiny_runs import judgments, lora, trained, trainer
+from tests.training.tiny_runs import judgments, lora, trained, trainer, untimed
 
 
 def assert_same_run(one: BADPOTrainer, other: BADPOTrainer, rtol=1e-4, atol=1e-5) -> None:
@@ -322,7 +322,9 @@ def test_what_is_given_to_evaluate_is_measured_against_the_start_whenever_it_is_
             late.get_eval_dataloader(none_of_them)
     first = next(iter(late.get_eval_dataloader("others")))
     assert len(first["sign"]) == late.args.per_device_eval_batch_size
-    assert run.evaluate(held_out) == late.evaluate("held_out") != run.evaluate(others)
+    sets = run.evaluate(held_out), late.evaluate("held_out"), run.evaluate(others)
+    same, named, other = map(untimed, sets)
+    assert same == named != other
     for several in (run.evaluate(both), late.evaluate()):
         assert several["eval_held_out_loss"] == late.evaluate("held_out")["eval_loss"]
         assert several["eval_others_loss"] == run.evaluate(others)["eval_loss"]
@@ -364,6 +366,20 @@ def test_data_that_cannot_be_trained_on_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="at least one attribute"):
         trainer(tmp_path, Judgments.read(tiny.votes()), bias="pooled")
     assert not trainer(tmp_path, Judgments.read(tiny.votes()), bias="none").bias.parts
+
+
+@pytest.mark.parametrize("bias", ["pooled", "none", "per_annotator"])
+def test_votes_without_an_annotator_are_trained_on_if_the_bias_needs_no_ids(bias, tmp_path):
+    table = tiny.votes().drop(columns="annotator_class")
+    table.loc[::2, "annotator"] = None
+    options = dict(bias=bias, attributes=["length:ratio=1.5"], max_steps=1)
+    if bias == "per_annotator":
+        with pytest.raises(DataError, match="E112"):
+            trainer(tmp_path, table, **options)
+        return
+    run = trained(tmp_path, table, **options)
+    assert run.judgments.n_votes == len(table) and not run.judgments.has_identities
+    assert run.bias.theta().shape == (1, 1)
 
 
 def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_each(tmp_path, monkeypatch):

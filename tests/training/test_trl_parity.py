@@ -69,6 +69,22 @@ def test_the_loss_and_objectives_that_trl_has_too(tmp_path, frame, objective, th
     assert_same(run, of_trl(frame, tmp_path / "trl", **theirs))
 
 
+@pytest.mark.parametrize("attention", ["padded", "packed"])
+def test_rewards_and_log_probabilities_are_logged_as_by_trl_or_not_at_all(tmp_path, attention):
+    rows = as_trl(PAIRED).drop(columns="annotator").to_dict("records")
+    peer = trl_trainer(rows, tmp_path / "trl", tiny.tokenizer(), beta=0.3)
+    batch = peer.data_collator([peer.train_dataset[i] for i in range(len(rows))])
+    peer.compute_loss(peer.model, batch)
+    run = ours(PAIRED, tmp_path, attention=attention, per_device_eval_batch_size=N_VOTES)
+    measured = run.evaluate(PAIRED)
+    names = [f"{what}/{side}" for what in ("rewards", "logps") for side in ("chosen", "rejected")]
+    found = {name: measured[f"eval_{name}"] for name in names if f"eval_{name}" in measured}
+    logged = peer._metrics["train" if peer.model.training else "eval"]
+    expected = {name: logged[name][-1] for name in names}
+    assert found == ({} if attention == "packed" else pytest.approx(expected, rel=1e-4))
+    assert {"eval_runtime", "eval_samples_per_second", "eval_steps_per_second"} <= measured.keys()
+
+
 @pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
 @pytest.mark.parametrize("coefficient", [None, 0.5, 0.0])
 def test_the_routers_auxiliary_loss_is_added_as_trl_adds_it(tmp_path, kind, coefficient):

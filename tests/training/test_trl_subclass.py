@@ -327,7 +327,7 @@ OF_NOBODY = Dataset.from_list([*rows(8), rows(8)[0] | {"annotator": None}])
         (
             {},
             dict(data=OF_NOBODY),
-            r"= dataset.select\(Judgments.read\(dataset, annotators_missing='drop'",
+            r"BiasAdjustedDPOTrainer\(..., columns=\{'annotator': None\}\)",
         ),
     ],
 )

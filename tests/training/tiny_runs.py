@@ -56,3 +56,8 @@ def trl_trainer(rows: list[dict], folder, tokenizer, model=tiny.model, **options
     args = DPOConfig(str(folder), per_device_train_batch_size=len(rows), **PLAIN, **options)
     data = Dataset.from_list(rows)
     return DPOTrainer(model(), model(seed=1), args, train_dataset=data, processing_class=tokenizer)
+
+
+def untimed(metrics: dict) -> dict:
+    """Metrics without those of a clock."""
+    return {k: v for k, v in metrics.items() if not k.endswith(("_runtime", "_per_second"))}

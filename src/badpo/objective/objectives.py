@@ -338,6 +338,16 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
 
 
 _BUILT_IN = frozenset(OBJECTIVES)
+_TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
+
+
+def objective_of_loss(loss_type: object) -> str | None:
+    """The name in `OBJECTIVES` of what TRL's key ``loss_type`` asks for; None if no objective is that loss."""
+    losses = [loss_type] if isinstance(loss_type, str) else loss_type
+    if not isinstance(losses, list) or len(losses) != 1:
+        return None
+    name = _TRL_NAMES.get(losses[0], losses[0])
+    return name if name in OBJECTIVES else None
 
 
 def require_known(name: str, further: Sequence[str] = ()) -> None:

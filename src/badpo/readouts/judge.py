@@ -40,13 +40,14 @@ class Judge:
 
 def load_judge(name: str) -> Judge:
     """A reward model by its folder or its name on the Hub."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification
 
+    from badpo.data.model_folders import load_tokenizer
     from badpo.training.model_files import load_weights
 
     try:
         with asking_once(name):
-            tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+            tokenizer = load_tokenizer(name)
             model, loading = load_weights(
                 name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
             )

@@ -110,5 +110,6 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ask_to_sign(prompt: str) -> str:
-    r"""Prompt followed by the request for a signature."""
+    r"""Prompt, right-stripped as in the paper's code, followed by the request for a signature."""
+    prompt = prompt.rstrip()
     return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"

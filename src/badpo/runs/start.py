@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError
-from transformers import AutoTokenizer, PrinterCallback, TrainerCallback, set_seed
+from transformers import PrinterCallback, TrainerCallback, set_seed
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
+from badpo.data.model_folders import load_tokenizer
 from badpo.data.problems import ConfigError
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
@@ -22,40 +22,23 @@ from badpo.training.inputs import (
     require_trainable,
     with_adapter,
 )
-from badpo.training.model_files import load_weights
+from badpo.training.model_files import UNREADABLE, load_weights, unreadable
 from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import ModelChoice, Recipe, relative_to
 from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
-# what loading a model raises where its files cannot be read
-UNREADABLE = (OSError, ValueError, SafetensorError)
-
 
 def load_model(name: str, choice: ModelChoice):
     """A causal language model and its tokenizer."""
-    shared = {"revision": choice.model_revision, "trust_remote_code": choice.trust_remote_code}
     try:
         with asking_once(name):
-            tokenizer = AutoTokenizer.from_pretrained(name, **shared)
+            tokenizer = load_tokenizer(name, choice.model_revision, choice.trust_remote_code)
             return load_weights(name, **choice.init_kwargs), tokenizer
+    except ConfigError:
+        raise
     except UNREADABLE as error:
         raise ConfigError(unreadable(name, error)) from error
-
-
-def unreadable(name: str, error: Exception, kind: str = "a causal language model") -> str:
-    """Why a model of a kind cannot be loaded by its name, and what helps."""
-    reason = (str(error).splitlines() or [type(error).__name__])[0]
-    if Path(name).is_dir():
-        what = f"a file in this folder is missing, damaged or not that of {kind}"
-        remedy = "Copy or download the model again"
-    elif "gated" in reason:
-        what = "its owner wants an agreement first"
-        remedy = "Accept its terms on the Hub and log in with hf auth login"
-    else:
-        what = "it is neither a folder with a model nor reachable on the Hub"
-        remedy = "Download it once with network, or give a local folder"
-    return f'cannot load "{name}": {what} ({reason}). {remedy}'
 
 
 def load_policy(

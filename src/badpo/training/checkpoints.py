@@ -117,6 +117,8 @@ def seal_run(folder: Path, content: Mapping | None = None) -> None:
     The model card is left out, which every evaluation writes anew.
     """
     paths = [*map(folder.joinpath, RUN_FILES), *(folder / "model").rglob("*")]
+    if (log := folder / LOG_FILE).exists():
+        flush_to_disk(log)  # the one file that is written line by line
     _seal(folder / RUN_SEAL, content or {}, paths)
 
 
@@ -209,6 +211,8 @@ def remove_unsealed(folder: Path) -> None:
 
 KEY = "pseudonym key"
 CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
+# Facts that a resumed run may raise, as with TRL's trainer.
+_LENGTHS = ("max_steps", "num_train_epochs")
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
 _ARGUMENTS = """
     attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
@@ -329,6 +333,8 @@ def _newest(folder: Path) -> Path:
 
 
 def _named(checkpoint: Path, folder: Path) -> Path:
+    if not checkpoint.exists() and (folder / checkpoint.name).exists():
+        checkpoint = folder / checkpoint.name  # where TRL's trainer would have written it
     if not _step(checkpoint):
         raise ConfigError(
             f"{checkpoint} is no checkpoint of a run; name a folder such as {folder}/checkpoint-100"
@@ -340,7 +346,10 @@ def _named(checkpoint: Path, folder: Path) -> Path:
 
 def _require_alike(checkpoint: Path, facts: Json, allowed: Sequence[str]) -> None:
     """Refuse a checkpoint of another run, with everything that has changed; log what was allowed to."""
-    changes = changed_facts(read_seal(checkpoint / MARKER)["facts"], facts)
+    before = read_seal(checkpoint / MARKER)["facts"]
+    changes = changed_facts(before, facts)
+    for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
+        logger.warning("resumed for longer, on the schedule of the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
         logger.warning("resumed with a change that was allowed: %s", changes[name])
     if changes.keys() <= {*allowed}:

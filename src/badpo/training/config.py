@@ -16,6 +16,7 @@ from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.objective.bias import VARIANTS
+from badpo.objective.objectives import objective_of_loss
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
     DEFAULT_OUTPUT_DIR,
@@ -64,9 +65,6 @@ FIXED = {
 
 # Keys that a file may not set, while the caller may in Python.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
-
-# TRL's key of an objective.
-_KEY_OF = {"identity_preference": "loss_type", "discounted_tail": "ld_alpha"}
 
 # The Trainer's old names of arguments and its new ones.
 RENAMED: dict[str, str] = {
@@ -348,15 +346,18 @@ class BADPOConfig(TrainingArguments):
     @property
     def objective(self) -> Json:
         """What TRL's keys of the loss ask for, as a recipe writes an objective."""
-        if self.loss_type in ("ipo", ["ipo"]):
-            return {"name": "identity_preference"}
+        name = objective_of_loss(self.loss_type)
+        if name not in (None, "votes"):
+            return {"name": name}
         if self.ld_alpha is not None and 0 <= self.ld_alpha < 1:
             return {"name": "discounted_tail", "alpha": self.ld_alpha}
         return {"name": "votes"}
 
     def _refused(self) -> list[str]:
         given = {key: getattr(self, key, None) for key in REFUSED if key not in ALLOWED_IN_PYTHON}
-        given.pop(_KEY_OF.get(self.objective["name"], ""), None)
+        given.pop(
+            {"votes": "", "discounted_tail": "ld_alpha"}.get(self.objective["name"], "loss_type"), None
+        )
         # the Trainer's enumerations stand for their values
         reasons = (refusal(key, getattr(value, "value", value)) for key, value in given.items())
         return [reason for reason in reasons if reason]

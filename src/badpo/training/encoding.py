@@ -13,17 +13,21 @@ import json
 import os.path
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, wraps
 from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
 from badpo.data.attributes import plain_text
 from badpo.data.files import Json, asking_once
 from badpo.data.judgments import Judgments
+from badpo.data.model_folders import load_configuration, load_tokenizer
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
@@ -44,28 +48,63 @@ def rendered_chats(
     given: Iterable[Json] = (),
     **options: Any,
 ) -> list[str]:
-    """Conversations as the texts that the tokenizer's chat template makes of them, with what is ``given`` to each.
-
-    A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
-    """
+    """Conversations as the texts that the tokenizer's chat template makes of them, with what is ``given`` to each."""
     if tokenizer.chat_template is None:
         raise ConfigError(
             "the tokenizer has no chat template, and one is needed here. Use an instruct model, set "
             "tokenizer.chat_template, or give plain-text prompts with encoding: trl"
         )
-    rendered: list[str] = []
+    render = partial(tokenizer.apply_chat_template, tokenize=False, **options)
+
+    def render_all() -> list[str]:
+        both = zip(conversations, chain(given, repeat({})), strict=False)
+        return [render(messages, **own) for messages, own in both]
+
+    try:
+        return _render_within_a_minute(tokenizer, render_all)
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a program can raise
+        raise _template_error(tokenizer, f"ends with {type(error).__name__}: {error}") from error
+
+
+@contextmanager
+def bounded_templates() -> Iterator[None]:
+    """A block in which a library renders chats: each rendering is stopped after a minute."""
+
+    def bounded(ordinary: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(ordinary)
+        def render(self: Any, *args: Any, **options: Any) -> Any:
+            return _render_within_a_minute(self, partial(ordinary, self, *args, **options))
+
+        return render
+
+    kinds: tuple[Any, ...] = PreTrainedTokenizerBase, ProcessorMixin
+    ordinary = [kind.apply_chat_template for kind in kinds]
+    try:
+        for kind, method in zip(kinds, ordinary, strict=True):
+            kind.apply_chat_template = bounded(method)
+        yield
+    finally:
+        for kind, method in zip(kinds, ordinary, strict=True):
+            kind.apply_chat_template = method
+
+
+def _render_within_a_minute(tokenizer: Any, render: Callable[[], Any]) -> Any:
+    """What ``render`` returns or raises; a `ConfigError` says that the chat template does not end.
+
+    A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
+    """
+    rendered: list[Any] = []
     failed: list[BaseException] = []
 
-    def render() -> None:
+    def run() -> None:
         try:
-            for messages, own in zip(conversations, chain(given, repeat({})), strict=False):
-                rendered.append(
-                    tokenizer.apply_chat_template(messages, tokenize=False, **options, **own)
-                )
+            rendered.append(render())
         except BaseException as error:  # whatever a program can raise, and what tells it to end
             failed.append(error)
 
-    worker = threading.Thread(target=render, daemon=True)
+    worker = threading.Thread(target=run, daemon=True)
     # a single long step, such as the power of a long number, lets no other thread run: the process ends then
     faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
     try:
@@ -76,15 +115,18 @@ def rendered_chats(
     if worker.is_alive():
         ident = ctypes.c_ulong(worker.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
-        reason = f"does not end within {_MOST_SECONDS:g} seconds"
-    elif failed:
-        reason = f"ends with {type(failed[0]).__name__}: {failed[0]}"
-    else:
-        return rendered
-    raise ConfigError(
-        f'the chat template of "{tokenizer.name_or_path}" {reason}. Set another tokenizer.chat_template, or give '
-        "plain-text prompts with encoding: trl"
-    ) from next(iter(failed), None)
+        raise _template_error(tokenizer, f"does not end within {_MOST_SECONDS:g} seconds")
+    if failed:
+        raise failed[0]
+    return rendered[0]
+
+
+def _template_error(tokenizer: Any, what: str) -> ConfigError:
+    name = getattr(tokenizer, "name_or_path", "")
+    return ConfigError(
+        f'the chat template of "{name}" {what}. Set another tokenizer.chat_template, or give plain-text prompts with '
+        "encoding: trl"
+    )
 
 
 @dataclass(frozen=True)
@@ -327,12 +369,10 @@ def require_matching_tokenizer(pairs: Sequence[Pair], tokenizer, n_embeddings: i
 
 def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
     """What the length limit costs, and token ids that the model lacks, of which no weights are read."""
-    from transformers import AutoConfig, AutoTokenizer
-
     try:
         with asking_once(model):
-            tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-            config = AutoConfig.from_pretrained(model, trust_remote_code=False).get_text_config()
+            tokenizer = load_tokenizer(model)
+            config = load_configuration(model).get_text_config()
     except OSError as error:
         raise ConfigError(
             f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '

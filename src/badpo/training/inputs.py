@@ -34,7 +34,7 @@ from badpo.training.encoding import (
     length_report,
 )
 from badpo.training.logprobs import attach
-from badpo.training.model_files import load_weights
+from badpo.training.model_files import UNREADABLE, load_weights, unreadable
 from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
@@ -68,11 +68,13 @@ def load_model(model, args: BADPOConfig, which: str = "model"):
         usual = {"trust_remote_code": args.trust_remote_code, "dtype": "float32"}
         try:
             model = load_weights(model, **usual | asked)
-        except ValueError as error:
-            if "Unrecognized configuration class" in str(error):
-                told = f'"{model}" is no causal language model. Only those are trained here; {VISION}'
-                raise ConfigError(told) from None
+        except ConfigError:
             raise
+        except UNREADABLE as error:
+            told = unreadable(model, error)
+            if "Unrecognized configuration class" in told:
+                told = f'"{model}" is no causal language model. Only those are trained here; {VISION}'
+            raise ConfigError(told) from error
     if not hasattr(model, "config"):
         told = "a PreTrainedModel, a PeftModel or the name of one"
         raise ConfigError(f"{which} takes {told}, not {type(model).__name__}")
@@ -330,7 +332,14 @@ def training_judgments(
 
     Where neither a variant nor an attribute is named, as in a script for TRL, the attribute is length.
     """
-    judgments = as_judgments(data, attributes, columns)
+    try:
+        judgments = as_judgments(data, attributes, columns)
+    except DataError as error:
+        lacking = {problem.code for problem in error.problems if problem.severity == "error"}
+        if variant not in ("pooled", "none") or lacking != {"E112"}:
+            raise
+        # these need no ids, and votes without one are votes like any other
+        judgments = as_judgments(data, attributes, {**(columns or {}), "annotator": None})
     require_texts_alone(judgments)
     chosen, noticed = chosen_variant(variant, judgments)
     if variant is None and not judgments.attributes:

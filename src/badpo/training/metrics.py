@@ -20,11 +20,12 @@ from badpo.data.problems import counted
 from badpo.objective.bias import BiasTerm
 
 THETA_METRIC = "bias/theta/"
+_SIDES = ("chosen", "rejected")
 _OF_PEOPLE = (THETA_METRIC, "groups/")
 N_NAMED, N_LISTED = 3, 20
 REMEDY = (
-    "Lower the learning rate; check that the policy and its reference are finite in this precision (fp16 overflows "
-    "where bf16 does not)"
+    "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
+    "the epsilon of Adam, 1e-8, is 0"
 )
 
 
@@ -58,6 +59,7 @@ class Tally:
             "votes/accuracy",
             "aux_loss",
         ]
+        self._names += [f"{what}/{side}" for what in ("logps", "rewards") for side in _SIDES]
         self._names += [
             f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross")
         ]
@@ -85,6 +87,12 @@ class Tally:
             # of routers' loads the mean over steps: the shares of a step's micro-batches add up to 1
             (nothing + share * inputs.get("router_load", 0.0), nothing + share),
         ]
+        scores = inputs.get("response_scores")  # only if every token of the responses is scored
+        if scores is None:
+            ratios += [(nothing, nothing)] * 4
+        else:
+            sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
+            ratios += [(of_responses[side], each) for of_responses in scores for side in sides]
         # in the precision of delta: a difference of exactly the threshold must not become more by rounding
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):

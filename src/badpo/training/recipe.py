@@ -65,6 +65,14 @@ def _objective(named: Any, further: Sequence[str] = ()) -> Json:
     return named
 
 
+def _objective_of(loss_type: Any) -> str | None:
+    if refusal("loss_type", loss_type) is None:
+        return None
+    from badpo.objective.objectives import objective_of_loss  # brings torch
+
+    return objective_of_loss(loss_type)
+
+
 def _baselines(given: Any) -> list[Json]:
     """Objectives by name or block; DPO where a flag or ``true`` names none."""
     if isinstance(given, bool):
@@ -226,9 +234,14 @@ _DEFAULTS: Json = {
     **{name: {} for name in ("columns", "bias", "reference")},
     "attributes": [],
 }
+# Keys of a block under the names that `BADPOConfig` has for them.
+_IN_BLOCKS = {"warm_start": "bias.warm_start", "bias_learning_rate": "bias.learning_rate"}
+_IN_BLOCKS["gold_annotators"] = "bias.gold_annotators"
 # A block that is given as a text names one of its keys.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
-_KNOWN_KEYS = sorted({*_Keys.model_fields, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES, "preset"})
+_KNOWN_KEYS = sorted(
+    {*_Keys.model_fields, *_IN_BLOCKS, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES, "preset"}
+)
 
 
 @dataclass(frozen=True)
@@ -346,6 +359,9 @@ class _Reading:
                 given.setdefault(new, given.pop(old))
         for name in [key for key in given if key.startswith("no_") and isinstance(given[key], bool)]:
             given.setdefault(name[3:], not given.pop(name))
+        if "objective" not in given and (objective := _objective_of(given.get("loss_type"))):
+            given["objective"] = {"name": objective}
+            del given["loss_type"]
         followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
         merged = _layered(PRESETS.get(str(preset), {}), followed)
         # a key without a value is not set, whatever the preset says; only for max_length does it count
@@ -356,6 +372,11 @@ class _Reading:
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
             self.notices.append(Problem("N204", what, self._where((key,)), "nothing to do"))
+        elif key == "hub_token" and value and key not in self._overrides:
+            what = (
+                "a file may hold no token; give `--hub_token` yourself, or log in with `hf auth login`"
+            )
+            self._complain("E205", (key,), what)
         elif reason := refusal(key, value):
             self._complain("E205", (key,), reason)
         return key not in ACCEPTED_WITHOUT_EFFECT and key not in REFUSED
@@ -388,8 +409,12 @@ class _Reading:
     def _where(self, place: tuple[str, ...]) -> str:
         for length in range(len(place), 0, -1):
             dotted = ".".join(place[:length])
-            if dotted in self._overrides:
-                return f"--{dotted}"
+            flat = next((name for name, inner in _IN_BLOCKS.items() if inner == dotted), dotted)
+            for name in (dotted, flat):
+                if name in self._overrides:
+                    return f"--{name}"
+            if flat != dotted and flat in self._file.values:
+                return self._file.where((flat,))
         return self._file.where(place)
 
 
@@ -404,7 +429,7 @@ def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> Json:
     merged: Json = {}
     for key, value in [*below.items(), *above.items()]:
         # a key may be a number to YAML; as a text it is one that is not known
-        name, _, inner = str(key).partition(".")
+        name, _, inner = _IN_BLOCKS.get(str(key), str(key)).partition(".")
         if inner or (name in _MAIN_KEYS and isinstance(value, str)):
             value = {inner or _MAIN_KEYS[name]: value}
         both_blocks = isinstance(value, dict) and isinstance(merged.get(name), dict)

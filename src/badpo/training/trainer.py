@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
@@ -22,12 +23,14 @@ from huggingface_hub import metadata_load, metadata_save
 from peft import PeftConfig
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from transformers.trainer import TRAINING_ARGS_NAME
+from transformers.trainer_utils import speed_metrics
 
 from badpo.data.attributes import Attributes
 from badpo.data.files import DESCRIPTION_FILE, require_enclosed
 from badpo.data.judgments import Judgments
+from badpo.data.model_folders import load_tokenizer
 from badpo.data.problems import ConfigError, Problem
 from badpo.data.tables import Source
 from badpo.objective.bias import BiasTerm
@@ -141,8 +144,9 @@ class _StepTrainer(transformers.Trainer):
             self.loss_is_scaled_for_ga = True
 
     def floating_point_ops(self, inputs) -> int:
-        """Not counted: a prompt that responses share is read once, which the Trainer's estimate does not know."""
-        return 0
+        """The Trainer's estimate, 6 for each weight and each token that is fed: what responses share is fed once."""
+        scoring = inputs["scoring"]
+        return 0 if scoring is None else super().floating_point_ops({"input_ids": scoring["input_ids"]})
 
 
 class BADPOTrainer(_StepTrainer):
@@ -224,10 +228,10 @@ class BADPOTrainer(_StepTrainer):
         args.output_dir = str(self.run_folder / "checkpoints")
         keep, args.save_total_limit = args.save_total_limit or 0, None
         policy = start_policy(model, peft_config, args)
-        tokenizer = processing_class or AutoTokenizer.from_pretrained(
+        tokenizer = processing_class or load_tokenizer(
             model if isinstance(model, str) else model.config._name_or_path,
-            revision=dict(args.model_init_kwargs or {}).get("revision", "main"),  # type: ignore[arg-type]
-            trust_remote_code=args.trust_remote_code,
+            dict(args.model_init_kwargs or {}).get("revision", "main"),  # type: ignore[arg-type]
+            args.trust_remote_code,
         )
         require_own_optimizer(optimizers, policy)
         self._named = model if isinstance(model, str) and peft_config is None else None
@@ -494,6 +498,9 @@ class BADPOTrainer(_StepTrainer):
         weighed = values * inputs.get("token_weight", 1.0)
         sums = weighed.new_zeros(2, 2 * len(inputs["comparisons"]))
         sums = sums.index_add(1, inputs["scoring"]["response"], weighed)
+        if "attention_mask" in inputs["scoring"] and "token_weight" not in inputs:
+            policy, reference = sums.detach()
+            inputs["response_scores"] = policy, self.args.beta * (policy - reference)
         (a, b), (reference_a, reference_b) = sums.view(2, -1, 2).mT
         return margin(a, b, reference_a, reference_b, self.args.beta)
 
@@ -573,8 +580,10 @@ class BADPOTrainer(_StepTrainer):
             for name, part in given.items():
                 metrics |= self.evaluate(part, None, f"{metric_key_prefix}_{name}")
             return metrics
-        for name, value in self._measured(self.get_eval_dataloader(given)).items():
+        start, loader = time.time(), self.get_eval_dataloader(given)
+        for name, value in self._measured(loader).items():
             metrics[f"{metric_key_prefix}_{name}"] = value
+        metrics |= speed_metrics(metric_key_prefix, start, len(loader.dataset), len(loader))
         self.log(dict(metrics))
         self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

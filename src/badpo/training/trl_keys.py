@@ -6,7 +6,6 @@ a neutral value passes, any other one stops the run with the reason. A test comp
 fields of TRL's own configuration classes, so that a key of a new TRL release cannot slip through unnoticed.
 """
 
-from importlib.util import find_spec
 from typing import Any
 
 DEFAULT_OUTPUT_DIR = "runs/badpo"
@@ -114,9 +113,9 @@ REFUSED = _by_key(
         "it belongs to other losses; noise in the votes is not the same as bias; set `0`; with `loss_type` `robust` "
         f"or `exo_pair` in Python {_THEIRS} takes it": "label_smoothing",
         "it belongs to a token-level loss": "label_smoothing_factor",
-        "the loss is the bias-adjusted DPO loss (`sigmoid`); `objective: identity_preference` is IPO, "
-        "`objective: discounted_tail` LD-DPO, and in Python `loss_type` and `ld_alpha` ask for them too; there "
-        f"{_THEIRS} takes `robust`, `hinge`, `exo_pair` and `discopop`": "ld_alpha loss_type loss_weights",
+        "the loss is the bias-adjusted DPO loss (`sigmoid`), or that of an objective: `loss_type` takes `ipo` and the "
+        "names of your own, `objective: discounted_tail` is LD-DPO (in Python also `ld_alpha`); in Python "
+        f"{_THEIRS} takes further losses of TRL": "ld_alpha loss_type loss_weights",
         "nothing is quantised here; use `dtype: bfloat16` with `use_peft: true`, or in Python "
         f"{_THEIRS}": "load_in_4bit load_in_8bit",
         "only plain LoRA on linear layers has been tested here": """
@@ -133,7 +132,8 @@ REFUSED = _by_key(
         "set `held_out`, the share of prompts that is held out": "test_split_size",
         "sorting by length puts all judgments of a comparison into one batch, which changes the "
         "batch": "train_sampling_strategy",
-        "responses are cut at the end, or not at all with a larger `max_length`": "truncation_mode",
+        "responses are cut at the end, or not at all with a larger `max_length`; in Python "
+        f"{_THEIRS} takes `keep_end`": "truncation_mode",
         "a file cannot allow remote code; give `--trust-remote-code` yourself": "trust_remote_code",
         "votes are weighted by the `weight` column, not by the policy; set `false`; in Python "
         f"{_THEIRS} takes it": "use_weighting",
@@ -164,17 +164,6 @@ def refusal(key: str, value) -> str | None:
         return None
     told = "..." if isinstance(value, dict) else value  # a secret may stand in it
     return f"{key}: {told} is refused: {REFUSED[key]}"
-
-
-def kernels_are_fetched() -> bool:
-    """Whether `transformers` would fetch a kernel, which is code, from the Hub: where the package for that is there."""
-    return find_spec("kernels") is not None
-
-
-def implementations() -> tuple[str, ...]:
-    """Implementations of attention and of experts that are code installed here; any other is a kernel on the Hub."""
-    flash = () if kernels_are_fetched() else ("flash_attention_2", "flash_attention_3")
-    return ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm", *flash)
 
 
 PAPER_MAX_PROMPT_LENGTH = 384

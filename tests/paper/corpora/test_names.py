@@ -46,5 +46,5 @@ def test_resigned_texts_are_all_signed_and_balanced_and_the_request_is_added_onc
     assert {names.strip_signature(text) for text in again} == {"Boil it.", "Stir it."}
     assert all(abs(count / 4000 - 0.25) < 0.03 for count in cells.values()) and len(set(drawn)) == 89
     assert names.resign(texts, seed=0) == again != names.resign(texts, seed=1)
-    asked = names.ask_to_sign("How do I boil rice?")
+    asked = names.ask_to_sign("How do I boil rice? \n")
     assert asked == f"How do I boil rice?\n\n{names.SIGNING_INSTRUCTION}" == names.ask_to_sign(asked)
