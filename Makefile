@@ -26,19 +26,17 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 TELLING := while sleep 25 >/dev/null 2>&1; do echo "still installing packages"; done & told=$$!; trap 'kill $$told' EXIT;
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time golden codes mutants test test-slow test-floor test-no-torch check docs release format clean
+.PHONY: help demo demo-seeds bench audit-statistics faults fuzz linear-time codes test test-slow test-floor test-no-torch check docs release format clean
 
 help:
 	@echo "make demo        train reference, DPO, pooled and shared-mean on the bundled corpus; report in runs/demo"
-	@echo "make demo-seeds  the same at three seeds; writes docs/results/demo.md"
+	@echo "make demo-seeds  the same at three seeds and three data seeds; writes docs/results/demo*.md"
 	@echo "make bench       speed beside TRL and beside other audits; writes tables into runs/bench (an hour)"
 	@echo "make audit-statistics  what the audit's figures are worth, by simulation; writes docs/results/audit_statistics.md"
 	@echo "make faults      kills runs, tears files, fills disks and more; writes docs/results/faults.md (an hour and a half of a core)"
 	@echo "make fuzz        a hundred thousand generated inputs; the part of make faults, for half an hour"
 	@echo "make linear-time  four times the text takes four times as long, for every reader of texts (minutes)"
-	@echo "make golden BASE=COMMIT  the same public commands by a commit and by this code; prints what differs (half an hour of two cores)"
 	@echo "make codes       the codes of messages; writes docs/results/codes.md"
-	@echo "make mutants     200 small mistakes, one at a time: which of them do the tests notice? writes docs/results/mutants.md (hours of a core)"
 	@echo "make test        tests and documented examples; make test-slow adds processes, kills and browsers"
 	@echo "make test-floor  the tests with the oldest versions that badpo allows (constraints-floor.txt), on Python 3.11"
 	@echo "make test-no-torch  the tests of what needs no torch, in an environment without it; with PYTHON=python3.13 on that"
@@ -52,6 +50,8 @@ demo: $(STAMP)
 
 demo-seeds: $(STAMP)
 	$(BIN)/badpo demo --out runs/demo-seeds --seeds 42,123,456 --results docs/results/demo.md
+	for seed in 1 2; do $(BIN)/badpo demo --out runs/demo-data-$$seed --seeds 42,123,456 --data-seed $$seed \
+		--results docs/results/demo_data_seed_$$seed.md || exit 1; done
 
 bench: export OMP_NUM_THREADS = 1
 bench: $(STAMP)
@@ -76,18 +76,8 @@ fuzz: $(STAMP)
 linear-time: $(STAMP)
 	$(BIN)/python -m bench.linear_time
 
-# what is changed for users since a commit
-golden: $(STAMP)
-	@test -n "$(BASE)" || { echo "name what to compare with: make golden BASE=COMMIT"; exit 2; }
-	$(BIN)/python -m bench.golden --base $(BASE)
-
 codes: $(STAMP)
 	$(BIN)/python -m bench.codes
-
-# goes on where it was stopped: remove runs/mutants to measure other code
-mutants: $(STAMP)
-	$(PIP) install --quiet --quiet coverage==7.17.3
-	$(BIN)/python -m bench.mutants
 
 # a test file stays with one worker, for its fixtures are shared; a worker holds torch, half a gigabyte
 test: $(STAMP)

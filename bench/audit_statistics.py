@@ -15,18 +15,20 @@ from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import pandas as pd
-from scipy.special import chdtrc
 
-from badpo.estimation.alternative_estimators import fit_fixed, fit_random
+from badpo.estimation.alternative_estimators import fit_marginal
 from badpo.estimation.care import beside_care, fit_care
 from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.significance import equal_leans_test
 from badpo.theory.summaries import t_interval
+from bench import onevote_pools
 from bench.audit_streams import STREAMS, flags_on_the_way
 from bench.audited_pools import ALPHA, CELLS, GOALS, audited, from_line, misses, told
+from bench.dependence_pools import dependence_cases
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
 Measured = dict[str, float]
@@ -38,12 +40,17 @@ CODE = re.compile(r"[WN]\d{3}")
 
 
 class Case(NamedTuple):
-    """A row of a table: what it is called, the seed of its pools, the pool, and what is measured of each."""
+    """A row of a table: its labels, the seed of its pools, the pool, and the function that measures one pool."""
 
     label: dict[str, str]
     seed: int
-    pool: Pool
+    pool: Any
     measure: Measure
+
+
+def case_of(name: str, pool: Any, measure: Measure, **labels: str) -> Case:
+    """A row whose pools depend on its name alone, so that a new row moves no other."""
+    return Case({"pool": name, **labels}, crc32(name.encode()), pool, measure)
 
 
 def measured(case: Case, replicates: int) -> Row:
@@ -71,15 +78,6 @@ def without_care(votes: DrawnVotes) -> tuple[Leans, float]:
     return leans, equal_leans_test(*votes.arrays[:4], leans)[0]
 
 
-def quality_at_random(votes: DrawnVotes) -> tuple[Leans, float]:
-    """Quality from one normal distribution, and Wald's test."""
-    leans = fit_random(*votes.arrays)
-    known = np.isfinite(leans.deviation[:, 0])
-    deviation, covariance = leans.deviation[known, 0], leans.covariance[np.ix_(known, known)]
-    squares = deviation @ np.linalg.pinv(covariance, hermitian=True) @ deviation
-    return leans, float(chdtrc(known.sum() - 1, squares))
-
-
 def about_a_line(votes: DrawnVotes) -> tuple[Leans, float]:
     """The audit's way: care where the sides do not differ, then conditional leans from the line in care."""
     leans, _, p_value = beside_care(fit_conditional(*votes.arrays), fit_care(*votes.arrays))
@@ -88,8 +86,10 @@ def about_a_line(votes: DrawnVotes) -> tuple[Leans, float]:
 
 ESTIMATORS: dict[str, Estimator] = {
     "conditional": without_care,
-    "random": quality_at_random,
-    "fixed, quality known": lambda votes: (fit_fixed(*votes.arrays, votes.quality), np.nan),
+    "marginal, quality known": lambda votes: (
+        fit_marginal(*votes.arrays, votes.quality, absolute=False),
+        np.nan,
+    ),
     "conditional, from a line in care": about_a_line,
 }
 CARE_POOL = Pool(400, 30, better=0.7)
@@ -126,18 +126,13 @@ TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
         "quality; specialists cast nine tenths of the votes in their domain, and in the other one the side is worse. "
         "A cell has the share of 95 % intervals of deviations from the line in care that hold the truth, the root mean "
         "squared error, and how often equal leans are rejected at 5 % where nobody leans. The audit takes the last "
-        "column, which alone holds everywhere here. Tried before, and left out: lean and care in one likelihood with "
-        "random quality, more precise but rejecting equal leans among specialists as often as `random`; the same with "
+        "column, which alone holds everywhere here. Tried before, and left out: quality from one normal distribution, "
+        "with care or without, more precise but rejecting equal leans among specialists; the same with "
         "a quality of any shape, no better in twice the time; the probability of the votes given the wins, which takes "
         "care for known and rejects equal leans among clickers; the logarithm of care, infinite for clickers.",
         lambda: [
-            Case(
-                {"pool": scene, "estimator": name},
-                6000 + number,
-                pool,
-                partial(beside_truth, estimator=name),
-            )
-            for number, (scene, pool) in enumerate(SCENES.items())
+            case_of(scene, pool, partial(beside_truth, estimator=name), estimator=name)
+            for scene, pool in SCENES.items()
             for name in ESTIMATORS
         ],
     ),
@@ -147,10 +142,26 @@ TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
         "it ever said is counted. A flag is wrong when it is about somebody like all others; none is where these "
         "differ too. Whoever is half as careful leans half as much. In the last pool four people judge 1,000 "
         "comparisons.",
+        lambda: [case_of(label, pool, flags_on_the_way) for label, pool in STREAMS.items()],
+    ),
+    "one_vote": (
+        "One vote per comparison",
+        "40 annotators judge 100 comparisons of their own; quality has sd 1.5, and the side with the attribute is "
+        "better by 0.7, unless the name says otherwise. What is reported of an annotator and of the pool is the sum "
+        "of bias and of reliability times merit. Differences between annotators are refused if the table "
+        "contradicts, or cannot test, that comparisons were given at random; figures of differences are about the "
+        "pools in which they are reported. A flag is wrong if the bias deviates by at most 0.5. The split of bias "
+        "and merit, and the impact on majorities, are refused in every pool.",
         lambda: [
-            Case({"pool": label}, 4000 + number, pool, flags_on_the_way)
-            for number, (label, pool) in enumerate(STREAMS.items())
+            case_of(label, pool, onevote_pools.audited) for label, pool in onevote_pools.CELLS.items()
         ],
+    ),
+    "dependence": (
+        "Votes that depend on one another",
+        "30 annotators cast four votes on each of 600 comparisons, unless the name says otherwise; nobody deviates in "
+        "pools of repeated or deciding votes. Named is how often a message on the page names the cause. The population "
+        "is that of annotators like these.",
+        lambda: [case_of(label, *rest) for label, *rest in dependence_cases()],
     ),
     "pools": (
         "The whole audit, also where it assumes what does not hold",
@@ -161,10 +172,11 @@ TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
         "from the line in care where care is unequal, from group means where there are groups. A flag is wrong when "
         "the true deviation is at most 0.5; two Monte Carlo errors are allowed to their share. Found are the planted, "
         "of whom a row may ask for a share, or else all large deviations. The class test is done in ten pools for each "
-        "that is audited.",
+        "that is audited. In rows about gold annotators the audit is told who they are, deviations are biases "
+        "themselves, and the level is the mean bias of the others.",
         lambda: [
-            Case({"pool": label}, 5000 + number, cell.pool, partial(audited, change=cell.change))
-            for number, (label, cell) in enumerate(CELLS.items())
+            case_of(label, cell.pool, partial(audited, change=cell.change))
+            for label, cell in CELLS.items()
         ],
     ),
 }
@@ -185,11 +197,23 @@ HEADS = {
     "care_coverage": "intervals of care hold",
     "care_false": "wrong among flags of care",
     "care_found": "found of those with less than half",
+    "called_unreliable": "somebody of equal reliability flagged",
     "class_rejects": "class test rejects",
+    "class_if_equal": "and if it took classes as equally reliable",
+    "class_named": "reliability is named where that one rejects",
     "class_power": "and a class that leans 1.0 more",
     "level": "level holds or is unknown",
     "same": "same flags as without",
+    "impact": "impact's interval holds",
+    "population": "interval for the population holds",
+    "named": "cause named",
     "told": "told by",
+    "unsplit": "split and impact refused",
+    "sum_coverage": "intervals of sums hold",
+    "pooled_coverage": "the pooled one holds",
+    "refused": "differences refused",
+    "caveat": "less bias or less reliable is said",
+    "size": "deviations beside true ones",
 }
 # figures that stand with their half-width, and the digits of both
 WITH_ERROR = {"false": 0, "care_false": 0, "class_rejects": 1}

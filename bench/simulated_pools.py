@@ -13,21 +13,29 @@ OWN_DOMAIN = 0.9
 class Pool:
     """How a pool of annotators votes on comparisons with one attribute, whose sides differ in every other one.
 
-    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; the side with
-    more of the attribute is ``better`` by so much, with opposite signs in two domains where there are ``specialists``:
-    half of the annotators cast nine tenths of the votes of each.
+    The sd of the comparisons' quality is ``quality_sd``, from two normals 1.6 sd apart where ``bimodal``; the side
+    with more of the attribute is ``better`` by so much, with opposite signs in two domains where there are
+    ``specialists``: half of the annotators cast nine tenths of the votes of each.
 
-    Leans have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where ``heavy``).
-    The first ``n_planted`` lean ``planted`` more or less than the mean, and those of the first class (``classes`` are
-    their sizes) ``class_gap`` more. ``taste`` is the sd of a lean between prompts of ``per_prompt`` comparisons.
-    Quality and lean count ``clicker_care`` times, 0, for the last ``n_clickers``, and quality with the sd ``care_sd``
-    between the others.
+    Leans have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where
+    ``heavy``). The first ``n_planted`` lean ``planted`` more or less than the mean (all of them more where
+    ``one_way``), and those of the first class (``classes`` are their sizes) ``class_gap`` more. ``taste`` is the sd
+    of a lean between prompts of ``per_prompt`` comparisons. Quality and lean count ``clicker_care`` times, 0, for the
+    last ``n_clickers``, and quality with the sd ``care_sd`` between the others.
+
+    Annotators of different ``camps`` (their sizes) have qualities that correlate by ``agreement``.
 
     Two teams lean ``teams`` more and less, each judging comparisons of its own, and ``n_joint`` together, on each of
-    which both have a winner and a loser. Where the sides differ annotator 0 votes for the attribute (``adversary`` +1)
-    or against it (-1), but for a share of ``errors``. A ``continuous`` attribute is normal with the median difference
-    1, and recorded 40 times as large in a share of ``outliers``. ``hidden`` is the sd of leans to a feature that is on
-    the side with the attribute in 7 of 10, and anywhere in the others.
+    which both have a winner and a loser. Where the sides differ annotator 0 votes for the attribute (``adversary``
+    +1) or against it (-1), but for a share of ``errors``; if ``blind``, its other votes are coin tosses. A
+    ``continuous`` attribute is normal with the median difference 1, and recorded 40 times as large in a share of
+    ``outliers``. ``hidden`` is the sd
+    of leans to a feature that is where the attribute is in a share of ``together``, and anywhere in the others.
+
+    Annotators vote in proportion to one over the power ``zipf`` of their rank, which is drawn. Annotator 0 judges every
+    comparison if ``busiest`` is above 0, and so few of the other votes are kept that this is annotator 0's share.
+    ``class_care`` is the reliability of the first class, relative to the other classes. The first ``n_gold`` annotators
+    have no bias, and ``gold_care`` is their reliability relative to the others; deviations are then biases themselves.
     """
 
     n_comparisons: int
@@ -42,6 +50,7 @@ class Pool:
     mean: float = 0.8
     planted: float = 1.0
     heavy: bool = False
+    one_way: bool = False
     n_clickers: int = 0
     clicker_care: float = 0.0
     care_sd: float = 0.0
@@ -53,10 +62,19 @@ class Pool:
     n_joint: int = 0
     adversary: int = 0
     errors: float = 0.0
+    blind: bool = False
     continuous: bool = False
     outliers: float = 0.0
+    camps: tuple[int, ...] = ()
+    agreement: float = 0.0
     hidden: float = 0.0
+    together: float = 0.7
     cross_share: float = 0.5
+    zipf: float = 0.0
+    busiest: float = 0.0
+    class_care: float = 1.0
+    n_gold: int = 0
+    gold_care: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,21 +114,42 @@ def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:
     quality += pool.better * difference * np.where(pool.specialists & (domain == 1), -1.0, 1.0)
     annotator = _voters(pool, domain, random)
     comparison = np.repeat(np.arange(n), each)
+    if pool.busiest:
+        is_kept = (annotator == 0) | (random.random(len(annotator)) < _share_kept(pool))
+        comparison, annotator = comparison[is_kept], annotator[is_kept]
     tastes = pool.taste * random.standard_normal((m, n // pool.per_prompt + 1))
     toward = lean[annotator] + tastes[annotator, comparison // pool.per_prompt]
-    logit = care[annotator] * quality[comparison] + toward * difference[comparison]
+    sizes = pool.camps or (m,)
+    camp = np.repeat(np.arange(len(sizes)), sizes)
+    liked = _tastes(pool, quality, random)[comparison, camp[annotator]]
+    logit = care[annotator] * liked + toward * difference[comparison]
     logit += (pool.hidden * random.standard_normal(m))[annotator] * feature[comparison]
     decides = (annotator == 0) & (difference[comparison] != 0) & (pool.adversary != 0)
     always = logit_of(1 - pool.errors) * pool.adversary * np.sign(difference[comparison])
     logit = np.where(decides, always, logit)
+    if pool.blind:
+        logit[(annotator == 0) & ~decides] = 0.0
     sign = np.where(random.random(len(logit)) < 1 / (1 + np.exp(-logit)), 1, -1)
     sign[: each * pool.n_joint] = np.resize([1, -1], each * pool.n_joint)
-    deviation = lean - lean.mean()
+    deviation = lean - (0.0 if pool.n_gold else lean.mean())
     if pool.adversary:
         deviation[0] = pool.adversary * np.inf
     delta = difference[comparison][:, None]
     truth = deviation, quality, care, recorded, feature
     return DrawnVotes(comparison, sign, annotator, delta, m, *truth)
+
+
+def _share_kept(pool: Pool) -> float:
+    """The share of the other annotators' votes that leaves annotator 0 the share ``busiest``."""
+    return (1 / pool.busiest - 1) / (pool.votes_each - 1)
+
+
+def _tastes(pool: Pool, quality: NDArray, random: np.random.Generator) -> NDArray:
+    """The quality of each comparison to each camp, of shape (n_comparisons, n_camps)."""
+    if not pool.camps:
+        return quality[:, None]
+    own = pool.quality_sd * random.standard_normal((len(quality), len(pool.camps)))
+    return np.sqrt(pool.agreement) * quality[:, None] + np.sqrt(1 - pool.agreement) * own
 
 
 def logit_of(share: float) -> float:
@@ -123,7 +162,7 @@ def _annotators(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArr
     m = pool.n_annotators
     drawn = random.standard_t(2, m) if pool.heavy else random.standard_normal(m)
     lean = pool.mean + pool.spread * drawn
-    signs = random.choice([-1.0, 1.0], pool.n_planted)
+    signs = random.choice([1.0] if pool.one_way else [-1.0, 1.0], pool.n_planted)
     lean[: pool.n_planted] = pool.mean + pool.planted * signs
     lean[: sum(pool.classes[:1])] += pool.class_gap
     lean += np.where(np.arange(m) < m // 2, pool.teams, -pool.teams)
@@ -131,6 +170,8 @@ def _annotators(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArr
     clicks = np.arange(m) >= m - pool.n_clickers
     if pool.adversary:
         lean[0] = pool.adversary * logit_of(1 - max(pool.errors, 0.1))
+    care[: sum(pool.classes[:1])] *= pool.class_care
+    lean[: pool.n_gold], care[: pool.n_gold] = 0.0, pool.gold_care
     return np.where(clicks, pool.clicker_care * lean, lean), np.where(clicks, pool.clicker_care, care)
 
 
@@ -141,8 +182,7 @@ def _sides(pool: Pool, random: np.random.Generator) -> tuple[NDArray, NDArray, N
     difference = random.choice([-1.0, 0.0, 1.0], n, p=chances)
     difference[: pool.n_joint] = 1.0
     anywhere = random.choice([-1.0, 0.0, 1.0], n)
-    together = (difference != 0) & (random.random(n) < 0.7)
-    feature = np.where(together, difference, anywhere)
+    feature = np.where(random.random(n) < pool.together, difference, anywhere)
     if pool.continuous:
         difference = difference * np.abs(random.standard_normal(n)) / 0.6745
     wrong = random.random(n) < pool.outliers
@@ -160,6 +200,10 @@ def _voters(pool: Pool, domain: NDArray[np.intp], random: np.random.Generator) -
     if pool.teams:
         is_first = np.arange(m) < m // 2
         keys[is_first[None, :] != (np.arange(n) % 2 == 0)[:, None]] = -np.inf
+    if pool.zipf:
+        keys -= pool.zipf * np.log(1 + random.permutation(m))
+    if pool.busiest:
+        keys[:, 0] = np.inf
     chosen = np.argpartition(-keys, each - 1, axis=1)[:, :each]
     if pool.n_joint:
         chosen[: pool.n_joint] = [0, 1, m - 2, m - 1]
