@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
+from peft import PeftConfig
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
@@ -90,10 +91,7 @@ NOTES = (
 
 def main() -> None:
     options = timing.options_parser(__doc__.splitlines()[0], list(CASES)).parse_args()
-    os.environ["TQDM_DISABLE"] = "1"
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.set_verbosity_error()
-    logging.disable(logging.WARNING)
+    quiet()
     torch.set_num_threads(timing.THREADS)
     rows = [measured(row) for row in ROWS if row.case in (options.case or CASES)]
     timing.report("Training steps", rows, options, NOTES, ("torch", "transformers", "trl"))
@@ -103,13 +101,19 @@ def main() -> None:
         )
 
 
+def quiet() -> None:
+    """Print nothing but the table."""
+    os.environ["TQDM_DISABLE"] = "1"
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+
+
 def measured(row: Row) -> dict[str, Any]:
-    """The row's ratios, in a folder of its own, on the judgments that the first steps on all of them would take."""
+    """The row's ratios, in a folder of its own."""
     size = SIZES[row.size]
-    votes, tokenizer = CASES[row.case](size.vocabulary), word_tokenizer(size.vocabulary)
-    comparison = votes["comparison_id"].to_numpy()
-    plan = planned_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
-    part = votes.iloc[np.concatenate(plan[: row.n_steps])].reset_index(drop=True)
+    tokenizer = word_tokenizer(size.vocabulary)
+    part = first_judgments(row, CASES[row.case](size.vocabulary))
     models = build_model(size, moved=MOVED), build_model(size)
     with tempfile.TemporaryDirectory() as folder:
         us = ours(row, part, tokenizer, models, Path(folder))
@@ -137,6 +141,13 @@ def measured(row: Row) -> dict[str, Any]:
         "rel_grad_diff": max(differ),
         "seconds_per_step": median["ours"] / row.n_steps,
     }
+
+
+def first_judgments(row: Row, votes: pd.DataFrame) -> pd.DataFrame:
+    """The judgments that the row's first steps take if a training is on all votes."""
+    comparison = votes["comparison_id"].to_numpy()
+    plan = planned_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
+    return votes.iloc[np.concatenate(plan[: row.n_steps])].reset_index(drop=True)
 
 
 # -- the two sides ---------------------------------------------------------------------------------------------
@@ -170,11 +181,19 @@ def watched(trainer) -> Watched:
     return callback
 
 
-def ours(row: Row, votes: pd.DataFrame, tokenizer, models: Sequence, folder: Path) -> BADPOTrainer:
+def ours(
+    row: Row,
+    votes: pd.DataFrame,
+    tokenizer,
+    models: Sequence,
+    folder: Path,
+    settings: Mapping[str, Any] = SETTINGS,
+    adapter: PeftConfig | None = None,
+) -> BADPOTrainer:
     """badpo's trainer on all judgments, its reference log-probabilities computed.
 
-    ``models`` are the policy and the reference, which are copied; where they differ, margins are not 0. ``folder`` is
-    for what the trainer writes.
+    ``models`` are the policy and the reference, or None, which are copied; if they differ, margins are not 0. The
+    trainer writes into ``folder``.
     """
     policy, reference = map(copy.deepcopy, models)
     takes = row.ours_takes or row.micro_batch
@@ -184,7 +203,7 @@ def ours(row: Row, votes: pd.DataFrame, tokenizer, models: Sequence, folder: Pat
         # theta stays at 0, so that the policy's gradients are DPO's; theta's are computed besides
         args=BADPOConfig(
             str(folder / "ours"),
-            **SETTINGS,
+            **settings,
             bias="shared_mean",
             bias_learning_rate=0.0,
             reference_cache=str(folder / "cache"),
@@ -194,12 +213,20 @@ def ours(row: Row, votes: pd.DataFrame, tokenizer, models: Sequence, folder: Pat
         ),
         train_dataset=Judgments.read(votes, attributes=[Length(ratio=1.5)]),
         processing_class=tokenizer,
+        peft_config=adapter,
     )
     trainer.compute_references()
     return trainer
 
 
-def trl(row: Row, us: BADPOTrainer, models: Sequence, folder: Path):
+def trl(
+    row: Row,
+    us: BADPOTrainer,
+    models: Sequence,
+    folder: Path,
+    settings: Mapping[str, Any] = SETTINGS,
+    adapter: PeftConfig | None = None,
+):
     """TRL's `DPOTrainer` on the judgments of ours, in the order of its steps; reference computed before."""
     from datasets import Dataset
     from trl import DPOConfig, DPOTrainer
@@ -213,7 +240,7 @@ def trl(row: Row, us: BADPOTrainer, models: Sequence, folder: Path):
         ref_model=reference,
         args=DPOConfig(
             str(folder / "trl"),
-            **SETTINGS,
+            **settings,
             precompute_ref_log_probs=True,
             train_sampling_strategy="sequential",
             per_device_train_batch_size=row.micro_batch,
@@ -221,6 +248,7 @@ def trl(row: Row, us: BADPOTrainer, models: Sequence, folder: Path):
         ),
         train_dataset=Dataset.from_dict(preferences(us.judgments, np.concatenate(steps))),
         processing_class=us.processing_class,
+        peft_config=adapter,
     )
 
 

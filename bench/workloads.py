@@ -26,13 +26,13 @@ COLUMNS = ["comparison_id", "prompt", "response_a", "response_b"]
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 
 
-def signed(n_vocabulary: int) -> pd.DataFrame:
+def signed(n_vocabulary: int, divided_by: int = LENGTHS_DIVIDED_BY) -> pd.DataFrame:
     """Votes of the shape of the signed corpus: 4 on a comparison; a fifth of the pairs differ in the signed name only.
 
     Kinds, annotators and votes are those of the paper's recipe (`badpo_paper.corpora.signed.draw_plan`).
     """
     rng, plan = np.random.default_rng(0), draw_plan(N_PAIRS, 0)
-    prompts, responses = lengths(rng, 136, 330, (N_PAIRS, 1))
+    prompts, responses = lengths(rng, 136, 330, (N_PAIRS, 1), divided_by)
     words = _drawn_words(n_vocabulary, rng)
     rows = []
     for i, kind in enumerate(plan.kinds):
@@ -74,7 +74,11 @@ def _votes(rows: list[tuple], comparison, prefers_a, annotator) -> pd.DataFrame:
 
 
 def lengths(
-    rng: np.random.Generator, prompt_mean: float, response_mean: float, shape: tuple[int, int]
+    rng: np.random.Generator,
+    prompt_mean: float,
+    response_mean: float,
+    shape: tuple[int, int],
+    divided_by: int = LENGTHS_DIVIDED_BY,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Tokens of each prompt, shape (n_prompts,), and of each response, shape (n_prompts, n_pairs_each, 2)."""
     prompts = _log_normal(prompt_mean, PROMPT_SPREAD, rng.standard_normal(shape[0]))
@@ -83,7 +87,7 @@ def lengths(
     normal = np.sqrt(WITHIN_PAIR) * common + np.sqrt(1 - WITHIN_PAIR) * own
     responses = _log_normal(response_mean, RESPONSE_SPREAD, normal)
     responses = np.minimum(responses, LONGEST - prompts[:, None, None])
-    divided = (np.rint(n / LENGTHS_DIVIDED_BY) for n in (prompts, responses))
+    divided = (np.rint(n / divided_by) for n in (prompts, responses))
     return tuple(np.maximum(n, 2).astype(int) for n in divided)
 
 

@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AutoModelForCausalLM
+from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 
 from badpo.training import attention
 from badpo.training.logprobs import _token_logps, attach, on_device
@@ -98,6 +99,24 @@ def test_blocks_compute_little_more_than_the_scores_needed():
         sum(g.n_rows * g.n_query * g.n_key for g in attention.TreePlan(segments, CPU)._rows[3])
         < 1.5 * needed
     )
+
+
+def test_calls_have_a_mask_or_shared_heads_but_not_both_if_no_fused_kernel_takes_both(monkeypatch):
+    rows, plan, calls = (
+        random_rows(random_segments(0)),
+        attention.TreePlan(random_segments(0), CPU),
+        set(),
+    )
+    expected = plan.attend(*rows, 0.3)
+
+    def attend(*args, **options):
+        calls.add((options["attn_mask"] is not None, options["enable_gqa"]))
+        return scaled_dot_product_attention(*args, **options)
+
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", attend)
+    monkeypatch.setattr(attention, "_fused_kernel_shares_heads", use_gqa_in_sdpa)
+    torch.testing.assert_close(plan.attend(*rows, 0.3), expected, rtol=1e-5, atol=1e-6)
+    assert calls == {(True, False), (False, True)}
 
 
 DECLARED = inspect.signature(attention.varlen_attn)

@@ -11,6 +11,7 @@ import torch
 from huggingface_hub import metadata_load
 from peft import get_peft_model
 from safetensors.torch import load_file
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from trl import DPOConfig, DPOTrainer
 
@@ -19,8 +20,11 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective import objectives
 from badpo.objective.bias import BiasTerm
+from badpo.training import attention
 from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
+from badpo.training.logprobs import scoring_attention
+from badpo.training.metrics import Tally
 from badpo.training.trainer import BADPOTrainer, SupervisedTrainer, supervised_arguments
 from tests import tiny
 from tests.runs.recipes import log_lines
@@ -136,6 +140,39 @@ def test_the_best_weights_come_back_with_their_theta(tmp_path):
     assert torch.equal(run.bias.theta(), theta) and not torch.equal(theta, last)
     weights = load_file(kept[0] / "model.safetensors")
     assert torch.equal(run.model.model.norm.weight.detach(), weights["model.norm.weight"])
+
+
+class CopiesBetweenDevices(TorchDispatchMode):
+    """Whether each copy from one device to another waits until it is done."""
+
+    def __init__(self):
+        super().__init__()
+        self.waits: list[bool] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        options = kwargs or {}
+        found = function(*args, **options)
+        if function is torch.ops.aten._to_copy.default and args[0].device != found.device:
+            self.waits.append(not options.get("non_blocking"))
+        return found
+
+
+@pytest.mark.parametrize("takes_varlen", [True, False])
+def test_a_micro_batch_never_waits_for_the_device(tmp_path, monkeypatch, takes_varlen):
+    run = trainer(tmp_path)
+    batches, normaliser = run.get_batch_samples(iter(run.get_train_dataloader()), 2, run.args.device)
+    # a stand-in for a GPU: it has no values, so that reading one back is an error
+    meta = torch.device("meta")
+    monkeypatch.setattr(BADPOConfig, "device", meta, raising=False)
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
+    monkeypatch.setattr(attention, "_varlen_serves", lambda *_: takes_varlen)
+    run.model.to(meta), run.bias.to(meta)
+    run._from_reference, run._tally = run._from_reference.to(meta), Tally(run.judgments, meta)
+    normaliser = normaliser.to(meta)
+    with scoring_attention(run.model, run._layout), CopiesBetweenDevices() as copies:
+        loss = run.compute_loss(run.model, run._prepare_inputs(batches[0]), False, normaliser)
+        loss.backward()
+    assert copies.waits and not any(copies.waits)
 
 
 # -- other objectives -----------------------------------------------------------------------------------------------

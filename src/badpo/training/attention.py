@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
 
 from badpo.data.problems import ConfigError
 
@@ -89,6 +90,8 @@ class TreePlan:
         outputs = []
         for group, *parts in zip(groups, queries, keys, values, strict=True):
             q, k, v = (part.unflatten(0, (group.n_rows, -1)).transpose(1, 2) for part in parts)
+            if not _fused_kernel_shares_heads(group.mask, k, v):
+                k, v = (repeat_kv(part, query.shape[1] // key.shape[1]) for part in (k, v))
             output = scaled_dot_product_attention(
                 q,
                 k,
@@ -96,7 +99,7 @@ class TreePlan:
                 attn_mask=group.mask,
                 is_causal=group.mask is None,
                 scale=scaling,
-                enable_gqa=query.shape[1] != key.shape[1],
+                enable_gqa=q.shape[1] != k.shape[1],
             )
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, output_index)
@@ -163,6 +166,11 @@ def _varlen_serves(query: Tensor, value: Tensor) -> bool:
         return False
     width = query.shape[-1]
     return width == value.shape[-1] and width <= 256 and width % 8 == 0
+
+
+def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) -> bool:
+    """Whether fewer heads of keys than of queries leave a kernel on this device that does not store all scores."""
+    return not key.is_cuda or use_gqa_in_sdpa(mask, key, value)
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:

@@ -477,9 +477,12 @@ class BADPOTrainer(_StepTrainer):
         self.model_wrapped.zero_grad()
 
     def _prepare_input(self, data):
-        """To the device, in its own precision: the Trainer would round float64 margins to DeepSpeed's 16 bits."""
+        """To the device, in its own precision: the Trainer would round float64 margins to DeepSpeed's 16 bits.
+
+        Pinned memory is copied while the GPU still works on the micro-batch before.
+        """
         if isinstance(data, torch.Tensor):
-            return data.to(self.args.device)
+            return data.to(self.args.device, non_blocking=True)
         return super()._prepare_input(data)
 
     def _margins(self, model, inputs) -> torch.Tensor:
