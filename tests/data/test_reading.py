@@ -295,7 +295,7 @@ UNREAD = {
     "1 to 2": (answered([1, 2, 1.5, 1]), {"winners": {"high": "b", "1.5": "tie"}}),
     "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "b"}}),
     "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "b"}}),
-    "one of three": (answered([0, 1, 0.5, 0]), {"winners": {"high": "b", "0.5": "tie"}}),
+    "one of three": (answered([0, 1, 0.5, 0]), {"winners": {"high": "a", "0.5": "tie"}}),
     "a slider": (answered(slider=[3, 97, 60, 42]), {"winners": {"high": "b", "50": "tie"}}),
     "a place in a list": (IN_LISTS.assign(choice=[0, 1, 1, 0]), {"winners": {"0": "a", "1": "b"}}),
     "words": (answered(["ja", "nein", "ja", "ja"]), {"winners": {"ja": "a", "nein": "b"}}),
@@ -351,17 +351,37 @@ def test_one_column_for_each_annotator():
         assert read.votes["sign"].tolist() == judgments.votes["sign"].tolist()
 
 
-def test_the_best_of_three_is_one_choice():
-    texts = {"prompt": "p", "annotator": "x"}
-    texts |= {"answer_1": "first", "answer_2": "second", "answer_3": "third"}
-    ranks = ("rank_1", "rank_2", "rank_3")
-    ranked = [texts | dict(zip(ranks, places, strict=True)) for places in ((2, 1, 3), (1, 1, 3))]
-    told = [texts | {"ranking": order} for order in ("2>1>3", "1=2>3")]
-    assert len(Judgments.read(told).votes) == len(Judgments.read(ranked).votes) == 2
-    judgments = Judgments.read(ranked)
+BEST = {
+    "ranks": dict(rank_1=2, rank_2=1, rank_3=3),
+    "equal ranks": dict(rank_1=2, rank_2=1, rank_3=2),
+    "scores": dict(score_1=3, score_2=5, score_3=1),
+    "an order": dict(ranking="2>1>3"),
+    "places": {"1st place": "answer_2", "2nd place": "answer_1", "3rd place": "answer_3"},
+    "the best": dict(best=2),
+}
+
+
+@pytest.mark.parametrize("said", BEST.values(), ids=BEST)
+def test_the_best_of_three_is_one_choice(said):
+    texts = {
+        "prompt": "p",
+        "annotator": "x",
+        "answer_1": "first",
+        "answer_2": "second",
+        "answer_3": "third",
+    }
+    judgments = Judgments.read([texts | said])
     pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy().tolist()
     assert pairs == [["first", "second"], ["second", "third"]]
     assert judgments.votes["sign"].tolist() == [-1, 1]
     (note,) = [problem for problem in judgments.findings if problem.code == "N107"]
-    assert note.shown and "1 row without a best answer left out" in note.what
+    assert note.shown and "of 1 choice" in note.what
+
+
+def test_the_best_and_the_worst_are_two_choices_and_no_best_is_none():
+    texts = {"prompt": "p", "annotator": "x"} | {f"option {i}": f"text {i}" for i in "abcd"}
+    judgments = Judgments.read([texts | {"Most liked": "c", "Least liked": "option a"}, texts])
+    pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy()
+    assert [a[-1] + b[-1] for a, b in pairs] == ["ac", "bc", "cd", "ab", "ad"]
+    assert judgments.votes["sign"].tolist() == [-1, -1, 1, -1, -1]
     assert judgments.dropped["reason"].tolist() == ["no best answer"]

@@ -130,7 +130,7 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
 
 
 # words for the first and the second of two sides
-_SIDES = {
+SIDES = {
     **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
     **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
     **{"izquierda": "derecha", "primera": "segunda", "primero": "segundo", "esquerda": "direita"},
@@ -138,9 +138,9 @@ _SIDES = {
     **{"первый": "второй", "первая": "вторая", "слева": "справа", "левый": "правый", "левая": "правая"},
     **{"الأولى": "الثانية", "الأول": "الثاني", "첫번째": "두번째", "왼쪽": "오른쪽", "甲": "乙"},
 }
-_SECONDS = {*_SIDES.values(), "deuxième", "zweiter"}
+_SECONDS = {*SIDES.values(), "deuxième", "zweiter"}
 # which also name two columns, and as a label could be something else
-_SIDES_OF_COLUMNS = {**_SIDES, "x": "y", "white": "black"}
+_SIDES_OF_COLUMNS = {**SIDES, "0": "1", "x": "y", "white": "black"}
 _WON = {
     "chosen": "rejected",
     "better": "worse",
@@ -155,14 +155,14 @@ _WON = {
     "escolhida": "rejeitada",
 }
 LOST = frozenset({*_WON.values(), "worst"})
-_ANSWER = (
+ANSWER = (
     "(?:(?:model|assistant)_)?"
-    "(?:response|completion|answer|output|generation|text|option|candidate|reply|argument|summary|assistant|"
-    "antwort|r[eé]ponse|respuesta|resposta|risposta|回答)"
+    "(?:response|resp|completion|answer|ans|output|generation|text|option|candidate|reply|argument|summary|assistant|item|"
+    "antwoord|antwort|r[eé]ponse|respuesta|resposta|risposta|回答)"
 )
-_OF_TEXTS = f"(?:.*_)?(?:{_ANSWER}|prompt|chosen|rejected|input|question|instruction)(?:_.*)?"
+_OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instruction)(?:_.*)?"
 _BREAK = re.compile(r"\}\n\s*\{")  # between what an array holds; of text itself a line break is escaped
-_LISTED = f"{_ANSWER}|rank|rating|score"  # what one cell may hold several of
+_LISTED = f"{ANSWER}|rank|rating|score"  # what one cell may hold several of
 _PERSON = (
     "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
     "标注员|标注者|評価者|评估者|المقيم|gutachter(?:_in)?|juge|voter|assesseur|esperto|эксперт|оценщик|contributor|"
@@ -175,11 +175,11 @@ _NAMED = {
         "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)|frage|pregunta|pergunta|domanda|"
         "anfrage|aufgabe|问题|問題|質問|السؤال|вопрос|질문"
     ),
-    "response": _ANSWER,
+    "response": ANSWER,
     "rank": "ranking|place|position",
     "winner": (
         "preference|pr[eé]f[eé]rence|preferencia|präferenz|urteil|choix|偏好|preferred|preferred_(?:side|response|answer|text|system|model)|choice|vote|verdict|better|best|selected|"
-        f"(?:better|best)_(?:{_ANSWER})|which(?:_{_ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{_ANSWER})"
+        f"(?:better|best|preferred|chosen|winning)_(?:{ANSWER})(?:_(?:id|idx|index|number|nr|no))?|which(?:_{ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{ANSWER})"
     ),
     "annotator": (
         rf"(?:{_PERSON})(?:_(?:id|name|model|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
@@ -195,17 +195,17 @@ _ELSE = {"prompt": "(?:user_)?input|task|conversations?|dialogue?|post|article|d
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
-        rf"(?:{_ANSWER})s?_{{}}(?:_(?:text|content))?|{{}}(?:_(?:{_ANSWER}))?",
+        rf"(?:{ANSWER})s?_{{}}(?:_(?:text|content))?|{{}}(?:_(?:{ANSWER}))?",
     ),
-    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{_ANSWER}))?|(?:{_ANSWER})_{{}}"),
+    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
     ("rating_a", "rating_b"): (
-        _SIDES,
+        SIDES,
         r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
     ),
-    ("rank_a", "rank_b"): (_SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
+    ("rank_a", "rank_b"): (SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
     ("model_a", "model_b"): (_SIDES_OF_COLUMNS, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
     ("votes_a", "votes_b"): (
-        _SIDES,
+        SIDES,
         r"(?:n_|num_)?(?:votes|wins|count|n)_(?:for_)?{}|{}_(?:votes|wins|count|on|(?:is_)?better)|winner_(?:model_)?{}",
     ),
 }
@@ -342,7 +342,7 @@ def numbered_answers(found: Iterable[str]) -> dict[str, str]:
     kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for name in found:
         kind, _, key = folded(name).rpartition("_")
-        if re.fullmatch(rf"(?:.*_)?(?:{_ANSWER})s?", kind) and re.fullmatch(r"[a-z]|\d\d?", key):
+        if re.fullmatch(rf"(?:.*_)?(?:{ANSWER})s?", kind) and re.fullmatch(r"[a-z]|\d\d?", key):
             kinds[kind][key] = name
     many = [sides for sides in kinds.values() if len(sides) > 2]
     return many[0] if len(many) == 1 else {}
@@ -371,11 +371,11 @@ def opened(name: str, column: pd.Series) -> pd.Series:
         return column.map(_without_arrays)
     if not isinstance(first, str) or first.lstrip()[:1] not in ("[", "{"):
         return column
-    value = _parsed(first)
+    value = parsed(first)
     is_chat = isinstance(value, list) and value != [] and all(map(_is_message, value))
     if not is_chat and (re.fullmatch(_OF_TEXTS, folded(name)) or not [*_inside(name, [value])]):
         return column
-    values = column.map(_parsed, na_action="ignore")
+    values = column.map(parsed, na_action="ignore")
     return values if values.notna().equals(column.notna()) else column
 
 
@@ -390,7 +390,7 @@ def _without_arrays(cell: Any) -> Any:
     return [*map(_without_arrays, cell)] if isinstance(cell, list | np.ndarray) else cell
 
 
-def _parsed(text: str) -> Any:
+def parsed(text: str) -> Any:
     """What a text is as JSON, or as Python and numpy write lists; None where it is neither."""
     for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
         faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
@@ -487,6 +487,7 @@ def side_of(label: str) -> tuple[str, str] | None:
     >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
     (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
     """
+    label = verdict_in(label)
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -504,9 +505,41 @@ def side_of(label: str) -> tuple[str, str] | None:
         if _NO_SIDE.fullmatch(form) or (len(left) < len(words) and all(map(_BESIDE.fullmatch, left))):
             return "tie", ""
         named = [word for word in words if not _AROUND.fullmatch(word)]
-        if len(named) == 1 and (named[0] in _SIDES or named[0] in _SECONDS):
-            return "a" if named[0] in _SIDES else "b", named[0]
+        if len(named) == 1 and (named[0] in SIDES or named[0] in _SECONDS):
+            return "a" if named[0] in SIDES else "b", named[0]
     return None
+
+
+_DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
+# Where a longer text says what was preferred, the last place counts.
+_VERDICTS = (
+    re.compile(r"(\[\[[^\[\]]{1,20}\]\])"),
+    re.compile(
+        rf"[\"'](?:\w+_)?(?:{_DECISION})(?:_\w+)?[\"']\s*:\s*[\"']?([^\"',}}]{{1,80}})", re.IGNORECASE
+    ),
+    re.compile(rf"<(?:{_DECISION})>\s*([^<>]{{1,80}}?)\s*</", re.IGNORECASE),
+    re.compile(
+        rf"\b(?:{_DECISION})\b[^.:=\n]{{0,30}}?(?:[:=]|\bis\b)[\s*]*([^\n]{{1,80}}?)[\s*.!]*$",
+        re.I | re.M,
+    ),
+    re.compile(r"^\W*([^.,;:\n]{1,60}?)(?:[.,;:\n]| because\b| since\b| as\b)"),
+)
+_LONGEST_VERDICT, _USUAL_LABEL = 100_000, 12
+
+
+def verdict_in(text: str) -> str:
+    """The label that a judge's text ends in, as in ``Both are fine. My verdict: [[A]]``; a label itself as it is.
+
+    Examples
+    --------
+    >>> [verdict_in(text) for text in ('{"reason": "clear", "winner": "B"}', "A is long. Final verdict: tie", "A>B")]
+    ['B', 'tie', 'A>B']
+    """
+    if _USUAL_LABEL < len(text) < _LONGEST_VERDICT:
+        for pattern in _VERDICTS:
+            if found := pattern.findall(text):
+                return found[-1]
+    return text
 
 
 _NUMBER_FIRST = re.compile(
@@ -514,12 +547,15 @@ _NUMBER_FIRST = re.compile(
     r"(?=[,;|/)\]\u2013]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
 )
 _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
-_OF_ONE_SIDE = re.compile(
-    rf"(?:(?:is|prob|probability|preference|vote|score)_)?(?:(?:for|of|that)_)?(?:the_)?(?:{_ANSWER}_)?(a|b|left|right|first|"
-    r"second|1|2)_(?:is_|was_)?(?:better|wins?|won|preferred|chosen|over|minus|beats)(?:_(?:than|to|over)?_?.*_?(?:a|b|1|2|"
-    r"left|right|first|second))?"
+# A name such as "p_a_over_b" or "How much better is A?" says which side a high number prefers: words that say so, and
+# words that may stand beside these.
+_PREFERS = re.compile(
+    "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
 )
-
+_BESIDE_PREFERS = re.compile(
+    rf"{_PREFERS.pattern}|{ANSWER}|is|was|are|the|for|of|that|than|to|how|much|rate|vote|score|model|judge|degree|percent"
+)
+_BETWEEN_SIDES = re.compile("over|minus|beats|(?:is_|was_)?(?:better|preferred)_(?:than|to|over)")
 
 _VOTED = (
     "prefer|preferid|präfer|bevorzug|better|best|besser|meilleur|préfér|mejor|prefier|melhor|miglior|winner|winning|verdict|vote|"
@@ -562,16 +598,122 @@ def direction_of(name: str) -> dict[str, str]:
     if folded(name).rpartition("_")[2] in ("idx", "index"):
         # indices count from 0; numbers that stand for no side have no meaning here
         return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
-    found = _OF_ONE_SIDE.fullmatch(folded(name))
-    return {"high": "a" if found[1] in _SIDES else "b"} if found else {}
+    words = folded(name).split("_")
+    at = [i for i, word in enumerate(words) if word in SIDES or word in _SECONDS]
+    others = [word for i, word in enumerate(words) if i not in at]
+    is_said = any(map(_PREFERS.fullmatch, others)) and all(map(_BESIDE_PREFERS.fullmatch, others))
+    between = (
+        "_".join(word for word in words[at[0] + 1 : at[-1]] if not re.fullmatch(ANSWER, word))
+        if at
+        else ""
+    )
+    # "p1" is a person
+    is_of_one = len(at) == 1 and words != ["p", words[at[0]]] or words in (["p", "a"], ["p", "b"])
+    if not is_said or not (is_of_one or (len(at) == 2 and _BETWEEN_SIDES.fullmatch(between))):
+        return {}
+    return {"high": "a" if words[at[0]] in SIDES else "b"}
 
 
 def number_of(label: str) -> float:
     """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
     text = label.strip().replace("\u2212", "-").replace(",", ".")
-    if found := re.fullmatch(r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+)?", text):
+    if found := re.fullmatch(
+        r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
+    ):
         return float(found[1])
     return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else math.nan
+
+
+_GRADES = {
+    **dict.fromkeys(("excellent", "perfect", "outstanding", "great", "hervorragend"), 3.0),
+    **dict.fromkeys(
+        ("good", "like", "liked", "helpful", "up", "agree", "positive", "win", "won", "chosen", "👍"),
+        1.0,
+    ),
+    **dict.fromkeys(
+        ("winner", "preferred", "accepted", "approved", "pass", "better", "satisfied", "gut", "bon"), 1.0
+    ),
+    **dict.fromkeys(
+        ("stimme", "zu", "correct", "useful", "bueno", "buena", "buono", "selected", "upvote"), 1.0
+    ),
+    **dict.fromkeys(("neutral", "fair", "ok", "okay", "average", "mixed", "acceptable", "mittel"), 0.0),
+    **dict.fromkeys(
+        ("bad", "poor", "dislike", "disliked", "unhelpful", "down", "disagree", "negative", "loss"), -1.0
+    ),
+    **dict.fromkeys(
+        ("lost", "lose", "loser", "rejected", "fail", "worse", "dissatisfied", "schlecht", "👎"), -1.0
+    ),
+    **dict.fromkeys(
+        ("incorrect", "useless", "malo", "mala", "mauvais", "downvote", "unacceptable"), -1.0
+    ),
+    **dict.fromkeys(("terrible", "awful", "horrible"), -3.0),
+}
+_DEGREES = {
+    **dict.fromkeys(
+        ("very", "strongly", "extremely", "completely", "totally", "sehr", "très", "muy", "highly"), 2.0
+    ),
+    **dict.fromkeys(("somewhat", "slightly", "rather", "fairly", "mostly", "eher", "partly"), 0.5),
+    **dict.fromkeys(("not", "nicht", "no", "don", "pas"), -1.0),
+    **dict.fromkeys(
+        ("thumb", "thumbs", "a", "t", "d", "the", "is", "i", "it", "response", "answer"), 1.0
+    ),
+}
+
+
+def grade_of(label: str) -> float:
+    """The number that a grade or a degree of agreement in words stands for; NaN of any other label.
+
+    Examples
+    --------
+    >>> [grade_of(label) for label in ("thumbs up", "Strongly disagree", "fair", "not helpful", "A")]
+    [1.0, -2.0, 0.0, -1.0, nan]
+    """
+    words = folded(label).split("_") if label.strip() not in _GRADES else [label.strip()]
+    grades = [_GRADES[word] for word in words if word in _GRADES]
+    degrees = [_DEGREES.get(word, math.nan) for word in words if word not in _GRADES]
+    return grades[0] * math.prod(degrees) + 0.0 if len(grades) == 1 else math.nan
+
+
+def graded(labels: Sequence[str]) -> dict[str, float]:
+    """The number of each label, where all of two or more labels are grades in words; else none."""
+    grades = {label: grade_of(label) for label in labels}
+    return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
+
+
+# "A is worse" prefers the other side
+_WORSE = re.compile(
+    "worse|worst|not|loses|lost|rejected|schlechter|nicht|pire|peor|pior|peggio|slechter|gorsza|хуже"
+)
+
+
+def mirrored_sides(labels: Iterable[str]) -> dict[str, str]:
+    """The side that each label names if the labels for the two sides differ in the word for the side alone.
+
+    This holds in any language; labels without such a word are ties. Empty if the labels are of another kind, as codes
+    of people and names of groups are.
+
+    Examples
+    --------
+    >>> mirrored_sides(["A är bättre", "B är bättre", "lika bra"]), mirrored_sides(["A är bättre", "B är större"])
+    ({'A är bättre': 'a', 'B är bättre': 'b', 'lika bra': 'tie'}, {})
+    """
+    sides: dict[str, str] = {}
+    around: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for label in labels:
+        words = folded(label.lstrip("+-0123456789 ")).split("_")
+        named = [word for word in words if word in SIDES or word in _SECONDS]
+        others = tuple(word for word in words if word not in named)
+        is_name = any(re.fullmatch(_PERSON, word) for word in others) or re.fullmatch(
+            r"[^\W\d]+[-_ ]?\d+", label
+        )
+        # a third side is no tie
+        if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
+            return {}
+        side = ("a" if named[0] in SIDES else "b") if named else "tie"
+        around[side].add(others)
+        sides[label] = TURNED[side] if any(map(_WORSE.fullmatch, others)) else side
+    is_mirrored = around["a"] == around["b"] != set() and len(around["tie"]) < 3
+    return sides if is_mirrored and len(sides) > 2 else {}
 
 
 class RatingScale(NamedTuple):
@@ -604,7 +746,9 @@ def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) ->
     is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
     if not numbers or not (is_rating or {"high", "low"} & {*told}):
         return None
-    low, end = min(numbers), max(numbers)
+    # what a legend says of the ends is the scale, whatever its cells reach
+    legend = [number for number in map(number_of, ends) if math.isfinite(number)]
+    low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
     ties = [number_of(label) for label, side in told.items() if side == "tie"]
     step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
     guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
@@ -627,7 +771,9 @@ def side_told(
     if label in told or own in TURNED:
         return told.get(label, own), "name"
     is_called = [form == column or form in column.split("_") for column in columns]
-    if math.isnan(number) and sum(is_called) == 1:
+    # of answers that are counted from 0 their numbers are names
+    is_from_0 = "0" in columns[0].split("_")
+    if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
         return "ab"[is_called.index(True)], "name"
     if scale and not math.isnan(number):
         above = scale.high if number > scale.middle else TURNED.get(scale.high, "")
@@ -643,9 +789,15 @@ def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) 
     Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
     """
     if scale and not scale.high:
-        # a scale between two answers is usually written from the first to the second
-        return {"high": "b"} | ({f"{scale.middle:g}": "tie"} if scale.low >= 0 else {})
-    if {"a", "b"} & known or len(labels) not in (2, 3):
+        # a scale between two answers is usually written from the first to the second; a share is of the first
+        return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
+            {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
+        )
+    if {"a", "b"} & known:
+        return {}
+    if mirrored := mirrored_sides(labels):
+        return mirrored
+    if len(labels) not in (2, 3):
         return {}
     numbers = sorted(map(number_of, labels))
     ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in YES, label)) + [*labels[2:]]

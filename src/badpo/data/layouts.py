@@ -13,12 +13,14 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.cells import (
+    ANSWER,
     ANSWERS,
     KNOWN,
     LOST,
     MODELS,
     NO,
     OF_ONE_ANSWER,
+    SIDES,
     TURNED,
     YES,
     Objects,
@@ -30,11 +32,14 @@ from badpo.data.cells import (
     columns_of_sides,
     direction_of,
     folded,
+    graded,
     like_annotators,
+    mirrored_sides,
     names_vote,
     number_of,
     numbered,
     numbered_answers,
+    parsed,
     require_size,
     side_of,
     text_key,
@@ -71,151 +76,40 @@ _FEW_WORDS = (2, 3)
 MANY_ROWS = 1000
 _LARGEST_RATING, _LARGEST_SCALE = 10, 100
 _TICKED = {**dict.fromkeys(YES, 1), **dict.fromkeys(NO, 0)}
+_NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
 _PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
 _MOST = 0.9  # of rows
 _NAMES_SIDES = 3
 _DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{1,2}:\d\d")
 # words in the names of columns that hold no votes
-_OTHER_NAMES = frozenset(
-    {
-        "id",
-        "ids",
-        "uid",
-        "uuid",
-        "hash",
-        "date",
-        "datum",
-        "fecha",
-        "time",
-        "timestamp",
-        "utc",
-        "duration",
-        "seconds",
-        "ms",
-    }
-    | {
-        "token",
-        "tokens",
-        "count",
-        "length",
-        "len",
-        "chars",
-        "words",
-        "elo",
-        "age",
-        "year",
-        "lang",
-        "language",
-        "locale",
-    }
-    | {
-        "seed",
-        "split",
-        "version",
-        "turn",
-        "confidence",
-        "confident",
-        "sure",
-        "certainty",
-        "certain",
-        "difficulty",
-        "gold",
-    }
-    | {
-        "familiar",
-        "familiarity",
-        "knowledge",
-        "expertise",
-        "experience",
-        "domina",
-        "kenntnis",
-        "sicherheit",
-        "variant",
-    }
+_OTHER_NAMES = re.compile(
+    "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
+    "elo|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
+    "difficulty|gold|familiar|familiarity|knowledge|expertise|experience|domina|kenntnis|sicherheit|variant"
 )
-_MACHINES = frozenset(
-    {"reward", "auto", "automatic", "predicted", "prediction", "gpt", "llm", "model", "machine"}
-)
+_MACHINES = re.compile("reward|auto|automatic|predicted|prediction|gpt|llm|model|machine")
 # words in the names of columns that say who voted, and of those that say something else of people
-_PEOPLE = frozenset(
-    {
-        "who",
-        "user",
-        "subject",
-        "person",
-        "editor",
-        "expert",
-        "experte",
-        "tester",
-        "student",
-        "member",
-        "volunteer",
-    }
-    | {
-        "prüfer",
-        "nutzer",
-        "proband",
-        "testperson",
-        "usuario",
-        "correo",
-        "email",
-        "mail",
-        "testeur",
-        "utilisateur",
-    }
-    | {
-        "oceniający",
-        "beoordelaar",
-        "bedömare",
-        "checker",
-        "评估员",
-        "评审",
-        "用户",
-        "担当者",
-        "평가자",
-        "مقيم",
-        "инициалы",
-        "initials",
-        "name",
-    }
+_PEOPLE = re.compile(
+    "who|user|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
+    "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
+    "инициалы|initials|name|by|valutatore|avaliador"
 )
-_OF_PEOPLE = frozenset(
-    {"class", "group", "team", "type", "role", "age", "gender", "country", "model", "file", "domina"}
+_OF_PEOPLE = re.compile("class|group|team|type|role|age|gender|country|model|file|domina")
+_THINGS = re.compile(
+    "prompt|question|item|task|case|topic|category|system|model|doc|document|batch|session|round|condition|version|hit|"
+    "pair|page|block|set|part|wave|week|day|sheet|game|order|criteri(?:on|a)|aspect|dimension"
 )
-_THINGS = frozenset(
-    {
-        "prompt",
-        "question",
-        "item",
-        "task",
-        "case",
-        "topic",
-        "category",
-        "system",
-        "model",
-        "doc",
-        "document",
-        "batch",
-    }
-    | {
-        "session",
-        "round",
-        "condition",
-        "version",
-        "hit",
-        "pair",
-        "page",
-        "block",
-        "set",
-        "part",
-        "wave",
-        "week",
-        "day",
-    }
-)
+_LONGEST_LIST = 10_000  # characters of a list in a cell of text
+_SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
+_OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
 _USUAL_TEXT = 15  # characters of a text, at the least
 _CHAT = re.compile("'(?:role|from)': ")
 _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
+
+
+def has_word(name: str, words: re.Pattern[str]) -> bool:
+    """Whether one of the words in the name of a column is among ``words``."""
+    return any(map(words.fullmatch, folded(name).split("_")))
 
 
 class Findings:
@@ -337,16 +231,23 @@ def recognise(
     free = [name for name in found if name not in taken]
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
+    if "annotator" in theirs:
+        # a judge may be a list, as of a model and its prompt
+        who = table.frame[theirs["annotator"]].map(
+            lambda cell: " ".join(map(str, cell)) if isinstance(cell, list) else cell
+        )
+        table = replace(table, frame=table.frame.assign(**{theirs["annotator"]: who}))
     if "chosen" in theirs and "winner" not in theirs:
         # a label of one of two answers, and no text of its own
         is_beside = {*_PAIR[1:]} <= {*theirs} and _are_votes(table.frame[theirs["chosen"]])
         if is_beside or "rejected" not in theirs:
             theirs["winner"] = theirs.pop("chosen")
-    answers = numbered_answers(free)
+    answers = _many_answers(table.frame, [name for name in free if name != theirs.get("prompt")])
     if not answers and not {"response_a", "rejected"} & {*theirs}:
         # a row is one answer, and others to its prompt stand in other rows
         left = [name for name in free if name not in theirs.values()]
-        texts = [name for name in left if not _are_votes(table.frame[name])]
+        texts = [name for name in left if holds_texts(table.frame[name])]
+        texts = texts or [name for name in left if not _are_votes(table.frame[name])]
         theirs |= columns_named(texts, {"response"} - {*theirs})
         if "response" in theirs:
             theirs = columns_named(left, ["rank"]) | theirs
@@ -363,12 +264,25 @@ def recognise(
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
+    is_open = layout is None and "annotator" not in {*theirs, *columns}
+    if (
+        is_open
+        and {"response_a", "response", "chosen"} & {*theirs}
+        and (likely := likely_annotators(_renamed(table, theirs)))
+    ):
+        theirs["annotator"] = likely[0]
+        what = f'annotator read from "{likely[0]}", by what it is called or holds'
+        fix: Json = {"columns": {"annotator": None}}
+        table = _noted(table, "N103", what, "if it says something else, leave it unused", fix)
     if layout == "wide":
         table, theirs = _one_annotator_a_row(table, theirs, people)
         if "response" in theirs:
-            theirs["rating"] = theirs.pop("winner")
+            number = theirs.pop("winner")
+            theirs["rank" if number.startswith("rank") else "rating"] = number
     elif answers and "response_a" not in told:
         table, theirs = _best_beside_others(table, theirs, answers)
+    elif "annotator" in theirs and len(games := _games(table, theirs)) > 1:
+        table, theirs = _one_row_a_game(table, theirs, games)
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
@@ -402,28 +316,57 @@ def recognise(
     elif kind == "rating":
         theirs = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
     kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
+    return replace(_renamed(table, theirs), kind=kind)
+
+
+def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
+    """The table with our names of its columns."""
     others = [name for name in table.frame.columns if name not in (*theirs.values(), *KNOWN)]
     used = table.frame[[*theirs.values(), *others]].set_axis([*theirs, *others], axis=1)
-    return replace(table, frame=used, kind=kind, theirs=theirs)
+    return replace(table, frame=used, theirs=theirs)
 
 
 def _opened_votes(table: Table) -> Table:
-    """A row for each vote, where a column holds lists of them: objects, one of whose cells names a side."""
-    for name in table.frame:
-        lists = [cell for cell in table.frame[name] if isinstance(cell, list)]
-        votes = [each for cell in lists for each in cell]
-        if not votes or not all(isinstance(each, dict) for each in votes):
-            continue
-        sides = ({side_of(str(value)) for value in each.values()} - {None} for each in votes)
-        if len(lists) >= _MOST * len(table.frame) and all(sides):
-            require_size(table.name, len(votes), table.frame.shape[1])
-            frame = table.frame.explode(name)
-            rows = frame.index.to_numpy()
-            lines = None if table.lines is None else table.lines[rows]
-            frame = frame.reset_index(drop=True)
-            what = f'column "{name}" holds lists: {counted(len(votes), "vote")} of {counted(len(lists), "row")}'
-            return _noted(replace(table, frame=frame, lines=lines, rows=rows), "N106", what)
-    return table
+    """A row for each vote, if columns hold lists: of objects that are votes, or of annotators beside their votes."""
+    lists = {name: column.map(_listed) for name, column in table.frame.items()}
+    lists = {name: column for name, column in lists.items() if column.notna().mean() >= _MOST}
+    n_of = {name: column.map(len, na_action="ignore") for name, column in lists.items()}
+    of_votes = []
+    for name, column in lists.items():
+        votes = pd.Series([*itertools.chain(*column.dropna())], dtype=object)
+        if len(votes) and all(isinstance(each, dict) for each in votes):
+            sides = ({side_of(str(value)) for value in each.values()} - {None} for each in votes)
+            if like_annotators(map(str, votes[0])) or all(sides):
+                of_votes = [name]
+        elif like_annotators([name]) and len(votes) and not holds_texts(votes):
+            beside = [other for other in lists if n_of[other].equals(n_of[name])]
+            of_votes = [other for other in beside if not holds_texts(lists[other].explode())]
+    if not of_votes or (
+        len(of_votes) == 1 and not isinstance(lists[of_votes[0]].dropna().iat[0][0], dict)
+    ):
+        return table
+    n_votes = int(n_of[of_votes[0]].sum())
+    require_size(table.name, n_votes, table.frame.shape[1])
+    frame = table.frame.assign(**{name: lists[name] for name in of_votes}).explode(of_votes)
+    rows = frame.index.to_numpy()
+    lines = None if table.lines is None else table.lines[rows]
+    frame = frame.reset_index(drop=True)
+    what = f"lists in {', '.join(map(str, of_votes))}: {counted(n_votes, 'vote')} of {counted(len(table.frame), 'row')}"
+    return _noted(replace(table, frame=frame, lines=lines, rows=rows), "N106", what)
+
+
+def _listed(cell: Any) -> list[Any] | None:
+    """The list that a cell is or holds as text, as in ``["x", "y"]`` or ``x; y``; None of anything else."""
+    if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
+        text = cell.strip()
+        cell = (
+            parsed(text)
+            if text[:1] == "["
+            else re.split(r" *[;|] *", text)
+            if _SEPARATED.fullmatch(text)
+            else None
+        )
+    return cell if isinstance(cell, list) and cell else None
 
 
 def _noted(
@@ -511,7 +454,13 @@ def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[
     clearly which side was preferred holds the votes.
     """
     free = [name for name in frame if name not in theirs.values()]
-    columns = alike(missing, free)
+    votes = _columns_of_votes(frame, free)
+    # one of many columns of the same kind is not the one that is missing
+    several = {*_most_alike(frame, votes)} if len(votes) > 2 else {*()}
+    columns = alike(missing, [name for name in free if name not in several])
+    columns = {
+        ours: own for ours, own in columns.items() if ours not in _PAIR[1:] or holds_texts(frame[own])
+    }
     free = [name for name in free if name not in columns.values()]
     pairs = columns_of_sides(free)
     lacks = [ours for ours in _PAIR if ours in missing and ours not in columns]
@@ -522,6 +471,9 @@ def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[
     free = [name for name in free if name not in columns.values()]
     votes = [name for name in _columns_of_votes(frame, free) if len(few_labels(frame[name])) != 1]
     texts = [name for name in free if name not in votes and holds_texts(frame[name])]
+    if "winner" in missing and {*_PAIR[1:]} <= {*theirs, *columns}:
+        # the text of a judge may end in a verdict
+        texts = [name for name in texts if _clearness(frame, name, {}) < _NAMES_SIDES]
     if lacks[:1] == ["prompt"] and len(texts) == len(lacks) - 1:
         # prompts may be short, and are no ids
         many = [name for name in free if name not in (*votes, *texts) and not few_labels(frame[name])]
@@ -538,7 +490,10 @@ def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[
         compared = [pair for pair in pairs if _compare_answers(frame, pair)]
         labels = [name for name in free if name not in texts]
         best = _clearest_votes(frame, labels, sides)
-        if compared and (not best or _clearness(frame, best[0], sides) < _NAMES_SIDES):
+        is_clearer = best != [] and _clearness(frame, best[0], sides) >= _NAMES_SIDES
+        if "annotator" not in theirs and _pairs_of_people(frame, free):
+            fix["layout"] = "wide"
+        elif compared and (not is_clearer or {*best} <= {*compared[0]}):
             number = "rank" if which_wins(compared[0][0]) == "low" else "rating"
             columns |= {f"{number}_{side}": name for side, name in zip("ab", compared[0], strict=True)}
             fix["columns"] = columns
@@ -551,19 +506,21 @@ def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[
         elif len(best) == 1:
             columns["rating" if missing[-1] == "rating" else "winner"] = best[0]
             fix["columns"] = columns
-            if not LOST.isdisjoint(folded(best[0]).split("_")):
+            if LOST & {*folded(best[0]).split("_")}:
                 known = {label: side_of(label) for label in few_labels(frame[best[0]])}
                 fix["winners"] = {label: TURNED[side[0]] for label, side in known.items() if side}
     return fix
 
 
-def _compare_answers(frame: pd.DataFrame, pair: tuple[str, str]) -> bool:
-    """Whether two columns hold a number, or a tick, of each answer; of ticks at most one in a row."""
-    is_of_people = _MACHINES.isdisjoint(folded(pair[0]).split("_"))
+def _compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = _MOST) -> bool:
+    """Whether two columns hold a number, or a tick, of each answer in most cells; of ticks at most one in a row."""
+    is_of_people = not has_word(pair[0], _MACHINES)
     if not is_of_people or any(_are_no_votes(name, frame[name]) for name in pair):
         return False
-    a, b = (as_numbers(frame[name].map(_tick)) for name in pair)
-    if not len(a) or np.isfinite([a, b]).mean() < _MOST:
+    a, b = (as_ratings(frame[name]) for name in pair)
+    cells = pd.concat([frame[name] for name in pair])
+    is_number = np.isfinite([a, b]).ravel()
+    if not len(a) or is_number.mean() < filled or is_number.sum() < _MOST * cells.notna().sum():
         return False
     values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
     if values <= {0.0, 1.0}:
@@ -573,7 +530,7 @@ def _compare_answers(frame: pd.DataFrame, pair: tuple[str, str]) -> bool:
 
 def _are_no_votes(name: str, column: pd.Series) -> bool:
     """Whether a column holds ids, times, counts, or what people say of themselves, and so neither votes nor texts."""
-    if not _OTHER_NAMES.isdisjoint(folded(name).split("_")):
+    if has_word(name, _OTHER_NAMES):
         return True
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna()]
     return cells != [] and all(map(_DATE.match, cells))
@@ -590,7 +547,7 @@ def _clearness(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]) -> int
         return _NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
     told = [side[0] for cell in cells if (side := side_of(cell))]
-    if {"a", "b"} <= {*told} and len(told) >= _MOST * len(cells):
+    if ({"a", "b"} <= {*told} and len(told) >= _MOST * len(cells)) or mirrored_sides(labels):
         return _NAMES_SIDES
     called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
     if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
@@ -604,12 +561,12 @@ def _clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[st
     """Of columns those that tell most clearly which side was preferred, by what they hold, then by their names."""
 
     def rank(name: str) -> tuple[int, bool, bool]:
-        words = {*folded(name).split("_")}
-        return _clearness(frame, name, theirs), names_vote(name), words.isdisjoint(_MACHINES)
+        return _clearness(frame, name, theirs), names_vote(name), not has_word(name, _MACHINES)
 
     ranks = {name: rank(name) for name in free}
     ranks = {name: found for name, found in ranks.items() if found[0]}
     best = [name for name, found in ranks.items() if found == max(ranks.values())]
+    best = [name for name in best if has_word(name, _OVERALL)][:1] or best
     # of two columns of words one may hold people, whose ids no message shows
     return best if len(best) < 2 or ranks[best[0]][0] > 1 else _of_same_words(frame, best)
 
@@ -620,32 +577,54 @@ def _of_same_words(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def likely_annotators(table: Table) -> list[str]:
-    """Of a recognised table the columns that very likely say who voted (see `_are_people`).
+    """Of a table under our names the columns that very likely say who voted (see `_are_people`).
 
     Where several votes were made of one row, columns that differ between these.
     """
-    found = [name for name in open_columns(table) if _are_people(table.frame, name, "prompt")]
+    names = open_columns(table)
+    found = [name for name in names if _are_people(table.frame, name, "prompt")]
+    found += [name for name in names if name not in found and _tells_votes_apart(table.frame, name)]
     if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
         several = table.frame.groupby(table.rows)
         found = [name for name in found if several[name].nunique().max() > 1]
-    if (
-        not found
-        and len(names := [name for name in open_columns(table) if _are_names(table.frame[name])]) == 1
-    ):
+    if not found and len(named := [name for name in names if _are_names(table.frame[name])]) == 1:
         # of nothing else that could be people
-        found = names
+        found = named
     return sorted(found, key=lambda name: not _is_called_like_people(name))
+
+
+def _tells_votes_apart(frame: pd.DataFrame, name: str) -> bool:
+    """Whether the rows with the same texts never share a value of a column whose values all stand in several rows."""
+    if folded(name) != "model" and any(
+        has_word(name, words) for words in (_OF_PEOPLE, _THINGS, _OTHER_NAMES)
+    ):
+        return False
+    try:
+        ids = as_ids(frame[name])
+    except ValueError:
+        return False
+    texts = [ours for ours in (*_PAIR, "response", "chosen", "rejected") if ours in frame]
+    codes = [pd.factorize(frame[text].map(text_key))[0] for text in texts]
+    group = pd.DataFrame(np.array(codes).T).groupby([*range(len(codes))]).ngroup()
+    several = group.duplicated(keep=False).to_numpy()
+    rows = pd.DataFrame({"group": group, "who": ids})[several]
+    n_values = rows["who"].nunique()
+    is_crossed = (
+        2 <= n_values <= len(rows) / 3 and not rows.duplicated().any() and rows["who"].notna().all()
+    )
+    return is_crossed and several.mean() > 1 / 2 and not all(map(_DATE.match, rows["who"][:MANY_ROWS]))
 
 
 def _are_names(column: pd.Series) -> bool:
     """Whether a column holds three or more words each of which begins as names do, in most rows and repeated."""
-    words = {*folded(str(column.name)).split("_")}
     ids = (
         pd.Series(as_ids(column)).dropna()
         if not column.map(type).isin([list, dict]).any()
         else pd.Series()
     )
-    if not words.isdisjoint(_OF_PEOPLE | _THINGS | _OTHER_NAMES) or len(ids) < _MOST * len(column):
+    if any(has_word(str(column.name), words) for words in (_OF_PEOPLE, _THINGS, _OTHER_NAMES)):
+        return False
+    if len(ids) < _MOST * len(column):
         return False
     return 3 <= ids.nunique() <= len(ids) / 2 and all(
         _PERSONS_NAME.fullmatch(label) and not label[0].islower() for label in ids.unique()
@@ -661,14 +640,10 @@ def _are_people(frame: pd.DataFrame, name: str, prompt: str | None = None) -> bo
         ids = pd.Series(as_ids(frame[name]), index=frame.index).dropna()
     except ValueError:
         return False
-    n_people, words = ids.nunique(), {*folded(name).split("_")}
+    n_people = ids.nunique()
     if not 2 <= n_people <= len(ids) / 2 or len(ids) < _MOST * len(frame):
         return False
-    if (
-        all(map(_DATE.match, ids[:MANY_ROWS]))
-        or holds_texts(frame[name])
-        or not words.isdisjoint(_OF_PEOPLE)
-    ):
+    if all(map(_DATE.match, ids[:MANY_ROWS])) or holds_texts(frame[name]) or has_word(name, _OF_PEOPLE):
         return False
     if _is_called_like_people(name):
         return True
@@ -679,11 +654,11 @@ def _are_people(frame: pd.DataFrame, name: str, prompt: str | None = None) -> bo
         prompts = frame.loc[ids.index, prompt].map(text_key)
         if prompts.nunique() < _MOST * len(ids) and ids.groupby(prompts).nunique().max() == 1:
             return False
-    return words.isdisjoint(_THINGS)
+    return not has_word(name, _THINGS)
 
 
 def _is_called_like_people(name: str) -> bool:
-    return bool(like_annotators([name])) or not _PEOPLE.isdisjoint(folded(name).split("_"))
+    return bool(like_annotators([name])) or has_word(name, _PEOPLE)
 
 
 def open_columns(table: Table) -> list[str]:
@@ -784,7 +759,8 @@ def _are_votes(column: pd.Series) -> bool:
     """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
     labels = few_labels(column)
     numbers = [number_of(label) for label in labels if side_of(label) is None]
-    return labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
+    are_numbers = labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
+    return are_numbers or bool(graded(labels) or mirrored_sides(labels))
 
 
 def holds_texts(column: pd.Series) -> bool:
@@ -823,6 +799,8 @@ def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequen
     frame = table.frame.drop(columns=[theirs[ours] for ours in new if ours in theirs])
     theirs = {ours: name for ours, name in theirs.items() if ours not in (*new, *ANSWERS)}
     free = [name for name in frame if name not in theirs.values()]
+    if not people and (pairs := _pairs_of_people(frame, free)):
+        return _two_numbers_a_person(table, frame, theirs, pairs)
     people, are_told = people or _columns_of_votes(frame, free), bool(people)
     if not people:
         what = "no column holds one annotator's votes: labels of a side, or ratings"
@@ -839,7 +817,8 @@ def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequen
     require_size(table.name, len(frame) * len(people), len(others))
     # what all of these names say of their values
     legends = {name[len(without_legend(name)) :] for name in people}
-    label = f"winner{legends.pop()}" if len(legends) == 1 else "winner"
+    label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
+    label += legends.pop() if len(legends) == 1 else ""
     votes = frame.melt(others, people, "annotator", label, ignore_index=False).sort_index(kind="stable")
     is_vote = ~pd.isna(as_ids(votes[label]))
     what = (
@@ -847,7 +826,69 @@ def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequen
         f"{counted(int((~is_vote).sum()), 'empty cell')}"
     )
     table, kept = _spread(table, votes[is_vote], theirs, ["annotator", label], what)
-    return table, {**kept, "winner": kept.pop(label)}
+    number = kept.pop(label)
+    return table, kept | {"winner": number}
+
+
+def _games(table: Table, theirs: Mapping[str, str]) -> list[str]:
+    """Columns that each hold a vote of the row's annotator: of votes, with names that differ in a number alone."""
+    kinds: dict[str, list[str]] = {}
+    for name in table.frame:
+        is_free = name not in theirs.values() or name == theirs.get("winner")
+        is_numbered_vote = names_vote(name) and re.search(r"\d", name)
+        if is_free and is_numbered_vote and _clearness(table.frame, name, theirs) > 1:
+            kinds.setdefault(re.sub(r"_?\d+", "", folded(name)), []).append(name)
+    games = max(kinds.values(), key=len, default=[])
+    # a tick for each of the two answers is one vote
+    return [] if len(games) == 2 and _compare_answers(table.frame, (games[0], games[1])) else games
+
+
+def _one_row_a_game(table: Table, theirs: Mapping[str, str], games: Sequence[str]) -> _Recognised:
+    """Every one of these columns is a vote of the row's annotator; an empty cell is none."""
+    frame = table.frame
+    others = [name for name in frame if name not in games]
+    require_size(table.name, len(frame) * len(games), len(others))
+    votes = frame.melt(others, games, "game", "winner", ignore_index=False).sort_index(kind="stable")
+    votes = votes[~pd.isna(as_ids(votes["winner"]))]
+    left = {ours: name for ours, name in theirs.items() if ours not in ("winner", "judgment_id")}
+    what = f"{' and '.join(games)}: a vote of the row's annotator in each, {counted(len(votes), 'vote')}"
+    return _spread(table, votes, left, ["winner"], what)
+
+
+def _pairs_of_people(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """The columns in which each of several people rates the two answers, by what their names have beside the side."""
+    forms = {folded(name): name for name in free}
+    pairs: dict[str, tuple[str, str]] = {}
+    for form, name in forms.items():
+        words = form.split("_")
+        # the last word that is a side, letters before numbers: people are numbered too
+        at = [i for i, word in enumerate(words) if word in SIDES]
+        for i in sorted(at, key=lambda i: (words[i].isdigit(), -i)):
+            other = forms.get("_".join([*words[:i], SIDES[words[i]], *words[i + 1 :]]))
+            if other and _compare_answers(frame, (name, other), 0.0):
+                pairs["_".join([*words[:i], *words[i + 1 :]])] = name, other
+                break
+    return pairs if len(pairs) > 1 else {}
+
+
+def _two_numbers_a_person(
+    table: Table, frame: pd.DataFrame, theirs: Mapping[str, str], pairs: Mapping[str, tuple[str, str]]
+) -> _Recognised:
+    """Each pair of columns is an annotator's numbers for the two answers; a pair of empty cells is no vote."""
+    others = frame.drop(columns=[*itertools.chain(*pairs.values())])
+    require_size(table.name, len(frame) * len(pairs), len(others.columns) + 3)
+    number = "rank" if which_wins(next(iter(pairs.values()))[0]) == "low" else "rating"
+    new = [f"{number}_a", f"{number}_b"]
+    parts = [
+        others.assign(
+            annotator=who, **{side: frame[name] for side, name in zip(new, names, strict=True)}
+        )
+        for who, names in pairs.items()
+    ]
+    votes = pd.concat(parts).sort_index(kind="stable").dropna(subset=new, how="all")
+    what = f"{counted(len(pairs), 'pair')} of columns, one for each annotator: {counted(len(votes), 'vote')}"
+    table, kept = _spread(table, votes, theirs, ["annotator"], what)
+    return table, kept | {side: side for side in new}
 
 
 def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
@@ -868,11 +909,6 @@ def _one_row_a_vote(table: Table, theirs: Mapping[str, str]) -> _Recognised:
     return _spread(table, votes, theirs, ["winner"], what)
 
 
-def _tick(cell: Any) -> Any:
-    """A number, also of true or false."""
-    return _TICKED.get(str(cell).casefold(), cell)
-
-
 def _count(cell: Any) -> Any:
     """A number of votes; none is none, and a box that was ticked is one."""
     return {"true": 1, "x": 1, "false": 0, "none": 0, "nan": 0, "": 0}.get(
@@ -885,7 +921,7 @@ def _compared(
 ) -> _Recognised:
     """Of two ratings a row the higher one wins, of two ranks the lower; without two numbers nobody does."""
     names = [theirs[ours] for ours in sides]
-    a, b = (as_numbers(table.frame[name].map(_tick)) for name in names)
+    a, b = (as_ratings(table.frame[name]) for name in names)
     is_rank = sides[0] == "rank_a"
     won = ["b", "a", "tie"] if is_rank else ["a", "b", "tie"]
     winner = pd.Series(np.sign(a - b)).map(dict(zip((1, -1, 0), won, strict=True))).astype(object)
@@ -905,7 +941,7 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Re
     order in which the table has them first, so that all annotators compare the same pairs.
     """
     frame = table.frame
-    places = as_numbers(frame[theirs[number]].map(_tick))
+    places = as_ratings(frame[theirs[number]])
     who = {name: as_ids(frame[theirs[name]]) for name in ("prompt_id", "annotator") if name in theirs}
     texts = {name: frame[theirs[name]].map(text_key) for name in ("prompt", "response")}
     keys = pd.DataFrame({**who, **texts}).fillna("")[np.isfinite(places)]
@@ -915,6 +951,10 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Re
         what = "answers are rated more than once, and no column says by whom"
         fix: Json = {"columns": {"annotator": like[0]}} if like else {}
         raise DataError([Problem("E110", what, table.name, "name the column of annotators", fix=fix)])
+    if not len(keys):
+        what = f'column "{theirs[number]}" holds no numbers and no grades in words'
+        remedy = "write numbers, or name the column of ratings"
+        raise DataError([Problem("E106", what, table.name, remedy)])
     answer, _ = pd.factorize(keys["response"])
     group = keys.groupby(of_one, sort=False).ngroup().to_numpy()
     order = np.lexsort((answer, group))
@@ -939,59 +979,172 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Re
     return _spread(table, votes, left, [*sides], what)
 
 
+def _many_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
+    """Columns of three or more answers to one prompt, as their names or the labels of another column say."""
+    if answers := numbered_answers(free):
+        return answers
+    texts = {folded(name): name for name in free if holds_texts(frame[name])}
+    if len(texts) < 3:
+        return {}
+    for kind in {form.rpartition("_")[2] for form in texts}:
+        of_kind = {
+            form.removesuffix(f"_{kind}"): name
+            for form, name in texts.items()
+            if form.endswith(f"_{kind}")
+        }
+        if len(of_kind) > 2 and re.fullmatch(ANSWER, kind) and not {"best", "worst"} & {*of_kind}:
+            return of_kind
+    labels = [{*map(folded, few_labels(frame[name]))} for name in free if name not in texts.values()]
+    called = max((one & {*texts} for one in labels), key=len, default=set())
+    return {form: texts[form] for form in texts if form in called} if len(called) > 2 else {}
+
+
 def _best_beside_others(
     table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
 ) -> _Recognised:
-    """Of three or more answers the best, beside each of the others; the table itself where nothing ranks them."""
+    """Of three or more answers the best, beside each of the others, and these beside the worst, if a column names it.
+
+    The table itself if nothing ranks the answers.
+    """
     frame, keys = table.frame, [*answers]
-    forms = {folded(name): name for name in frame if name not in answers.values()}
-    ranks = [forms.get(f"rank_{key}", forms.get(f"{folded(answers[key])}_rank")) for key in keys]
-    orders = [forms[form] for form in ("ranking", "order") if form in forms]
-    order = [*orders, theirs.get("winner")][0]
-    if None not in ranks:
-        places = np.nan_to_num([as_numbers(frame[name]) for name in ranks], nan=np.inf)
-        is_low = places == places.min(axis=0)
-        best = np.where(is_low.sum(axis=0) == 1, is_low.argmax(axis=0), -1)
-    elif order is not None:
-        cells = zip(frame[order], *(frame[name] for name in answers.values()), strict=True)
-        best = np.array([_first_of(cell, texts, keys) for cell, *texts in cells], dtype=np.intp)
-        found, what = Findings(table), f"the ranking names none of the answers {', '.join(keys)}"
-        is_wrong = (best == -1) & frame[order].notna()
-        found.rows("E107", what, order, is_wrong, "name the best answer first", {})
-        found.stop_at_errors()
-    else:
-        return table, dict(theirs)
-    require_size(table.name, len(frame) * (len(keys) - 1), frame.shape[1] - len(keys))
     texts = frame[[*answers.values()]].to_numpy(dtype=object)
-    is_other = (best[:, None] >= 0) & (best[:, None] != np.arange(len(keys))) & ~pd.isna(texts)
-    rows, other = np.nonzero(is_other)
-    first, second = np.sort([best[rows], other], axis=0)
-    n_without = int((best < 0).sum())
+    places, used, has_worst = _places(table, theirs, answers)
+    if not used:
+        return table, dict(theirs)
+    require_size(table.name, len(frame) * 2 * len(keys), frame.shape[1] - len(keys))
+    is_placed = np.isfinite(places) & ~pd.isna(texts)
+    has_best = is_placed.sum(axis=1) > 1
+    best = np.where(is_placed, places, np.inf).argmin(axis=1)
+    column = np.arange(len(keys))
+    rows, other = np.nonzero(is_placed & has_best[:, None] & (column != best[:, None]))
+    better = best[rows]
+    what = f"the best beside each of the others makes {counted(len(rows), 'pair')}"
+    if has_worst:
+        is_middle = is_placed & (places == 1) & (places == 2).any(axis=1)[:, None]
+        middle_rows, middle = np.nonzero(is_middle)
+        worst = (places == 2).argmax(axis=1)
+        rows, better = np.append(rows, middle_rows), np.append(better, middle)
+        other = np.append(other, worst[middle_rows])
+        what = f"the best beside each of the others, and these beside the worst, make {counted(len(rows), 'pair')}"
+    order = np.argsort(rows, kind="stable")
+    rows, better, other = rows[order], better[order], other[order]
+    first, second = np.sort([better, other], axis=0)
+    n_without = int((~has_best).sum())
+    n_pairs = len(keys) * (len(keys) - 1) // 2
     what = (
-        f"rankings of up to {len(keys)} answers: the best beside each of the others makes {counted(len(rows), 'pair')} "
-        f"of {counted(len(frame) - n_without, 'choice')}"
+        f"rankings of up to {len(keys)} answers by {', '.join(dict.fromkeys(used))}: {what} "
+        f"of {counted(len(frame) - n_without, 'choice')}, not all {n_pairs} pairs of each"
     )
     if n_without:
         what += f"; {counted(n_without, 'row')} without a best answer left out"
         entry = {"reason": "no best answer", "annotator": "unknown", "n": n_without}
         table = replace(table, dropped=(*table.dropped, entry))
-    used = [*answers.values(), *(ranks if None not in ranks else [order])]
     new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
-    new["winner"] = as_objects(np.where(first == best[rows], "a", "b"))
-    votes = frame.drop(columns=used).iloc[rows].assign(**new)
+    is_tie = places[rows, better] == places[rows, other]
+    new["winner"] = as_objects(np.where(is_tie, "tie", np.where(first == better, "a", "b")))
+    votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
+    left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
     # who takes places for an order, or the other way round, sees it in rows as read
-    return _spread(table, votes, theirs, [*new], what, "N107")
+    return _spread(table, votes, left, [*new], what, "N107")
 
 
-def _first_of(cell: object, texts: Sequence[object], keys: Sequence[str]) -> int:
-    """The place of the answer that a ranking is, or names first, as in ``2>1>3`` or ``response_2``; -2 of a tie."""
+def _places(
+    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
+) -> tuple[Floats, list[str], bool]:
+    """The place of each answer in each row, 0 the best and NaN of one without a place; the columns that say so.
+
+    These are a number for each answer, a column for each place, an order such as ``2>1=3``, or the best and the worst,
+    as the last of the three results says.
+    """
+    frame, keys = table.frame, [*answers]
+    forms = {folded(name): name for name in frame if name not in answers.values()}
+    called = [
+        [key, folded(name), re.sub(rf"_?(?:{ANSWER})$", "", folded(name))]
+        for key, name in answers.items()
+    ]
+    for words, sign in ((_RANKS, 1), (_SCORES, -1)):
+        of_answers = [
+            [name for form, name in forms.items() if form in _joined(names, words)] for names in called
+        ]
+        if all(of_answers):
+            numbers = [as_ratings(frame[names[0]]) for names in of_answers]
+            if np.isfinite(numbers).any():
+                return sign * np.array(numbers).T, [names[0] for names in of_answers], False
+    in_order = [name for i in range(len(keys)) for form, name in forms.items() if _is_place(form, i)]
+    orders = [forms[form] for form in ("ranking", "order", "rank", "ranks", "ranked") if form in forms]
+    best, worst = (
+        [name for name in forms.values() if has_word(name, words)] for words in (_BEST, _WORST)
+    )
+    best = [*best, theirs["winner"]] if "winner" in theirs else best
+    if len(in_order) == len(keys):
+        used = in_order
+    elif orders:
+        used = orders[:1]
+    else:
+        used = best[:1] + (worst[:1] if best else [])
+    columns = [frame[name].to_numpy(dtype=object) for name in answers.values()]
+    known = {form: i for i, names in enumerate(called) for form in names if form}
+    places = np.full((len(frame), len(keys)), np.nan)
+    for row, cells in enumerate(zip(*(frame[name] for name in used), strict=True)):
+        texts = [column[row] for column in columns]
+        groups = [
+            group for cell in cells for group in (_groups_in(cell) if used == orders[:1] else [[cell]])
+        ]
+        order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
+        if used[0] in best and order[0]:
+            rest = [i for i in range(len(keys)) if [i] not in order]
+            order = [order[0], rest, *order[1:]]
+        for place, group in enumerate(order):
+            places[row, group] = place
+    if used:
+        found, what = Findings(table), f"the ranking names none of the answers {', '.join(keys)}"
+        is_wrong = np.isnan(places).all(axis=1) & frame[used].notna().any(axis=1).to_numpy()
+        found.rows("E107", what, used[0], is_wrong, "name the best answer first", {})
+        found.stop_at_errors()
+    return places, used, len(used) == 2 and used[0] in best
+
+
+def _joined(names: Sequence[str], words: Sequence[str]) -> set[str]:
+    """What a column that says something of an answer may be called."""
+    pairs = itertools.product(filter(None, names), words)
+    return {
+        form
+        for name, word in pairs
+        for form in (f"{word}_{name}", f"{name}_{word}", f"{word}_of_{name}")
+    }
+
+
+def _is_place(form: str, i: int) -> bool:
+    """Whether a column is called like the one of the answers in place ``i``, counted from 0."""
+    nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
+    number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
+    return (
+        re.fullmatch(rf"(?:{number}|{nth[0]})(?:_(?:place|choice|rank|best|preference))?", form)
+        is not None
+    )
+
+
+def _groups_in(cell: Any) -> list[list[str]]:
+    """The answers that an order names, those of one place together: a list, or text as in ``2>1=3`` or ``B, A, C``."""
+    if isinstance(cell, list):
+        return [[one] for one in cell]
+    places = re.split(r"[>≻]+", str(cell)) if ">" in str(cell) else re.split(r"[\s,;]+", str(cell))
+    return [[one.strip() for one in place.split("=")] for place in places]
+
+
+def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:
+    """The number of the answer that a cell is the text of, or names; -1 where it is none."""
     if isinstance(cell, str) and texts.count(cell) == 1:
         return texts.index(cell)
-    first = str(cell[0] if isinstance(cell, list) and cell else cell)
-    if "=" in first.partition(">")[0]:
-        return -2
-    parts = [part for part in re.findall(r"[a-z]+|\d+", first.casefold()) if part in keys]
-    return keys.index(parts[0]) if parts else -1
+    form = folded(str(cell).removesuffix(".0"))
+    return known.get(form, known.get(form.rpartition("_")[2], -1))
+
+
+_RANKS, _SCORES = (
+    ("rank", "place", "position", "ranking"),
+    ("score", "rating", "stars", "points", "quality", "grade"),
+)
+_BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least")
 
 
 def as_numbers(column: pd.Series) -> Floats:
@@ -1001,3 +1154,15 @@ def as_numbers(column: pd.Series) -> Floats:
     texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(cells[i], str)]
     found[texts] = [*map(cache(number_of), cells[texts])]
     return found
+
+
+def as_ratings(column: pd.Series) -> Floats:
+    """Ratings as numbers: numbers, ticks, grades in words, and numbers that stand before their meaning."""
+    grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
+
+    def rated(cell: Any) -> Any:
+        words = str(cell).strip().casefold()
+        first = _NUMBERED_GRADE.match(words)
+        return _TICKED.get(words, grades.get(str(cell), float(first[1]) if first else cell))
+
+    return as_numbers(column.map(rated))

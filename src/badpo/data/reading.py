@@ -26,7 +26,9 @@ from badpo.data.cells import (
     as_objects,
     direction_of,
     folded,
+    graded,
     like_annotators,
+    mirrored_sides,
     number_of,
     numbered_cells,
     proposed,
@@ -46,7 +48,6 @@ from badpo.data.layouts import (
     as_numbers,
     few_labels,
     holds_texts,
-    likely_annotators,
     recognise,
     unused_columns,
 )
@@ -152,10 +153,6 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
             error = other
         else:
             is_open = "annotator" not in {*table.theirs, *now["columns"]}
-            likely = likely_annotators(table) if is_open else []
-            if likely and (named := _with_annotator(source, asked, fix, likely[0])):
-                table, read, fix = named
-                is_open = False
             told.fix = fix
             told.unused = unused_columns(table) if is_open and table.rows is None else ()
             if "winners" in fix:
@@ -169,18 +166,6 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
                     )
                     told.answers = ("the higher number is better", "the lower number is better")
             return
-
-
-def _with_annotator(source: Any, asked: Json, fix: Json, name: str) -> tuple[Table, Json, Json] | None:
-    """The table read with one more column, of who voted; None where that cannot be read."""
-    fix = {**fix, "columns": {**fix.get("columns", {}), "annotator": name}}
-    tried = {option: {**asked[option], **fix.get(option, {})} for option in ("columns", "winners")}
-    now = {**asked, **fix, **tried}
-    try:
-        table = _recognised(fix.get("source", source), now)
-        return table, _read(table, now), fix
-    except DataError:
-        return None
 
 
 def _asked_of_labels(
@@ -242,6 +227,16 @@ class _Labels(NamedTuple):
         # 1 beside 0 is another thing than 1 beside 2
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
+        mirrored = mirrored_sides(distinct)
+        known = [
+            (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
+        ]
+        if known and all(mirrored.get(label) == side for label, side in known):
+            # the same words beside the other side, as in another language
+            sides = [
+                each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
+                for label, each in zip(distinct, sides, strict=True)
+            ]
         return cls(cells, number, distinct, stated, scale, sides)
 
 
@@ -681,6 +676,11 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
     if told.keys() != {"high"}:
         return told
     yes, no = told["high"], TURNED[told["high"]]
+    if grades := graded(labels):
+        # a statement, as "A is better than B", with which people agree
+        return {
+            label: yes if grade > 0 else no if grade < 0 else "tie" for label, grade in grades.items()
+        }
     of_numbers = {1.0: yes, 0.0: no}
     of_words = dict.fromkeys(YES, yes) | dict.fromkeys(NO, no)
     sides = [

@@ -450,7 +450,10 @@ def _is_total(row: Sequence[str]) -> bool:
 
 
 def _read_excel(path: Path) -> Table:
-    """The sheet of a workbook that has the most names of columns that are known."""
+    """The sheets of a workbook that have the columns of the one with the most names of columns that are known.
+
+    If no column says who voted and the sheets are called otherwise than parts are, their names say so.
+    """
     try:
         from openpyxl import load_workbook
     except ImportError:
@@ -475,8 +478,35 @@ def _read_excel(path: Path) -> Table:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
-    told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
-    return _framed(path, sheets[title], range(1, len(sheets[title]) + 1), told)
+    rows, header = sheets[title], max(sheets[title][:_FIRST_ROWS], key=_n_known, default=[])
+    alike = [
+        name for name, each in sheets.items() if header in each[:_FIRST_ROWS] and _n_known(header) > 1
+    ]
+    if len(alike) < 2:
+        told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
+        return _framed(path, rows, range(1, len(rows) + 1), told)
+    told = [f"{len(alike)} sheets of {len(sheets)}"]
+    if others := [f'"{name}"' for name in sheets if name not in alike]:
+        told = [f"{told[0]} (not {listed(others)}, which have other columns)"]
+    of_people = "annotator" not in columns_named(header, KNOWN) and not any(map(_PART.match, alike))
+    if of_people:
+        told.append("the name of each sheet as its annotator")
+    parts = [
+        (name, line, row)
+        for name in alike
+        for line, row in enumerate(sheets[name], 1)
+        if line > sheets[name].index(header) + 1
+    ]
+    rows = [[*header, "annotator" if of_people else "sheet"], *([*row, name] for name, _, row in parts)]
+    return _framed(
+        path, rows, [sheets[alike[0]].index(header) + 1, *(line for _, line, _ in parts)], told
+    )
+
+
+# how sheets are called that hold parts of a table
+_PART = re.compile(
+    r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page)?[\W_]*\d*$"
+)
 
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
