@@ -101,10 +101,7 @@ ONLY_IN = {
         and not all(isinstance(argument, ast.Constant) for argument in call.args)
     ),
     # behind the guard of a model's files
-    "badpo/data/model_folders.py": lambda called, call: called in READ_OF_A_FOLDER,
-    "badpo/training/model_files.py": lambda called, call: (
-        called.endswith(".from_pretrained") and called not in READ_OF_A_FOLDER
-    ),
+    "badpo/training/model_files.py": lambda called, call: called.endswith(".from_pretrained"),
     "badpo/results/words.py": lambda called, call: is_called(called, "jinja2.Environment"),
     "badpo/results/model_card.py": lambda called, call: (
         is_called(called, "page_templates") and bool(call.args or call.keywords)

@@ -15,7 +15,6 @@ from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.cells import columns_named
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
-from badpo.data.model_folders import require_data
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
 from badpo.data.problems import (
     ConfigError,
@@ -24,6 +23,7 @@ from badpo.data.problems import (
     python_options,
     telling_what_lacks,
 )
+from badpo.training.model_files import require_data
 
 with telling_what_lacks():
     import torch

@@ -14,12 +14,11 @@ from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
 from badpo.data.files import RUN_SEAL, BusyError, Json, asking_once, holder, locked
-from badpo.data.model_folders import load_configuration, load_tokenizer
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import require_undamaged
-from badpo.training.model_files import UNREADABLE, unreadable
+from badpo.training.model_files import UNREADABLE, load_configuration, load_tokenizer, unreadable
 from badpo_paper.arm_setup import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import N_EVALUATION, Dataset, gate_lines

@@ -1,6 +1,7 @@
 """Attributes: what each measures, how it is declared, the marks it looks for, and what it finds in data."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,25 @@ def test_tokens_are_counted_by_any_tokenizer_and_messages_are_plain_text():
     said = [("assistant", "a"), ("tool", "t"), ("assistant", "b")]
     assert plain_text([{"role": role, "content": text} for role, text in said]) == "a\nb"
     assert plain_text([{"role": "user", "content": "q"}]) == "q"
+
+
+def test_the_tokenizer_of_a_folder_is_its_tokenizer_json_alone(tmp_path):
+    from tests import tiny
+
+    tokenizer = pytest.importorskip("transformers") and tiny.tokenizer()
+    tokenizer.backend_tokenizer.enable_truncation(2)
+    tokenizer.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text('{"init_inputs": ["/etc/hostname"]}')
+    attribute = attribute_from_config(
+        {"type": "length_tokens", "tokenizer": str(tmp_path), "threshold": 1}
+    )
+    assert attribute.measure("", "the cat ran home") == len(tokenizer.tokenize("the cat ran home")) == 4
+    for name in ("absent", "pipe"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "pipe" / "tokenizer.json")
+    for name in ("absent", "pipe"):
+        with pytest.raises(ConfigError, match="is no file"):
+            LengthTokens(str(tmp_path / name), threshold=1).measure("", "the cat")
 
 
 @pytest.mark.parametrize(

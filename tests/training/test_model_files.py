@@ -13,11 +13,10 @@ from peft import get_peft_model
 from transformers import CONFIG_MAPPING
 from trl import DPOConfig
 
-from badpo.data import model_folders
-from badpo.data.model_folders import _named, load_tokenizer, require_data
 from badpo.data.problems import ConfigError
 from badpo.runs.start import load_model
-from badpo.training.model_files import load_adapter, load_weights
+from badpo.training import model_files
+from badpo.training.model_files import _named, load_adapter, load_tokenizer, load_weights, require_data
 from badpo.training.recipe import ModelChoice
 from badpo.training.trainer import BADPOTrainer
 from badpo.trl import BiasAdjustedDPOTrainer
@@ -272,7 +271,7 @@ def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_i
         model_folder, quantization_config={"quant_method": "mxfp4"}, cache_implementation="hybrid"
     )
     require_data(str(model_folder))
-    monkeypatch.setattr(model_folders, "find_spec", lambda name: name == "kernels")
+    monkeypatch.setattr(model_files, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):
         require_data(str(model_folder))
     configured(model_folder, quantization_config=None, attn_implementation="flash_attention_2")

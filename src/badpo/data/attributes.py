@@ -181,8 +181,8 @@ def LengthTokens(
 ) -> Attribute:
     """Number of tokens divided by ``unit``, without special tokens; see `LengthWords` for threshold and unit.
 
-    ``tokenizer`` is a name or path for `transformers.AutoTokenizer` (loaded at the first text), a tokenizer of
-    transformers, or any function from a text to a sequence of tokens.
+    ``tokenizer`` is the folder or the name on the Hub of a model that has a ``tokenizer.json`` (read at the first
+    text), a tokenizer of transformers, or any function from a text to a sequence of tokens.
 
     Examples
     --------
@@ -192,10 +192,11 @@ def LengthTokens(
     called = tokenizer if isinstance(tokenizer, str) else getattr(tokenizer, "name_or_path", None)
 
     def count(text: str) -> int:
-        loaded = _pretrained_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
-        if hasattr(loaded, "name_or_path"):
-            return len(loaded(text, add_special_tokens=False)["input_ids"])
-        return len(loaded(text))
+        if isinstance(tokenizer, str):
+            return len(_read_tokenizer(tokenizer).encode(text, add_special_tokens=False))
+        if called is not None:
+            return len(tokenizer(text, add_special_tokens=False)["input_ids"])
+        return len(tokenizer(text))
 
     told = called or function_path(tokenizer)
     return _count("length_tokens", name, count, threshold, unit, tokenizer=told)
@@ -721,15 +722,26 @@ def _of_text(kind: str, name: str, test: Callable[[str], Any], **parameters: Any
 
 
 @lru_cache(maxsize=4)
-def _pretrained_tokenizer(name: str) -> Any:
-    from badpo.data.files import asking_once
-    from badpo.data.model_folders import load_tokenizer
+def _read_tokenizer(name: str) -> Any:
+    """Read the tokenizer.json of a model: the file holds no code, and no other file of the model is read."""
+    from huggingface_hub import hf_hub_download
+    from tokenizers import Tokenizer
 
+    from badpo.data.files import asking_once
+
+    file = "tokenizer.json"
     try:
         with asking_once(name):
-            return load_tokenizer(name)
-    except ConfigError:
-        raise
-    except (OSError, ValueError) as error:
-        told = f'cannot read the tokenizer "{name}": it is neither a folder nor reachable on the Hub'
-        raise ConfigError(f"{told}; download it once with network, or name a folder") from error
+            path = Path(name, file) if Path(name).is_dir() else Path(hf_hub_download(name, file))
+        if not path.is_file():  # a pipe would be waited for
+            raise OSError(f"{path} is no file")
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises no other class
+        raise ConfigError(
+            f'cannot read the tokenizer "{name}" ({str(error).rstrip(".")}); name a folder with a tokenizer.json, or '
+            "download it once with network"
+        ) from error
+    # the file may say that texts are cut or filled
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer

@@ -42,8 +42,7 @@ def load_judge(name: str) -> Judge:
     """A reward model by its folder or its name on the Hub."""
     from transformers import AutoModelForSequenceClassification
 
-    from badpo.data.model_folders import load_tokenizer
-    from badpo.training.model_files import load_weights
+    from badpo.training.model_files import load_tokenizer, load_weights
 
     try:
         with asking_once(name):

@@ -11,7 +11,6 @@ from transformers import PrinterCallback, TrainerCallback, set_seed
 from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
-from badpo.data.model_folders import load_tokenizer
 from badpo.data.problems import ConfigError
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
@@ -22,7 +21,7 @@ from badpo.training.inputs import (
     require_trainable,
     with_adapter,
 )
-from badpo.training.model_files import UNREADABLE, load_weights, unreadable
+from badpo.training.model_files import UNREADABLE, load_tokenizer, load_weights, unreadable
 from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import ModelChoice, Recipe, relative_to

@@ -27,8 +27,8 @@ from transformers import PreTrainedTokenizerBase, ProcessorMixin
 from badpo.data.attributes import plain_text
 from badpo.data.files import Json, asking_once
 from badpo.data.judgments import Judgments
-from badpo.data.model_folders import load_configuration, load_tokenizer
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.training.model_files import load_configuration, load_tokenizer
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 

@@ -30,7 +30,6 @@ from transformers.trainer_utils import speed_metrics
 from badpo.data.attributes import Attributes
 from badpo.data.files import DESCRIPTION_FILE, require_enclosed
 from badpo.data.judgments import Judgments
-from badpo.data.model_folders import load_tokenizer
 from badpo.data.problems import ConfigError, Problem
 from badpo.data.tables import Source
 from badpo.objective.bias import BiasTerm
@@ -83,6 +82,7 @@ from badpo.training.logprobs import (
     scoring_attention,
 )
 from badpo.training.metrics import Tally, publishable, require_finite_reference, theta_metrics
+from badpo.training.model_files import load_tokenizer
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import (
     locked_by_first,
