@@ -1,18 +1,15 @@
 """Forgetting a person: nothing names them and nothing tells what they voted; whatever cannot be taken out is listed."""
 
-import bz2
 import csv
 import gzip
 import io
 import json
-import lzma
 import os
 import random
 import re
 import shutil
 import stat
 import time
-import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -386,9 +383,8 @@ def test_a_run_that_is_being_trained_stops_everything_or_may_have_read_them(proj
     assert "works on it" not in str(forget(TOM, **everywhere(project)))
 
 
-def zipped() -> bytes:
-    with zipfile.ZipFile(out := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("inside.txt", f"{TOM} " * 50)
+def workbook() -> bytes:
+    pd.DataFrame({"annotator": [TOM] * 50}).to_excel(out := io.BytesIO(), index=False)
     return out.getvalue()
 
 
@@ -405,20 +401,15 @@ COPIES = {  # what a file holds, and whom it names
     "in_json": (json.dumps({"note": f"a\n{TOM}\nb"}), TOM),
     "pseudonym.tsv": (f"n\n{pseudonym(TOM, KEY.encode())}\n", TOM),
     "other_case": ("WORKER-3 ", TOM),
-    "utf-16.txt": (f"of {TOM}.".encode("utf-16"), TOM),
-    "copy.bz2": (bz2.compress(TOM.encode()), TOM),
-    "copy.xz": (lzma.compress(TOM.encode()), TOM),
-    "copy.gz": (gzip.compress(TOM.encode()), TOM),
-    "copy.xlsx": (zipped(), TOM),
+    "utf-16.csv": (f"n,rater\n1,{TOM}\n".encode("utf-16"), TOM),
+    "copy.csv.gz": (gzip.compress(f"n,rater\n1,{TOM}\n".encode()), TOM),
+    "copy.xlsx": (workbook(), TOM),
     "nested.bin": (HIDDEN, TOM),
     "metadata.parquet": (parquet(1, {b"pandas": TOM.encode()}), TOM),
     "large": (b" " * (2**24 - 4) + TOM.encode() + b" " * 2**24, TOM),
     f"of {TOM}": (b"", TOM),
     "broken.parquet": (b"PAR1 and then nothing", TOM),
     "unicode": ("from Åke_Berg here", "Åke_Berg"),
-    "unicode_case": ("from josé_garcia here", "JOSÉ_Garcia"),
-    "without_spaces": ("from Anna Smith, here", "Anna Smith "),
-    "page.html": ("from Tom&amp;Jerry here", "Tom&Jerry"),
 }
 
 

@@ -4,26 +4,22 @@ Rows go from tables of votes. A file about single people, as an audit and a run 
 sum beside it, the rest of such a file would tell the missing value. Then every file beside them is searched for names.
 """
 
-import bz2
 import contextlib
 import datetime
 import glob
-import gzip
 import html
 import io
 import itertools
 import json
-import lzma
 import os
 import re
 import shlex
 import shutil
 import unicodedata
-import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -61,11 +57,6 @@ _BY = re.compile("who|.*_?by(_?id)?")  # such as completed_by
 _COUNTS = re.compile(
     "(n|num|has)_.*|.*(_per_|encoder|decoder).*|.*_p"
 )  # and other numbers that are nobody's id
-_COMPRESSED: dict[bytes, Callable] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
-}
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -190,18 +181,7 @@ def forget(
         )
     if wrong := [path for path in states if path.is_dir()]:
         raise ConfigError(f"{wrong[0]} is a folder, and a state of watch is a file")
-    # what `badpo anchor` made of a run stands beside it
-    runs += [
-        anchor
-        for run in runs
-        for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
-    ]
-    # and theta of TRL's trainer beside the folder that was asked for, or beside one around that
-    within = [(run, place) for run in runs for place in (run, *run.parents) if place.name]
-    beside = [
-        place.with_name(place.name + BIAS_SUFFIX) / run.relative_to(place) for run, place in within
-    ]
-    runs += [_existing(path) for path in beside if path.exists()]
+    runs += _beside_runs(runs)
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     for path in files:
         require_no_link(path)
@@ -219,7 +199,8 @@ def forget(
         raw_ids = {raw: name for raw, name in found_ids.items() if not is_pseudonym(raw)}
         people = replace(people, raw_ids={**people.raw_ids, **raw_ids})
         hits, named = _search(files, folders, people)
-        named |= {*found_ids.values()}.union(*(_left_out(rows.table) for rows in theirs.values()))
+        named |= {*found_ids.values()}
+        named |= {entry["annotator"] for rows in theirs.values() for entry in rows.table.dropped}
         _require_everybody(people, named)
         learned = _learned_from_them(runs, hits)
         hold([*learned, *states])
@@ -257,6 +238,22 @@ def _require_everybody(people: People, named: Collection[str]) -> None:
             "changed; correct the id (another spelling or key gives another pseudonym; a file is named with --data) "
             "or leave the annotator out"
         )
+
+
+def _beside_runs(runs: Sequence[Path]) -> list[Path]:
+    """What `badpo anchor` made of the runs, and theta of TRL's trainer, which is beside a run or a folder around it."""
+    anchors = [
+        anchor
+        for run in runs
+        for anchor in run.parent.glob(f"*{glob.escape(run.resolve().name)}-anchored*")
+    ]
+    thetas = [
+        place.with_name(place.name + BIAS_SUFFIX) / run.relative_to(place)
+        for run in (*runs, *anchors)
+        for place in (run, *run.parents)
+        if place.name
+    ]
+    return [*anchors, *(_existing(path) for path in thetas if path.exists())]
 
 
 def is_recorded(path: Path) -> bool:
@@ -314,11 +311,6 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
         remedy = "delete these rows in the program that wrote it, or convert it with badpo import; then call again"
         raise DataError([Problem("E102", what, str(path), remedy)])
     return _Rows(table, theirs, owners)
-
-
-def _left_out(table: Table) -> set[str]:
-    """Whose rows were left out at import."""
-    return {entry["annotator"] for entry in table.dropped}
 
 
 def _is_ours(path: Path) -> bool:
@@ -553,52 +545,37 @@ def _search(
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
-    """Pseudonyms, and ids that no other text is likely to hold, as files of any kind write them, in small letters."""
+    """Pseudonyms and long ids, as text and as JSON writes them, in small letters; short ids occur by chance."""
     written: dict[bytes, str] = {}
-    for name, owner in [
-        *people.raw_ids.items(),
-        *zip(people.pseudonyms, people.pseudonyms, strict=True),
-    ]:
+    for name, owner in [*people.raw_ids.items(), *((name, name) for name in people.pseudonyms)]:
         if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
             continue
-        spelt = [unicodedata.normalize(form, name) for form in ("NFC", "NFD")]
-        for form in (*spelt, *(json.dumps(text)[1:-1] for text in spelt), *map(html.escape, spelt)):
-            for text in (form.strip(), form.strip().lower()):
-                # contents are lowered as bytes: letters of ASCII alone
-                for kind in ("utf-8", "utf-16-le", "utf-16-be"):
-                    written[text.encode(kind).lower()] = owner
+        for form in ("NFC", "NFD"):
+            text = unicodedata.normalize(form, name)
+            for spelt in (text, json.dumps(text)[1:-1]):
+                written[spelt.encode("utf-8", "surrogatepass").lower()] = owner
     return written
 
 
 def _contents(path: Path, overlap: int) -> Iterator[bytes]:
-    """Everything in a file in small letters, in blocks of which each begins with the end of the one before."""
-    for stream in _streams(path):
-        rest = b""
-        while block := stream.read(_BLOCK):
+    """The name, the bytes and, of a parquet file, the values of a file in small letters.
+
+    Each block of bytes begins with the end of the one before.
+    """
+    yield os.fsencode(path.name).lower()
+    rest = b""
+    with path.open("rb") as file:
+        is_parquet = file.peek(4).startswith(b"PAR1")
+        while block := file.read(_BLOCK):
             block = rest + block.lower()
-            yield (block + b"0")  # what ends here may go on; if it does not, it is found in the rest
+            yield block + b"0"  # what ends here may go on; if it does not, it is found in the rest
             rest = block[-overlap:]
         yield rest
-
-
-def _streams(path: Path) -> Iterator[IO[bytes]]:
-    """The name of a file, its bytes, and those that it holds compressed."""
-    yield io.BytesIO(os.fsencode(path.name))
-    with path.open("rb") as file:
-        head = file.peek(6)
-        yield file
-    for start, opened in _COMPRESSED.items():
-        if head.startswith(start):
-            with opened(path) as unpacked:
-                yield unpacked
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            yield from map(archive.open, archive.infolist())
-    if head.startswith(b"PAR1"):
+    if is_parquet:
         with pq.ParquetFile(path) as table:
-            yield io.BytesIO(str(table.schema_arrow.metadata).encode())
+            yield str(table.schema_arrow.metadata).lower().encode()
             for batch in table.iter_batches():
-                yield io.BytesIO(str(batch.to_pylist()).encode("utf-8", "backslashreplace"))
+                yield str(batch.to_pylist()).encode("utf-8", "backslashreplace").lower()
 
 
 def _owners_where_people_stand(path: Path, people: People) -> set[str]:
