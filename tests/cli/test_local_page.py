@@ -18,8 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from badpo.auditing.audit import audit
+from badpo.cli.local_page import Asked, Opened
+from badpo.results.audit_verdicts import audit_verdicts
 from tests.auditing.planted import votes
 from tests.browser import Browser, browser_program
 from tests.public_face import invoke
@@ -120,6 +124,19 @@ def test_a_long_audit_does_not_keep_the_next_answer(table):
         assert "annotators" in report.result()[1]
         people = answered(f"{address}people", form)[1]
         assert "with standard deviation tau" in people
+
+
+def test_the_page_has_the_figures_of_the_audit_if_votes_are_repeated_and_some_are_ties(table):
+    once = votes(150, 6)[0]
+    ties = once[::10].assign(winner="tie")
+    pd.concat([once, once[once["annotator"] == "w1"], ties]).to_csv(table, index=False)
+    opened = Opened(table, {"bad_rows": "error"})
+    asked = Asked({}, ("length",))
+    audited = audit(table, ["length"]).summary
+    found = opened.found(asked, of_people=True)
+    assert [one.finding for one in found["verdicts"]] == [row["verdict"] for row in audited["attributes"]]
+    assert [one.sentences for one in found["verdicts"]] == [one.sentences for one in audit_verdicts(audited)]
+    assert len(found["left_out"]) == 1
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="browsers start otherwise there")

@@ -131,7 +131,7 @@ def audit(
     progress("audit: pool", DONE_BEFORE["pool"])
     parts = {
         "data": {"source": _named(source or data) or whole.source or "this table", **health},
-        "attributes": [row | {"ties": ties.get(row["name"])} for row in pool_attributes(judgments)],
+        "attributes": pool_attributes(judgments, ties),
         "pool": people.pool,
         "models": models_of(people.table, design, both),
         "checks": people.checks,

@@ -218,7 +218,7 @@ def _selection(
     size_p = 1.0
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
-    elif (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
+    elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
         # all ties are on one kind of comparison: the chance that those of all prompts are
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -52,11 +53,17 @@ def with_usual_attributes(judgments: Judgments) -> Judgments:
     return judgments.with_attributes([Length(), Markdown(), *[Position()] * bool(is_known)])
 
 
-def pool_attributes(judgments: Judgments) -> list[Json]:
+def pool_attributes(judgments: Judgments, ties: Mapping[str, Json] | None = None) -> list[Json]:
     """What the pool leans toward, before any model is trained.
 
     All log-odds are those of the side that carries the attribute (or has more of it) winning; above 0 the pool
     leans toward it. None stands for what the votes do not tell.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    ties : mapping, or None
+        For each attribute what `tie_effects` returns. Each row has its attribute's part as ``ties``.
 
     Returns
     -------
@@ -108,6 +115,7 @@ def pool_attributes(judgments: Judgments) -> list[Json]:
             "quality_adjusted": adjusted[j],
             "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
             "co_occurrence": {names[i]: together[j, i] for i in range(len(names)) if i != j},
+            "ties": (ties or {}).get(attribute.name),
         }
         for j, attribute in enumerate(judgments.attributes)
     ]

@@ -231,7 +231,7 @@ class Opened:
 
         With ``of_people`` the findings tell how far annotators differ, which takes long.
         """
-        from badpo.auditing.dependence import tie_effects
+        from badpo.auditing.dependence import independent_votes, tie_effects
         from badpo.auditing.people import AuditOptions, Design, people_of
         from badpo.auditing.pool import plain, pool_attributes
         from badpo.auditing.worth import telling_pairs
@@ -243,16 +243,16 @@ class Opened:
             return told | {"wrong": "Tick an attribute."}
         try:
             with self.quick:
-                judgments = self.judgments(asked)
+                whole = self.judgments(asked)
         except (DataError, ConfigError) as error:
             return told | {"wrong": str(error)}
+        judgments, _, left_out = independent_votes(whole)
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
         options, pool, ties = AuditOptions(), {}, {}
         if of_people:
             pool = plain(people_of(judgments, Design(judgments), options).pool)
-            ties = tie_effects(judgments)
-        rows = [row | {"ties": ties.get(row["name"])} for row in pool_attributes(judgments)]
-        summary: Json = {"attributes": plain(rows), "pool": pool}
+            ties = tie_effects(whole)
+        summary: Json = {"attributes": plain(pool_attributes(judgments, ties)), "pool": pool}
         summary["settings"] = {"attributes": configs, "rho": options.rho, "fdr": options.fdr}
         summary["data"] = {
             "has_annotators": judgments.has_identities,
@@ -261,6 +261,7 @@ class Opened:
         examples = pair_sentences(summary, telling_pairs(judgments), exact=True)
         labels = audit_labels(summary)
         told["examples"] = {labels[name]: example for name, example in examples.items()}
+        told["left_out"] = [problem.what for problem in left_out]
         return told | {"verdicts": audit_verdicts(summary), "leans": lean_figure(summary)}
 
     def report(self, asked: Asked) -> str:
