@@ -8,11 +8,10 @@ import json
 import math
 import re
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
-from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,7 +26,7 @@ from badpo.estimation.significance import equal_leans_test
 from badpo.theory.summaries import t_interval
 from bench import onevote_pools
 from bench.audit_streams import STREAMS, flags_on_the_way
-from bench.audited_pools import ALPHA, CELLS, GOALS, audited, from_line, misses, told
+from bench.audited_pools import ALPHA, CELLS, GOALS, Cell, audited, from_line, goals_of, misses, told
 from bench.dependence_pools import dependence_cases
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
@@ -37,29 +36,38 @@ Measure = Callable[[Pool, np.random.Generator], Measured]
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
 CODE = re.compile(r"[WN]\d{3}")
+CHUNK = 25  # pools that one process draws in turn
 
 
 class Case(NamedTuple):
-    """A row of a table: its labels, the seed of its pools, the pool, and the function that measures one pool."""
+    """A row of a table: labels, the seed of its pools, the pool, what measures one pool, and what is asked of it."""
 
     label: dict[str, str]
     seed: int
     pool: Any
     measure: Measure
+    cell: Cell
 
 
-def case_of(name: str, pool: Any, measure: Measure, **labels: str) -> Case:
+def case_of(name: str, pool: Any, measure: Measure, cell: Cell | None = None, **labels: str) -> Case:
     """A row whose pools depend on its name alone, so that a new row moves no other."""
-    return Case({"pool": name, **labels}, crc32(name.encode()), pool, measure)
+    return Case({"pool": name, **labels}, crc32(name.encode()), pool, measure, cell or Cell(pool))
 
 
-def measured(case: Case, replicates: int) -> Row:
-    """Mean of every figure over the replicates, with its 95 % interval; replicates without a figure are left out."""
-    draws = (np.random.default_rng([case.seed, r]) for r in range(replicates))
-    figures = pd.DataFrame([case.measure(case.pool, draw) for draw in draws])
+def measured(case: Case, replicates: Iterable[int]) -> list[Measured]:
+    """The figures of some of a row's pools, whose draws depend on the row's seed and on the replicate alone."""
+    draws = (np.random.default_rng([case.seed, replicate]) for replicate in replicates)
+    return [
+        {name: float(value) for name, value in case.measure(case.pool, draw).items()} for draw in draws
+    ]
+
+
+def summarized(label: Mapping[str, str], pools: Sequence[Measured]) -> Row:
+    """Mean of every figure over the pools, with its 95 % interval; pools without a figure are left out."""
+    figures = pd.DataFrame(pools)
     # a code that does not stand on a page was not told there
     figures = figures.fillna(dict.fromkeys(filter(CODE.fullmatch, figures), 0.0))
-    row: Row = dict(case.label)
+    row: Row = dict(label)
     for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
         if values.notna().any():
             interval = t_interval(values.dropna().to_numpy())
@@ -165,17 +173,14 @@ TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
     ),
     "pools": (
         "The whole audit, also where it assumes what does not hold",
-        "30 annotators cast four votes on each of 600 comparisons, unless the name says otherwise. Goals stand in the "
-        "heads. A figure that misses its goal is bold, and beside it stands the code on the audit's page that tells "
-        "why, with its share of the row's and the control's pools, bold too below 80 % or above 5 %; one that misses "
-        "by no more than its Monte Carlo error is in italics. One of 24 has 100 informative votes. Deviations count "
-        "from the line in care where care is unequal, from group means where there are groups. A flag is wrong when "
-        "the true deviation is at most 0.5; two Monte Carlo errors are allowed to their share. Found are the planted, "
+        "30 annotators cast four votes on each of 600 comparisons, unless the name says otherwise. One of 24 has 100 "
+        "informative votes. Deviations count from the line in care where care is unequal, from group means where there "
+        "are groups. A flag is wrong when the true deviation is at most 0.5. Found are the planted, "
         "of whom a row may ask for a share, or else all large deviations. The class test is done in ten pools for each "
         "that is audited. In rows about gold annotators the audit is told who they are, deviations are biases "
         "themselves, and the level is the mean bias of the others.",
         lambda: [
-            case_of(label, cell.pool, partial(audited, change=cell.change))
+            case_of(label, cell.pool, partial(audited, change=cell.change), cell)
             for label, cell in CELLS.items()
         ],
     ),
@@ -198,6 +203,7 @@ HEADS = {
     "care_false": "wrong among flags of care",
     "care_found": "found of those with less than half",
     "called_unreliable": "somebody of equal reliability flagged",
+    "taste_said": "and the page says that it may be another taste",
     "class_rejects": "class test rejects",
     "class_if_equal": "and if it took classes as equally reliable",
     "class_named": "reliability is named where that one rejects",
@@ -215,6 +221,11 @@ HEADS = {
     "caveat": "less bias or less reliable is said",
     "size": "deviations beside true ones",
 }
+# Tables whose figures have goals, and the rows in which no message is needed.
+JUDGED, CONTROLS = (
+    ("one_vote", "dependence", "pools"),
+    {"pools": "control", "dependence": "independent votes"},
+)
 # figures that stand with their half-width, and the digits of both
 WITH_ERROR = {"false": 0, "care_false": 0, "class_rejects": 1}
 INTRODUCTION = """\
@@ -228,6 +239,11 @@ in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). Figur
 the largest half-width of their 95 % Monte Carlo intervals. Unless a table says otherwise leans have mean 0.8 and sd
 0.5 log-odds, four annotators vote on a comparison, its quality has sd 1, and its sides differ in the attribute every
 other time. A vote is informative when the sides differ and the votes on the comparison are not unanimous.
+
+Three tables have goals in their heads. Tests of equal biases have the goal 0 to 6 in pools in which nobody deviates. A
+figure that misses its goal by more than two Monte Carlo errors is bold. The last column of its row then has the code of
+the message on the audit's page that names the cause, with the share of the row's pools and of the control's pools in
+which it stands. This is bold too if the share is below 80 % of the row's or above 5 % of the control's.
 """
 
 
@@ -241,9 +257,9 @@ def statistics_page(tables: Mapping[str, list[Row]], replicates: int, **run: flo
         if name == "care":
             cells = beside_each_other(rows)
         else:
-            cells = judged(rows) if name == "pools" else [*map(percentages, rows)]
+            cells = judged(name, rows) if name in JUDGED else [*map(percentages, rows)]
             cells.append(percentages(widest(rows)))
-        if name == "pools":
+        if name in JUDGED:
             heads |= {
                 key: f"{HEADS[key]} ({100 * low:g} to {100 * high:g})"
                 for key, (low, high) in GOALS.items()
@@ -285,22 +301,67 @@ def beside_each_other(rows: list[Row]) -> list[dict[str, str]]:
     return [*cells.values()]
 
 
-def judged(rows: list[Row]) -> list[dict[str, str]]:
+def judged(table: str, rows: list[Row]) -> list[dict[str, str]]:
     """The cells with marks on figures that miss their goals, and the code that tells why."""
-    shown, control = [], next((row for row in rows if row["pool"] == "control"), None)
+    cases = {case.label["pool"]: case for case in TABLES[table][2]()}
+    shown, control = [], next((row for row in rows if row["pool"] == CONTROLS.get(table)), None)
     for row in rows:
-        missed, cells = misses(row), percentages(row)
+        cell, cells = cases[row["pool"]].cell, percentages(row)
+        missed = misses(row, goals_of(cell))
         for key in [key for key in cells if key in missed or key in WITH_ERROR]:
             digits = 1 if key in missed else WITH_ERROR[key]
             mean, high = 100 * row[key]["mean"], 100 * row[key]["high"]
             cells[key] = f"{mean:.{digits}f} ± {high - mean:.{digits}f}"
-        if power := CELLS[row["pool"]].power:
-            cells["found"] += f" ({100 * power:g} asked)"
-        for key, surely in missed.items():
-            mark = "**" if surely else "*"
-            cells[key] = f"{mark}{cells[key]}{mark}"
-        shown.append(cells | ({"told": told(row, control)} if any(missed.values()) else {}))
+        if cell.power:
+            cells["found"] += f" ({100 * cell.power:g} asked)"
+        for key in missed:
+            cells[key] = f"**{cells[key]}**"
+        shown.append(cells | ({"told": told(row, control, cell.reasons)} if missed else {}))
     return shown
+
+
+# -- all pools -----------------------------------------------------------------------------------------------
+
+
+def draw_tables(
+    cases: Mapping[str, Sequence[Case]], replicates: int, processes: int, kept: Path | None
+) -> dict[str, list[Row]]:
+    """The rows of each table, from pools that are drawn in chunks.
+
+    The file ``kept`` has a line for each chunk. Chunks that stand there are not drawn again, and each other chunk is
+    added when it is done, so that an interrupted run goes on. Files of several machines may be put together into one.
+    """
+    pools: dict[tuple[str, ...], list[Measured]] = {}
+    if kept is not None and kept.exists():
+        # a line that ends early was being written when the run was stopped
+        whole = (line for line in kept.read_text().splitlines() if line.endswith("]}"))
+        for row in map(json.loads, whole):
+            pools[tuple(row["chunk"])] = row["pools"]
+    chunks = {
+        (table, *case.label.values(), str(first)): (case, range(first, min(first + CHUNK, replicates)))
+        for table, rows in cases.items()
+        for case in rows
+        for first in range(0, replicates, CHUNK)
+    }
+    with ProcessPoolExecutor(processes) as executor:
+        drawn = {
+            executor.submit(measured, *chunk): key
+            for key, chunk in chunks.items()
+            if len(pools.get(key, ())) < len(chunk[1])
+        }
+        for done in as_completed(drawn):
+            key = drawn[done]
+            pools[key] = done.result()
+            if kept is not None:
+                with kept.open("a") as file:
+                    file.write("\n" + json.dumps({"chunk": key, "pools": pools[key]}))
+    tables: dict[str, list[Row]] = {}
+    for table, rows in cases.items():
+        for case in rows:
+            own = [key for key, chunk in chunks.items() if key[0] == table and chunk[0] is case]
+            figures = [one for key in own for one in pools[key][: len(chunks[key][1])]]
+            tables.setdefault(table, []).append(summarized(case.label, figures))
+    return tables
 
 
 def main() -> None:
@@ -309,16 +370,25 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=100, help="pools for each row of a table")
     parser.add_argument("--table", choices=[*TABLES], action="append", help="these alone, no page")
     parser.add_argument("--pool", help="only rows whose name has this in it, no page")
-    parser.add_argument("--processes", type=int, default=2, help="rows that are drawn at once")
+    parser.add_argument(
+        "--processes", type=int, default=2, help=f"chunks of {CHUNK} pools drawn at once"
+    )
+    parser.add_argument("--kept", type=Path, help="file of the pools that are drawn, to go on from")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
     start = time.perf_counter()
-    with ProcessPoolExecutor(asked.processes) as pool:
-        tables = {}
-        for name in asked.table or TABLES:
-            cases = [case for case in TABLES[name][2]() if (asked.pool or "") in case.label["pool"]]
-            if cases:
-                tables[name] = list(pool.map(measured, cases, repeat(asked.replicates)))
+    cases = {
+        name: [case for case in TABLES[name][2]() if (asked.pool or "") in case.label["pool"]]
+        for name in asked.table or TABLES
+    }
+    if asked.kept is not None:
+        asked.kept.parent.mkdir(parents=True, exist_ok=True)
+    tables = draw_tables(
+        {name: rows for name, rows in cases.items() if rows},
+        asked.replicates,
+        asked.processes,
+        asked.kept,
+    )
     run = {"processes": asked.processes, "seconds": time.perf_counter() - start}
     if asked.json:
         print(json.dumps({"replicates": asked.replicates, **run, "tables": tables}))

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 
 from badpo.attributes import Column, Position
 from badpo.auditing.audit import audit
-from bench.audited_pools import ALPHA, ENOUGH, RHO, people
+from bench.audited_pools import ALPHA, ENOUGH, RHO, Cell, people
 
 Measured = dict[str, float]
 
@@ -176,9 +176,9 @@ def measure_audit(scene: Scene, random: np.random.Generator, code: str = "") -> 
         figures["found"] = flag[large].mean()
     if impact["labels"] and scene.samples == 1 and not (scene.adjudicates or scene.ties):
         figures["impact"] = float(is_within(turned, *impact["labels"][1:]))
-    codes = {warning["code"] for warning in result.warnings}
-    named = {"named": float(code in codes)} if code else {}
-    return {name: float(value) for name, value in (figures | named).items()}
+    codes = {warning["code"]: 1.0 for warning in result.warnings}
+    named = {"named": codes.get(code, 0.0)} if code else {}
+    return {name: float(value) for name, value in (figures | named | codes).items()}
 
 
 def is_within(value: NDArray | float, low: NDArray | float, high: NDArray | float) -> NDArray:
@@ -194,6 +194,9 @@ def population_value(scene: Scene) -> float:
     return float(logit(expit(scene.mean + drawn @ sds).mean()))
 
 
-def dependence_cases() -> list[tuple[str, Scene, partial]]:
-    """Label, pool and measure of each row."""
-    return [(label, scene, partial(measure_audit, code=code)) for label, (scene, code) in SCENES.items()]
+def dependence_cases() -> list[tuple[str, Scene, partial, Cell]]:
+    """Label, pool, measure and cell of each row."""
+    return [
+        (label, scene, partial(measure_audit, code=code), Cell(scene, tuple(code.split())))
+        for label, (scene, code) in SCENES.items()
+    ]

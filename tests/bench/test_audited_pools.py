@@ -2,15 +2,26 @@
 
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from badpo.auditing.watch import AuditMonitor
 from badpo.estimation.sequential import e_bh
-from bench.audit_statistics import ESTIMATORS, SCENES, Case, Pool, beside_truth, judged, measured
+from bench.audit_statistics import (
+    ESTIMATORS,
+    SCENES,
+    Case,
+    Pool,
+    beside_truth,
+    draw_tables,
+    judged,
+    measured,
+    summarized,
+)
 from bench.audit_streams import evidence_over_time, flags_on_the_way
-from bench.audited_pools import CELLS, audited
+from bench.audited_pools import CELLS, Cell, audited
 from bench.simulated_pools import draw_votes, sized
 
 
@@ -55,8 +66,9 @@ def test_a_missed_goal_is_bold_with_the_code_that_tells_why():
     control = row("control", coverage=0.925, posterior_coverage=0.954, false=0.115, W416=0.02)
     hidden = row("leans of sd 0.9 toward what goes with it", coverage=0.8, false=0.9, W416=0.9)
     planted = row("one of 24 votes against the attribute", found=0.8, W405=0.5)
-    shown = judged([control, hidden, planted])
-    cells = {"coverage": "*92.5 ± 2.0*", "posterior_coverage": "95", "false": "12 ± 2"}
+    shown = judged("pools", [control, hidden, planted])
+    # misses within two Monte Carlo errors bear no mark
+    cells = {"coverage": "92", "posterior_coverage": "95", "false": "12 ± 2"}
     assert shown[0] == {"pool": "control"} | cells
     assert shown[1]["coverage"] == "**80.0 ± 2.0**" and shown[1]["told"] == "W416 90%, control 2%"
     assert shown[2]["found"] == "**80.0 ± 2.0 (85 asked)**"
@@ -82,9 +94,28 @@ MEASURED = {
 @pytest.mark.parametrize("of", MEASURED)
 def test_figures_are_within_their_margins(of):
     measure, pool, replicates, margins = MEASURED[of]
-    row = measured(Case({}, 9, pool, measure), replicates)
+    row = summarized({}, measured(Case({}, 9, pool, measure, Cell(pool)), range(replicates)))
     for name, (low, high) in margins.items():
         assert low <= row[name]["mean"] <= high, name
+
+
+def count_draw(pool: Path, random: np.random.Generator) -> dict[str, float]:
+    with pool.open("a") as file:
+        file.write("x")
+    return {"figure": random.random()}
+
+
+def test_pools_that_are_kept_are_not_drawn_again(tmp_path):
+    counts, kept = tmp_path / "counts", tmp_path / "kept.jsonl"
+    cases = {"pools": [Case({"pool": "one"}, 1, counts, count_draw, Cell(counts))]}
+    whole = draw_tables(cases, 60, 1, None)
+    counts.unlink()
+    draw_tables(cases, 50, 1, kept)
+    # the last line was cut off when the run ended
+    kept.write_text(kept.read_text()[:-9])
+    assert draw_tables(cases, 60, 1, kept) == whole
+    assert draw_tables(cases, 60, 1, kept) == whole
+    assert len(counts.read_text()) == 50 + 25 + 10
 
 
 def test_what_is_found_on_the_way_is_what_the_monitor_says():
