@@ -134,8 +134,12 @@ def test_the_page_has_the_figures_of_the_audit_if_votes_are_repeated_and_some_ar
     asked = Asked({}, ("length",))
     audited = audit(table, ["length"]).summary
     found = opened.found(asked, of_people=True)
-    assert [one.finding for one in found["verdicts"]] == [row["verdict"] for row in audited["attributes"]]
-    assert [one.sentences for one in found["verdicts"]] == [one.sentences for one in audit_verdicts(audited)]
+    assert [one.finding for one in found["verdicts"]] == [
+        row["verdict"] for row in audited["attributes"]
+    ]
+    assert [one.sentences for one in found["verdicts"]] == [
+        one.sentences for one in audit_verdicts(audited)
+    ]
     assert len(found["left_out"]) == 1
 
 

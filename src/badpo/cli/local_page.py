@@ -238,7 +238,13 @@ class Opened:
         from badpo.results.audit_page import lean_figure
         from badpo.results.audit_verdicts import audit_labels, audit_verdicts, pair_sentences
 
-        told: Json = {"command": self.command(asked), "verdicts": [], "leans": None, "wrong": ""}
+        told: Json = {
+            "command": self.command(asked),
+            "verdicts": [],
+            "leans": None,
+            "wrong": "",
+            "left_out": [],
+        }
         if not self.attributes(asked):
             return told | {"wrong": "Tick an attribute."}
         try:
