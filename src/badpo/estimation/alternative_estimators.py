@@ -1,4 +1,4 @@
-"""Leans beside a given quality of the comparisons, or beside none: what votes say that nobody else cast."""
+"""Biases from comparisons with one vote each, adjusted for a known quality or for none."""
 
 from typing import NamedTuple
 
@@ -14,13 +14,13 @@ from badpo.estimation.newton import Curvature, QualityModel
 from badpo.estimation.pool import dependent_columns
 from badpo.theory import Floats
 
-# A model that wrote answers has a strength from N(0, 1) before any vote is read.
+# Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
 
 
 class GivenQuality(QualityModel):
-    r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted unless the quality is zero."""
+    r"""Votes with :math:`u_c = \text{scale} \cdot \text{quality}_c`; the scale is fitted unless all quality is zero."""
 
     def __init__(self, blocks: ComparisonBlocks, sign: Floats, quality: Floats) -> None:
         self._blocks, self._sign, self._quality = blocks, sign, quality
@@ -53,15 +53,15 @@ def fit_marginal(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> Leans:
-    r"""Log-odds with which each annotator chooses the side with an attribute, whatever the quality is.
+    r"""Log-odds with which each annotator chooses the side with an attribute, not adjusted for unknown quality.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \beta\, \text{quality}_c + s_k \cdot d_j
 
-    :math:`s_k` is the sum of the annotator's bias and of reliability times the merit that goes with the attribute.
-    One vote per comparison does not split the sum. Differences between annotators count if ``absolute`` (a bool for
-    each attribute) is False; otherwise the sums themselves. ``quality`` (n_comparisons,) is known beforehand, such as
-    the strengths of the models that wrote the answers, or zero. Other arguments are those of
-    `badpo.estimation.fit.fit_conditional`; every cross-group vote is informative here.
+    :math:`s_k` is the annotator's bias plus the reliability times the merit of the attribute. One vote per comparison
+    does not identify the two parts. If ``absolute`` (a bool for each attribute) is True, the result is the sums
+    themselves; otherwise it is their deviations from the mean over annotators. ``quality``, of shape (n_comparisons,),
+    is known beforehand, for example from the strengths of the models that wrote the responses, or zero. Other arguments
+    are those of `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative here.
 
     Examples
     --------
@@ -96,14 +96,14 @@ class PooledSums(NamedTuple):
 def pooled_sums(
     sign: ArrayLike, delta: ArrayLike, models: sparse.csr_array, clusters: ArrayLike
 ) -> PooledSums:
-    r"""Log-odds of the side with each attribute over all votes, beside the strengths of the models that wrote them.
+    r"""Pooled log-odds of each attribute, adjusted for the strengths of the models that wrote the responses.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = s \cdot d_j + \beta_{a(j)} - \beta_{b(j)}, \qquad
         \beta \sim N(0, 1)
 
-    ``models`` (n_votes, n_models) is +1 for the model that wrote response a and -1 for the one that wrote b; it has no
-    columns if nobody knows. Errors are clustered. They are infinite for an attribute whose votes all point one way,
-    and for attributes that other attributes determine.
+    ``models``, of shape (n_votes, n_models), is +1 for the model that wrote response a and -1 for the model that wrote
+    b. It has no columns if the models are not known. Standard errors are clustered. They are infinite for an attribute
+    if all votes are for one side, or if other attributes determine the attribute.
 
     Examples
     --------

@@ -1,10 +1,11 @@
-r"""Care beside lean: how closely an annotator follows quality, beside what they prefer whatever it is.
+r"""Reliability: how closely an annotator follows quality, estimated separately from the annotator's bias.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k q_c + \theta_k \cdot d_j
 
-The care :math:`a_k` has the mean 1; who clicks at random has care 0. Adding :math:`c\, a_k` to every lean changes
-nothing that votes show (:math:`q_c - c \cdot d_c` is as good a quality), so leans count from a line in care. Care is
-found where no lean acts: on comparisons whose sides do not differ.
+The reliability :math:`a_k` ("care" in the names of this module) has the mean 1; a random responder has reliability 0.
+If :math:`c\, a_k` is added to every bias and :math:`c \cdot d_c` is subtracted from every quality, the votes keep their
+probabilities. Biases are therefore measured as deviations from a line in reliability. Reliability is estimated from
+comparisons whose sides do not differ, because no bias acts on them.
 """
 
 import math
@@ -33,17 +34,18 @@ SAME = 0.25
 # Quality at equally spaced nodes, in units of its spread.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Spread of care between annotators, as a share of its mean, and the scale of its prior; shares who click at random.
+# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal prior.
 SPREADS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
+# Shares of random responders.
 CLICKERS = np.array([0.0, 0.03, 0.1, 0.2, 0.35, 0.5])
-# Log-likelihood that common care has to gain (at 5 %, one-sided); above the other, in units of the quality's spread,
-# votes are unanimous; annotators need so many votes on average.
+# Least gain in log-likelihood from a common slope (a one-sided test at 5 %); the slope, in units of the quality's
+# standard deviation, above which votes count as unanimous; least mean number of votes per annotator.
 FOLLOWED, MOST_CARE, FEWEST = 1.35, 6.0, 5
-# A line in care has this chance beforehand, since whoever leans is found less often beside one, and is so steep at
-# most, roughly.
+# Prior probability of a line in reliability, which is low because a line hides biases; prior standard deviation of
+# its slope; iterations of its fit.
 ANY_LINE, STEEPEST, LINE_ROUNDS = 0.25, 1.75, 12
-# Standard errors by which choices lie beyond what low reliability explains.
+# Number of standard errors beyond which low reliability does not explain an annotator's choices.
 BEYOND = 3.0
 STEPS, NEAR, LONGEST_STEP = 40, 0.05, 3.0
 LOOSE = 1e-3
@@ -51,22 +53,22 @@ LOOSE = 1e-3
 
 @dataclass(frozen=True)
 class Care(Mixture):
-    r"""Care :math:`a_k` of m annotators, with the mean 1, shrunk toward it; NaN where nothing is known.
+    r"""Reliability :math:`a_k` of m annotators, with the mean 1 and shrunk toward it; NaN if nothing is known.
 
-    The last part of the mixture is that of clicking at random.
+    The last part of the mixture is that of random responding.
 
     Attributes
     ----------
     spread : float
-        Standard deviation of the care of the others between annotators.
+        Between-annotator standard deviation of reliability, without random responders.
     unknown : str
         Why nothing is known: "few" votes, "careless" or "unanimous" annotators; empty otherwise.
     n_votes : int array of shape (m,)
-        Votes that tell.
+        Number of votes from which reliability is estimated.
     scale : float
-        Slope of the average annotator: log-odds for a standard deviation of the comparisons' quality.
+        Slope of the average annotator: log-odds per standard deviation of the comparisons' quality.
     covariance : array of shape (m, m), or None
-        Of the errors of different annotators (off the diagonal); None where it is too large to hold.
+        Covariance of the errors of different annotators (off the diagonal); None if it is too large to store.
     """
 
     spread: float
@@ -84,18 +86,18 @@ class Care(Mixture):
         return float(weight @ self.mean), variance
 
 
-# -- comparisons on which no lean acts -------------------------------------------------------------------------
+# -- comparisons on which no bias acts -------------------------------------------------------------------------
 
 
 def _of(annotator: Ints, n_annotators: int) -> sparse.csr_array:
-    """Who cast which vote, of shape (n_votes, n_annotators)."""
+    """Indicator matrix of the annotator of each vote, of shape (n_votes, n_annotators)."""
     return lean_design(annotator, np.ones((len(annotator), 1)), n_annotators)
 
 
 class _SameVotes:
-    """Votes on comparisons whose sides do not differ and that have several, in the order of their ``blocks``.
+    """Votes on comparisons with several votes whose sides do not differ, in the order of their ``blocks``.
 
-    A comparison is of a ``kind``: so many (``n_wins``) of so many votes (``size``) won.
+    The ``kind`` of a comparison is its number of votes (``size``) and its number of votes for a (``n_wins``).
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class _SameVotes:
         return ways + wins * x - size * np.logaddexp(0, x) + LOG_MASS
 
     def common_care(self) -> tuple[float, float]:
-        """The most likely common care in units of the quality's spread, from the numbers of wins, and what it gains."""
+        """Maximum-likelihood common slope, in units of the quality's spread, and its gain in log-likelihood."""
         n = np.bincount(self.kind, minlength=len(self.size))
 
         def loss(scale: float) -> float:
@@ -148,15 +150,16 @@ def equal_care_test(
     delta: ArrayLike,
     n_annotators: int,
 ) -> float:
-    r"""P-value of the test that all annotators are equally careful; NaN where nothing tells.
+    r"""P-value of the test that all annotators are equally reliable; NaN if the votes contain no information about it.
 
-    It uses the comparisons whose sides do not differ in any attribute, on which no lean acts. With equal care the
-    number of wins s of T votes says all about the quality z, and the score of annotator k is
+    The test uses the comparisons whose sides do not differ in any attribute, because no bias acts on them. If
+    annotators are equally reliable, the number of wins s of T votes is sufficient for the quality z, and the score of
+    annotator k is
 
     .. math:: U_k = \sum_c y_{kc}\, E[z_c \mid s_c] - E[z_c p(z_c) \mid s_c]
 
-    Its covariance V is exact at any number of votes, the common care is projected out, and the sum of squares is
-    compared with :math:`c \chi^2_\nu` that has its mean tr V and its variance 2 tr V^2.
+    The covariance V of the scores is exact for any number of votes. The common reliability is projected out, and the
+    sum of squares is compared with the :math:`c \chi^2_\nu` of the same mean, tr V, and variance, 2 tr V^2.
 
     Examples
     --------
@@ -199,7 +202,7 @@ def equal_care_test(
 
 
 def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
-    """P-value of scores without their common part, from the first two moments of their squares' sum."""
+    """P-value of scores without their common part, from the first two moments of their sum of squares."""
     common = variance.sum(axis=1)
     total = common.sum()
     part = common / total
@@ -214,7 +217,7 @@ def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
     return float(chdtrc(mean**2 / spread, squares * mean / spread))
 
 
-# -- care ------------------------------------------------------------------------------------------------------
+# -- reliability -----------------------------------------------------------------------------------------------
 
 
 def fit_care(
@@ -226,17 +229,18 @@ def fit_care(
     shift: ArrayLike = 0.0,
     group: ArrayLike | None = None,
 ) -> Care:
-    r"""Care by the marginal likelihood of the comparisons whose sides differ by less than a quarter of a unit.
+    r"""Estimate reliability by the marginal likelihood of comparisons whose sides differ by less than a quarter unit.
 
-    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus what is known of it, and
-    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a spread :math:`\kappa` in units of it, or 0
-    for a share of annotators who click at random. Everything is averaged over spread and share by the marginal
-    likelihood (Laplace), under a half-normal prior of the spread with the scale ``USUAL`` and a flat one of the shares
-    in ``CLICKERS``. Who chooses one side of an attribute nearly always is not taken for somebody who clicks at random.
+    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus the known ``shift``, and
+    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a standard deviation :math:`\kappa` in units of
+    the mean. A share of annotators are random responders with slope 0. The result is averaged over the standard
+    deviation and the share, with weights from the marginal likelihood (Laplace approximation), a half-normal prior of
+    the standard deviation with the scale ``USUAL`` and a flat prior of the shares in ``CLICKERS``. An annotator who
+    nearly always chooses the side with an attribute does not count as a random responder.
 
-    Votes are as in `badpo.estimation.fit.fit_conditional`, ``delta`` of the responses' attributes alone, in standard
-    units; ``shift`` is what is known of the logits, such as leans toward the side that was shown first. Annotators with
-    the same ``group`` are shrunk toward their own mean; without groups everybody is in one.
+    Votes are as in `badpo.estimation.fit.fit_conditional`. ``delta`` contains only attributes of the responses, in
+    standard units. ``shift`` is the known part of the logits, such as a bias toward the side that was shown first.
+    Annotators with the same ``group`` are shrunk toward their own mean; without ``group`` there is one group.
 
     Examples
     --------
@@ -260,7 +264,7 @@ def fit_care(
     if unknown:
         nothing = np.full((n_annotators, 1), np.nan)
         return Care(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
-    # by how many standard errors choices are off even, by the attribute where that is most
+    # squared distance of each annotator's choices from 50 %, in standard errors, for the most extreme attribute
     toward = np.sign(delta) * np.asarray(sign)[:, None]
     of = _of(np.asarray(annotator), n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
@@ -293,7 +297,7 @@ def fit_care(
 
 
 def _common_slope(votes: _SameVotes) -> tuple[float, str]:
-    """The common slope, and why the votes do not tell it; empty if they do."""
+    """The maximum-likelihood common slope, and the reason if it is not usable (otherwise empty)."""
     if not len(votes.sign):
         return np.nan, "few"
     scale, gained = votes.common_care()
@@ -304,7 +308,7 @@ def _common_slope(votes: _SameVotes) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Who is in which of ``n`` groups, each with a mean of its own."""
+    """Groups of annotators, each with a mean of its own."""
 
     member: sparse.csr_array
     size: Floats
@@ -319,14 +323,14 @@ class _Groups:
         return len(self.size)
 
     def centered(self, values: Floats) -> Floats:
-        """The values, along the first axis, less the mean of their group."""
+        """Values minus the mean of their group, along the first axis."""
         return values - self.member @ ((self.member.T @ values).T / self.size).T
 
 
 def _some_click(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
-    """Weights of each spread, and of each annotator's parts, where some share may click at random.
+    """Weights of each standard deviation, and of each annotator's parts, with a share of random responders.
 
-    ``odds``, of shape (m, n_spreads), are those of the votes when an annotator does, rather than follow as the others.
+    ``odds``, of shape (m, n_spreads), has the log-likelihood ratio of random responding for each annotator's votes.
     """
     share = CLICKERS[:, None, None]
     with np.errstate(divide="ignore"):
@@ -339,10 +343,10 @@ def _some_click(odds: Floats, log_marginal: Floats) -> tuple[Floats, Floats]:
 
 
 class ClassMerit(NamedTuple):
-    """The parts of classes' offsets that unequal reliability produces, by `class_merit`.
+    """Distribution of the class offsets that unequal reliability produces, from `class_merit`.
 
-    They have the ``covariance``, of shape (n_classes, n_classes), with the chance ``ANY_LINE``, and are 0 otherwise.
-    ``unknown`` says why the covariance is None, as in `Care`.
+    With the probability ``ANY_LINE`` the offsets are normal with the ``covariance``, of shape (n_classes, n_classes);
+    otherwise they are 0. If the covariance is None, ``unknown`` is the reason, as in `Care`.
     """
 
     covariance: Floats | None
@@ -357,22 +361,23 @@ def class_merit(
     n_classes: int,
     shift: ArrayLike = 0.0,
 ) -> ClassMerit:
-    r"""What classes that differ in reliability alone would differ by in their choices of an attribute.
+    r"""Distribution of the apparent biases of classes that differ in reliability only.
 
-    If the side with the attribute is better by m log-odds, an annotator with reliability a prefers that side by a m
-    log-odds without any bias. Class c with the reliability a_c therefore appears to have the bias
+    If the side with the attribute is better by m log-odds, an annotator with reliability a and without any bias prefers
+    that side by a m log-odds. Class c with the reliability a_c therefore appears to have the bias
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
 
-    in addition to its own. The votes do not tell m from bias, so m has the prior of the line in reliability
-    (`beside_care`). The reliability of the classes is that of `fit_care` with one slope for all annotators of a class.
+    in addition to its own. The votes do not separate m from bias, so m has the prior of the line in reliability
+    (`beside_care`). The reliability of the classes is estimated as in `fit_care`, with one slope for all annotators of
+    a class.
 
-    ``annotator_class`` is that of each vote's annotator, 0 to n_classes - 1, or -1 for none.
+    ``annotator_class`` has the class of each vote's annotator: 0 to n_classes - 1, or -1 for none.
 
     Examples
     --------
-    Class 1 votes at random: if the side with the attribute is better by 1, class 0 chooses it more often.
+    Class 1 votes at random. If the side with the attribute is better by 1, class 0 chooses this side more often:
 
     >>> random = np.random.default_rng(0)
     >>> quality = 2 * random.standard_normal(300)
@@ -447,10 +452,10 @@ def _likelihood(votes: _SameVotes, slopes: Floats) -> _At:
 def _climbed(
     votes: _SameVotes, at: _At, spread: float, groups: _Groups
 ) -> tuple[_At, Floats, Floats, Floats | None, float]:
-    """Newton's way up from a point: its end, the last step, variances, covariance, log marginal likelihood (Laplace).
+    """Maximise by Newton's method: the maximum, last step, variances, covariance, log marginal likelihood (Laplace).
 
-    In a large pool two annotators share few comparisons: each slope's variance is then that beside known others, and
-    there is no covariance.
+    In a large pool two annotators share few comparisons. The variance of each slope is then computed as if the other
+    slopes were known, and there is no covariance.
     """
     m, inverse = len(at.slopes), None
 
@@ -481,7 +486,7 @@ def _climbed(
         ways = (_likelihood(votes, at.slopes + each) for each in steps)
         least = height(at) - 1e-9
         higher = next((tried for tried in ways if height(tried) >= least), None)
-        # a step that was taken, or that leads nowhere, is none that is left
+        # no step is left after the step was taken, or if it does not increase the likelihood
         step = np.zeros(m)
         if higher is None:
             break
@@ -490,7 +495,7 @@ def _climbed(
 
 
 def _inverse(matrix: Floats) -> tuple[Floats, float]:
-    """Inverse and log-determinant; directions along which the likelihood bends upward are taken as bending down."""
+    """Inverse and log-determinant; directions of positive curvature count with the negative of their curvature."""
     try:
         return inverted(matrix)
     except LinAlgError:
@@ -502,9 +507,10 @@ def _inverse(matrix: Floats) -> tuple[Floats, float]:
 
 
 class Line(NamedTuple):
-    """Leans toward one attribute beside care: the chance that there is a line, its slope and the variance of that.
+    """Line of the biases toward one attribute in reliability: its probability, its slope and the slope's variance.
 
-    ``between`` is the variance about the line, ``offset`` care beyond the mean of those compared with an annotator.
+    ``between`` is the variance about the line. ``offset`` is reliability minus the mean over the annotators with whom
+    the votes compare an annotator.
     """
 
     chance: float
@@ -514,10 +520,10 @@ class Line(NamedTuple):
     offset: Mixture
 
     def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of what is left of leans, parts of care weighed by how well they explain the lean."""
+        """Mean and variance of the residual biases, over the parts of reliability weighted by their likelihood."""
         care = self.offset
         left = lean[:, None] - self.slope * care.means
-        # the square of the slope, without what its error adds
+        # the square of the slope, minus the variance of its error
         steep = max(self.slope**2 - self.open_slope, 0.0)
         variance = se[:, None] ** 2 + steep * care.sds**2
         variance += self.open_slope * care.means**2
@@ -529,7 +535,7 @@ class Line(NamedTuple):
 
 
 class BesideCare(NamedTuple):
-    """Leans as deviations from lines in care, the lines by attribute, and the p-values that all leans are on them."""
+    """Biases as deviations from lines in reliability, the lines by attribute, and p-values of no deviation at all."""
 
     leans: Leans
     lines: dict[int, Line]
@@ -539,9 +545,10 @@ class BesideCare(NamedTuple):
 def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int) -> Bools:
     r"""Annotators whose choices low reliability cannot explain, of shape (n_annotators, n_attributes).
 
-    The less reliable an annotator is, the closer the share of their votes for the side with more of the attribute comes
-    to one half. With :math:`n_k` votes, a share :math:`s_k` of them for that side and the pool's share :math:`S`,
-    annotator k is beyond if :math:`s_k` lies outside the range from 1/2 to S by ``BEYOND`` standard errors:
+    Low reliability moves the share of an annotator's votes for the side with more of the attribute toward one half.
+    With :math:`n_k` votes, a share :math:`s_k` of them for that side and the pool's share :math:`S`, low reliability
+    does not explain the choices of annotator k if :math:`s_k` is outside the range from 1/2 to S by ``BEYOND`` standard
+    errors z:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
@@ -559,7 +566,7 @@ def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annot
     n, net = of @ toward**2, of @ toward
     total = net.sum(axis=0)
     pool = np.abs(total) / np.maximum(n.sum(axis=0), 1)
-    # net votes toward the pool's side, which are n (2 s - 1)
+    # votes for the pool's side minus votes against it: n (2 s - 1)
     net *= np.where(total < 0, -1, 1)
     error = np.sqrt(np.maximum(n, 1))
     further = (net - n * pool) / (error * np.sqrt(np.maximum(1 - pool**2, LOOSE)))
@@ -567,17 +574,18 @@ def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annot
 
 
 def beside_care(leans: Leans, care: Care, beyond: ArrayLike = False) -> BesideCare:
-    r"""Deviations from a line in care as far as there is one, and from the mean otherwise.
+    r"""Deviations from a line in reliability, weighted by the probability of a line, and from the mean otherwise.
 
     .. math:: \hat d_k = b\, (a_k - \bar a) + r_k, \qquad
         \operatorname{var} r_k = s_k^2 + b^2 \operatorname{var} a_k + (a_k - \bar a)^2 \operatorname{var} b
 
-    The line is fitted to shrunken care, which does not attenuate it as unshrunken care would (Berkson, 1950), with
-    weights that fit what is left (Paule and Mandel, 1982). Its slope is zero beforehand with a chance of three in four
-    and has otherwise a normal prior, which keeps it from running through noise where care hardly differs; the chance
-    of a line is that of Savage and Dickey's ratio. Where the level of a lean is known, so is its shift by care, and
-    there is no line. The p-value is of the squares of what is left over its variances, with a degree of freedom less
-    than annotators for the slope and for each group; NaN without a line.
+    The line is fitted to shrunken reliability, because unshrunken reliability would attenuate the slope (Berkson,
+    1950). Its weights include the residual variance (Paule and Mandel, 1982). The prior probability that the slope is
+    zero is three in four; otherwise the slope has a normal prior, so that the line does not fit noise if reliability
+    hardly differs. The probability of a line is from the Savage-Dickey ratio. If the shared bias is known, its shift by
+    reliability is known too, and there is no line. Annotators in ``beyond`` do not take part in the fit
+    (`beyond_care`). The p-value is that of the sum of squared residuals over their variances. Its degrees of freedom
+    are the number of annotators minus one for the slope and one for each group. It is NaN without a line.
     """
     leans, lines = deepcopy(leans), {}
     beyond = np.broadcast_to(beyond, leans.deviation.shape)
@@ -598,7 +606,7 @@ def beside_care(leans: Leans, care: Care, beyond: ArrayLike = False) -> BesideCa
             mean -= _means(mean, group, told)
             squares = mean**2 / variance
             moved = np.isfinite(lean) & (se > 0)
-            # one or the other holds
+            # mixture of both cases: with a line and without
             further = line.chance * (mean - lean)
             apart = se**2 + further * (mean - lean)
             variance = (1 - line.chance) * apart + line.chance * variance
@@ -617,13 +625,13 @@ def _df(group: Ints) -> int:
 
 
 def _means(values: Floats, group: Ints, told: Bools) -> Floats:
-    """Of each annotator's group, over those who are told; over all of them where a group has none."""
+    """Mean of each annotator's group, over annotators with an estimate; of all annotators if a group has none."""
     means = pd.Series(np.where(told, values, np.nan)).groupby(group).transform("mean")
     return means.fillna(values[told].mean()).to_numpy()
 
 
 def _line(lean: Floats, se: Floats, care: Care, group: Ints, told: Bools, explained: Bools) -> Line:
-    """A line through the origin, its slope and the variance about it in turn, from those whom it may explain."""
+    """Fit a line through the origin to the ``explained`` annotators: its slope and the variance about it in turn."""
     level = _means(care.mean, group, told)
     x, y = (care.mean - level)[explained], lean[explained]
     variance, open_care = se[explained] ** 2, care.sd[explained] ** 2

@@ -1,7 +1,9 @@
-"""Leans from votes: which have a finite estimate, the fit of those, and what the votes leave open.
+"""Estimate annotators' biases from votes: which are finite, their estimates, and what the votes do not identify.
 
-The comparisons' quality is dealt with by a model (`badpo.estimation.newton.QualityModel`). The audit's own estimator,
-`fit_conditional`, conditions it away; `badpo.estimation.alternative_estimators` has the others.
+A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's default
+estimator, `fit_conditional`, conditions on the number of wins, so that quality cancels.
+`badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison. In this module a
+"lean" is the bias of one annotator toward one attribute.
 """
 
 from __future__ import annotations
@@ -42,60 +44,62 @@ from badpo.theory.identifiability import (
     separating_mixes,
 )
 
-# Changes of logits along a direction of recession that differ by less are the same.
+# Changes of logits along a direction of recession count as equal if they differ by less.
 SAME = 1e-4
 CONFIRMED = 1e-5
-# Where the gradient is larger no top was reached.
+# A larger gradient means that the fit has not reached a maximum.
 REACHED = 1e-6
-# Votes with less of it tell nothing of a lean, not even where a step toward it ends.
+# Votes with less information do not determine a lean, nor a Newton step toward it.
 NO_INFORMATION = 1e-12
-# A cluster with more than this share of a lean's information leaves nothing to measure its error with.
+# If one cluster has more than this share of a lean's information, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
-# Teams are weakly joined where the error of their difference has more than so many times the variance that errors of
-# single people leave, and is larger than the second in log-odds while theirs on either side is below the third.
+# Two teams are weakly joined if the variance of their difference exceeds the variance due to individual errors by the
+# first factor, if its standard error exceeds the second number in log-odds, and if the individual errors on either side
+# are below the third. The fourth is the least number of annotators of a team.
 WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 1.0, 3
 
 
 @dataclass(frozen=True)
 class Leans:
-    r"""Leans of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
+    r"""Biases of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
 
     Attributes
     ----------
     quality : str
-        What was assumed of the comparisons' quality: "conditional" or "marginal".
+        How the comparisons' quality is treated: "conditional" or "marginal".
     deviation : array of shape (m, q)
-        :math:`\theta_k` minus the mean over those annotators of its component who have a finite estimate;
-        :math:`\theta_k` itself where everybody's level is known (``absolute``), 0 then of those who are anchored. NaN
-        without information, infinite where all votes point one way.
+        :math:`\theta_k` minus the mean over the annotators of its component with a finite estimate. If the shared bias
+        is known (``absolute``), :math:`\theta_k` itself, which is 0 for anchored annotators. NaN without information;
+        infinite if all votes are for one side.
     se : array of shape (m, q)
-        Standard error of the deviation, the mean's part included; NaN where there is no finite estimate, and for all
-        where the likelihood has no top.
+        Standard error of the deviation, including the error of the mean. NaN without a finite estimate, and for
+        everybody if the likelihood has no maximum.
     df : array of shape (m, q)
-        Degrees of freedom of Student's t for the interval; infinite where errors are not clustered.
+        Degrees of freedom of Student's t for the confidence interval; infinite if errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
-        The same, but of an infinite lean what one Newton step from the mean of the others gives: what its votes
-        amount to where a prior keeps it near the others. NaN where the error is not known.
+        The same, except that an infinite lean is replaced by one Newton step from the mean of the others. This is the
+        estimate that a prior around the others needs. NaN if the error is not known.
     status : object array of shape (m, q)
-        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient": an estimate from
-        fewer informative votes than were asked for; "no_cross": never saw the attribute differ; "no_information":
-        only where the votes of others say nothing.
+        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient" for an estimate from
+        fewer than ``min_informative`` informative votes; "no_cross" if the annotator never saw the attribute differ;
+        "no_information" if the annotator saw it differ only in votes that are not informative.
     component : int array of shape (m, q)
-        Annotators with the same number can be compared; -1 without information.
+        The votes compare annotators with the same number; -1 without information.
     n_informative : int array of shape (m, q)
-        Votes that tell annotators apart.
+        Number of informative votes, which show differences between annotators.
     origin : array of shape (m, q)
-        What the deviation counts from, as far as the votes know; 0 where the level is known.
+        The value from which the deviation is measured, as far as it is identified; 0 if the shared bias is known.
     level, level_se, level_se_beyond : array of shape (q,)
-        Mean lean where it is known, else NaN; its standard error over other comparisons, and over other annotators
-        like these too, which NaN stands for where there is one.
+        Mean bias if it is known, otherwise NaN; its standard error for other comparisons; its standard error for other
+        comparisons and other annotators like these, which is NaN for one annotator.
     absolute : bool array of shape (q,)
-        Whether everybody's level is known: annotators are anchored, or the attribute varies between votes on one
-        comparison. Where that reaches some only, deviations count from means, as where it reaches nobody.
+        Whether the shared bias is known, because annotators are anchored or because the attribute varies between the
+        votes on one comparison. If this identifies the bias of some annotators only, deviations are measured from
+        means.
     covariance : array of shape (m * q, m * q) or None
-        Of the deviations, annotator by annotator; NaN where there is no finite estimate, None where too large.
+        Covariance of the deviations, annotator by annotator; NaN without a finite estimate, None if too large.
     gradient_norm : float
-        Largest gradient entry at the estimate; above ``REACHED`` it is at no top.
+        Largest gradient entry at the estimate; above ``REACHED`` the estimate is not a maximum.
     """
 
     quality: str
@@ -137,15 +141,16 @@ def fit_conditional(
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
 ) -> Leans:
-    r"""Leans by the conditional likelihood, given the number of wins of every comparison.
+    r"""Estimate biases by the conditional likelihood, given the number of wins of every comparison.
 
     .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
         {\sum_{|V| = |W_c|} \exp \sum_{j \in V} \theta_{k_j} \cdot d_j}
 
-    with :math:`W_c` the votes for response a on comparison c and V any set of as many of its votes. The quality of
-    the comparison cancels, so nothing is assumed of it: not its distribution, not that comparisons were given to
-    annotators at random. It is consistent at any number of votes per comparison, where a free quality per comparison
-    is not. Comparisons with one vote and unanimous ones say nothing.
+    Here :math:`W_c` is the set of votes for response a on comparison c, and V is any set of the same number of its
+    votes. The quality of the comparison cancels, so the estimator assumes neither a distribution of quality nor a
+    random assignment of comparisons to annotators. It is consistent for any number of votes per comparison, unlike an
+    estimator with a free quality parameter per comparison. Comparisons with one vote and unanimous comparisons contain
+    no information.
 
     Parameters
     ----------
@@ -156,19 +161,20 @@ def fit_conditional(
         g(a) - g(b).
     n_annotators : int
     anchored : bool array of shape (n_annotators,), or None
-        Annotators whose lean is zero by declaration.
+        Annotators who are declared to have no bias.
     min_informative : int
         With fewer informative votes the status is "insufficient".
     clusters : int array of shape (n_votes,), or None
-        The prompt of each vote: errors are then clustered (`clustered_errors`), since a lean may differ by prompt.
+        The prompt of each vote. If given, errors are clustered (`clustered_errors`), because a bias may differ by
+        prompt.
 
     Returns
     -------
     Leans
-        A lean that all of an annotator's informative votes point to is infinite; they explain themselves, and the
-        others are estimated as if they had not been cast. So are the votes of annotators whose leans are infinite only
-        in a mix of several attributes, or who saw attributes move only together. Where a group of annotators won
-        every vote against the rest, the two are separate components.
+        If all informative votes of an annotator are for one side, the lean is infinite. The infinite lean explains
+        these votes, and the other leans are estimated without them. The same holds if leans are infinite only for a
+        combination of attributes, or if attributes differed only together. If a group of annotators won every vote
+        against the rest, the group and the rest are separate components.
 
     Raises
     ------
@@ -177,7 +183,7 @@ def fit_conditional(
 
     References
     ----------
-    BA-DPO, Theorem `thm:identif`: what is identified; Andersen (1970) for conditioning on sufficient statistics.
+    BA-DPO, Theorem `thm:identif`, on identification; Andersen (1970) on conditioning on sufficient statistics.
 
     Examples
     --------
@@ -205,12 +211,12 @@ def fit_conditional(
 
 @dataclass(frozen=True)
 class LeanVotes:
-    """Votes as they are fitted, in the order of their ``blocks``.
+    """The votes of a fit, in the order of their ``blocks``.
 
-    ``row`` is where a vote stood among all that were given; ``told`` whether it informs on its annotator's lean toward
-    an attribute; ``crossed`` whether an annotator saw the sides differ in any vote that was given; ``absolute`` the
-    attributes whose level is taken as known; ``free_quality`` whether nothing is assumed of the comparisons' quality,
-    so that votes inform only beside each other.
+    ``row`` is the position of a vote among all votes. ``told`` says whether a vote is informative about its annotator's
+    lean toward an attribute. ``crossed`` says whether an annotator saw the sides differ in any vote. ``absolute`` marks
+    the attributes whose shared bias is taken as known. If ``free_quality``, nothing is assumed about the comparisons'
+    quality, so a vote is informative only in relation to other votes on its comparison.
     """
 
     row: Ints
@@ -234,22 +240,22 @@ class LeanVotes:
         delta: NDArray,
         *pool: Any,
     ) -> LeanVotes:
-        """The votes in the order of their comparisons.
+        """Arrange votes in the order of their comparisons.
 
-        Where the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
-        ones, and those on which no attribute differs.
+        If the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
+        comparisons, and comparisons on which no attribute differs.
         """
         told, kept = delta != 0, np.arange(len(row))
         if pool[-1]:
             told = informative_judgments(comparison, annotator, sign, delta)
             kept = np.flatnonzero(np.bincount(comparison, told.any(axis=1))[comparison])
-        # comparisons with as many wins stand together, as their likelihood is computed
+        # comparisons with the same number of wins are adjacent, because their likelihood is computed together
         order, blocks = sorted_blocks(comparison[kept], sign[kept] > 0)
         kept = kept[order]
         return cls(row[kept], sign[kept], annotator[kept], delta[kept], told[kept], blocks, *pool)
 
     def only(self, chosen: Bools) -> LeanVotes:
-        """Some of the votes, as if no others had been cast."""
+        """The chosen votes, arranged as if no other votes had been cast."""
         of_votes = self.row, self.comparison, self.sign, self.annotator, self.delta
         parts: Any = (each[chosen] for each in of_votes)
         pool = self.crossed, self.anchored, self.absolute, self.free_quality
@@ -270,11 +276,11 @@ class LeanVotes:
         return differs[self.comparison]
 
     def counted(self, chosen: Bools) -> Ints:
-        """How many of the chosen votes each annotator cast, a column for each attribute."""
+        """Number of the chosen votes of each annotator, with one column for each attribute."""
         return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
-        """From leans (the ``active`` ones, row by row) to logits, of shape (n_votes, n_leans)."""
+        """Matrix from the ``active`` leans, row by row, to logits; of shape (n_votes, n_leans)."""
         design = lean_design(self.annotator, self.delta, len(active))[:, active.ravel()]
         design.eliminate_zeros()
         return design
@@ -291,7 +297,7 @@ def lean_votes(
     free_quality: bool = True,
     absolute: ArrayLike = False,
 ) -> LeanVotes:
-    """Look votes over and arrange them."""
+    """Validate votes and arrange them."""
     c, k, d, m = judgment_arrays(comparison, annotator, delta, n_annotators)
     s = np.asarray(sign, float)
     wrong = np.flatnonzero(np.abs(s) != 1)
@@ -676,7 +682,7 @@ def _one_step(
     logits = (leans[given.annotator] * given.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
-    # where a vote surprises, by more than rounding, the step would overshoot: on the way it meets even odds
+    # the step would overshoot for a vote with a probability below one half: use the information at even odds
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (summed(given.annotator, each, len(leans)) for each in pieces)

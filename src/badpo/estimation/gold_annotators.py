@@ -1,10 +1,10 @@
-r"""Biases counted from gold annotators, who have none, together with everybody's reliability.
+r"""Biases relative to gold annotators, who have no bias, adjusted for the reliability of all annotators.
 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k\, (q_c + m d_c) + \theta_k d_c, \qquad \theta_g = 0
 
-A fit with gold annotators held at zero takes everybody for as reliable as they are: it estimates
-:math:`\hat d_k = \theta_k + (a_k - a_g)\, m`, where m is the merit that goes with the attribute. Gold annotators choose
-its side by merit alone, so their choices tell m.
+A fit with the biases of gold annotators fixed at zero assumes that all annotators are as reliable as gold annotators.
+It estimates :math:`\hat d_k = \theta_k + (a_k - a_g)\, m`, where m is the merit of the attribute. Merit alone
+determines how often gold annotators choose the side with the attribute, so their choices identify m.
 """
 
 import math
@@ -21,19 +21,20 @@ from badpo.estimation.shrinkage import Mixture
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import Interval
 
-# A logistic function averaged over a normal logit of variance v is one whose slope is divided by sqrt(1 + PROBIT * v).
+# The mean of a logistic function over a normal logit of variance v has approximately a slope divided by sqrt(1 + PROBIT
+# * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
-# Share of the error's variance that is an annotator's own at least.
+# Least share of the error's variance that is not shared between annotators.
 LEAST_OWN = 0.1
-# Values of the gold annotators' reliability, in standard errors of it.
+# Grid of values of the gold annotators' reliability, in standard errors.
 NODES = np.linspace(-4.0, 4.0, 41)
 
 
 class GoldLine(NamedTuple):
-    r"""What reliability adds to a bias that is counted from gold annotators: :math:`(a_k - a_g)\, m`.
+    r"""Part of a bias relative to gold annotators that is due to reliability: :math:`(a_k - a_g)\, m`.
 
-    Its mean is ``slope * a_k - center``, its variance ``open_slope * (a_k - least_at)^2 + rest`` at a known
-    :math:`a_k`; ``square`` is the mean of :math:`m^2`. The ``chance`` of the line is 1.
+    For a known :math:`a_k`, this part has the mean ``slope * a_k - center`` and the variance ``open_slope * (a_k -
+    least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of the line, is 1.
     """
 
     care: Care
@@ -50,11 +51,11 @@ class GoldLine(NamedTuple):
         return self.slope**2 + self.open_slope
 
     def variance(self, reliability: Floats | float) -> Floats | float:
-        """Variance of what a known reliability adds."""
+        """Variance of the part that is due to a known reliability."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
     def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
-        """Mean and variance of biases without what reliability adds."""
+        """Mean and variance of biases without the part that is due to reliability."""
         care = self.care
         left = lean[:, None] - self.slope * care.means + self.center
         variance = se[:, None] ** 2 + self.square * care.sds**2 + self.variance(care.means)
@@ -63,11 +64,11 @@ class GoldLine(NamedTuple):
 
 
 class BesideGold(NamedTuple):
-    """Biases counted from gold annotators, the lines in reliability by attribute, and what the errors share.
+    """Biases relative to gold annotators, lines in reliability by attribute, and the shared variance of errors.
 
-    ``shared`` has for each attribute the variance of the error that is common to everybody, of shape (q,): that of the
-    gold annotators' own votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators.
-    ``equal_leans_p`` is the p-value of the test that the others have one bias, NaN without a line.
+    ``shared``, of shape (q,), is the variance of the error that all annotators share: the error of the gold annotators'
+    votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators. ``equal_leans_p`` is
+    the p-value of the hypothesis that the other annotators have the same bias, NaN without a line.
     """
 
     leans: Leans
@@ -79,7 +80,7 @@ class BesideGold(NamedTuple):
 def beside_gold(
     leans: Leans, care: Care, choices: Sequence[Interval | None], has_merit: Bools
 ) -> BesideGold:
-    r"""Biases and mean biases without what unequal reliability adds to them.
+    r"""Biases and mean biases, without the part that is due to unequal reliability.
 
     .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
         \operatorname{var} \hat\theta_k = s_k^2 + \operatorname{var} (a_k - a_g)\, m
@@ -87,9 +88,9 @@ def beside_gold(
     Parameters
     ----------
     leans : Leans
-        Conditional fit with the gold annotators anchored.
+        Result of the conditional fit with the gold annotators anchored.
     care : Care
-        Fitted with a group of their own for gold annotators, so that they are not shrunk toward the others.
+        Reliability, fitted with gold annotators as a separate group, so that it is not shrunk toward the others'.
     choices : sequence of Interval or None, one for each attribute
         Log-odds that a gold annotator chooses the side with the attribute, per unit of it.
     has_merit : bool array of shape (q,)
@@ -99,8 +100,8 @@ def beside_gold(
     Returns
     -------
     BesideGold
-        If reliability is not known, it counts as 1 with the standard deviation ``USUAL`` for gold annotators and for
-        the others.
+        If reliability is not known, it is assumed to be 1 with the standard deviation ``USUAL``, for gold annotators
+        and for the others.
     """
     leans, lines = deepcopy(leans), {}
     gold = leans.status == "anchored"
@@ -139,12 +140,12 @@ def beside_gold(
 
 
 def own_variance(variance: Floats, shared: float) -> Floats:
-    """Variances of errors without what all share."""
+    """Variances of errors without the shared part."""
     return np.maximum(variance - shared, LEAST_OWN * variance)
 
 
 def _usual_reliability(gold: Bools) -> Care:
-    """Reliability that is not known, with an error that gold annotators share, and another one that the others do."""
+    """Unknown reliability, with one error that gold annotators share and another error that the others share."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
     return Care(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
@@ -153,15 +154,15 @@ def _usual_reliability(gold: Bools) -> Care:
 def _gold_line(
     choice: Interval | None, care: Care, reliability: float, open_reliability: float
 ) -> GoldLine:
-    r"""Posterior of the merit and of the gold annotators' reliability, which is not negative.
+    r"""Posterior of the merit and of the gold annotators' nonnegative reliability.
 
-    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`, and m has the prior of a line in
-    reliability (`badpo.estimation.care.beside_care`).
+    Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The prior of m is that of the slope of
+    a line in reliability (`badpo.estimation.care.beside_care`).
     """
     a = np.maximum(reliability + math.sqrt(open_reliability) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
     if choice is not None and choice.se > 0:
-        # without what averaging over the comparisons' quality takes from log-odds
+        # correct the attenuation of log-odds due to the variation of the comparisons' quality
         factor = math.sqrt(1 + PROBIT * (care.scale * reliability) ** 2)
         value, error = factor * choice.estimate, (factor * choice.se) ** 2
         whole = error + (a * STEEPEST) ** 2

@@ -1,8 +1,8 @@
-r"""Newton's method for leans when the comparisons' quality has been dealt with: conditioned away or given.
+r"""Newton's method for biases, given a model of the comparisons' quality: conditioned on, or known.
 
 The log-likelihood depends on the leans through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on at
-most a few numbers more (the scale of a given quality). Votes of different comparisons do not meet, so the
-second derivative in x is block-diagonal.
+most a few extra numbers (the scale of a known quality). Votes on different comparisons are independent, so the second
+derivative in x is block-diagonal.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,10 @@ NOTHING = np.zeros(0)
 class Curvature(NamedTuple):
     """Derivatives of a log-likelihood at one point.
 
-    ``score`` in the logits x, of shape (n_votes,); ``information`` minus the second derivative in x, of shape
-    (n_votes, n_votes); then the score of the extra numbers, minus the mixed second derivative, of shape (n_votes,
-    n_extra), and minus the second derivative in the extra numbers.
+    ``score`` is the derivative in the logits x, of shape (n_votes,). ``information`` is minus the second derivative in
+    x, of shape (n_votes, n_votes). ``extra_score`` is the derivative in the extra numbers, ``extra_cross`` is minus the
+    mixed second derivative, of shape (n_votes, n_extra), and ``extra_information`` is minus the second derivative in
+    the extra numbers.
     """
 
     score: Floats
@@ -42,9 +43,9 @@ class Curvature(NamedTuple):
 
 
 class QualityModel:
-    """What is assumed of the comparisons' quality; votes stand in the order of their blocks.
+    """A model of the comparisons' quality, for votes in the order of their blocks.
 
-    ``start`` has the first value of the extra numbers.
+    ``start`` contains the initial values of the extra numbers.
     """
 
     start = NOTHING

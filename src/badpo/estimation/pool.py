@@ -1,6 +1,6 @@
-"""The pool: how often the side with more of an attribute wins, alone and beside others, with clustered errors.
+"""Pooled log-odds of the side with more of an attribute, for one attribute or several, with clustered errors.
 
-Votes are arrays of equal length: ``sign`` is +1 where a was chosen and -1 for b, ``delta`` is g(a) - g(b), of shape
+Votes are arrays of equal length: ``sign`` is +1 if a was chosen and -1 if b, ``delta`` is g(a) - g(b), of shape
 (n_votes, n_attributes), ``clusters`` the prompt of each vote.
 """
 
@@ -18,7 +18,8 @@ from scipy.special import expit, logit, stdtr, stdtrit
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import Interval
 
-# Half a 95 % interval of more log-odds says nothing: exp(3) is odds of 20 to 1. No estimate is reported with it.
+# Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of 20
+# to 1.
 WIDEST_HALF = 3.0
 # Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
 _NO_SPREAD = 1e-9
@@ -38,24 +39,23 @@ _WHOLE = 1 - 1e-9
 
 @dataclass(frozen=True)
 class LogOdds:
-    """How one attribute fares in the votes.
+    """Log-odds of one attribute in the votes, with standard errors.
 
     Attributes
     ----------
     n_cross : int
         Cross-group judgments: those whose sides differ on the attribute.
     carrier_wins : float or None
-        Share of them in which the side with more of the attribute won; None without any.
+        Share of these judgments in which the side with more of the attribute won; None if there are none.
     log_odds : float or None
-        log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None when every
-        vote went one way or there is none.
+        log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None without votes,
+        or if all votes are for one side.
     n_clusters : int
         Clusters (prompts) with a cross-group judgment.
     se_naive, se_clustered : float or None
-        Standard errors of the log-odds, taking every judgment as independent, and taking the judgments of a cluster
-        as dependent (`cluster_errors`, which holds with few clusters). The second is None with fewer than two
-        clusters, and where all clusters have the very same share: nothing then tells how much clusters differ, and
-        an error of zero would claim certainty.
+        Standard errors of the log-odds if every judgment is independent, and if the judgments of a cluster are
+        dependent (`cluster_errors`, which is accurate with few clusters). The second is None with fewer than two
+        clusters, and if all clusters have exactly the same share, because an error of zero would claim certainty.
     df : float or None
         Degrees of freedom of the clustered interval.
     """
@@ -74,16 +74,16 @@ class LogOdds:
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
-        """Ends of the interval, Student's t clustered by prompt, or normal as if every judgment were independent.
+        """Ends of the confidence interval: Student's t clustered by prompt, or normal if every judgment is independent.
 
-        Where every vote went one way, the end on that side is None and the other is the exact one-sided bound, which
-        counts clusters as trials, or judgments in the naive interval.
+        If all votes are for one side, the end on that side is None and the other end is the exact one-sided bound, with
+        clusters as trials, or judgments in the naive interval.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
             if n_trials < 2 - naive:
                 return None, None
-            # the least log-odds that so many trials without an exception are compatible with: p^n is the error
+            # least log-odds that are compatible with n trials without an exception: p^n is the error probability
             bound = float(logit((1 - level) ** (1 / n_trials)))
             return (bound, None) if self.carrier_wins else (None, -bound)
         se, df = self.se_clustered, self.df
@@ -113,7 +113,7 @@ def offline_log_odds(
     cross: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> tuple[LogOdds, ...]:
-    r"""Log-odds that the carrying side wins a cross-group judgment, one attribute at a time.
+    r"""Log-odds that the side with more of the attribute wins a cross-group judgment, one attribute at a time.
 
     .. math:: \hat\theta = \log\frac{\hat p}{1 - \hat p}, \qquad
         \hat p = \text{mean of } [s_j d_j > 0] \text{ over judgments with } |d_j| > \text{threshold}
@@ -167,16 +167,17 @@ def _share_errors(won: NDArray, size: NDArray) -> ClusterErrors:
 def population_interval(
     won: ArrayLike, prompt: ArrayLike, annotator: ArrayLike
 ) -> tuple[float | None, float | None]:
-    r"""95 % interval of the log-odds of a share of votes, for other prompts and other annotators like these.
+    r"""95 % confidence interval of the log-odds of a share of votes, for other prompts and other annotators like these.
 
-    Prompts and annotators are both taken as sampled, with the errors V clustered by either (`cluster_errors`):
+    Prompts and annotators are both treated as samples. The variances V are clustered by each of them
+    (`cluster_errors`):
 
     .. math:: V = \max(V_P + V_A - V_{PA}, V_P, V_A), \qquad
         \nu = V^2 \Big/ \Bigl(\frac{V_P^2}{\nu_P} + \frac{V_A^2}{\nu_A}\Bigr)
 
-    and Student's t with nu degrees of freedom. ``won`` says which votes went to the side with the attribute; all
-    three are of shape (n_votes,). The ends are None with fewer than two prompts or annotators, and if every vote went
-    one way.
+    The interval uses Student's t with nu degrees of freedom. ``won`` marks the votes for the side with the attribute;
+    all three arrays are of shape (n_votes,). The ends are None with fewer than two prompts or annotators, or if all
+    votes are for one side.
 
     References
     ----------
@@ -184,7 +185,7 @@ def population_interval(
 
     Examples
     --------
-    Two annotators who disagree say little of others:
+    Two annotators who disagree contain little information about others:
 
     >>> low, high = population_interval([1, 1, 1, 0, 0, 1] * 10, np.arange(60) // 2, [0, 0, 0, 1, 1, 1] * 10)
     >>> low < -2 and high > 2

@@ -1,14 +1,14 @@
-r"""Empirical Bayes: every annotator's deviation, pulled toward the pool by as much as the votes leave open, and flags.
+r"""Empirical Bayes: shrink every annotator's deviation toward the pool, and flag large deviations.
 
-Two ways lead to a posterior. Estimates are read as :math:`\hat d_k \sim N(d_k, s_k^2)` with the true deviations drawn
-from a normal prior whose spread tau the estimates themselves reveal (`shrink_normal`). With a dozen informative votes
-each, however, estimates are inflated, their errors grow with them, some are infinite, and the spread comes out wrong:
-`shrink_votes` integrates the leans out of the conditional likelihood itself. Where there is no estimate the posterior
-is the prior, and ``basis`` says so.
+There are two ways to a posterior. `shrink_normal` treats estimates as :math:`\hat d_k \sim N(d_k, s_k^2)`, with true
+deviations from a normal prior whose standard deviation tau is estimated from the same estimates. With a dozen
+informative votes each, however, estimates are inflated, their errors grow with them, some are infinite, and the
+estimate of tau is biased. `shrink_votes` therefore integrates the biases out of the conditional likelihood. For an
+annotator without an estimate the posterior is the prior, and ``basis`` says so.
 
-In a real pool everybody differs a little, so a test of "exactly equal" flags everyone once there are enough votes. The
-flags therefore ask for the posterior probability that a deviation exceeds a size that matters; testing equality stays
-available for pools in which all others may truly be alike.
+In a real pool all annotators differ a little, so a test of exact equality flags everyone if there are enough votes.
+Flags therefore use the posterior probability that a deviation exceeds a relevant size. The test of equality remains
+available for pools in which all others may be equal.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
 from badpo.estimation.newton import Curvature
 from badpo.theory import Bools, Floats, Ints
 
-# A likelihood ends its 95 % interval, or all that matters of it, where it is so much below its top.
+# Decrease of the log-likelihood from its maximum at the ends of a 95 % interval, and at the ends of its relevant range.
 DROP = float(chdtri(1, 0.05)) / 2
 NEGLIGIBLE = 12.0
 SPREAD_NODES = 31
 BISECTIONS = 30
-# Shares of annotators that may lean far, and how many times as far as the others.
+# Shares of annotators with a large deviation, and the ratios of their standard deviation to that of the others.
 FAR_SHARES, FAR_RATIOS = (0.03, 0.1, 0.3), (2.5, 4.5, 8.0)
 CENTERINGS = 8
 UNLIKELY = 1e-3
@@ -61,7 +61,7 @@ _POINTS, _WEIGHTS = np.array(hermegauss(15))[..., None]
 
 @dataclass(frozen=True)
 class Mixture:
-    """Row k, one for each annotator, is the distribution sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
+    """One distribution for each annotator k: the sum over j of weights[k, j] * N(means[k, j], sds[k, j]^2).
 
     All three are of shape (m, n_parts); the standard deviations are above 0.
     """
@@ -87,7 +87,7 @@ class Mixture:
         return (self.weights * ndtr(gap / self.sds)).sum(axis=1)
 
     def draws(self, n: int, random: np.random.Generator) -> Floats:
-        """``n`` draws of all rows, of shape (n, m); the part, such as the size of tau, is drawn once for all rows."""
+        """``n`` draws of all rows, of shape (n, m). Each draw uses one part, and so one value of tau, for all rows."""
         m, last = len(self.weights), self.weights.shape[1] - 1
         ends = np.cumsum(self.weights, axis=1)
         part = np.array([(ends < random.random()).sum(axis=1) for _ in range(n)])
@@ -109,22 +109,22 @@ class Mixture:
 
 @dataclass(frozen=True)
 class Shrunk:
-    """What is believed of every annotator after seeing the whole pool. All in log-odds.
+    """Posterior of every annotator's deviation given the whole pool. All values are in log-odds.
 
     Attributes
     ----------
     posterior : Mixture
-        Of every annotator's deviation; NaN only when no annotator has an estimate.
+        Posterior of every annotator's deviation; NaN only if no annotator has an estimate.
     basis : object array of shape (m,)
-        What the posterior rests on besides the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
+        Source of the posterior in addition to the pool: ``estimate``, ``votes`` or ``prior`` (nothing).
     tau, tau_low, tau_high : float
-        Standard deviation of the true leans over annotators and its 95 % interval. With fewer than two estimates
-        tau is NaN and the interval is (0, inf): one annotator says nothing about a spread.
+        Between-annotator standard deviation of the true biases and its 95 % confidence interval. With fewer than two
+        estimates tau is NaN and the interval is (0, inf).
     reliability : float
-        Mean over the annotators with an estimate of tau^2 / (tau^2 + se^2): the share of the estimates'
-        spread that is real, 0 to 1; NaN where tau is.
+        Mean of tau^2 / (tau^2 + se^2) over the annotators with an estimate: the share of the estimates' variance that
+        is due to true differences, 0 to 1; NaN if tau is NaN.
     estimate, error : array of shape (m,)
-        Normal estimates and standard errors that say the same as the votes; NaN without any.
+        Normal estimates and standard errors with the same information as the votes; NaN without votes.
     """
 
     posterior: Mixture
@@ -138,7 +138,7 @@ class Shrunk:
 
 
 def _nothing_known(m: int) -> Shrunk:
-    """Too little for any posterior."""
+    """The result without any estimate."""
     nothing = np.full((m, 1), np.nan)
     posterior = Mixture(nothing, nothing, np.ones((m, 1)))
     basis = np.full(m, "prior", object)
@@ -744,7 +744,7 @@ def benjamini_hochberg(deviation: ArrayLike, se: ArrayLike) -> Floats:
 
 
 def q_values(p_values: Floats) -> Floats:
-    """Benjamini and Hochberg's q-values of the p-values that are there; NaN for the others."""
+    """Benjamini-Hochberg q-values; NaN for p-values that are NaN."""
     found = np.full(len(p_values), np.nan)
     is_there = ~np.isnan(p_values)
     found[is_there] = false_discovery_control(p_values[is_there])

@@ -1,4 +1,4 @@
-"""Tests under the conditional likelihood, how far annotators agree, and whether chance decided who judged what."""
+"""Tests of differences between annotators and classes, agreement, and tests of the assignment of comparisons."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,15 +20,17 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import lean_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# A standard error of a share below this is rounding of no spread at all.
+# A standard error of a share below this value is a rounding error of zero.
 _NO_SPREAD = 1e-9
 _PROBES = 16
-# Classes are compared within so many groups of annotators at most.
+# Largest number of groups of annotators within which classes are compared.
 MOST_GROUPS = 50
-# Values of tau over which a test of classes is averaged, and the log-mass below which values are left out.
+# Number of values of tau over which the test of classes is averaged; difference in log-mass from the most likely value
+# beyond which values are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 LEVEL, POWER = 0.05, 0.8
-# A spread of annotators' means, in standard deviations of what is compared: 65 to 35 where others have 50 to 50.
+# A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
+# others have 50 to 50.
 NOTICEABLE = 0.3
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -38,15 +40,16 @@ BiasVariant = Literal["pooled", "shared_mean", "class"]
 
 @dataclass(frozen=True)
 class ClassOffsets:
-    r"""Mean leans of the classes of annotators, relative to all annotators with a class.
+    r"""Mean biases of the classes of annotators, relative to all annotators with a class.
 
     Attributes
     ----------
     offset, ci_low, ci_high : array of shape (n_classes, n_attributes)
-        Lean of the class minus the mean over annotators; NaN for a class without an estimate, or that no votes compare
-        with the others; the ends also if no annotators are left over to estimate how much annotators differ.
+        Mean bias of the class minus the mean over annotators. NaN for a class without an estimate, or if no votes
+        compare the class with the others. The ends are also NaN if there are too few annotators to estimate how much
+        annotators differ.
     n : int array of shape (n_classes, n_attributes)
-        Annotators of the class with an informative vote.
+        Number of annotators of the class with an informative vote.
     p_value : array of shape (n_attributes,)
         Of the test that classes do not differ; NaN where there is nothing to test.
     """
@@ -66,17 +69,18 @@ def equal_leans_test(
     leans: Leans,
     clusters: ArrayLike | None = None,
 ) -> Floats:
-    r"""For each attribute, the p-value of the test that one lean shared by all annotators suffices.
+    r"""P-value, for each attribute, of the hypothesis that all annotators have the same bias.
 
-    Under a shared lean the conditional likelihood does not depend on it (for an attribute of the responses), and the
-    score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. What is tested is
-    :math:`\sum_k S_k^2`, the score in the variance of leans, against :math:`c \chi^2_\nu` with its mean tr V and its
-    variance 2 tr V^2. It keeps its level with few votes per annotator, where a likelihood ratio with one parameter
-    each does not.
+    If the bias is shared, the conditional likelihood does not depend on it (for an attribute of the responses), and the
+    score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. The statistic is
+    :math:`\sum_k S_k^2`, the score in the variance of the biases. It is compared with the :math:`c \chi^2_\nu` of the
+    same mean, tr V, and variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio
+    test with one parameter per annotator does not.
 
-    Votes are as in `badpo.estimation.fit.fit_conditional`, and ``leans`` by it: while one attribute is tested, those
-    toward the others are taken from there. An attribute that varies between the votes on one comparison is tested at
-    its estimated level. With ``clusters`` V is the sum of the products of the prompts' scores.
+    Votes are as in `badpo.estimation.fit.fit_conditional`, and ``leans`` is its result. While one attribute is tested,
+    the biases toward the other attributes are those of ``leans``. An attribute that varies between the votes on one
+    comparison is tested at its estimated shared bias. With ``clusters``, V is the sum of the outer products of the
+    prompts' scores.
 
     Examples
     --------
@@ -114,30 +118,30 @@ def equal_leans_test(
 def class_offsets(
     leans: Leans, annotator_class: ArrayLike, merit: ClassMerit | None = None
 ) -> ClassOffsets:
-    r"""Mean lean of every class of annotators, from the annotators' own estimates.
+    r"""Mean bias of every class of annotators, from the annotators' own estimates.
 
-    People are the units, since those of a class differ too:
+    Annotators are the units, because annotators of one class differ too:
 
     .. math:: \hat d_k = \mu_{class(k)} + h_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad p = \int P(\chi^2_\nu > Q_0(\tau) - Q_1(\tau))\, \pi(\tau)\, d\tau
 
-    with Sigma the covariance of the estimates' errors (their variances alone where it is too large to hold), made as
-    large as so many informative votes have on average, and Q the weighted squares that are left without the classes
-    (mu = 0) and with them. What the estimates do not say of tau is carried along: pi is proportional to the restricted
-    likelihood times the density of tau^2 that is :math:`1 / (\tau^2 + s^2)`, with s^2 the harmonic mean of the errors'
-    variances. Equally precise estimates with errors much smaller than tau then give the analysis of variance, and a
-    few annotators who cast most of the votes count as few. Groups that no votes compare have means gamma of their own.
-    An infinite lean counts as one Newton step gives it; an anchored one does not count, nor does an annotator of class
-    -1.
+    Sigma is the covariance of the estimates' errors (only their variances if the matrix is too large to store), scaled
+    to the average for the annotator's number of informative votes. Q is the residual sum of weighted squares,
+    :math:`Q_0` without classes (mu = 0) and :math:`Q_1` with classes. The integral includes the uncertainty of tau: pi
+    is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of tau^2, with s^2 the
+    harmonic mean of the errors' variances. For equally precise estimates with errors much smaller than tau, the test is
+    the analysis of variance, and a few annotators who cast most of the votes count as few. Groups that no votes compare
+    have separate means gamma. An infinite lean counts with the result of one Newton step. Anchored annotators and
+    annotators of class -1 are left out.
 
     Parameters
     ----------
     leans : Leans
     annotator_class : int array of shape (n_annotators,)
     merit : ClassMerit or None
-        Distribution of h, the part of a class's offset that its reliability produces. p is averaged over it (Box,
-        1980), and the intervals of the offsets contain it. Without its covariance classes count as equally reliable, as
-        they do for an attribute whose level is known, because its merit has no part in that.
+        Distribution of h, the part of a class's offset that its reliability produces. p is averaged over h (Box, 1980),
+        and the intervals of the offsets contain h. If the covariance is None, classes count as equally reliable. The
+        same holds for an attribute whose shared bias is known, because merit does not affect it.
 
     References
     ----------
@@ -181,7 +185,7 @@ def class_offsets(
 
 
 def _largest_groups(group: Ints) -> Bools:
-    """Whose group is among the largest, with somebody else in it; so many keep the design small."""
+    """Annotators whose group has several members and is among the largest; the limit keeps the design small."""
     labels, of, sizes = np.unique(group, return_inverse=True, return_counts=True)
     largest = np.argsort(-sizes, kind="stable")[:MOST_GROUPS]
     return np.isin(of, largest) & (sizes[of] > 1)
@@ -193,13 +197,14 @@ def _uncorrelated(
     j: int,
     design: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Leans toward attribute j, the design and the errors' variances, turned so that errors are uncorrelated.
+    """Biases toward attribute j, the design and the errors' variances, rotated so that errors are uncorrelated.
 
-    They count as that where they are not known.
+    If the covariance of the errors is not known, they count as uncorrelated.
     """
     value, group = leans.finite_deviation[rows, j], leans.component[rows, j]
     own, n = leans.finite_se[rows, j] ** 2, leans.n_informative[rows, j]
-    # whoever leans far has a larger error: weighed by that, classes differ in fewer than 5 % of pools where none do
+    # a large bias has a larger error; with these errors as weights the test would reject too rarely if no classes
+    # differ
     variance = (own * n).mean() / n
     if leans.covariance is None:
         return value, design, variance
@@ -207,7 +212,7 @@ def _uncorrelated(
     errors = leans.covariance[np.ix_(place, place)]
     size = np.sqrt(variance / own)
     errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
-    # the level of a group is in the design: added to the errors, which leave it open, it changes no contrast
+    # a constant per group may be added to the errors without changing a contrast, because the design contains groups
     errors = errors + variance.mean() * np.equal.outer(group, group)
     size, turn = np.linalg.eigh(errors)
     return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())
@@ -216,7 +221,7 @@ def _uncorrelated(
 def _between_classes(
     value: Floats, design: Floats, variance: Floats, sizes: Ints, merit_covariance: Floats | None
 ) -> tuple[Floats, Floats, Floats, float]:
-    """Offset of each class that is there, the ends of its 95 % interval, and the test's p-value."""
+    """Offset of each class that is present, the ends of its 95 % credible interval, and the p-value of the test."""
     n_classes = len(sizes)
     classes, groups = design[:, :n_classes], design[:, n_classes:]
     contrast = np.eye(n_classes, design.shape[1])
@@ -253,7 +258,7 @@ def _between_classes(
 
 
 def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floats]]:
-    """Covariances of what reliability adds to the classes' offsets, with their chances."""
+    """Covariances of the class offsets due to reliability, with their probabilities."""
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
@@ -263,7 +268,7 @@ def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floa
 def _spread_of_residuals(
     value: Floats, design: Floats, variance: Floats, rank: int
 ) -> tuple[Floats, Floats]:
-    """Values of tau^2, equally spaced in their logarithm where they are likely, and the logarithms of their masses."""
+    """Likely values of tau^2, equally spaced in their logarithm, and the logarithms of their probability masses."""
     scale = 1 / np.mean(1 / variance)
     low, high = np.log(1e-3 * scale), np.log(10 * scale + 100 * np.mean(value**2))
     for n_nodes in (TAU_NODES // 2, TAU_NODES):
@@ -280,7 +285,7 @@ def _spread_of_residuals(
 
 
 class _LeastSquares(NamedTuple):
-    """For each row of weights the squares that are left, (t,), coefficients, (t, p), and information, (t, p, p)."""
+    """Residual sums of squares (t,), coefficients (t, p) and information (t, p, p) for t rows of weights."""
 
     left: Floats
     coefficients: Floats
@@ -290,7 +295,7 @@ class _LeastSquares(NamedTuple):
 def _weighted_squares(
     value: Floats, design: Floats, weight: Floats, n_free: int | None = None
 ) -> _LeastSquares:
-    """Weighted least squares at each row of weights; coefficients after the first ``n_free`` are standard normal."""
+    """Weighted least squares for each row of weights; coefficients after the first ``n_free`` have N(0, 1) priors."""
     n_free = design.shape[1] if n_free is None else n_free
     information = np.einsum("tn,np,nq->tpq", weight, design, design, optimize=True)
     information += np.diag(np.arange(design.shape[1]) >= n_free)
@@ -302,7 +307,7 @@ def _weighted_squares(
 
 
 class Recommendation(NamedTuple):
-    """Which bias term the votes call for, by its name in a training config, and the evidence in a sentence."""
+    """The recommended bias term, by its name in a training config, and the evidence in one sentence."""
 
     variant: BiasVariant
     reason: str
@@ -315,9 +320,9 @@ def recommend(
 ) -> Recommendation:
     """Choose the bias term from the evidence that annotators, and their classes, differ.
 
-    Classes that differ call for ``class``; else annotators that differ call for ``shared_mean``; else one number is
-    enough. Whether annotators differ is read from the test that one shared lean suffices, and from the interval of
-    tau where that test could not be made.
+    If classes differ, the choice is ``class``. Otherwise, if annotators differ, it is ``shared_mean``, and ``pooled``
+    if not. The evidence that annotators differ is the test of one shared bias, or the interval of tau if there is no
+    test.
 
     Examples
     --------
@@ -352,7 +357,7 @@ def _p(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
-# -- agreement: reliability, which is another thing than a lean ----------------------------------------------
+# -- agreement -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -448,7 +453,7 @@ def annotator_agreement(
 
 
 def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tuple[Ints, Floats]:
-    """Votes that have a co-voter, and the share of the co-voters who chose the same side."""
+    """Votes with a co-voter, and the share of the co-voters who chose the same side."""
     side = 2 * np.asarray(comparison) + (np.asarray(sign) > 0)
     votes = np.flatnonzero(first_votes(comparison, annotator))
     side = side[votes]
@@ -459,9 +464,9 @@ def _shares(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> tup
 
 
 def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
-    """The earliest vote of each annotator on each comparison.
+    """Mark the earliest vote of each annotator on each comparison.
 
-    Two votes of one person are not two people, so whatever compares a vote with those of others uses one of them.
+    Statistics that compare a vote with the votes of other annotators use one vote per annotator and comparison.
 
     Examples
     --------
@@ -492,10 +497,10 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
 
 
 class AssignmentTest(NamedTuple):
-    """A permutation test that annotators were assigned to comparisons at random; NaN where no sets can be exchanged.
+    """A permutation test that annotators were assigned to comparisons at random; NaN if no sets can be exchanged.
 
-    The statistic is the sum over the attributes of the variance between annotators, in units in which chance gives
-    about the number of annotators for each attribute.
+    The statistic is the sum over the attributes of the variance between annotators. Its unit is such that random
+    assignment gives about the number of annotators for each attribute.
     """
 
     p_value: float
@@ -509,14 +514,14 @@ def assignment_test(
     delta: ArrayLike,
     n_permutations: int = 199,
 ) -> AssignmentTest:
-    r"""Whether the attribute-side rate of the other voters differs between annotators' comparisons.
+    r"""Test whether the other voters' rate of choosing the attribute differs between annotators' comparisons.
 
     .. math:: T = \sum_k n_k (\bar v_k - \bar v)^2, \qquad
         v_{ck} = \text{share of k's co-voters on c who chose the side with more of the attribute}
 
-    over comparisons whose sides differ, against its values when the sets of annotators are exchanged at random
-    between comparisons with the same number of votes and the same attributes differing. A comparison with one vote, or
-    on which no attribute differs, has no part in it.
+    The sum is over comparisons whose sides differ. T is compared with its values after the sets of annotators are
+    exchanged at random between comparisons with the same number of votes and the same differing attributes. Comparisons
+    with one vote, or without a differing attribute, are left out.
 
     Examples
     --------
@@ -567,9 +572,9 @@ def _between_annotators(
 ) -> Callable[[Ints], float]:
     """Variance between annotators of the rate at which the other voters on their comparisons choose an attribute.
 
-    It is a function of who cast the votes. A vote stands for what is left of it (1 for the attribute's side, else 0)
-    without its voter's lean and the mean of the comparisons that its own can be exchanged with, plus the lean of who
-    is taken for its voter. The unit is the variance of the other voters' rate.
+    The result is a function of the assignment of annotators to votes. A vote (1 for the attribute's side, otherwise 0)
+    is replaced by its residual after its annotator's bias and the mean of the exchangeable comparisons, plus the bias
+    of the annotator to whom it is assigned. The unit is the variance of the other voters' rate.
     """
     cross = toward != 0
     n_cross = np.bincount(comparison, cross)[comparison]
@@ -600,10 +605,11 @@ def _between_annotators(
 
 
 def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: int) -> Floats:
-    r"""Best linear prediction of each annotator's part in the votes, beside a free mean for every comparison.
+    r"""Best linear prediction of each annotator's effect on the votes, given a free mean for every comparison.
 
-    With L the Laplacian of who voted with whom and S the sums of the votes' differences from their comparison's mean,
-    E|S|^2 = sigma^2 tr L + tau^2 tr L^2 gives the variances; the prediction is (L + sigma^2 / tau^2)^-1 S.
+    Let L be the Laplacian of the graph of co-voters, and S the annotators' sums of differences between votes and the
+    mean of their comparison. The variances are estimated from E|S|^2 = sigma^2 tr L + tau^2 tr L^2, and the prediction
+    is (L + sigma^2 / tau^2)^-1 S.
     """
 
     def rest(values: Floats) -> Floats:
@@ -637,32 +643,33 @@ def other_feature_p(
     feature: ArrayLike,
     offset: ArrayLike = 0.0,
 ) -> float:
-    r"""P-value of the test that the annotators' biases are about an attribute, not about a feature that goes with it.
+    r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
 
-    On comparisons of which one side has more of both, a bias toward either does the same. There the biases
-    :math:`x_k` are estimated by one Newton step from zero, shrunken by their variance between annotators. On the other
-    comparisons the logit of a vote is then
+    If one side of a comparison has more of both, a bias toward the attribute and a bias toward the feature have the
+    same effect. On these comparisons the biases :math:`x_k` are estimated by one Newton step from zero, shrunken by
+    their variance between annotators. On the other comparisons the logit of a vote is then
 
     .. math:: x_k d + \gamma x_k (f - d)
 
-    with d the difference in the attribute and f that in the feature, as large as d is on average: the biases are about
-    the attribute if :math:`\gamma = 0`, about the feature if :math:`\gamma = 1`. The score in :math:`\gamma`, under
-    the conditional likelihood, is compared with its standard deviation, which contains the errors of the
-    :math:`x_k` (or with that of its parts by annotator, if larger). The test is one-sided.
+    Here d is the difference in the attribute, and f is the difference in the feature, scaled to the average size of d.
+    The biases are toward the attribute if :math:`\gamma = 0`, and toward the feature if :math:`\gamma = 1`. The score
+    in :math:`\gamma`, under the conditional likelihood, is compared with its standard deviation, which includes the
+    errors of the :math:`x_k`, or with the standard deviation of its parts by annotator, if larger. The test is
+    one-sided.
 
     Parameters
     ----------
     comparison, sign, annotator : array of shape (n_votes,)
         As in `badpo.estimation.fit.fit_conditional`.
     delta, feature : array of shape (n_votes,)
-        Difference of the sides in the attribute, in its unit; side with more of the feature: +1 (a), -1 or 0.
+        Difference of the sides in the attribute, in its unit; the side with more of the feature, +1 (a), -1 (b) or 0.
     offset : array of shape (n_votes,)
-        Log-odds that are known, such as biases toward other attributes.
+        Known log-odds, such as biases toward other attributes.
 
     Returns
     -------
     float
-        NaN if biases show no variance, or no comparison decides between attribute and feature.
+        The p-value; NaN if biases have no variance, or if no comparison separates the attribute from the feature.
 
     Examples
     --------
@@ -702,10 +709,11 @@ def other_feature_p(
 
 
 class ExchangeTest(NamedTuple):
-    """Of each column the p-value that its values do not depend on who has them, and what the test could have seen.
+    """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
 
-    ``smallest`` is the standard deviation between annotators' means, in units of the column's own, that is found with a
-    power of 80 %; ``power`` is that for `NOTICEABLE`. The level is 5 % over all columns.
+    ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
+    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5 %
+    over all columns.
     """
 
     p_value: Floats
@@ -714,14 +722,14 @@ class ExchangeTest(NamedTuple):
 
 
 def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
-    r"""Whether values (n, n_columns) are exchangeable between annotators, for each column by itself.
+    r"""Test whether values, of shape (n, n_columns), are exchangeable between annotators, for each column separately.
 
     .. math:: T = \sum_k n_k (\bar z_k - \bar z)^2
 
-    with the mean and the variance that T has if all orders of the values are equally likely (Kazi-Aoual et al., 1995),
-    read as a scaled chi-squared. With votes minus their expectation as values, it tests that annotators vote alike;
-    with what is known of the comparisons, that they were assigned at random. NaN for a column that is constant, and
-    without two annotators of whom one has two values.
+    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations of
+    the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
+    annotators vote alike. If the values describe the comparisons, the hypothesis is that comparisons were assigned at
+    random. The p-value is NaN for a constant column, and with too few values.
 
     Examples
     --------

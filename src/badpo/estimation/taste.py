@@ -1,6 +1,6 @@
-"""Camps of taste: annotators who agree with each other more than their agreement with everybody implies.
+"""Camps of taste: annotators who agree with each other more than their agreement with all annotators implies.
 
-A random responder agrees with nobody. Somebody with another taste agrees with those who share it.
+A random responder agrees with nobody. An annotator with another taste agrees with annotators who share this taste.
 """
 
 from typing import NamedTuple
@@ -12,17 +12,20 @@ from scipy.special import ndtr
 
 from badpo.theory import Floats, Ints
 
-# Annotators with fewer votes have no part; of more annotators, those with the most votes are compared.
+# Least number of votes of a compared annotator; largest number of compared annotators, who are those with the most
+# votes.
 FEWEST_VOTES, MOST_COMPARED = 10, 200
-# Simulated pools, and as extreme ones after which no more are drawn (Besag and Clifford, 1991).
+# Number of simulated pools; number of equally extreme pools after which the simulation stops (Besag and Clifford,
+# 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
 ROUNDS, LEVEL = 60, 0.05
 
 
 class Camps(NamedTuple):
-    """Whether annotators agree as one dimension of quality allows; both are NaN where the votes do not say it.
+    """Result of the test for camps; both values are NaN if the votes are too few for the test.
 
-    ``attenuation`` is the share of biases and tau that is left, roughly, if annotators of different camps are compared.
+    ``attenuation`` is approximately the ratio of estimated to true biases and tau if annotators of different camps are
+    compared.
     """
 
     p_value: float
@@ -41,18 +44,18 @@ def find_camps(
     delta: ArrayLike,
     suspect: ArrayLike,
 ) -> Camps:
-    r"""Test one dimension of quality against camps of taste.
+    r"""Test the hypothesis of one dimension of quality against camps of taste.
 
-    With one quality and reliabilities :math:`v_k` the mean product of two annotators' votes (+1 or -1, minus what each
-    annotator's biases explain of them) is :math:`v_k v_l`. The statistic is the largest eigenvalue of what is left of
-    the sums of products, divided by the root of the annotators' numbers of pairs. Its null distribution is that of
-    votes simulated with one normal quality and the same :math:`v_k`. ``suspect`` annotators, of shape (n_annotators,),
-    agree little with the others: whether they agree with one another is tested too, and the p-value is twice the
-    smaller one.
+    With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
+    minus the part that each annotator's biases explain) is :math:`v_k v_l`. The statistic is the largest eigenvalue of
+    the residual sums of products, divided by the square root of the annotators' numbers of pairs. Its null distribution
+    comes from votes simulated with one normal quality and the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
+    marks annotators who agree little with the others. A second test is whether these annotators agree with one another.
+    The p-value is twice the smaller one of the two.
 
-    With the tetrachoric correlations :math:`\rho = \sin(\pi M / 2)` of mean products M within camps (w) and between
-    them (b), the attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`: the errors of logits, in units of which
-    biases are estimated, contain the differences in taste.
+    The attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`, with the tetrachoric correlations :math:`\rho =
+    \sin(\pi M / 2)` of mean products M within camps (w) and between camps (b). The reason is that biases are estimated
+    in units of the logits' errors, which contain the differences in taste.
 
     Examples
     --------
@@ -87,7 +90,7 @@ def find_camps(
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
     scale = np.outer(scale, scale)
     sizes, along = np.linalg.eigh(left / scale)
-    # under a normal quality and normal errors, votes with the correlation rho have the mean product v^2
+    # with normal quality and normal errors, votes with the correlation rho have the mean product v^2
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
     random = np.random.default_rng(0)
     largest: list[float] = []
@@ -110,7 +113,7 @@ def find_camps(
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:
-    """Sums of products of two annotators' values over the comparisons of both, without those with themselves."""
+    """Sums of products of two annotators' values over their common comparisons, with zeros on the diagonal."""
     table = sparse.csr_array((values, (row, column)))
     found = (table.T @ table).toarray()
     np.fill_diagonal(found, 0.0)
@@ -118,7 +121,7 @@ def _products(values: Floats, row: Ints, column: Ints) -> Floats:
 
 
 def _one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
-    """What one factor leaves of the products, and the factor: least squares with the numbers of pairs as weights."""
+    """Residuals of the products after one factor, and the factor, by least squares weighted by numbers of pairs."""
     factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
     for _ in range(ROUNDS):
         factor = (factor + (products @ factor) / (n @ factor**2 + 1e-9)) / 2

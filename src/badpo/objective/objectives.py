@@ -342,7 +342,7 @@ _TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
 
 
 def objective_of_loss(loss_type: object) -> str | None:
-    """The name in `OBJECTIVES` of what TRL's key ``loss_type`` asks for; None if no objective is that loss."""
+    """The name in `OBJECTIVES` of the loss that TRL's key ``loss_type`` selects; None if there is no such objective."""
     losses = [loss_type] if isinstance(loss_type, str) else loss_type
     if not isinstance(losses, list) or len(losses) != 1:
         return None

@@ -1,8 +1,8 @@
-"""The two pages of an audit: the one that may be passed on, and the one of single annotators, which may not.
+"""The two pages of an audit: a page that may be passed on, and a page of individual annotators that may not.
 
-Everything on the first comes from `shareable`, which leaves out whatever is about fewer than five people, or would tell
-how all but so few voted, and rounds the rest. One page tells nobody's votes. Two pages whose tables differ by one
-person tell the votes of that person, nearly exactly in a small pool: the page says so.
+`shareable` prepares everything on the first page. It leaves out figures about fewer than five people, and figures that
+reveal the votes of all but so few people, and rounds the rest. One page reveals nobody's votes. Two pages whose tables
+differ by one person reveal the votes of that person, almost exactly in a small pool; the page warns of this.
 """
 
 import re
@@ -55,15 +55,17 @@ from badpo.results.words import (
 )
 
 _WIDEST_CHART, _SMALLEST_REACH = 4.0, 0.2
-# Steps of estimates by the largest part of the votes that one person cast. An annotator with the part w moves the share
-# that wins by w (share - own share). Two pages rounded to a step s of log-odds tell the own share up to s / (10 w),
-# which is little more than the pool's share tells if w is at most 0.5 % or 2 % (tests/results/test_audit_page.py).
+# Rounding steps of estimates, by the largest share w of the votes that one person cast. An annotator moves the share
+# that wins by w (share - own share). Two pages rounded to a step s of log-odds reveal the own share with an error of s
+# / (10 w). If w is at most 0.5 % or 2 %, this error is hardly smaller than that of guessing the pool's share
+# (tests/results/test_audit_page.py).
 STEPS = ((0.005, 0.01), (0.2, 0.05), (1.0, 0.25))
-FEWEST_HIDDEN = 50  # people: in smaller pools the steps hide nobody from who has two pages
-# A share of comparisons beyond these tells whoever voted on one how the others did.
+# Least number of people in a pool in which rounding protects each of them from a reader of two pages.
+FEWEST_HIDDEN = 50
+# A share of comparisons outside this range reveals to each voter how the others voted.
 _TELLING_SHARES = 0.05, 0.95
 _EXACT = ("schema", "version", "settings", "annotators_file")
-# What a name, a code or a remedy says stands as it is; the numbers of other sentences are rounded.
+# Names, codes and remedies stay unchanged; numbers in other sentences are rounded.
 _NAMES = {
     *("source", "name", "class", "model", "feature", "attribute", "collinear_with"),
     *("parameter", "quality", "code", "where", "remedy"),
@@ -87,7 +89,7 @@ _OF_WHAT = re.compile(r'(attribute|class) "[^"]*"')
 def audit_html(summary: Json, pairs: Sequence[Json] = ()) -> str:
     """The page about an audit, from ``audit.json``, as HTML text; it needs no network and no script.
 
-    ``pairs`` are telling pairs of answers; with them the page holds words of the table, which it says.
+    ``pairs`` are example pairs of answers. With pairs the page contains texts of the table, and says so.
     """
     found = shareable(summary)
     told = [
@@ -180,11 +182,11 @@ def _step(largest: float) -> float:
 
 
 def _is_withheld(row: Json | None, data: Json) -> bool:
-    """Whether an estimate rests on so few people that it is about single ones, or tells how nearly everyone voted."""
+    """Whether an estimate is about fewer than five people, or reveals how nearly everyone voted."""
     if row is None:
         return False
     if not data["has_annotators"]:
-        # every vote may be another person's
+        # each vote may be from a different person
         share = row.get("carrier_wins")
         return share is not None and round(row["n_cross"] * min(share, 1 - share)) < FEWEST_ANNOTATORS
     n_least = row.get("n_people_least", FEWEST_ANNOTATORS)
@@ -212,7 +214,7 @@ def _telling_data(data: Json) -> Json:
 
 
 def _is_telling(share: float | None) -> bool:
-    """Whether nearly all comparisons are of one kind, so that one vote on a comparison tells the others."""
+    """Whether nearly all comparisons are of one kind, so that one vote on a comparison reveals the other votes."""
     low, high = _TELLING_SHARES
     return share is not None and not low <= share <= high
 
@@ -594,14 +596,14 @@ _KINDS = ("fewer informative votes than asked for", "flagged", "estimated")
 _FEW, _FLAGGED, _ESTIMATED = range(3)
 _MARKS = [(name, style) for style, name in enumerate(_KINDS)]
 _LEAST_AXIS, _LONGEST_AXIS = 1.0, 4.0
-# What is drawn of annotators who are not compared.
+# Columns that the chart shows if annotators are not compared.
 _SUMS = {"deviation": "log_odds", "ci_low": "log_odds_low", "ci_high": "log_odds_high"}
 
 
 def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str] | None = None) -> str:
     """The page about an audit's annotators as HTML text: personal data, which is not to be passed on.
 
-    ``names`` are ids by pseudonym, which then stand beside the pseudonyms.
+    ``names`` maps pseudonyms to ids, which the page then shows beside the pseudonyms.
     """
     summary, names = cleaned(summary), names or {}
     annotators = annotators.assign(
@@ -620,7 +622,7 @@ def people_html(summary: Json, annotators: pd.DataFrame, names: Mapping[str, str
 
 
 def _person_sentence(row: Json, label: str, name: str | None) -> str:
-    """What the votes tell of one annotator on one attribute."""
+    """One annotator's votes on one attribute in a sentence."""
     who = f"{row['annotator']} ({name})" if name else row["annotator"]
     n = counted(int(row["n_cross"]), "judgment")
     if not row["n_cross"]:
@@ -650,7 +652,7 @@ def caterpillar_figure(summary: Json, annotators: pd.DataFrame) -> Figure | None
         if is_sum:
             people = people.assign(**{own: people[total] for own, total in _SUMS.items()})
         if pool["tau"] is None:
-            # nobody's estimate is shrunk: only those with enough votes have one
+            # no estimate is shrunk: only annotators with enough votes have an estimate
             told &= people["status"] == "ok"
         order = _ordered(people[told], "n_informative")
         drawn = order.head(MOST_ROWS)

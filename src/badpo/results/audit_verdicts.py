@@ -20,7 +20,7 @@ from badpo.results.words import (
     with_interval,
 )
 
-# A lean below this moves a policy little: 0.3 log-odds is 57 to 43.
+# A bias below this value changes a policy little: 0.3 log-odds is 57 to 43.
 WORTH_WATCHING = 0.3
 _REASONS = 400
 _EVEN = "about one to one"
@@ -93,7 +93,7 @@ def spread_sentence(pool: Json, rho: float, fdr: float) -> str:
         told = (f"{count_text(group['n'])} annotators, {_spread(group)}" for group in groups)
         text += f" Tau by group: {'; '.join(told)}."
     if not low:
-        # a test may see that annotators differ where the interval of the size still reaches zero
+        # a test may show that annotators differ although the interval of tau contains zero
         of_test = {"class": "the test of classes", "shared_mean": "the test of one shared lean"}
         test = of_test.get(pool["recommendation"])
         text += " By this interval alone a spread of zero is not ruled out"
@@ -114,7 +114,7 @@ def _reason(pool: Json) -> str:
 
 
 def care_sentence(summary: Json) -> str:
-    """How reliable annotators are, and what a flag for low reliability says beside one for a bias."""
+    """How reliable annotators are, and how a flag for low reliability differs from a flag for a bias."""
     care = summary["checks"]["care"]
     if care is None:
         return ""
@@ -268,7 +268,7 @@ def is_unsplit(pool: Json) -> bool:
 
 
 def _sum(pool: Json) -> list[tuple[str, str]]:
-    """What the pooled log-odds are in a table whose comparisons have one vote; nothing in any other table."""
+    """The pooled log-odds of a table whose comparisons have one vote; an empty list for other tables."""
     if not is_unsplit(pool):
         return []
     found = pool["sum"]
@@ -285,7 +285,7 @@ def _sum(pool: Json) -> list[tuple[str, str]]:
 
 
 def _ties(row: Json) -> str:
-    """How often a judgment is a tie, and what the ties would change."""
+    """How often a judgment is a tie, and the log-odds with ties counted in other ways."""
     shares = (percent(row[f"{kind}_share"]) for kind in ("differing", "alike"))
     without, half = (decimal(row[f"log_odds{kind}"]) for kind in ("", "_half"))
     ends = interval_text(row["log_odds_low"], row["log_odds_high"])
@@ -310,7 +310,7 @@ def _level(pool: Json) -> tuple[str, str]:
 
 
 def _for_the_lead(row: Json, label: str) -> str:
-    """What somebody who leads annotators can do about an attribute before more votes are collected."""
+    """Advice for the lead of an annotation team, before more votes are collected."""
     if row["scope"] == "judgment":
         return "Draw the order of the two responses at random for each vote, or show each pair in both orders."
     return (
@@ -322,7 +322,7 @@ def _for_the_lead(row: Json, label: str) -> str:
 def _advice(row: Json, pool: Json, label: str) -> str:
     chosen = row.get("action") or action(row, pool)
     variant = pool.get("recommendation", "pooled")
-    # whether a lean is unwanted no vote says
+    # votes do not show whether a bias is unwanted
     unwanted = f"{_for_the_lead(row, label)} If {label} should not count as quality, declare {label}"
     if chosen == "declare" and variant is None:
         return f"{unwanted}; with which bias term rests on few people: whoever made this page has it in audit.json."
@@ -346,5 +346,5 @@ def _advice(row: Json, pool: Json, label: str) -> str:
             " One vote per comparison does not tell bias from merit: let a second annotator judge at least "
             f"{count_text(pool['sum']['needed'])} of the comparisons whose sides differ."
         )
-    # where there is no tau, the reason stands with the annotators
+    # without tau, the section on annotators gives the reason
     return f"{told} {_reason(pool)}".strip() if pool.get("tau") is not None else told

@@ -132,11 +132,11 @@ def interval_text(
 
 
 def count_text(n: int | None) -> str:
-    """A count; None is one that is too small to be passed on."""
+    """A count as text; None is a count that is too small to be passed on."""
     if n is None:
         return f"fewer than {FEWEST_ANNOTATORS}"
     if n == 10 and isinstance(n, Rounded):
-        return f"{FEWEST_ANNOTATORS} to 14"  # of few people "about 10" would be far off
+        return f"{FEWEST_ANNOTATORS} to 14"  # "about 10" would be too inaccurate for few people
     return f"about {n:,}" if isinstance(n, Rounded) else f"{n:,}"
 
 
