@@ -87,11 +87,11 @@ def test_options_reach_the_audit(table, tmp_path):
     theirs = table.rename(columns={"annotator": "worker"})
     theirs["winner"] = theirs["winner"].map({"a": "left", "b": "right"})
     theirs["at"] = range(len(theirs))
-    options = "--time at --attribute length --rho 0.3 --fdr 0.05 --min-informative 5 --quality marginal"
+    options = "--time at --attribute length --rho 0.3 --fdr 0.05 --quality marginal"
     options += " --column annotator=worker --winner left=a --winner right=b"
     result, folder = audited(theirs, tmp_path, *options.split(), "--anchor", "w0", "--anchor", "w1")
     assert result.exit_code == OK, result.output
-    asked = {"rho": 0.3, "fdr": 0.05, "min_informative": 5, "quality": "marginal"}
+    asked = {"rho": 0.3, "fdr": 0.05, "quality": "marginal"}
     assert asked.items() <= summary_of(folder)["settings"].items()
     assert summary_of(folder)["checks"]["anchors"]["n"] == 2
     assert len(summary_of(folder)["drift"][0]["windows"]) == 4

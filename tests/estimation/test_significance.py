@@ -14,7 +14,6 @@ from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import (
     annotator_agreement,
-    assignment_test,
     class_offsets,
     equal_leans_test,
     other_feature_p,
@@ -218,64 +217,6 @@ def test_classes_in_groups_that_no_votes_compare_and_nothing_to_test_are_nan():
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
     votes = [0, 0], [1, 1], [0, 1], [[1.0], [1.0]]
     assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
-
-
-def test_specialists_are_found_and_people_who_differ_are_not_taken_for_an_assignment():
-    random, of = np.random.default_rng(3), Pool(600, 20, 3, spread=0.0, better=1.0, specialists=True)
-    votes = draw_votes(of, random).arrays[:4]
-    other = np.repeat(random.choice([-1.0, 0.0, 1.0], 600), 3)[:, None]
-    for sides, is_found in ((votes[3], True), (other, False), (np.hstack([votes[3], other]), True)):
-        found = assignment_test(*votes[:3], sides, n_permutations=99)
-        assert (found.p_value <= 0.05) == is_found
-        again = [np.concatenate([each, each[:30]]) for each in (*votes[:3], sides)]
-        again[1][-30:] *= -1
-        assert found == assignment_test(*again, n_permutations=99)
-    # eight people who lean very differently: without their leans the exchange would reject most of the time
-    random, people = np.random.default_rng(0), Pool(300, n_annotators=8, votes_each=3, spread=1.0)
-    pools = (draw_votes(people, random).arrays[:4] for _ in range(100))
-    rejected = np.mean([assignment_test(*votes, n_permutations=39).p_value <= 0.05 for votes in pools])
-    assert rejected <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 100)
-
-
-@pytest.mark.parametrize(
-    ("comparison", "annotator", "delta"),
-    [
-        ([0, 1, 2], [0, 1, 2], [1, 1, 1]),
-        ([0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 0]),
-        ([0, 0, 1, 1, 2, 2], [0, 1, 1, 0, 0, 1], [1, 1, 1, 1, 1, 1]),
-        ([0, 0, 1, 1, 1], [0, 1, 2, 3, 4], [1, 1, 1, 1, 1]),
-        ([], [], []),
-    ],
-    ids=["one vote each", "no difference", "everyone judged everything", "no two alike", "no votes"],
-)
-def test_nothing_to_exchange(comparison, annotator, delta):
-    delta = np.array(delta, dtype=float).reshape(-1, 1)
-    found = assignment_test(comparison, np.ones(len(comparison)), annotator, delta)
-    assert np.isnan(found).all()
-
-
-def test_the_statistic_by_counting_and_exchanges_that_change_nothing():
-    random = np.random.default_rng(7)
-    comparison = random.permutation(np.repeat(np.arange(60), random.integers(1, 6, 60)))
-    n = len(comparison)
-    votes = pd.DataFrame({"comparison": comparison, "annotator": random.integers(0, 6, n)})
-    votes["sign"], votes["delta"] = random.choice([-1, 1], n), random.choice([-1.0, 0.0, 1.0], n)
-    votes = votes.drop_duplicates(["comparison", "annotator"])
-    of_comparison = votes.groupby("comparison")["delta"]
-    kind = [of_comparison.transform("size"), of_comparison.transform(lambda each: (each != 0).sum())]
-    cast = (votes["delta"] != 0) & (kind[1] > 1)
-    vote = (votes["sign"] * votes["delta"] > 0)[cast].astype(float)
-    vote -= vote.groupby([each[cast] for each in kind]).transform("mean")
-    beside = vote.groupby(votes["comparison"][cast])
-    rate = (beside.transform("sum") - vote) / (beside.transform("size") - 1)
-    person = rate.groupby(votes["annotator"][cast])
-    between = (person.size() * (person.mean() - rate.mean()) ** 2).sum()
-    cast = (votes[each] for each in ("comparison", "sign", "annotator"))
-    found = assignment_test(*cast, votes[["delta"]], 5)
-    assert found.statistic == pytest.approx(between / rate.var(ddof=0))
-    votes = [0, 0, 1, 1], [1, 1, 1, -1], [0, 1, 2, 3], np.ones((4, 1))
-    found = assignment_test(*votes, n_permutations=19)
-    assert found.p_value == 1.0 and found.statistic == pytest.approx(4.0)
 
 
 @pytest.mark.parametrize("n", [400, 900])

@@ -124,10 +124,9 @@ def audit(
     people, both = people_of(judgments, design, options), both_orders(whole)
     health = data_health(whole, design, both)
     progress("audit: undeclared features", DONE_BEFORE["features"])
-    features = undeclared_features(judgments)
-    ties = tie_effects(whole)
-    problems += selective_ties(ties)
-    problems += audit_findings(judgments, features, design, options, people, health["agreement"])
+    features, ties = undeclared_features(judgments), tie_effects(whole)
+    found = audit_findings(judgments, features, design, options, people, health["agreement"])
+    problems += [*selective_ties(ties), *found]
     progress("audit: pool", DONE_BEFORE["pool"])
     parts = {
         "data": {"source": _named(source or data) or whole.source or "this table", **health},
@@ -136,13 +135,12 @@ def audit(
         "models": models_of(people.table, design, both),
         "checks": people.checks,
         "flips": flips_without_leans(design, people.leans, people.spreads),
-        "drift": None if times is None else drift(judgments, design, times, min_informative),
+        "drift": None if times is None else drift(judgments, design, times),
         "next": {"votes_needed": next_votes(design, people)},
         "warnings": _as_rows(problems, source or data),
         "scan": scan_features(judgments, features),
     }
-    told = to_reread(judgments, design, people.table), telling_pairs(judgments)
-    return _result(judgments, options, people.table, parts, told)
+    return _result(judgments, design, options, people.table, parts)
 
 
 def _read(
@@ -197,11 +195,7 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
 
 
 def _result(
-    judgments: Judgments,
-    options: AuditOptions,
-    table: pd.DataFrame,
-    parts: Json,
-    told: tuple[pd.DataFrame, list[Json]],
+    judgments: Judgments, design: Design, options: AuditOptions, table: pd.DataFrame, parts: Json
 ) -> AuditResult:
     """The tables, and the parts of audit.json with what was asked for and a verdict on each attribute."""
     declared = [{**found.config, "name": found.name} for found in judgments.attributes]
@@ -223,7 +217,8 @@ def _result(
     n_ties = table["annotator"].map(of_ties.groupby("annotator")["n"].sum()).fillna(0).astype(int)
     annotators = table.assign(n_ties=n_ties)[is_told].reset_index(drop=True)
     annotators.attrs["about_single_people"] = True
-    return AuditResult(summary, annotators, *told)
+    reread = to_reread(judgments, design, table)
+    return AuditResult(summary, annotators, reread, telling_pairs(judgments))
 
 
 # -- the data ----------------------------------------------------------------------------------------------------
@@ -364,12 +359,6 @@ FINDINGS = {
         "annotators are not compared: {}",
         "let annotators judge the same comparisons",
     ),
-    "N403": (
-        "comparisons were not given to annotators at random (p = {:.3g}), so that raw rates of two annotators are not "
-        "comparable; the estimates do not take it for granted",
-        "compare estimates in place of raw rates, and only of annotators who have the same number in the column "
-        "component",
-    ),
     "W404": (
         "{:,} of {} with fewer than {} informative votes",
         "read the spread over annotators and the classes; single estimates of these are not sure",
@@ -464,22 +453,19 @@ def audit_findings(
 ) -> list[Problem]:
     """Warnings and notices of the estimates, the most general first."""
     weighted = int((judgments.votes["weight"] != 1).sum())
-    assignment = people.checks["assignment"]
     is_marginal = people.checks["estimator"]["quality"] == "marginal"
-    p_value = assignment["p_value"] if assignment else np.nan
     repeated = design.prompt if design.has_identities and design.has_repeated_prompts else None
     n_prompts = 0 if repeated is None else repeated.max(initial=-1) + 1
     n_compared = design.comparison.max(initial=-1) + 1
     are_few = not is_marginal and 0 < n_prompts < FEW_PROMPTS
     shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
     needed = max((pool["sum"]["needed"] for pool in people.pool.values() if is_marginal), default=0)
-    why_not = (assignment or {}).get("reason", "")
+    why_not = (people.checks["assignment"] or {}).get("reason", "")
     rows = [
         ("column weight", "W401", weighted, counted(weighted, "judgment")),
         ("checks.estimator", "W411", is_marginal, needed),
         ("checks.assignment", "W412", bool(why_not), why_not),
         ("column prompt_id", "N433", are_few, n_compared, n_prompts),
-        ("checks.assignment", "N403", p_value < NOT_RANDOM and not is_marginal, p_value),
         ("checks.care", "W419", people.camps.are_found, *people.camps),
         ("data.agreement", "W430", agreement["percent"] == 1),
         ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),

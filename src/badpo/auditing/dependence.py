@@ -190,7 +190,23 @@ def tie_effects(judgments: Judgments) -> dict[str, Json]:
 
 def selective_ties(ties: dict[str, Json]) -> list[Problem]:
     """A warning for each attribute whose ties are selective."""
-    return [_selective(name, row) for name, row in ties.items() if row["is_selective"]]
+    found = []
+    for name, row in ties.items():
+        reasons = []
+        if row["size_p"] < SELECTIVE:
+            reasons.append(f"they depend on how far the sides differ (p = {row['size_p']:.2g})")
+        if row["annotators_p"] < SELECTIVE:
+            reasons.append(f"annotators call ties unequally often (p = {row['annotators_p']:.2g})")
+        what = (
+            f"ties are selective: {' and '.join(reasons)}. The audit leaves them out, so that an annotator who calls a "
+            "tie in place of a vote for one side seems to be biased: biases, flags and tau may come from ties"
+        )
+        remedy = (
+            "ask for a choice in place of a tie; read flags beside the number of ties in annotators.csv"
+        )
+        if row["is_selective"]:
+            found.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
+    return found
 
 
 def _votes_of(judgments: Judgments) -> pd.DataFrame:
@@ -230,17 +246,3 @@ def _selection(
     cast = comparison, sign[differs], annotator, np.ones((len(comparison), 1))
     found = equal_leans_test(*cast, fit_conditional(*cast, annotator.max() + 1))[0]
     return size_p, float(np.nan_to_num(found, nan=1.0))
-
-
-def _selective(name: str, row: Json) -> Problem:
-    reasons = []
-    if row["size_p"] < SELECTIVE:
-        reasons.append(f"they depend on how far the sides differ (p = {row['size_p']:.2g})")
-    if row["annotators_p"] < SELECTIVE:
-        reasons.append(f"annotators call ties unequally often (p = {row['annotators_p']:.2g})")
-    what = (
-        f"ties are selective: {' and '.join(reasons)}. The audit leaves them out, so that an annotator who calls a tie "
-        "in place of a vote for one side seems to be biased: biases, flags and tau may come from ties"
-    )
-    remedy = "ask for a choice in place of a tie; read flags beside the number of ties in annotators.csv"
-    return Problem("W442", what, f'attribute "{name}"', remedy, row["n"])

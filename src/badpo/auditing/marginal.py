@@ -15,14 +15,18 @@ from scipy.special import expit, ndtr, ndtri
 from badpo.data.attributes import plain_text
 from badpo.data.cells import MODELS, side_pairs
 from badpo.data.files import Json
-from badpo.data.judgments import Judgments
-from badpo.data.tables import numbered_texts
-from badpo.estimation.alternative_estimators import PooledSums, fit_marginal, pooled_sums
+from badpo.data.judgments import Judgments, numbered_texts
+from badpo.estimation.alternative_estimators import (
+    NOTICEABLE,
+    PooledSums,
+    exchange_test,
+    fit_marginal,
+    pooled_sums,
+)
 from badpo.estimation.care import Care
 from badpo.estimation.fit import Leans
-from badpo.estimation.pool import summed
+from badpo.estimation.pool import LEVEL, summed
 from badpo.estimation.shrinkage import shrink_normal
-from badpo.estimation.significance import LEVEL, NOTICEABLE, ExchangeTest, exchange_test
 from badpo.theory import Bools, Floats, Ints
 
 # A word, a category or a model says what comparisons are about if between 5 % and 95 % of them have it.
@@ -54,7 +58,7 @@ class Assignment:
     """Whether comparisons were given to annotators at random, as far as the table says what they are about.
 
     ``p_value`` is that of the covariate that differs most between annotators, times the number of covariates;
-    ``smallest`` and ``power`` are those of `badpo.estimation.significance.ExchangeTest`; ``reason`` says why
+    ``smallest`` and ``power`` are those of `badpo.estimation.alternative_estimators.ExchangeTest`; ``reason`` says why
     differences between annotators are refused, and is empty if they are reported.
     """
 
@@ -114,7 +118,14 @@ def find_sums(
     names, written = _writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    has_random_order = is_shown & _orders_at_random(judgments, delta, is_shown, strength[comparison])
+    # of attributes of the judgment, those that do not go with anything that is known of the responses
+    beside = np.column_stack(
+        [delta[:, ~is_shown], _lengths(judgments)[1][comparison], strength[comparison]]
+    )
+    together = delta[:, :, None] * beside[:, None]
+    size = np.sqrt((together**2).sum(axis=0))
+    far = np.abs(together.sum(axis=0)) / np.where(size > 0, size, np.inf)
+    has_random_order = is_shown & (2 * ndtr(-far.max(axis=1)) * beside.shape[1] >= LEVEL)
     fit = partial(fit_marginal, *votes, strength, min_informative=min_informative, clusters=clusters)
     each, leans = fit(absolute=True), fit(absolute=has_random_order)
     assignment = assignment_of(judgments, annotator, delta[:, ~is_shown], names, written)
@@ -158,14 +169,14 @@ def _without(leans: Leans, refused: Bools) -> Leans:
 
 
 def _tested(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
-    """The p-value of the test that votes minus their expectation do not depend on who cast them."""
-    return float(_exchanged(score[chosen, None], annotator[chosen], prompt[chosen]).p_value[0])
+    """The p-value of the test that votes minus their expectation do not depend on who cast them.
 
-
-def _exchanged(values: Floats, annotator: Ints, prompt: Ints) -> ExchangeTest:
-    """`exchange_test` of the sums over the votes of an annotator on one prompt, which may be alike."""
-    units, of = np.unique(np.column_stack([annotator, prompt]), axis=0, return_inverse=True)
-    return exchange_test(summed(of.reshape(-1), values, len(units)), units[:, 0])
+    Exchanged are the sums over the votes of an annotator on one prompt, which may be alike.
+    """
+    pairs = np.column_stack([annotator, prompt])[chosen]
+    units, of = np.unique(pairs, axis=0, return_inverse=True)
+    sums = summed(of.reshape(-1), score[chosen, None], len(units))
+    return float(exchange_test(sums, units[:, 0]).p_value[0])
 
 
 # -- what the table says of comparisons ------------------------------------------------------------------------
@@ -181,7 +192,15 @@ def assignment_of(
     """
     comparison = judgments.votes["comparison"].to_numpy()
     lengths, longer = _lengths(judgments)
-    content = [*_words(judgments), *_categories(judgments)]
+    content = _words(judgments)
+    table = judgments.comparisons
+    known = {"comparison_id", "prompt_id", "prompt", "response_a", "response_b", *MODELS}
+    of_sides = chain(*side_pairs(table).items(), *(one.columns or () for one in judgments.attributes))
+    for name in table.columns.difference([*known, *of_sides]):
+        column = table[name].astype(str)
+        levels = column.value_counts().index
+        if len(levels) <= MOST_CATEGORIES:
+            content += [(f"column {name}: {level}", (column == level).to_numpy()) for level in levels]
     content += [
         (f"models: {name}", column != 0) for name, column in zip(names, written.toarray().T, strict=True)
     ]
@@ -237,22 +256,6 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
     ]
 
 
-def _categories(judgments: Judgments) -> list[tuple[str, Bools]]:
-    """Categories of columns about the comparison, one covariate for each, if the column has few."""
-    table = judgments.comparisons
-    known = {"comparison_id", "prompt_id", "prompt", "response_a", "response_b", *MODELS}
-    of_sides = chain(*side_pairs(table).items(), *(one.columns or () for one in judgments.attributes))
-    found = []
-    for name in table.columns.difference([*known, *of_sides]):
-        column = table[name].astype(str)
-        levels = column.value_counts()
-        if len(levels) <= MOST_CATEGORIES:
-            found += [
-                (f"column {name}: {level}", (column == level).to_numpy()) for level in levels.index
-            ]
-    return found
-
-
 def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     """The models that wrote responses, and for each comparison +1 for that of a and -1 for that of b.
 
@@ -267,16 +270,6 @@ def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     codes = pd.Categorical(sides.to_numpy().ravel(), names).codes.reshape(n, 2)
     rows = [np.equal.outer(codes[:, side], np.arange(len(names))).astype(float) for side in (0, 1)]
     return names, sparse.csr_array(rows[0] - rows[1])
-
-
-def _orders_at_random(judgments: Judgments, delta: Floats, is_shown: Bools, strength: Floats) -> Bools:
-    """Of each attribute of the judgment whether it does not go with anything that is known of the responses."""
-    comparison = judgments.votes["comparison"].to_numpy()
-    beside = np.column_stack([delta[:, ~is_shown], _lengths(judgments)[1][comparison], strength])
-    together = delta[:, :, None] * beside[:, None]
-    size = np.sqrt((together**2).sum(axis=0))
-    far = np.abs(together.sum(axis=0)) / np.where(size > 0, size, np.inf)
-    return (2 * ndtr(-far.max(axis=1)) * beside.shape[1] >= LEVEL) if len(delta) else is_shown
 
 
 def _followed(

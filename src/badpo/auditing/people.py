@@ -40,7 +40,6 @@ from badpo.estimation.shrinkage import (
 from badpo.estimation.significance import (
     LEVEL,
     annotator_agreement,
-    assignment_test,
     class_offsets,
     equal_leans_test,
     recommend,
@@ -517,7 +516,6 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     """
     anchored = anchored_annotators(design, options)
     told = design.has_identities
-    assignment_p = assignment_test(*design.votes[:4]).p_value if told else None
     quality, why = choose_quality(design, options)
     sums = sums_of(judgments, design, options) if quality == "marginal" else None
     if sums is None:
@@ -544,30 +542,21 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     camps = _camps(design, table) if told else Camps(np.nan, np.nan)
     if camps.are_found:
         table["flag_care"] = False
-    about_care = _care(design, care, bool(lines) and not care.unknown, table) if told else {}
-    about_care |= {"has_camps": camps.are_found} if told else {}
-    if sums is not None and about_care:
-        about_care["why"] = UNRELIABLE if sums.care is None else BY_MODELS
-        about_care["is_by_models"] = sums.care is not None
+    about_care = (
+        _care(design, care, bool(lines) and not care.unknown, table, camps, sums) if told else {}
+    )
     is_open = any(about_care.get(name) for name in ("is_unknown", "is_hardly_known"))
-    pool, graph = {}, {}
+    pool, graphs = {}, {}
     for j, name in enumerate(design.attributes):
-        group, spread = pd.Series(leans.component[:, j]), spreads[j]
-        sizes = group[group >= 0].value_counts()
-        outside = (group[design.n_votes > 0] < 0).sum()
-        graph[name] = {
-            "n": len(sizes),
-            "sizes": sizes.to_numpy()[:SIZES_SHOWN],
-            "outside": outside,
-        }
-        groups, of_class = _groups(design, leans, j, sizes), classes[j]
+        spread, of_class = spreads[j], classes[j]
+        graphs[name], groups = _groups(design, leans, j)
         known = spread if has_known_spread(spread) else replace(spread, tau=np.nan)
         advice = recommend(known, equal_p[j], of_class.p_value)
         needs_care = not leans.absolute[j] or bool(anchored.any() and not design.is_shown[j])
         is_care = is_open and sums is None and needs_care and advice.variant != "pooled"
         reason = advice.reason + WITHIN * bool(groups) + MAYBE_CARE * is_care
         pool[name] = {
-            "components": len(sizes),
+            "components": graphs[name]["n"],
             **_counts(design, shown, j),
             "n_flagged": table["flag"][table["attribute"] == name].sum(),
             "is_beside_care": j in lines and not care.unknown,
@@ -588,9 +577,9 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
             "sum": sums and _sum(sums, j),
         }
     checks = {
-        "assignment": _assignment(assignment_p, sums) if told else None,
+        "assignment": asdict(sums.assignment) if told and sums is not None else None,
         "estimator": {"quality": quality, "why": why},
-        "components": {"informative": graph},
+        "components": {"informative": graphs},
         "anchors": _anchors(design, anchored, options) if anchored.any() else None,
         "care": about_care or None,
     }
@@ -605,13 +594,6 @@ def sums_of(judgments: Judgments, design: Design, options: AuditOptions) -> Sums
     """The sums of bias and merit, by votes on the comparisons themselves."""
     votes = design.comparison, *design.votes[1:]
     return find_sums(judgments, votes, design.is_shown, design.prompt, options.min_informative)
-
-
-def _assignment(p_value: float | None, sums: Sums | None) -> Json:
-    """The test that comparisons were given to annotators at random, by votes of others or by what is known of them."""
-    if sums is None:
-        return {"p_value": p_value}
-    return asdict(sums.assignment)
 
 
 def _sum(sums: Sums, j: int) -> Json:
@@ -681,12 +663,18 @@ def _camps(design: Design, table: pd.DataFrame) -> Camps:
     return find_camps(*design.first_votes, delta, is_flagged.reindex(design.annotators))
 
 
-def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Json:
+def _care(
+    design: Design, care: Care, is_used: bool, table: pd.DataFrame, camps: Camps, sums: Sums | None
+) -> Json:
     """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
     has_voted, p_value = design.n_votes > 0, equal_care_test(*design.care_votes)
     is_hardly_known = care.n_votes[has_voted].mean() < FEW_EQUAL
     is_hardly_known |= p_value < LEVEL and care.sd[has_voted].mean() > UNSURE
     known = care.unknown or ("hardly" if is_hardly_known else "")
+    is_by_models = sums is not None and sums.care is not None
+    why = ABOUT_CARE[known] if care.unknown or is_used else NOT_NEEDED
+    if sums is not None:
+        why = BY_MODELS if is_by_models else UNRELIABLE
     return {
         "p_value": p_value,
         "spread": care.spread,
@@ -695,7 +683,9 @@ def _care(design: Design, care: Care, is_used: bool, table: pd.DataFrame) -> Jso
         "is_used": is_used,
         "is_unknown": bool(care.unknown),
         "is_hardly_known": is_used and known == "hardly",
-        "why": ABOUT_CARE[known] if care.unknown or is_used else NOT_NEEDED,
+        "why": why,
+        "has_camps": camps.are_found,
+        "is_by_models": is_by_models,
     }
 
 
@@ -740,8 +730,12 @@ def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
     ]
 
 
-def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json]:
-    """How far annotators differ within the largest groups that the votes do not compare; nothing where one is large."""
+def _groups(design: Design, leans: Leans, j: int) -> tuple[Json, list[Json]]:
+    """Sizes of the groups that votes do not compare, and how far annotators differ within several large ones."""
+    component = pd.Series(leans.component[:, j])
+    sizes = component[component >= 0].value_counts()
+    outside = (component[design.n_votes > 0] < 0).sum()
+    graph = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
     large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
     own = _own(leans)[:, :, j]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
@@ -749,7 +743,7 @@ def _groups(design: Design, leans: Leans, j: int, sizes: pd.Series) -> list[Json
         n_people = (mine & design.is_person).sum()
         tau = spread_row(shrink_normal(*own[:, mine]))
         rows.append({"n": mine.sum(), "n_people": n_people, **tau})
-    return rows
+    return graph, rows
 
 
 def _counts(design: Design, leans: Leans, j: int) -> Json:

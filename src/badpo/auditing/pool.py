@@ -20,9 +20,8 @@ from badpo.data.attributes import (
     markedly_longer,
 )
 from badpo.data.files import Json
-from badpo.data.judgments import Judgments, measure_sides
+from badpo.data.judgments import Judgments, measure_sides, numbered_texts
 from badpo.data.markers import split_signature
-from badpo.data.tables import numbered_texts
 from badpo.estimation.pool import (
     WIDEST_HALF,
     LogOdds,

@@ -7,17 +7,16 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_expit, softmax
 
-from badpo.auditing.people import Design, spread_row
+from badpo.auditing.people import Design
 from badpo.auditing.pool import interval_row, log_odds_row, voters, without_wide
 from badpo.data.attributes import BUILT_IN, Attribute
 from badpo.data.files import Json
-from badpo.data.judgments import Judgments
+from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, Problem, counted, listed
-from badpo.data.tables import numbered_texts
-from badpo.estimation.fit import Leans, fit_conditional
+from badpo.estimation.fit import Leans
 from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds, summed
-from badpo.estimation.shrinkage import Shrunk, shrink_normal
+from badpo.estimation.shrinkage import Shrunk
 from badpo.results.words import shown
 from badpo.theory import Floats, Ints
 
@@ -171,23 +170,13 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     times = pd.to_numeric(written, errors="coerce").astype(float)
     if (times.isna() & written.notna()).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
-    before = times[np.argsort(row)].ffill().shift().reindex(times.index)
-    unread, early = (
-        times.isna() & written.notna(),
-        "nothing, where the table was sorted by something else",
-    )
+    unread = times.isna() & written.notna()
     shown = (
         f'with times that cannot be read, such as "{written[unread].iloc[0]}"' if unread.any() else ""
     )
     kinds = (
         ("E156", unread, shown, WRITE_TIMES),
         ("N417", written.isna(), "without a time, of which no drift is told", WRITE_TIMES),
-        (
-            "N418",
-            times < before,
-            "with times before that of a row above; drift goes by the times",
-            early,
-        ),
     )
     found = []
     for code, of, told, remedy in kinds:
@@ -198,12 +187,10 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     return times, found
 
 
-def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) -> list[Json]:
-    """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how leans change.
+def drift(judgments: Judgments, design: Design, times: pd.Series) -> list[Json]:
+    """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how they change.
 
-    ``change`` is of the pool, from the first to the last window on a line; ``own_tau`` the spread of annotators' own
-    changes from the first half to the second, of those with ``least`` informative votes in each. Nothing where all
-    have one time.
+    ``change`` is of the pool, from the first to the last window on a line. Nothing where all have one time.
     """
     before, n_timed = times.rank(method="min") - 1, max(int(times.count()), 1)
     n_windows = np.clip(n_timed // WINDOW_SIZE, FEWEST_WINDOWS, MOST_WINDOWS)
@@ -211,19 +198,9 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
     is_timed, last = window >= 0, int(window.max(initial=0))
     if not last:
         return []
-    stratum, sign, who, delta, m = design.votes
-    half, prompts = 2 * window > last, judgments.prompt_of_votes()
-    strata, twice = (2 * stratum + half)[is_timed], (2 * who + half)[is_timed]
-    halves = strata, sign[is_timed], twice, delta[is_timed]
-    leans = fit_conditional(*halves, 2 * m, min_informative=least)
-    status, lean, se = (
-        each.reshape(m, 2, -1) for each in (leans.status, leans.finite_deviation, leans.se)
-    )
-    known = (status == "ok").all(axis=1)
-    change = np.where(known, lean[:, 1] - lean[:, 0], np.nan)
+    sign, delta, prompts = design.sign, design.delta, judgments.prompt_of_votes()
     rows = []
     for j, name in enumerate(design.attributes):
-        own = shrink_normal(change[:, j], np.hypot(se[:, 0, j], se[:, 1, j]))
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
@@ -235,13 +212,7 @@ def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) ->
             shown = without_wide(log_odds_row(found, int(of.sum())))
             shown |= voters(judgments, of, delta[:, j])
             windows.append({"name": first[:10], **shown})
-        row = {
-            "attribute": name,
-            "windows": windows,
-            **voters(judgments, known[who, j], delta[:, j]),
-        }
-        own_tau = {f"own_{name}": value for name, value in spread_row(own).items()}
-        rows.append(row | {"change": interval_row(slope)} | own_tau)
+        rows.append({"attribute": name, "windows": windows, "change": interval_row(slope)})
     return rows
 
 

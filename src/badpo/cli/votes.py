@@ -35,9 +35,16 @@ from badpo.data.privacy import FEWEST_ANNOTATORS
 
 if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
-    from badpo.data.judgments import Judgments
 
 
+# what columns and labels stand for
+_ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
+_FAIL_ON = Option(
+    [],
+    "--fail-on",
+    metavar="ATTRIBUTE.FIGURE>BOUND",
+    help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
+)
 _MAPPING = Option(
     None, metavar="FILE", help="For --people: what import --write-mapping wrote, to name them."
 )
@@ -70,17 +77,11 @@ def audit(
     time: str | None = Option(None, metavar="COLUMN", help="When each vote was cast, to see drift."),
     rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
     fdr: float = Option(0.1, help="Share of the flags that may be false."),
-    min_informative: int = Option(10, help="Informative votes below which an estimate is insufficient."),
     people: bool = Option(
         False, "--people", help="Also people.html, people.xlsx and reread.csv: personal data."
     ),
     mapping: Path | None = _MAPPING,
-    fail_on: list[str] = Option(
-        [],
-        "--fail-on",
-        metavar="ATTRIBUTE.FIGURE>BOUND",
-        help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
-    ),
+    fail_on: list[str] = _FAIL_ON,
     examples: bool = Option(
         False,
         "--examples",
@@ -105,7 +106,9 @@ def audit(
         progress("audit: reading", 0.0)
         keep = [time] if time else []
         judgments = Judgments.read(data, attributes=attribute or (), keep=keep, **reading)
-        _tell_how_it_is_read(judgments, as_json)
+        for problem in () if as_json else judgments.findings:
+            if problem.code in _ABOUT_READING:
+                complain(as_told(problem))
         result = audit_judgments(
             judgments,
             quality=quality,
@@ -115,7 +118,6 @@ def audit(
             time=time,
             rho=rho,
             fdr=fdr,
-            min_informative=min_informative,
             progress=progress,
             source=str(data),
         )
@@ -129,13 +131,6 @@ def audit(
     if beyond:
         complain("\n".join(f"--fail-on {told}" for told in beyond))
         raise typer.Exit(EXIT_NOT_MET)
-
-
-def _tell_how_it_is_read(judgments: Judgments, as_json: bool) -> None:
-    """What columns and labels stand for, before the audit."""
-    for problem in () if as_json else judgments.findings:
-        if problem.code in _ABOUT_READING:
-            complain(as_told(problem))
 
 
 def _tell_what_is_replaced(result: AuditResult, before: Json, data: Path, out: Path) -> None:
@@ -210,7 +205,6 @@ def _keep_to_one_thread() -> None:
         os.environ.setdefault(name, "1")
 
 
-_ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 _LEFT_OUT = {"personal": "personal, left out"}
 

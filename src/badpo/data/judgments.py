@@ -21,12 +21,12 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from badpo.data.attributes import Attribute, Attributes, as_attributes
-from badpo.data.cells import Objects, text_key
+from badpo.data.attributes import Attribute, Attributes, as_attributes, plain_text
+from badpo.data.cells import Objects, numbered, text_key
 from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.reading import VOTE_COLUMNS, read_votes
-from badpo.data.tables import DROPPED_KEY, Source, numbered_texts, write_table
+from badpo.data.tables import DROPPED_KEY, Source, write_table
 from badpo.estimation.pool import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
 
@@ -417,6 +417,15 @@ class Judgments:
 def measure_sides(attribute: Attribute, comparisons: pd.DataFrame) -> Floats:
     """Values g(a) and g(b), of shape (n_comparisons, 2), of an attribute of the response or the pair."""
     return _sides(attribute, comparisons, _plain_texts(comparisons))
+
+
+def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
+    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
+    cells = (
+        cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name]
+    )
+    numbers, distinct = numbered(cells)
+    return numbers.reshape(len(columns), -1), distinct
 
 
 def _plain_texts(comparisons: pd.DataFrame) -> Callable[[], tuple[Ints, Objects]]:

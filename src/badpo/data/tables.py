@@ -21,24 +21,20 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from badpo.data.attributes import plain_text
 from badpo.data.cells import (
     ANSWERS,
     KNOWN,
     MOST_CELLS,
     MOST_COLUMNS,
     MOST_ROWS,
-    Objects,
     Table,
     as_objects,
     columns_named,
-    numbered,
     opened,
     require_size,
 )
 from badpo.data.files import Json, appearing, asking_once, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
-from badpo.theory import Ints
 
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
@@ -659,18 +655,6 @@ def _unreadable(name: str | Path, what: str, remedy: str, fix: Json | None = Non
     error = DataError([Problem("E102", what, str(name), remedy, fix=fix or {})])
     error.fix = fix or {}
     return error
-
-
-# -- texts ----------------------------------------------------------------------------------------------------
-
-
-def numbered_texts(table: pd.DataFrame, columns: Sequence[str]) -> tuple[Ints, Objects]:
-    """Which plain text stands in which cell, of shape (n_columns, n_rows), and the distinct texts."""
-    cells = (
-        cell if isinstance(cell, str) else plain_text(cell) for name in columns for cell in table[name]
-    )
-    numbers, distinct = numbered(cells)
-    return numbers.reshape(len(columns), -1), distinct
 
 
 # -- tables for spreadsheets -----------------------------------------------------------------------------------

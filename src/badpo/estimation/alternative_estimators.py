@@ -6,17 +6,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import expit
+from scipy.special import chdtrc, chdtri, expit
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks
 from badpo.estimation.fit import Leans, fit_leans, lean_votes
 from badpo.estimation.newton import Curvature, QualityModel
-from badpo.estimation.pool import dependent_columns
+from badpo.estimation.pool import LEVEL, NO_SPREAD, dependent_columns, summed
 from badpo.theory import Floats
 
 # Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
+POWER = 0.8
+# A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
+# others have 50 to 50.
+NOTICEABLE = 0.3
 
 
 class GivenQuality(QualityModel):
@@ -134,3 +138,59 @@ def pooled_sums(
     both = (toward > 0).any(axis=0) & (toward < 0).any(axis=0)
     is_known = both & ~dependent_columns(d).any(axis=1)
     return PooledSums(coefficients[:q], np.where(is_known, se, np.inf), coefficients[q:])
+
+
+class ExchangeTest(NamedTuple):
+    """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
+
+    ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
+    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5 %
+    over all columns.
+    """
+
+    p_value: Floats
+    smallest: float
+    power: float
+
+
+def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
+    r"""Test whether values, of shape (n, n_columns), are exchangeable between annotators, for each column separately.
+
+    .. math:: T = \sum_k n_k (\bar z_k - \bar z)^2
+
+    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations of
+    the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
+    annotators vote alike. If the values describe the comparisons, the hypothesis is that comparisons were assigned at
+    random. The p-value is NaN for a constant column, and with too few values.
+
+    Examples
+    --------
+    >>> who = np.repeat(np.arange(20), 50)
+    >>> values = np.random.default_rng(0).standard_normal((1000, 2)) + [[0.0, 1.0]] * (who % 2)[:, None]
+    >>> found = exchange_test(values, who)
+    >>> [bool(p > 0.05) for p in found.p_value], round(found.smallest, 2)
+    ([True, False], 0.17)
+    """
+    z, of = np.asarray(values, float), np.unique(annotator, return_inverse=True)[1]
+    n_each, p_value = np.bincount(of), np.full(z.shape[1], np.nan)
+    n, m = len(z), len(n_each)
+    if m < 2 or n < m + 3:
+        return ExchangeTest(p_value, np.inf, 0.0)
+    z = z - z.mean(axis=0)
+    between = (summed(of, z, m) ** 2 / n_each[:, None]).sum(axis=0)
+    squares, fourth = (z**2).sum(axis=0), (z**4).sum(axis=0)
+    is_known = squares > NO_SPREAD * n
+    scale = np.where(is_known, squares, 1.0)
+    # moments under permutations of tr(H z z') / z'z, with H the projection on annotators' means
+    mean, ends = (m - 1) / (n - 1), (1 / n_each).sum() - (2 * m - 1) / n
+    kurtosis = n * (n + 1) * fourth / scale**2 - 3 * (n - 1)
+    uneven = n * (n + 1) * ends - (n - 1) * ((m - 1) ** 2 + 2 * (m - 1))
+    whole = 2 * (m - 1) * (n - m) / ((n - 1) ** 2 * (n + 1))
+    variance = whole + uneven * kurtosis / ((n + 1) * n * (n - 1) * (n - 2) * (n - 3))
+    df = 2 * mean**2 / variance
+    p_value = np.where(is_known, chdtrc(df, between / scale * df / mean), np.nan)
+    critical = chdtri(m - 1, LEVEL / max(is_known.sum(), 1))
+    votes_each = (n - (n_each**2).sum() / n) / (m - 1)
+    smallest = np.sqrt(max(critical / chdtri(m - 1, POWER) - 1, 0.0) / votes_each)
+    power = chdtrc(m - 1, critical / (1 + votes_each * NOTICEABLE**2))
+    return ExchangeTest(p_value, float(smallest), float(power))

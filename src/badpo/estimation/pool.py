@@ -18,11 +18,13 @@ from scipy.special import expit, logit, stdtr, stdtrit
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.summaries import Interval
 
+# Level of tests.
+LEVEL = 0.05
 # Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of 20
 # to 1.
 WIDEST_HALF = 3.0
 # Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
-_NO_SPREAD = 1e-9
+NO_SPREAD = 1e-9
 # Eigenvalue of the matrix of cosines below which a mix of attributes is the same everywhere.
 _SAME = 1e-10
 # Information relative to that of even odds, below which a direction is separated: its coefficient has no end. One
@@ -153,7 +155,7 @@ def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
     log_odds = math.log(share / (1 - share))
     errors = _share_errors(won, size)
     se, df = float(errors.se[0]), float(errors.df[0])
-    clustered = (se, df) if se > _NO_SPREAD * naive else (None, None)
+    clustered = (se, df) if se > NO_SPREAD * naive else (None, None)
     return LogOdds(n, share, log_odds, len(size), naive, *clustered)
 
 

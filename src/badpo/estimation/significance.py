@@ -1,6 +1,5 @@
-"""Tests of differences between annotators and classes, agreement, and tests of the assignment of comparisons."""
+"""Tests of differences between annotators and between classes, and agreement."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -8,30 +7,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, cg
-from scipy.special import chdtrc, chdtri, ndtr, softmax
+from scipy.sparse.linalg import cg
+from scipy.special import chdtrc, ndtr, softmax
 
 from badpo.estimation.care import ANY_LINE, ClassMerit
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins
 from badpo.estimation.fit import Leans, lean_votes
-from badpo.estimation.pool import summed
+from badpo.estimation.pool import LEVEL, NO_SPREAD
 from badpo.estimation.shrinkage import Mixture, Shrunk
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import lean_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
-# A standard error of a share below this value is a rounding error of zero.
-_NO_SPREAD = 1e-9
-_PROBES = 16
 # Largest number of groups of annotators within which classes are compared.
 MOST_GROUPS = 50
 # Number of values of tau over which the test of classes is averaged; difference in log-mass from the most likely value
 # beyond which values are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
-LEVEL, POWER = 0.05, 0.8
-# A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
-# others have 50 to 50.
-NOTICEABLE = 0.3
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
 
@@ -229,7 +221,7 @@ def _between_classes(
     rank, alone = (int(np.linalg.matrix_rank(x)) for x in (design, groups))
     residual, df = len(value) - rank, rank - alone
     beyond = contrast - contrast @ np.linalg.pinv(design) @ design
-    unknown = np.abs(beyond).max(axis=1) > _NO_SPREAD
+    unknown = np.abs(beyond).max(axis=1) > NO_SPREAD
     between, log_mass = _spread_of_residuals(value, design, variance, rank)
     weight = 1 / (variance + between[:, None])
     with_classes = _weighted_squares(value, design, weight)
@@ -420,7 +412,7 @@ def pool_agreement(
     interval = cluster_mean(share, of)
     percent = interval.estimate
     low, high = max(interval.low, 0.0), min(interval.high, 1.0)
-    if interval.se < _NO_SPREAD:
+    if interval.se < NO_SPREAD:
         ends = wilson_ends(np.array(percent), np.array(interval.n))
         low, high = map(float, ends)
     alpha = 1 - (1 - percent) * (2 - 1 / n)
@@ -496,145 +488,6 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
 # -- who judged which comparisons ----------------------------------------------------------------------------
 
 
-class AssignmentTest(NamedTuple):
-    """A permutation test that annotators were assigned to comparisons at random; NaN if no sets can be exchanged.
-
-    The statistic is the sum over the attributes of the variance between annotators. Its unit is such that random
-    assignment gives about the number of annotators for each attribute.
-    """
-
-    p_value: float
-    statistic: float
-
-
-def assignment_test(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_permutations: int = 199,
-) -> AssignmentTest:
-    r"""Test whether the other voters' rate of choosing the attribute differs between annotators' comparisons.
-
-    .. math:: T = \sum_k n_k (\bar v_k - \bar v)^2, \qquad
-        v_{ck} = \text{share of k's co-voters on c who chose the side with more of the attribute}
-
-    The sum is over comparisons whose sides differ. T is compared with its values after the sets of annotators are
-    exchanged at random between comparisons with the same number of votes and the same differing attributes. Comparisons
-    with one vote, or without a differing attribute, are left out.
-
-    Examples
-    --------
-    Annotators 0 and 1 get comparisons on which the longer side wins, 2 and 3 those on which it loses:
-
-    >>> comparison, annotator = np.repeat(np.arange(40), 2), np.tile([0, 1, 2, 3], 20)
-    >>> sign = np.tile([1, 1, -1, -1], 20)
-    >>> assignment_test(comparison, sign, annotator, np.ones((80, 1))).p_value
-    0.005
-    """
-    comparison, sign, annotator = (np.asarray(each) for each in (comparison, sign, annotator))
-    delta = np.asarray(delta, float)
-    votes = np.flatnonzero(first_votes(comparison, annotator))
-    order, blocks = sorted_blocks(comparison[votes])
-    votes = votes[order]
-    toward = sign[votes, None] * delta[votes]
-    people = np.unique(annotator[votes], return_inverse=True)[1]
-    cross = toward != 0
-    # comparisons whose sets of annotators may be exchanged: arrays (n_comparisons, n_votes each) of votes
-    kind = np.column_stack([blocks.sizes, blocks.sums(cross.astype(np.intp))])
-    judged = np.flatnonzero((blocks.sizes > 1) & (kind[:, 1:] > 0).any(axis=1))
-    labels = np.unique(kind[judged], axis=0, return_inverse=True)[1].reshape(-1)
-    alike = (judged[labels == label] for label in range(labels.max(initial=-1) + 1))
-    starts, sizes = blocks.starts[:, None], blocks.sizes
-    stacks = [starts[each] + np.arange(sizes[each[0]]) for each in alike]
-    sets = (np.sort(people[stack], axis=1) for stack in stacks)
-    if not any(np.ptp(each, axis=0).any() for each in sets):
-        return AssignmentTest(np.nan, np.nan)
-    stratum = np.zeros(len(votes), dtype=np.intp)
-    for label, stack in enumerate(stacks):
-        stratum[stack] = label
-    of_votes = people, blocks.comparison, stratum
-    between = [_between_annotators(each, *of_votes) for each in toward.T]
-    observed = sum(variance(people) for variance in between)
-    as_large, random = 1, np.random.default_rng(0)
-    for _ in range(n_permutations):
-        others = people.copy()
-        for stack in stacks:
-            others[stack] = people[random.permutation(stack)]
-        exchanged = sum(variance(others) for variance in between)
-        # equal values may differ by rounding
-        as_large += exchanged >= observed * (1 - 1e-9)
-    return AssignmentTest(as_large / (1 + n_permutations), observed)
-
-
-def _between_annotators(
-    toward: Floats, people: Ints, comparison: Ints, stratum: Ints
-) -> Callable[[Ints], float]:
-    """Variance between annotators of the rate at which the other voters on their comparisons choose an attribute.
-
-    The result is a function of the assignment of annotators to votes. A vote (1 for the attribute's side, otherwise 0)
-    is replaced by its residual after its annotator's bias and the mean of the exchangeable comparisons, plus the bias
-    of the annotator to whom it is assigned. The unit is the variance of the other voters' rate.
-    """
-    cross = toward != 0
-    n_cross = np.bincount(comparison, cross)[comparison]
-    cast = np.flatnonzero(cross & (n_cross > 1))
-    starts = np.flatnonzero(np.diff(comparison[cast], prepend=-1))
-    blocks = ComparisonBlocks(starts, len(cast))
-    n_others, group = blocks.sizes[blocks.comparison] - 1, stratum[cast]
-    chose_it = (toward[cast] > 0).astype(float)
-    lean = _leans(chose_it, people[cast], blocks, people.max() + 1)
-    own = lean[people[cast]]
-    rest = chose_it - own
-    n = np.maximum(np.bincount(group), 1)
-    rest -= (np.bincount(group, rest) / n)[group]
-
-    def rate(vote: Floats) -> Floats:
-        return (blocks.sums(vote)[blocks.comparison] - vote) / n_others
-
-    unit = float(np.var(rate(rest + own))) if len(cast) else 0.0
-
-    def variance(people: Ints) -> float:
-        rates = rate(rest + lean[people[cast]])
-        n, total = (np.bincount(people[cast], each) for each in (None, rates))
-        squares = np.sum(total**2 / np.maximum(n, 1))
-        between = squares - rates.sum() ** 2 / max(len(rates), 1)
-        return float(between) / (unit or 1.0)
-
-    return variance
-
-
-def _leans(vote: Floats, people: Ints, blocks: ComparisonBlocks, n_annotators: int) -> Floats:
-    r"""Best linear prediction of each annotator's effect on the votes, given a free mean for every comparison.
-
-    Let L be the Laplacian of the graph of co-voters, and S the annotators' sums of differences between votes and the
-    mean of their comparison. The variances are estimated from E|S|^2 = sigma^2 tr L + tau^2 tr L^2, and the prediction
-    is (L + sigma^2 / tau^2)^-1 S.
-    """
-
-    def rest(values: Floats) -> Floats:
-        return values - (blocks.sums(values) / blocks.sizes)[blocks.comparison]
-
-    def summed(values: Floats) -> Floats:
-        return np.bincount(people, rest(values), n_annotators).astype(float)
-
-    random = np.random.default_rng(0)
-    probes = random.choice([-1.0, 1.0], (_PROBES, n_annotators))
-    trace = len(vote) - len(blocks.starts)
-    squares = [np.sum(summed(probe[people]) ** 2) for probe in probes]
-    trace_of_square = np.mean(squares)
-    score = summed(vote)
-    total = np.sum(rest(vote) ** 2) / max(trace, 1)
-    excess = np.sum(score**2) - total * trace
-    if excess <= 0 or trace_of_square <= trace:
-        return np.zeros(n_annotators)
-    between = excess / (trace_of_square - trace)
-    ridge = max(total - between, 0.01 * total) / between
-    shape = n_annotators, n_annotators
-    system = LinearOperator(shape, lambda x: summed(x[people]) + ridge * x, dtype=float)
-    return cg(system, score, rtol=1e-4, maxiter=100)[0]
-
-
 def other_feature_p(
     comparison: ArrayLike,
     sign: ArrayLike,
@@ -706,59 +559,3 @@ def other_feature_p(
     parts = np.bincount(votes.annotator, toward * score, m)
     variance = max(variance, m * float(np.var(parts)))
     return float(ndtr(-parts.sum() / np.sqrt(variance))) if variance > 0 else np.nan
-
-
-class ExchangeTest(NamedTuple):
-    """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
-
-    ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
-    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5 %
-    over all columns.
-    """
-
-    p_value: Floats
-    smallest: float
-    power: float
-
-
-def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
-    r"""Test whether values, of shape (n, n_columns), are exchangeable between annotators, for each column separately.
-
-    .. math:: T = \sum_k n_k (\bar z_k - \bar z)^2
-
-    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations of
-    the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
-    annotators vote alike. If the values describe the comparisons, the hypothesis is that comparisons were assigned at
-    random. The p-value is NaN for a constant column, and with too few values.
-
-    Examples
-    --------
-    >>> who = np.repeat(np.arange(20), 50)
-    >>> values = np.random.default_rng(0).standard_normal((1000, 2)) + [[0.0, 1.0]] * (who % 2)[:, None]
-    >>> found = exchange_test(values, who)
-    >>> [bool(p > 0.05) for p in found.p_value], round(found.smallest, 2)
-    ([True, False], 0.17)
-    """
-    z, of = np.asarray(values, float), np.unique(annotator, return_inverse=True)[1]
-    n_each, p_value = np.bincount(of), np.full(z.shape[1], np.nan)
-    n, m = len(z), len(n_each)
-    if m < 2 or n < m + 3:
-        return ExchangeTest(p_value, np.inf, 0.0)
-    z = z - z.mean(axis=0)
-    between = (summed(of, z, m) ** 2 / n_each[:, None]).sum(axis=0)
-    squares, fourth = (z**2).sum(axis=0), (z**4).sum(axis=0)
-    is_known = squares > _NO_SPREAD * n
-    scale = np.where(is_known, squares, 1.0)
-    # moments under permutations of tr(H z z') / z'z, with H the projection on annotators' means
-    mean, ends = (m - 1) / (n - 1), (1 / n_each).sum() - (2 * m - 1) / n
-    kurtosis = n * (n + 1) * fourth / scale**2 - 3 * (n - 1)
-    uneven = n * (n + 1) * ends - (n - 1) * ((m - 1) ** 2 + 2 * (m - 1))
-    whole = 2 * (m - 1) * (n - m) / ((n - 1) ** 2 * (n + 1))
-    variance = whole + uneven * kurtosis / ((n + 1) * n * (n - 1) * (n - 2) * (n - 3))
-    df = 2 * mean**2 / variance
-    p_value = np.where(is_known, chdtrc(df, between / scale * df / mean), np.nan)
-    critical = chdtri(m - 1, LEVEL / max(is_known.sum(), 1))
-    votes_each = (n - (n_each**2).sum() / n) / (m - 1)
-    smallest = np.sqrt(max(critical / chdtri(m - 1, POWER) - 1, 0.0) / votes_each)
-    power = chdtrc(m - 1, critical / (1 + votes_each * NOTICEABLE**2))
-    return ExchangeTest(p_value, float(smallest), float(power))

@@ -121,7 +121,7 @@ def care_sentence(summary: Json) -> str:
     if care["is_unknown"]:
         return f"{care['why'].capitalize()}. A flag for a bias may then be about reliability."
     how = "on comparisons whose sides do not differ in any attribute"
-    if care.get("is_by_models"):
+    if care["is_by_models"]:
         how = "by how closely an annotator follows the strengths of the models that wrote the responses"
     text = (
         f"Reliability is how closely an annotator follows quality, 1 on average. It is estimated {how}; a random "
