@@ -7,7 +7,6 @@ import argparse
 import json
 import math
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -67,7 +66,7 @@ def summarized(label: Mapping[str, str], pools: Sequence[Measured]) -> Row:
     figures = pd.DataFrame(pools)
     # a code that does not stand on a page was not told there
     figures = figures.fillna(dict.fromkeys(filter(CODE.fullmatch, figures), 0.0))
-    row: Row = dict(label)
+    row: Row = {**label, "pools": len(figures)}
     for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
         if values.notna().any():
             interval = t_interval(values.dropna().to_numpy())
@@ -188,6 +187,7 @@ TABLES: dict[str, tuple[str, str, Callable[[], list[Case]]]] = {
 # figure -> the head of its column
 HEADS = {
     "pool": "pool",
+    "pools": "pools",
     "wrong_flag": "pools with a wrong flag",
     "wrong_lean": "a wrong lean",
     "flagged": "the one is flagged",
@@ -235,10 +235,11 @@ Votes are drawn from pools whose leans are known, and what the audit finds is co
 
     OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
 
-in {seconds:,.0f} seconds of {processes} cores ({replicates} pools a row). Figures are percentages; the last row has
-the largest half-width of their 95 % Monte Carlo intervals. Unless a table says otherwise leans have mean 0.8 and sd
-0.5 log-odds, four annotators vote on a comparison, its quality has sd 1, and its sides differ in the attribute every
-other time. A vote is informative when the sides differ and the votes on the comparison are not unanimous.
+which draws at least {replicates} pools for each row, or more if its option `--kept` names a file with more pools. The
+second column has the number of pools. Figures are percentages; the last row has the largest half-width of their 95 %
+Monte Carlo intervals. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote on
+a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative when
+the sides differ and the votes on the comparison are not unanimous.
 
 Three tables have goals in their heads. Tests of equal biases have the goal 0 to 6 in pools in which nobody deviates. A
 figure that misses its goal by more than two Monte Carlo errors is bold. The last column of its row then has the code of
@@ -247,10 +248,10 @@ which it stands. This is bold too if the share is below 80 % of the row's or abo
 """
 
 
-def statistics_page(tables: Mapping[str, list[Row]], replicates: int, **run: float) -> str:
+def statistics_page(tables: Mapping[str, list[Row]], replicates: int) -> str:
     """Markdown with one section per table."""
     asked = "" if replicates == 100 else f" --replicates {replicates}"
-    parts = [INTRODUCTION.format(asked=asked, replicates=replicates, **run)]
+    parts = [INTRODUCTION.format(asked=asked, replicates=replicates)]
     for name, rows in tables.items():
         title, reading, _ = TABLES[name]
         heads = dict(HEADS)
@@ -275,7 +276,8 @@ def statistics_page(tables: Mapping[str, list[Row]], replicates: int, **run: flo
 def percentages(row: Row) -> dict[str, str]:
     """The cells of a row without their errors."""
     figures = {key: row[key]["mean"] for key in HEADS if isinstance(row.get(key), dict)}
-    return {"pool": row["pool"]} | {key: f"{100 * mean:.0f}" for key, mean in figures.items()}
+    counted = {"pools": str(row["pools"])} if "pools" in row else {}
+    return {"pool": row["pool"], **counted} | {key: f"{100 * mean:.0f}" for key, mean in figures.items()}
 
 
 def widest(rows: list[Row]) -> Row:
@@ -297,7 +299,9 @@ def beside_each_other(rows: list[Row]) -> list[dict[str, str]]:
         shown = percentages(row)
         error = f"{row['rmse']['mean']:.2f}".removeprefix("0")
         figures = [shown["coverage"], error, *([shown["equal"]] if "equal" in shown else [])]
-        cells.setdefault(row["pool"], {"pool": row["pool"]})[row["estimator"]] = ", ".join(figures)
+        cells.setdefault(row["pool"], {key: shown[key] for key in ("pool", "pools") if key in shown})[
+            row["estimator"]
+        ] = ", ".join(figures)
     return [*cells.values()]
 
 
@@ -328,8 +332,9 @@ def draw_tables(
 ) -> dict[str, list[Row]]:
     """The rows of each table, from pools that are drawn in chunks.
 
-    The file ``kept`` has a line for each chunk. Chunks that stand there are not drawn again, and each other chunk is
-    added when it is done, so that an interrupted run goes on. Files of several machines may be put together into one.
+    The file ``kept`` has a line for each chunk. Chunks in this file are not drawn again, and each other chunk is added
+    when it is done, so that an interrupted run goes on. Files of several machines may be put together into one. All
+    pools of the file count, also if they are more than ``replicates``.
     """
     pools: dict[tuple[str, ...], list[Measured]] = {}
     if kept is not None and kept.exists():
@@ -358,8 +363,9 @@ def draw_tables(
     tables: dict[str, list[Row]] = {}
     for table, rows in cases.items():
         for case in rows:
-            own = [key for key, chunk in chunks.items() if key[0] == table and chunk[0] is case]
-            figures = [one for key in own for one in pools[key][: len(chunks[key][1])]]
+            name = (table, *case.label.values())
+            own = sorted((key for key in pools if key[:-1] == name), key=lambda key: int(key[-1]))
+            figures = [one for key in own for one in pools[key]]
             tables.setdefault(table, []).append(summarized(case.label, figures))
     return tables
 
@@ -376,7 +382,6 @@ def main() -> None:
     parser.add_argument("--kept", type=Path, help="file of the pools that are drawn, to go on from")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     asked = parser.parse_args()
-    start = time.perf_counter()
     cases = {
         name: [case for case in TABLES[name][2]() if (asked.pool or "") in case.label["pool"]]
         for name in asked.table or TABLES
@@ -389,11 +394,10 @@ def main() -> None:
         asked.processes,
         asked.kept,
     )
-    run = {"processes": asked.processes, "seconds": time.perf_counter() - start}
     if asked.json:
-        print(json.dumps({"replicates": asked.replicates, **run, "tables": tables}))
+        print(json.dumps({"replicates": asked.replicates, "tables": tables}))
         return
-    page = statistics_page(tables, asked.replicates, **run)
+    page = statistics_page(tables, asked.replicates)
     if asked.table is None and asked.pool is None:
         PAGE.write_text(page)
     print(page)
