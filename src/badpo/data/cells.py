@@ -179,7 +179,7 @@ _NAMED = {
     "rank": "ranking|place|position",
     "winner": (
         "preference|pr[eé]f[eé]rence|preferencia|präferenz|urteil|choix|偏好|preferred|preferred_(?:side|response|answer|text|system|model)|choice|vote|verdict|better|best|selected|"
-        f"(?:better|best|preferred|chosen|winning)_(?:{ANSWER})(?:_(?:id|idx|index|number|nr|no))?|which(?:_{ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{ANSWER})"
+        f"(?:better|best|preferred|chosen|winning)_(?:{ANSWER})(?:_(?:id|idx|index|number|nr|no))?|which(?:_{ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{ANSWER})|1_st_(?:choice|place)|first_choice"
     ),
     "annotator": (
         rf"(?:{_PERSON})(?:_(?:id|name|model|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
@@ -206,7 +206,8 @@ _NAMED_PAIRS = {
     ("model_a", "model_b"): (_SIDES_OF_COLUMNS, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
     ("votes_a", "votes_b"): (
         SIDES,
-        r"(?:n_|num_)?(?:votes|wins|count|n)_(?:for_)?{}|{}_(?:votes|wins|count|on|(?:is_)?better)|winner_(?:model_)?{}",
+        r"(?:n_|num_)?(?:(?:up_?)?votes|wins|count|n|likes)_(?:for_)?{}|{}_(?:(?:up_?)?votes|wins|count|likes|on|(?:is_)?better)|"
+        r"winner_(?:model_)?{}",
     ),
 }
 
@@ -369,14 +370,42 @@ def opened(name: str, column: pd.Series) -> pd.Series:
     first = None if at is None else column[at]
     if isinstance(first, dict | list | np.ndarray):
         return column.map(_without_arrays)
-    if not isinstance(first, str) or first.lstrip()[:1] not in ("[", "{"):
+    if not isinstance(first, str):
         return column
+    if first.lstrip()[:1] not in ("[", "{"):
+        return _opened_text(name, column, first)
     value = parsed(first)
     is_chat = isinstance(value, list) and value != [] and all(map(_is_message, value))
-    if not is_chat and (re.fullmatch(_OF_TEXTS, folded(name)) or not [*_inside(name, [value])]):
+    # the text of an answer stays text, unless it is what a judge wrote
+    is_vote = isinstance(value, dict) and columns_named(
+        [*map(str, value)], ("winner", "rating_a", "rating_b")
+    )
+    is_text = re.fullmatch(_OF_TEXTS, folded(name)) and not is_vote
+    if not is_chat and (is_text or not [*_inside(name, [value])]):
         return column
     values = column.map(parsed, na_action="ignore")
     return values if values.notna().equals(column.notna()) else column
+
+
+_VOTES_AS_TEXT = re.compile(r"\s*[^:=,;|\n]{1,40}[:=]\s*[^:=,;|\n]{1,20}(?:[,;|\n]|$)")
+_TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?)\s*")
+
+
+def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
+    """A column of texts such as ``Ann: A; Ben: B`` as objects, and of ratings such as ``8 7`` as lists."""
+    cells = column.dropna()
+    parts = [part.split(":" if ":" in part else "=") for part in _VOTES_AS_TEXT.findall(first)]
+    if len(parts) > 1 and all(side_of(value.strip(" ,;|\n")) for _, value in parts):
+        pairs = cells.map(lambda cell: re.findall(r"\s*([^:=,;|\n]+)[:=]\s*([^:=,;|\n]+)", str(cell)))
+        return pairs.map(lambda found: {who: vote.strip() for who, vote in found}).reindex(column.index)
+    two = (
+        cells.map(lambda cell: _TWO_NUMBERS.fullmatch(str(cell)))
+        if _TWO_NUMBERS.fullmatch(first)
+        else cells[:0]
+    )
+    if re.fullmatch("ratings?|scores?", folded(name)) and len(two) and two.notna().all():
+        return two.map(lambda found: [*found.groups()]).reindex(column.index)
+    return column
 
 
 def _is_message(cell: Any) -> bool:
@@ -473,21 +502,18 @@ _OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
     (-1.0, 0.0, 1.0): ("a", "tie", "b"),
     (0.0, 1.0, 2.0): ("tie", "a", "b"),
 }
-_SIGNS = {**dict.fromkeys(("=", "==", "[[C]]"), ("tie", "")), "←": ("a", "left"), "→": ("b", "right")}
+_SIGNS = {
+    **dict.fromkeys(("=", "==", "[[C]]", "🤝"), ("tie", "")),
+    **dict.fromkeys(("←", "👈", "⬅️", ">"), ("a", "left")),
+    **dict.fromkeys(("→", "👉", "➡️", "<"), ("b", "right")),
+}
 _SCORE = re.compile(r"(1|0|½|1/2|0[.,]5) ?[-\u2013:] ?(1|0|½|1/2|0[.,]5)")
 _POINTS = {"1": 1.0, "0": 0.0, "½": 0.5, "1/2": 0.5, "0.5": 0.5}
 _COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
 
 
-def side_of(label: str) -> tuple[str, str] | None:
-    """The side that a label names, and the word for that side; None where the label is not known.
-
-    Examples
-    --------
-    >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
-    (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
-    """
-    label = verdict_in(label)
+def _side_of_label(label: str) -> tuple[str, str] | None:
+    """As `side_of`, of a short label."""
     if compared := _COMPARED.fullmatch(label.casefold()):
         sign = compared[2][0]
         side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
@@ -511,40 +537,43 @@ def side_of(label: str) -> tuple[str, str] | None:
 
 
 _DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
-# Where a longer text says what was preferred, the last place counts.
-_VERDICTS = (
-    re.compile(r"(\[\[[^\[\]]{1,20}\]\])"),
-    re.compile(
-        rf"[\"'](?:\w+_)?(?:{_DECISION})(?:_\w+)?[\"']\s*:\s*[\"']?([^\"',}}]{{1,80}})", re.IGNORECASE
-    ),
-    re.compile(rf"<(?:{_DECISION})>\s*([^<>]{{1,80}}?)\s*</", re.IGNORECASE),
-    re.compile(
-        rf"\b(?:{_DECISION})\b[^.:=\n]{{0,30}}?(?:[:=]|\bis\b)[\s*]*([^\n]{{1,80}}?)[\s*.!]*$",
-        re.I | re.M,
-    ),
-    re.compile(r"^\W*([^.,;:\n]{1,60}?)(?:[.,;:\n]| because\b| since\b| as\b)"),
-)
-_LONGEST_VERDICT, _USUAL_LABEL = 100_000, 12
+# Where a longer text says what was preferred, the likeliest place first.
+_VERDICTS = [
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"(\[\[[^\[\]]{1,20}\]\])",
+        rf"[\"'](?:\w{{1,20}}_)?(?:{_DECISION})(?:_\w{{1,20}})?[\"']\s*:\s*[\"']?([^\"',}}]{{1,80}})",
+        rf"<(?:{_DECISION})>\s*([^<>]{{1,80}}?)\s*</",
+        rf"\b(?:{_DECISION})\b[^.:=\n]{{0,30}}?(?:[:=]|\bis\b|[*#]*$)[\s*]*([^\n]{{1,80}}?)[\s*.!]*$",
+        r"\b(?:pick|choose|prefer|select|favou?r|go with) ([^.\n]{1,60})",
+        r"\A\W*([^.,;:\n]{1,60}?)(?:[.,;:\n]| because\b| since\b| as\b)",
+    )
+]
+_LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
 
 
-def verdict_in(text: str) -> str:
-    """The label that a judge's text ends in, as in ``Both are fine. My verdict: [[A]]``; a label itself as it is.
+def side_of(label: str) -> tuple[str, str] | None:
+    """The side that a label or a judge's text names, and the word for that side; None if it names none.
 
     Examples
     --------
-    >>> [verdict_in(text) for text in ('{"reason": "clear", "winner": "B"}', "A is long. Final verdict: tie", "A>B")]
-    ['B', 'tie', 'A>B']
+    >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
+    (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
+    >>> side_of("A is long, and B is short. My final verdict: B"), side_of('{"reason": "A is long", "winner": "tie"}')
+    (('b', 'b'), ('tie', ''))
     """
-    if _USUAL_LABEL < len(text) < _LONGEST_VERDICT:
+    if side := _side_of_label(label):
+        return side
+    if _USUAL_LABEL < len(label) < _LONGEST_VERDICT:
         for pattern in _VERDICTS:
-            if found := pattern.findall(text):
-                return found[-1]
-    return text
+            if found := pattern.findall(label):
+                return _side_of_label(found[-1])
+    return None
 
 
 _NUMBER_FIRST = re.compile(
-    r"([+-]?\d+)\s*(?:[=:()]|\s-\s)\s*(.+?)\s*"
-    r"(?=[,;|/)\]\u2013]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
+    r"([+-]?\d+)\s*(?:[=:()]|\s-\s|\s(?=[^\W\d]))\s*(.+?)\s*"
+    r"(?=[,;|/)\]\u2013\u2026]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
 )
 _NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
 # A name such as "p_a_over_b" or "How much better is A?" says which side a high number prefers: words that say so, and
@@ -793,7 +822,7 @@ def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) 
         return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
             {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
         )
-    if {"a", "b"} & known:
+    if {"a", "b"} & known or max(map(len, labels), default=0) > _LONGEST_LABEL:
         return {}
     if mirrored := mirrored_sides(labels):
         return mirrored

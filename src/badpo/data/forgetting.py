@@ -306,7 +306,10 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     owners = {name: owner for name, owner in people.owners(ids).items() if name in present}
     if theirs.any() and (path.is_dir() or path.suffix.lower() in (".xlsx", *PACKED)):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
-        rows = ", ".join(map(str, places[theirs]))
+        # of a workbook with several sheets each row is named with its sheet
+        sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)
+        named = [f"{sheet} {place}".strip() for sheet, place in zip(sheets, places, strict=True)]
+        rows = ", ".join(itertools.compress(named, theirs))
         what = f"no row can be taken out of it; {counted(int(theirs.sum()), 'row')} would go: {rows}"
         remedy = "delete these rows in the program that wrote it, or convert it with badpo import; then call again"
         raise DataError([Problem("E102", what, str(path), remedy)])

@@ -242,7 +242,9 @@ def recognise(
         is_beside = {*_PAIR[1:]} <= {*theirs} and _are_votes(table.frame[theirs["chosen"]])
         if is_beside or "rejected" not in theirs:
             theirs["winner"] = theirs.pop("chosen")
-    answers = _many_answers(table.frame, [name for name in free if name != theirs.get("prompt")])
+    answers = _many_answers(
+        table.frame[:MANY_ROWS], [name for name in free if name != theirs.get("prompt")]
+    )
     if not answers and not {"response_a", "rejected"} & {*theirs}:
         # a row is one answer, and others to its prompt stand in other rows
         left = [name for name in free if name not in theirs.values()]
@@ -265,10 +267,12 @@ def recognise(
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
     is_open = layout is None and "annotator" not in {*theirs, *columns}
+    rows = None if table.rows is None else table.rows[: 10 * MANY_ROWS]
+    beginning = replace(table, frame=table.frame[: 10 * MANY_ROWS], rows=rows)
     if (
         is_open
         and {"response_a", "response", "chosen"} & {*theirs}
-        and (likely := likely_annotators(_renamed(table, theirs)))
+        and (likely := likely_annotators(_renamed(beginning, theirs)))
     ):
         theirs["annotator"] = likely[0]
         what = f'annotator read from "{likely[0]}", by what it is called or holds'
@@ -328,8 +332,9 @@ def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
 
 def _opened_votes(table: Table) -> Table:
     """A row for each vote, if columns hold lists: of objects that are votes, or of annotators beside their votes."""
-    lists = {name: column.map(_listed) for name, column in table.frame.items()}
-    lists = {name: column for name, column in lists.items() if column.notna().mean() >= _MOST}
+    beginning = table.frame[:MANY_ROWS]
+    names = [name for name, column in beginning.items() if column.map(_listed).notna().mean() >= _MOST]
+    lists = {name: table.frame[name].map(_listed) for name in names}
     n_of = {name: column.map(len, na_action="ignore") for name, column in lists.items()}
     of_votes = []
     for name, column in lists.items():

@@ -389,6 +389,10 @@ def _framed(
     ]
     n_blank = sum(map(bool, rows)) - len(kept)
     n_known = [_n_known(row) for _, row in kept[:_FIRST_ROWS]]
+    if max(n_known, default=0) < 2 and (joined := _joined_header([row for _, row in kept[:2]])):
+        kept[:2] = [(kept[0][0], joined)]
+        n_known = [2]
+        told.append("two lines as one header")
     start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
     header = [name.strip() for _, row in kept[start : start + 1] for name in row]
     body = kept[start + 1 :]
@@ -435,6 +439,17 @@ def _framed(
     return Table(frame, str(path), at, dropped=dropped, encoding=encoding, notes=notes)
 
 
+def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Two lines as one header, if the lower one repeats names under those of the upper one, which has empty cells."""
+    if len(rows) < 2 or all(rows[0]) or len({*rows[1]} - {""}) in (0, len(rows[1])):
+        return []
+    above: list[str] = []
+    for name in rows[0]:
+        above.append(name or (above[-1] if above else ""))
+    names = [f"{name} {below}".strip() for name, below in zip(above, rows[1], strict=False)]
+    return names if len({*names}) == len(names) == len(rows[1]) else []
+
+
 def _is_total(row: Sequence[str]) -> bool:
     """Whether a row says that it sums up others, and fills at most half of the columns."""
     filled = [cell for cell in row if cell.strip()]
@@ -474,29 +489,29 @@ def _read_excel(path: Path) -> Table:
         what = f"it is no workbook ({error})"
         raise _unreadable(path, what, "save it as .xlsx or CSV again") from error
     title = max(sheets, key=lambda title: max(map(_n_known, sheets[title][:_FIRST_ROWS]), default=0))
-    rows, header = sheets[title], max(sheets[title][:_FIRST_ROWS], key=_n_known, default=[])
-    alike = [
-        name for name, each in sheets.items() if header in each[:_FIRST_ROWS] and _n_known(header) > 1
-    ]
+    header = max(sheets[title][:_FIRST_ROWS], key=_n_known, default=[])
+    at = {
+        name: next((i for i, row in enumerate(rows[:_FIRST_ROWS]) if {*row} == {*header}), -1)
+        for name, rows in sheets.items()
+    }
+    alike = [name for name in sheets if at[name] >= 0 and _n_known(header) > 1]
     if len(alike) < 2:
+        rows = sheets[title]
         told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
         return _framed(path, rows, range(1, len(rows) + 1), told)
     told = [f"{len(alike)} sheets of {len(sheets)}"]
     if others := [f'"{name}"' for name in sheets if name not in alike]:
         told = [f"{told[0]} (not {listed(others)}, which have other columns)"]
     of_people = "annotator" not in columns_named(header, KNOWN) and not any(map(_PART.match, alike))
-    if of_people:
-        told.append("the name of each sheet as its annotator")
-    parts = [
-        (name, line, row)
-        for name in alike
-        for line, row in enumerate(sheets[name], 1)
-        if line > sheets[name].index(header) + 1
-    ]
-    rows = [[*header, "annotator" if of_people else "sheet"], *([*row, name] for name, _, row in parts)]
-    return _framed(
-        path, rows, [sheets[alike[0]].index(header) + 1, *(line for _, line, _ in parts)], told
-    )
+    told += ["the name of each sheet as its annotator"] * of_people
+    rows, lines = [[*header, "sheet", *["annotator"] * of_people]], [at[title] + 1]
+    for name in alike:
+        order = [sheets[name][at[name]].index(cell) for cell in header]
+        rows += [
+            [*(row[i] for i in order), name, *[name] * of_people] for row in sheets[name][at[name] + 1 :]
+        ]
+        lines += range(at[name] + 2, len(sheets[name]) + 1)
+    return _framed(path, rows, lines, told)
 
 
 # how sheets are called that hold parts of a table
