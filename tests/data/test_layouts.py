@@ -1,5 +1,10 @@
 """Tables of people who never read our documentation: read at once, or with the options that the refusal offers."""
 
+import itertools
+import shlex
+import subprocess
+import sys
+
 import pandas as pd
 import pytest
 
@@ -83,6 +88,30 @@ SHAPES = {
             for who, one in zip(PEOPLE, labels("left", "right"), strict=True)
         ],
     },
+    "a judge's text": texts()
+    | {
+        "judge": PEOPLE,
+        "raw": labels("B is short. My verdict: [[A]]", '{"reason": "A is long", "winner": "B"}'),
+    },
+    "a probability": texts() | {"judge": PEOPLE, "P(A better)": labels("0,81", "0.22")},
+    "agreement": texts()
+    | {"who": PEOPLE, "A is better than B": labels("Strongly agree", "Somewhat disagree")},
+    "thumbs": {
+        "prompt": [prompt for prompt in texts()["prompt"] for _ in "ab"],
+        "response": [*itertools.chain(*zip(texts()["response_a"], texts()["response_b"], strict=True))],
+        "by": [who for who in PEOPLE for _ in "ab"],
+        "feedback": [*itertools.chain(*zip(*numbers("thumbs up", "not helpful"), strict=True))],
+    },
+    "parallel lists": texts()
+    | {"raters": [[who] for who in PEOPLE], "choices": [[one] for one in labels("left", "right")]},
+    "two numbers of each person": texts()
+    | {
+        f"{one}'s score for {side}": [
+            number if who == one else None for who, number in zip(PEOPLE, column, strict=True)
+        ]
+        for one in ("p0", "p1", "p2")
+        for side, column in zip("AB", numbers("5", "2"), strict=True)
+    },
     "a slider, and codes of people": texts("stimulus", "left text", "right text")
     | {
         "subject": PEOPLE,
@@ -133,3 +162,42 @@ def test_rows_of_totals_and_objects_under_their_ids(tmp_path):
     assert len(read_table(tmp_path / "votes.csv").frame) == N
     table.T.to_json(tmp_path / "votes.json")
     assert len(recognise(read_table(tmp_path / "votes.json")).frame) == N
+
+
+def test_labels_that_differ_in_the_side_alone_are_asked_about_in_any_language():
+    words = ("jest lepsza", "jest trochę lepsza")
+    cells = [f"{side} {words[i // 4 % 2]}" for i, side in enumerate(labels("A", "B"))]
+    table = texts() | {"annotator": PEOPLE, "Ocena": cells}
+    with pytest.raises(DataError) as caught:
+        Judgments.read(pd.DataFrame(table))
+    error = caught.value
+    assert error.question and {
+        label[0].lower() for label, side in error.fix["winners"].items() if side == "a"
+    } == {"a"}
+
+
+def test_sheets_with_the_same_columns_are_read_and_name_the_annotators(tmp_path):
+    pytest.importorskip("openpyxl")
+    table = pd.DataFrame(texts() | {"winner": labels("a", "b")})
+    with pd.ExcelWriter(tmp_path / "votes.xlsx") as book:
+        pd.DataFrame({"notes": ["read me"]}).to_excel(book, sheet_name="ReadMe", index=False)
+        for i in range(3):
+            one = table[[who == f"p{i}" for who in PEOPLE]]
+            (one if i else one[[*reversed(one.columns)]]).to_excel(book, sheet_name=f"p{i}", index=False)
+    votes = Judgments.read(tmp_path / "votes.xlsx")
+    assert (votes.n_votes, votes.n_annotators) == (N, 3)
+    assert any("ReadMe" in finding.what for finding in votes.findings)
+
+
+def test_two_games_are_two_votes_and_names_that_differ_in_case_can_be_joined(tmp_path):
+    table = pd.DataFrame(
+        texts() | {"judge": PEOPLE, "g1_winner": labels("A", "B"), "g2_winner": labels("A", "B")}
+    )
+    table.loc[:9, "judge"] = table.loc[:9, "judge"].str.upper()
+    table.to_csv(tmp_path / "votes.csv", index=False)
+    votes = Judgments.read(tmp_path / "votes.csv")
+    assert (votes.n_votes, votes.n_annotators) == (2 * N, 6)
+    (finding,) = [finding for finding in votes.findings if finding.code == "W113"]
+    command = shlex.split(finding.remedy.partition("joined.csv: ")[2])
+    subprocess.run([sys.executable, *command[1:]], check=True, cwd=tmp_path)
+    assert Judgments.read(tmp_path / "joined.csv").n_annotators == 3

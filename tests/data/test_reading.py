@@ -382,6 +382,6 @@ def test_the_best_and_the_worst_are_two_choices_and_no_best_is_none():
     texts = {"prompt": "p", "annotator": "x"} | {f"option {i}": f"text {i}" for i in "abcd"}
     judgments = Judgments.read([texts | {"Most liked": "c", "Least liked": "option a"}, texts])
     pairs = judgments.comparisons[["response_a", "response_b"]].to_numpy()
-    assert [a[-1] + b[-1] for a, b in pairs] == ["ac", "bc", "cd", "ab", "ad"]
-    assert judgments.votes["sign"].tolist() == [-1, -1, 1, -1, -1]
+    assert [a[-1] + b[-1] for a, b in pairs] == ["ab", "ac", "ad", "bc", "cd"]
+    assert judgments.votes["sign"].tolist() == [-1, -1, -1, -1, 1]
     assert judgments.dropped["reason"].tolist() == ["no best answer"]

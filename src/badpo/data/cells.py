@@ -101,6 +101,7 @@ ANSWERS = (
 # Of a table with an answer in each row.
 OF_ONE_ANSWER = ("response", "rank")
 _SIDE_PARTS = {"a": "b", "chosen": "rejected"}
+_WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
 
 
 def like_annotators(found: Iterable[str]) -> list[str]:
@@ -119,14 +120,8 @@ def side_pairs(names: Iterable[str]) -> dict[str, str]:
     >>> side_pairs(["score_a", "score_b", "chosen_words", "rejected_words", "id_a", "id_b", "a_b"])
     {'score_a': 'score_b', 'chosen_words': 'rejected_words'}
     """
-    pairs = {}
-    for name in (names := dict.fromkeys(names)):
-        parts = name.split("_")
-        other = "_".join(_SIDE_PARTS.get(part, part) for part in parts)
-        is_of_one_side = sum(part in _SIDE_PARTS for part in parts) == 1
-        if is_of_one_side and other in names and not {"id", "ids"} & set(parts):
-            pairs[name] = other
-    return pairs
+    forms = {name: name for name in names if {"id", "ids"}.isdisjoint(name.split("_"))}
+    return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
 
 
 # words for the first and the second of two sides
@@ -142,17 +137,15 @@ _SECONDS = {*SIDES.values(), "deuxième", "zweiter"}
 # which also name two columns, and as a label could be something else
 _SIDES_OF_COLUMNS = {**SIDES, "0": "1", "x": "y", "white": "black"}
 _WON = {
-    "chosen": "rejected",
-    "better": "worse",
-    "winning": "losing",
-    "winner": "loser",
-    "preferred": "rejected",
-    "bevorzugt": "abgelehnt",
-    "gewählt": "abgelehnt",
-    "préférée": "rejetée",
-    "elegida": "rechazada",
-    "preferida": "rechazada",
-    "escolhida": "rejeitada",
+    **{
+        "chosen": "rejected",
+        "better": "worse",
+        "winning": "losing",
+        "winner": "loser",
+        "preferred": "rejected",
+    },
+    **{"bevorzugt": "abgelehnt", "gewählt": "abgelehnt", "préférée": "rejetée", "elegida": "rechazada"},
+    **{"preferida": "rechazada", "escolhida": "rejeitada"},
 }
 LOST = frozenset({*_WON.values(), "worst"})
 ANSWER = (
@@ -297,16 +290,12 @@ def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
     # people, questions and columns without a name are numbered too, and answers may be three
     forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
     ends = {form.rpartition("_")[::2] for form in forms.values()}
-    pairs = _pairs(forms, _SIDES_OF_COLUMNS, r"(?:.*_)?{}(?:_.*)?")
+    pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
     stems = {pair: folded(pair[0]).rpartition("_")[0] for pair in pairs}
     return [pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")})]
 
 
 _NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{_PERSON})_")
-_GOOD = (
-    "best|better|(?:very_)?good|excellent|perfect|great|top|sehr_gut|gut|beste|excelente|muy_bueno|ótimo|excellente?|"
-    "très_bien|ottimo"
-)
 _LOW_WINS = re.compile(
     "(?:.*_)?(?:rank|place|schulnoten?|platz|rang|error|errors|loss|lower_is_better|low_is_better|lower_better)(?:_.*)?"
 )
@@ -329,7 +318,7 @@ def which_wins(name: str) -> str:
     legend = found[0].strip(" ()[]") if (found := _LEGEND.search(name)) else name
     turned = [(number, words) for words, number in _NUMBER_LAST.findall(legend)]
     for pairs in (_NUMBER_FIRST.findall(legend), turned):
-        is_good = {float(number): bool(re.fullmatch(_GOOD, folded(words))) for number, words in pairs}
+        is_good = {float(number): grade_of(words) > 0 for number, words in pairs}
         good = [number for number in is_good if is_good[number]]
         others = [number for number in is_good if not is_good[number]]
         if good and (others or min(good) == 1):
@@ -654,7 +643,10 @@ def number_of(label: str) -> float:
 
 
 _GRADES = {
-    **dict.fromkeys(("excellent", "perfect", "outstanding", "great", "hervorragend"), 3.0),
+    **dict.fromkeys(
+        ("excellent", "excellente", "excelente", "perfect", "outstanding", "great", "best", "top"), 3.0
+    ),
+    **dict.fromkeys(("hervorragend", "beste", "ótimo", "ottimo"), 3.0),
     **dict.fromkeys(
         ("good", "like", "liked", "helpful", "up", "agree", "positive", "win", "won", "chosen", "👍"),
         1.0,
@@ -663,7 +655,8 @@ _GRADES = {
         ("winner", "preferred", "accepted", "approved", "pass", "better", "satisfied", "gut", "bon"), 1.0
     ),
     **dict.fromkeys(
-        ("stimme", "zu", "correct", "useful", "bueno", "buena", "buono", "selected", "upvote"), 1.0
+        ("stimme", "zu", "correct", "useful", "bueno", "buena", "bien", "buono", "selected", "upvote"),
+        1.0,
     ),
     **dict.fromkeys(("neutral", "fair", "ok", "okay", "average", "mixed", "acceptable", "mittel"), 0.0),
     **dict.fromkeys(

@@ -37,7 +37,6 @@ from badpo.data.cells import (
     mirrored_sides,
     names_vote,
     number_of,
-    numbered,
     numbered_answers,
     parsed,
     require_size,
@@ -105,6 +104,9 @@ _OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
 _USUAL_TEXT = 15  # characters of a text, at the least
 _CHAT = re.compile("'(?:role|from)': ")
 _WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
+
+
+_Recognised = tuple[Table, dict[str, str]]
 
 
 def has_word(name: str, words: re.Pattern[str]) -> bool:
@@ -229,14 +231,28 @@ def recognise(
     # an object whose parts are columns is none itself
     taken = {*told.values(), *(name.rpartition(".")[0] for name in inside)}
     free = [name for name in found if name not in taken]
+    table, theirs, answers = _find_columns(table, free, columns, layout)
+    if layout is None and "annotator" not in {*theirs, *columns}:
+        table, theirs = _find_annotators(table, theirs)
+    if layout == "wide":
+        table, theirs = _one_annotator_a_row(table, theirs, people)
+        if "response" in theirs:
+            number = theirs.pop("winner")
+            theirs["rank" if number.startswith("rank") else "rating"] = number
+    elif answers and "response_a" not in told:
+        table, theirs = _best_beside_others(table, theirs, answers)
+    elif "annotator" in theirs and len(games := _games(table, theirs)) > 1:
+        table, theirs = _one_row_a_game(table, theirs, games)
+    return _in_rows(table, theirs, told, layout)
+
+
+def _find_columns(
+    table: Table, free: Sequence[str], columns: Mapping[str, str | None], layout: str | None
+) -> tuple[Table, dict[str, str], dict[str, str]]:
+    """Our names and the column that each stands for, which the table notes, and columns of three or more answers."""
+    told = {ours: name for ours, name in columns.items() if name is not None}
     wanted = [name for name in (*KNOWN, *ANSWERS, *MODELS) if name not in columns]
     theirs = told | columns_named(free, wanted)
-    if "annotator" in theirs:
-        # a judge may be a list, as of a model and its prompt
-        who = table.frame[theirs["annotator"]].map(
-            lambda cell: " ".join(map(str, cell)) if isinstance(cell, list) else cell
-        )
-        table = replace(table, frame=table.frame.assign(**{theirs["annotator"]: who}))
     if "chosen" in theirs and "winner" not in theirs:
         # a label of one of two answers, and no text of its own
         is_beside = {*_PAIR[1:]} <= {*theirs} and _are_votes(table.frame[theirs["chosen"]])
@@ -266,27 +282,25 @@ def recognise(
     if recognised:
         pairs = ", ".join(f'{ours} from "{name}"' for ours, name in recognised.items())
         table = _noted(table, "N103", f"columns read: {pairs}", "name one where another is meant")
-    is_open = layout is None and "annotator" not in {*theirs, *columns}
+    return table, theirs, answers
+
+
+def _find_annotators(table: Table, theirs: dict[str, str]) -> _Recognised:
+    """The columns with one that very likely says who voted, if no name of a column did, which the table notes."""
     rows = None if table.rows is None else table.rows[: 10 * MANY_ROWS]
     beginning = replace(table, frame=table.frame[: 10 * MANY_ROWS], rows=rows)
-    if (
-        is_open
-        and {"response_a", "response", "chosen"} & {*theirs}
-        and (likely := likely_annotators(_renamed(beginning, theirs)))
-    ):
-        theirs["annotator"] = likely[0]
-        what = f'annotator read from "{likely[0]}", by what it is called or holds'
-        fix: Json = {"columns": {"annotator": None}}
-        table = _noted(table, "N103", what, "if it says something else, leave it unused", fix)
-    if layout == "wide":
-        table, theirs = _one_annotator_a_row(table, theirs, people)
-        if "response" in theirs:
-            number = theirs.pop("winner")
-            theirs["rank" if number.startswith("rank") else "rating"] = number
-    elif answers and "response_a" not in told:
-        table, theirs = _best_beside_others(table, theirs, answers)
-    elif "annotator" in theirs and len(games := _games(table, theirs)) > 1:
-        table, theirs = _one_row_a_game(table, theirs, games)
+    has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
+    likely = likely_annotators(_renamed(beginning, theirs)) if has_texts else []
+    if not likely:
+        return table, theirs
+    what = f'annotator read from "{likely[0]}", by what it is called or holds'
+    fix: Json = {"columns": {"annotator": None}}
+    table = _noted(table, "N103", what, "if it says something else, leave it unused", fix)
+    return table, theirs | {"annotator": likely[0]}
+
+
+def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layout: str | None) -> Table:
+    """The table with one row for each vote, in whichever layout its columns are complete, or lack least."""
     is_told = "rating" in told and "response" not in theirs
     asked = layout if layout == "counts" else "rating" if is_told else None
     lacks = {kind: [name for name in names if name not in theirs] for kind, names in REQUIRED.items()}
@@ -349,7 +363,17 @@ def _opened_votes(table: Table) -> Table:
     if not of_votes or (
         len(of_votes) == 1 and not isinstance(lists[of_votes[0]].dropna().iat[0][0], dict)
     ):
-        return table
+        # a judge may be a list, as of a model and its prompt
+        judges = [
+            name
+            for name in lists
+            if like_annotators([name]) and isinstance(table.frame[name].iat[0], list)
+        ]
+        joined = {
+            name: lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
+            for name in judges
+        }
+        return replace(table, frame=table.frame.assign(**joined)) if joined else table
     n_votes = int(n_of[of_votes[0]].sum())
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame.assign(**{name: lists[name] for name in of_votes}).explode(of_votes)
@@ -364,13 +388,8 @@ def _listed(cell: Any) -> list[Any] | None:
     """The list that a cell is or holds as text, as in ``["x", "y"]`` or ``x; y``; None of anything else."""
     if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
         text = cell.strip()
-        cell = (
-            parsed(text)
-            if text[:1] == "["
-            else re.split(r" *[;|] *", text)
-            if _SEPARATED.fullmatch(text)
-            else None
-        )
+        parts = re.split(r" *[;|] *", text) if _SEPARATED.fullmatch(text) else None
+        cell = parsed(text) if text[:1] == "[" else parts
     return cell if isinstance(cell, list) and cell else None
 
 
@@ -505,7 +524,7 @@ def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[
         elif (
             len(best) > 1
             and "annotator" not in theirs
-            and not any(_are_people(frame, name) for name in labels)
+            and not any(_is_called_like_people(name) for name in labels if name not in best)
         ):
             fix["layout"] = "wide"
         elif len(best) == 1:
@@ -582,84 +601,60 @@ def _of_same_words(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
 
 
 def likely_annotators(table: Table) -> list[str]:
-    """Of a table under our names the columns that very likely say who voted (see `_are_people`).
+    """Of a table under our names the columns that very likely say who voted, those that are called so first.
 
     Where several votes were made of one row, columns that differ between these.
     """
-    names = open_columns(table)
-    found = [name for name in names if _are_people(table.frame, name, "prompt")]
-    found += [name for name in names if name not in found and _tells_votes_apart(table.frame, name)]
-    if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
-        several = table.frame.groupby(table.rows)
-        found = [name for name in found if several[name].nunique().max() > 1]
-    if not found and len(named := [name for name in names if _are_names(table.frame[name])]) == 1:
-        # of nothing else that could be people
-        found = named
-    return sorted(found, key=lambda name: not _is_called_like_people(name))
-
-
-def _tells_votes_apart(frame: pd.DataFrame, name: str) -> bool:
-    """Whether the rows with the same texts never share a value of a column whose values all stand in several rows."""
-    if folded(name) != "model" and any(
-        has_word(name, words) for words in (_OF_PEOPLE, _THINGS, _OTHER_NAMES)
-    ):
-        return False
-    try:
-        ids = as_ids(frame[name])
-    except ValueError:
-        return False
+    frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*_PAIR, "response", "chosen", "rejected") if ours in frame]
-    codes = [pd.factorize(frame[text].map(text_key))[0] for text in texts]
-    group = pd.DataFrame(np.array(codes).T).groupby([*range(len(codes))]).ngroup()
-    several = group.duplicated(keep=False).to_numpy()
-    rows = pd.DataFrame({"group": group, "who": ids})[several]
-    n_values = rows["who"].nunique()
-    is_crossed = (
-        2 <= n_values <= len(rows) / 3 and not rows.duplicated().any() and rows["who"].notna().all()
-    )
-    return is_crossed and several.mean() > 1 / 2 and not all(map(_DATE.match, rows["who"][:MANY_ROWS]))
+    codes = pd.DataFrame({text: pd.factorize(frame[text].map(text_key))[0] for text in texts})
+    compared = codes.groupby(texts).ngroup()
+    prompts = codes.get("prompt", compared)
+    how = {name: _how_people_are_told(frame[name], prompts, compared) for name in names}
+    how = {name: told for name, told in how.items() if told}
+    if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
+        several = frame.groupby(table.rows)
+        how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
+    if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
+        return sorted(found, key=lambda name: how[name] != "called")
+    # names of people only in the one column that could hold them
+    named = [name for name in how if how[name] == "names"]
+    return named if len(named) == 1 else []
 
 
-def _are_names(column: pd.Series) -> bool:
-    """Whether a column holds three or more words each of which begins as names do, in most rows and repeated."""
-    ids = (
-        pd.Series(as_ids(column)).dropna()
-        if not column.map(type).isin([list, dict]).any()
-        else pd.Series()
-    )
-    if any(has_word(str(column.name), words) for words in (_OF_PEOPLE, _THINGS, _OTHER_NAMES)):
-        return False
-    if len(ids) < _MOST * len(column):
-        return False
-    return 3 <= ids.nunique() <= len(ids) / 2 and all(
-        _PERSONS_NAME.fullmatch(label) and not label[0].islower() for label in ids.unique()
-    )
+def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
+    """How a column tells people: called so, crossed with comparisons, as codes such as ``p07``, as names, or empty.
 
-
-def _are_people(frame: pd.DataFrame, name: str, prompt: str | None = None) -> bool:
-    """Whether a column is called like people, or holds codes as ``p07``, in most rows and repeated.
-
-    Values that all differ, dates and texts are no people; nor are codes that the prompt decides.
+    Values that all differ, dates, texts and what the prompt decides are no people. Of votes on the same comparisons,
+    no two share a value of a crossed column.
     """
-    try:
-        ids = pd.Series(as_ids(frame[name]), index=frame.index).dropna()
-    except ValueError:
-        return False
-    n_people = ids.nunique()
-    if not 2 <= n_people <= len(ids) / 2 or len(ids) < _MOST * len(frame):
-        return False
-    if all(map(_DATE.match, ids[:MANY_ROWS])) or holds_texts(frame[name]) or has_word(name, _OF_PEOPLE):
-        return False
-    if _is_called_like_people(name):
-        return True
-    shapes = {re.sub(r"\d+", "0", label) for label in ids.unique()}
-    if len(shapes) > 1 or n_people < 3 or not re.fullmatch(r"[^\W\d]+[-_ ]?0", min(shapes)):
-        return False
-    if prompt in frame:
-        prompts = frame.loc[ids.index, prompt].map(text_key)
-        if prompts.nunique() < _MOST * len(ids) and ids.groupby(prompts).nunique().max() == 1:
-            return False
-    return not has_word(name, _THINGS)
+    name, ids = str(column.name), _ids_in(column).dropna()
+    n, labels = ids.nunique(), ids.unique()
+    if (
+        not 2 <= n <= len(ids) / 2
+        or len(ids) < _MOST * len(column)
+        or all(map(_DATE.match, ids[:MANY_ROWS]))
+    ):
+        return ""
+    is_of_people = not has_word(name, _OF_PEOPLE)
+    if is_of_people and _is_called_like_people(name):
+        return "called"
+    groups = prompts[ids.index]
+    if groups.nunique() < _MOST * len(ids) and ids.groupby(groups).nunique().max() == 1:
+        return ""
+    are_things = has_word(name, _THINGS) or not is_of_people
+    are_others = are_things or has_word(name, _OTHER_NAMES)
+    rows = pd.DataFrame({"compared": compared, "who": ids})[compared.duplicated(keep=False)]
+    is_crossed = not rows.duplicated().any() and 2 * len(rows) > len(column) and 3 * n <= len(rows)
+    if is_crossed and (folded(name) == "model" or not are_others):
+        return "crossed"
+    shapes = {re.sub(r"\d+", "0", label) for label in labels}
+    if n < 3 or are_things:
+        return ""
+    if len(shapes) == 1 and re.fullmatch(r"[^\W\d]+[-_ ]?0", min(shapes)):
+        return "codes"
+    are_names = all(_PERSONS_NAME.fullmatch(label) and not label[0].islower() for label in labels)
+    return "names" if are_names and not are_others else ""
 
 
 def _is_called_like_people(name: str) -> bool:
@@ -671,7 +666,8 @@ def open_columns(table: Table) -> list[str]:
     frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
     votes = _columns_of_votes(frame, free)
     free = [name for name in free if name not in votes and not holds_texts(frame[name])]
-    return [name for name in free if not _all_differ(frame[name])]
+    ids = {name: _ids_in(frame[name]).dropna() for name in free}
+    return [name for name in free if len(ids[name]) <= _MOST_LABELS or not ids[name].is_unique]
 
 
 def unused_columns(table: Table) -> tuple[str, ...]:
@@ -680,12 +676,12 @@ def unused_columns(table: Table) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *free]))
 
 
-def _all_differ(column: pd.Series) -> bool:
+def _ids_in(column: pd.Series) -> pd.Series:
+    """A column as ids, without any where it holds lists or objects."""
     try:
-        ids = pd.Series(as_ids(column)).dropna()
+        return pd.Series(as_ids(column), column.index, dtype=object)
     except ValueError:
-        return False
-    return len(ids) > _MOST_LABELS and ids.is_unique
+        return pd.Series(as_objects([None] * len(column)), column.index, dtype=object)
 
 
 def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
@@ -694,21 +690,14 @@ def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
     if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
         return False
     labels = few_labels(frame[name])
-    try:
-        ids = [as_ids(frame[column]) for column in (annotator, name)]
-    except ValueError:
-        return False
-    pairs = pd.DataFrame(dict(zip(("who", "group"), ids, strict=True))).dropna().drop_duplicates()
+    pairs = pd.DataFrame({"who": _ids_in(frame[annotator]), "group": _ids_in(frame[name])})
+    pairs = pairs.dropna().drop_duplicates()
     return 2 <= len(labels) < len(pairs) and pairs["who"].is_unique
 
 
 def few_labels(column: pd.Series) -> list[str]:
     """The distinct labels of a column; empty where there are more than one question has."""
-    try:
-        _, distinct = numbered(as_ids(column))
-    except ValueError:
-        return []
-    labels = [label for label in distinct if label is not None]
+    labels = [*_ids_in(column).dropna().unique()]
     return labels if len(labels) <= _MOST_LABELS else []
 
 
@@ -779,8 +768,6 @@ def holds_texts(column: pd.Series) -> bool:
 # -- layouts ---------------------------------------------------------------------------------------------------
 # Each gives the table with one row for each vote, and our names of its columns.
 
-_Recognised = tuple[Table, dict[str, str]]
-
 
 def _spread(
     table: Table,
@@ -818,21 +805,29 @@ def _one_annotator_a_row(table: Table, theirs: Mapping[str, str], people: Sequen
         )
         fix = {"columns": {"annotator": ",".join(alike)}}
         raise DataError([Problem("E113", what, table.name, "name those that do", len(people), fix=fix)])
-    others = [name for name in frame if name not in people]
-    require_size(table.name, len(frame) * len(people), len(others))
     # what all of these names say of their values
     legends = {name[len(without_legend(name)) :] for name in people}
     label = "rank" if all(which_wins(name) == "low" for name in people) else "winner"
     label += legends.pop() if len(legends) == 1 else ""
-    votes = frame.melt(others, people, "annotator", label, ignore_index=False).sort_index(kind="stable")
-    is_vote = ~pd.isna(as_ids(votes[label]))
+    votes = _melted(table.name, frame, people, ("annotator", label))
+    n_empty = len(frame) * len(people) - len(votes)
     what = (
-        f"{counted(len(people), 'column')} of labels, one for each annotator: {counted(int(is_vote.sum()), 'vote')}, "
-        f"{counted(int((~is_vote).sum()), 'empty cell')}"
+        f"{counted(len(people), 'column')} of labels, one for each annotator: {counted(len(votes), 'vote')}, "
+        f"{counted(n_empty, 'empty cell')}"
     )
-    table, kept = _spread(table, votes[is_vote], theirs, ["annotator", label], what)
+    table, kept = _spread(table, votes, theirs, ["annotator", label], what)
     number = kept.pop(label)
     return table, kept | {"winner": number}
+
+
+def _melted(
+    where: str, frame: pd.DataFrame, columns: Sequence[str], new: tuple[str, str]
+) -> pd.DataFrame:
+    """A row for each filled cell of these columns; the ``new`` names are those of the column's name and of the cell."""
+    others = [name for name in frame if name not in columns]
+    require_size(where, len(frame) * len(columns), len(others))
+    votes = frame.melt(others, columns, *new, ignore_index=False).sort_index(kind="stable")
+    return votes[~pd.isna(as_ids(votes[new[1]]))]
 
 
 def _games(table: Table, theirs: Mapping[str, str]) -> list[str]:
@@ -850,11 +845,7 @@ def _games(table: Table, theirs: Mapping[str, str]) -> list[str]:
 
 def _one_row_a_game(table: Table, theirs: Mapping[str, str], games: Sequence[str]) -> _Recognised:
     """Every one of these columns is a vote of the row's annotator; an empty cell is none."""
-    frame = table.frame
-    others = [name for name in frame if name not in games]
-    require_size(table.name, len(frame) * len(games), len(others))
-    votes = frame.melt(others, games, "game", "winner", ignore_index=False).sort_index(kind="stable")
-    votes = votes[~pd.isna(as_ids(votes["winner"]))]
+    votes = _melted(table.name, table.frame, games, ("game", "winner"))
     left = {ours: name for ours, name in theirs.items() if ours not in ("winner", "judgment_id")}
     what = f"{' and '.join(games)}: a vote of the row's annotator in each, {counted(len(votes), 'vote')}"
     return _spread(table, votes, left, ["winner"], what)
@@ -864,15 +855,15 @@ def _pairs_of_people(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, tupl
     """The columns in which each of several people rates the two answers, by what their names have beside the side."""
     forms = {folded(name): name for name in free}
     pairs: dict[str, tuple[str, str]] = {}
-    for form, name in forms.items():
-        words = form.split("_")
-        # the last word that is a side, letters before numbers: people are numbered too
-        at = [i for i, word in enumerate(words) if word in SIDES]
-        for i in sorted(at, key=lambda i: (words[i].isdigit(), -i)):
-            other = forms.get("_".join([*words[:i], SIDES[words[i]], *words[i + 1 :]]))
-            if other and _compare_answers(frame, (name, other), 0.0):
-                pairs["_".join([*words[:i], *words[i + 1 :]])] = name, other
-                break
+    words = {form: form.split("_") for form in forms}
+    sides = [(form, i) for form in forms for i, word in enumerate(words[form]) if word in SIDES]
+    # letters before numbers, and the last word first: people are numbered too
+    for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
+        before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
+        both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
+        is_free = "" not in both and {*both}.isdisjoint(itertools.chain(*pairs.values()))
+        if is_free and _compare_answers(frame, both, 0.0):
+            pairs["_".join([*before, *after])] = both
     return pairs if len(pairs) > 1 else {}
 
 
@@ -1016,24 +1007,17 @@ def _best_beside_others(
     places, used, has_worst = _places(table, theirs, answers)
     if not used:
         return table, dict(theirs)
-    require_size(table.name, len(frame) * 2 * len(keys), frame.shape[1] - len(keys))
-    is_placed = np.isfinite(places) & ~pd.isna(texts)
-    has_best = is_placed.sum(axis=1) > 1
-    best = np.where(is_placed, places, np.inf).argmin(axis=1)
-    column = np.arange(len(keys))
-    rows, other = np.nonzero(is_placed & has_best[:, None] & (column != best[:, None]))
-    better = best[rows]
-    what = f"the best beside each of the others makes {counted(len(rows), 'pair')}"
-    if has_worst:
-        is_middle = is_placed & (places == 1) & (places == 2).any(axis=1)[:, None]
-        middle_rows, middle = np.nonzero(is_middle)
-        worst = (places == 2).argmax(axis=1)
-        rows, better = np.append(rows, middle_rows), np.append(better, middle)
-        other = np.append(other, worst[middle_rows])
-        what = f"the best beside each of the others, and these beside the worst, make {counted(len(rows), 'pair')}"
-    order = np.argsort(rows, kind="stable")
-    rows, better, other = rows[order], better[order], other[order]
-    first, second = np.sort([better, other], axis=0)
+    places[pd.isna(texts)] = np.nan
+    has_best = np.isfinite(places).sum(axis=1) > 1
+    best = np.nan_to_num(places, nan=np.inf).argmin(axis=1)[:, None]
+    first, second = np.triu_indices(len(keys), 1)
+    is_said = places[:, first] != places[:, second] if has_worst else (best == first) | (best == second)
+    is_said &= np.isfinite(places[:, first] + places[:, second])
+    require_size(table.name, int(is_said.sum()), frame.shape[1] - len(keys))
+    rows, pair = np.nonzero(is_said)
+    first, second = first[pair], second[pair]
+    beside = ", and these beside the worst," if has_worst else ""
+    what = f"the best beside each of the others{beside} makes {counted(len(rows), 'pair')}"
     n_without = int((~has_best).sum())
     n_pairs = len(keys) * (len(keys) - 1) // 2
     what = (
@@ -1045,8 +1029,8 @@ def _best_beside_others(
         entry = {"reason": "no best answer", "annotator": "unknown", "n": n_without}
         table = replace(table, dropped=(*table.dropped, entry))
     new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
-    is_tie = places[rows, better] == places[rows, other]
-    new["winner"] = as_objects(np.where(is_tie, "tie", np.where(first == better, "a", "b")))
+    sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
+    new["winner"] = as_objects(["tie", "a", "b"])[sides]
     votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
     left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
     # who takes places for an order, or the other way round, sees it in rows as read
@@ -1096,9 +1080,10 @@ def _places(
             group for cell in cells for group in (_groups_in(cell) if used == orders[:1] else [[cell]])
         ]
         order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
-        if used[0] in best and order[0]:
-            rest = [i for i in range(len(keys)) if [i] not in order]
-            order = [order[0], rest, *order[1:]]
+        if any(order):
+            # what is not named stands behind the others, but before the worst
+            rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
+            order.insert(1 if used[0] in best else len(order), rest)
         for place, group in enumerate(order):
             places[row, group] = place
     if used:

@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -375,7 +376,15 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
         n = counted(len(alike), "group")
         what = f"{n} of annotators whose ids differ only in case, spaces or leading zeros"
+        own, where = found.table.theirs["annotator"], found.table.name
         remedy = f"if they are the same people, write their ids alike before reading: {listed(alike)}"
+        if where.endswith(".csv"):
+            code = (
+                f"import pandas as p; t = p.read_csv({where!r}, dtype=str, sep=None, engine='python'); "
+                f"t[{own!r}] = t[{own!r}].str.strip().str.casefold().str.lstrip('0'); "
+                "t.to_csv('joined.csv', index=False)"
+            )
+            remedy += f"; this writes joined.csv: python -c {shlex.quote(code)}"
         found.note("W113", what, remedy, len(alike))
     return annotators
 
@@ -633,24 +642,18 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     on_scale = (
         f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle" if scale else ""
     )
-    if scale and scale.high:
-        what = f"{on_scale}: a high one prefers {scale.high}{', as the column is called' * bool(stated)}"
-        turned = {label: TURNED[side] for label, side in stated.items()}
-        as_turned = {"winners": turned} if turned else {}
-        remedy = "strength goes along with the votes"
-        remedy += "; where the other answer was preferred" * bool(stated)
-        found.note("N107", what, remedy, len(labels), "winner", fix=as_turned)
-    elif by_order:
+    if (scale and scale.high) or by_order:
+        called = "as the column is called" * bool(stated)
         pairs = ", ".join(f'"{label}" = {side}' for label, side in by_order.items())
-        reversed_order = {"winners": {label: TURNED[side] for label, side in by_order.items()}}
+        what = f"winners read {called or 'by their order'}: {pairs}"
+        told: Mapping[str, str] = by_order
         remedy = "where the other answer was preferred"
+        if scale and scale.high:
+            what = f"{on_scale}: a high one prefers {scale.high}{', ' * bool(called)}{called}"
+            told, remedy = stated, "strength goes along with the votes" + f"; {remedy}" * bool(stated)
+        turned = {label: TURNED[side] for label, side in told.items()}
         found.note(
-            "N107",
-            f"winners read {'as the column is called' if stated else 'by their order'}: {pairs}",
-            remedy,
-            len(labels),
-            "winner",
-            fix=reversed_order,
+            "N107", what, remedy, len(labels), "winner", fix={"winners": turned} if turned else {}
         )
     is_unknown = (side == "") & ~pd.isna(labels)
     unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
