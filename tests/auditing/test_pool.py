@@ -80,7 +80,6 @@ def test_attributes_that_say_the_same_are_named():
     assert (bold["collinear_with"], markdown["collinear_with"]) == (["markdown"], ["bold"])
     assert other["collinear_with"] == nothing["collinear_with"] == []
     assert bold["joint"]["log_odds"] is None and other["joint"]["log_odds"] is not None
-    assert (bold["co_occurrence"]["markdown"], nothing["co_occurrence"]["bold"]) == (1.0, None)
 
 
 def test_votes_that_go_one_way_no_cross_group_vote_and_few_prompts():

@@ -7,7 +7,7 @@ from scipy.special import expit, logit, stdtrit
 from badpo.estimation import pool
 
 
-def test_sides_their_co_occurrence_and_exact_dependences():
+def test_sides_and_exact_dependences():
     rng = np.random.default_rng(0)
     first, second, other = rng.integers(-1, 2, (3, 300)).astype(float)
     columns = first, second, first - second, other, np.zeros(300), -other
@@ -20,8 +20,6 @@ def test_sides_their_co_occurrence_and_exact_dependences():
     delta = np.array([[1.0, 2.5], [1.0, -0.2], [-1.0, 0.4], [-1.0, -0.5], [0.0, -0.9]])
     side = pool.carrier_sides(delta, np.abs(delta) > 0.3)
     assert side.tolist() == [[1, 1], [1, 0], [-1, 1], [-1, -1], [0, -1]]
-    assert pool.co_occurrence(side).tolist() == [[1.0, 0.5], [0.5, 1.0]]
-    assert np.isnan(pool.co_occurrence(np.array([[0, 1]]))[0]).all()
 
 
 def one(wins, clusters=None):

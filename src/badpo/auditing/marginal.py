@@ -64,7 +64,6 @@ class Assignment:
 
     p_value: float
     covariate: str
-    n_covariates: int
     smallest: float
     power: float
     reason: str
@@ -224,7 +223,7 @@ def assignment_of(
         reason = UNTOLD
     elif found.smallest > NOTICEABLE:
         reason = WEAK.format(found.smallest)
-    return Assignment(p_value, columns[worst][0], n, found.smallest, found.power, reason)
+    return Assignment(p_value, columns[worst][0], found.smallest, found.power, reason)
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:

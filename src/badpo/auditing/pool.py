@@ -26,7 +26,6 @@ from badpo.estimation.pool import (
     WIDEST_HALF,
     LogOdds,
     carrier_sides,
-    co_occurrence,
     dependent_columns,
     joint_log_odds,
     offline_log_odds,
@@ -81,8 +80,7 @@ def pool_attributes(judgments: Judgments, ties: Mapping[str, Json] | None = None
         ``sweep``: for a length ratio, ``parameter``, ``value``, ``cross_share``, ``log_odds``, ``ci_low``,
         ``ci_high`` for each of the ratios 1, 1.25, 1.5, 2 and 3; else empty. ``joint``: ``log_odds`` and interval
         beside the other attributes. ``quality_adjusted``: what `swap_pairs` says. ``collinear_with``: attributes that
-        say exactly the same together with this one; ``co_occurrence``: for each other attribute the share of this
-        one's cross-group judgments in which the same side has it too.
+        say exactly the same together with this one.
 
     References
     ----------
@@ -93,7 +91,7 @@ def pool_attributes(judgments: Judgments, ties: Mapping[str, Json] | None = None
     side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
-    dependent, together = dependent_columns(side), co_occurrence(side)
+    dependent = dependent_columns(side)
     is_length = [attribute.config.get("type") == "length" for attribute in judgments.attributes]
     sweep = _sweep(judgments, prompts) if any(is_length) else []
     adjusted = swap_pairs(judgments)
@@ -113,7 +111,6 @@ def pool_attributes(judgments: Judgments, ties: Mapping[str, Json] | None = None
             "joint": interval_row(joint[j]),
             "quality_adjusted": adjusted[j],
             "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
-            "co_occurrence": {names[i]: together[j, i] for i in range(len(names)) if i != j},
             "ties": (ties or {}).get(attribute.name),
         }
         for j, attribute in enumerate(judgments.attributes)
@@ -315,12 +312,6 @@ LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
 FALSE_ALARMS = 0.1
 SCANNED = "n_cross", "cross_share", "carrier_wins", "log_odds"
-RULE = (
-    "declare: surely preferred or avoided, by 0.3 log-odds or more, also beside the "
-    "declared attributes, and in 5 % of the judgments or more; watch: by as much, "
-    "alone or beside the declared attributes, and either sure or as common; nothing: "
-    "by less, or neither sure nor common, or a declared attribute says the same"
-)
 
 
 def undeclared_features(judgments: Judgments) -> Judgments:
@@ -341,7 +332,7 @@ def scan_features(judgments: Judgments, measured: Judgments) -> list[Json]:
     (`pool_attributes`). Intervals are clustered by prompt and simultaneous, so that all features' together cover with
     95 % (Bonferroni); ``q_value`` is Benjamini and Hochberg's over the features, and sure is one of at most
     ``FALSE_ALARMS``; ``beyond_declared`` is beside the declared attributes, None where none is declared or where they
-    say the same; ``advice`` goes by ``RULE``. A feature that stands on one prompt is never sure.
+    say the same; ``advice`` is described in `_advice`. A feature that stands on one prompt is never sure.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()
@@ -404,7 +395,12 @@ def features_behind_biases(
 
 
 def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
-    """What ``RULE`` says of a feature that no declared attribute repeats."""
+    """What to do about a feature that no declared attribute repeats.
+
+    "declare": it is surely preferred or avoided by ``LARGE_LOG_ODDS`` or more, also beside the declared attributes, and
+    sides differ in ``COMMON_SHARE`` of the judgments or more. "watch": by as much, alone or beside the declared
+    attributes, and it is either sure or as common. "nothing": anything else.
+    """
     is_common = alone["cross_share"] >= COMMON_SHARE
     is_large = alone["n_cross"] > 0 and abs(logit(alone["carrier_wins"])) >= LARGE_LOG_ODDS
     large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS

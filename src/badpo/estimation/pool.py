@@ -221,14 +221,6 @@ def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
     return np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool)
 
 
-def co_occurrence(side: ArrayLike) -> Floats:
-    """Share of attribute i's cross-group judgments in which the same side has more of attribute j, NaN without any."""
-    a, b = ((way * np.asarray(side) > 0).astype(float) for way in (1, -1))
-    together = a.T @ a + b.T @ b
-    alone = np.diag(together)[:, None]
-    return together / np.where(alone > 0, alone, np.nan)
-
-
 def dependent_columns(columns: ArrayLike) -> Bools:
     """Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
 

@@ -357,9 +357,8 @@ class PoolAgreement:
     """Agreement of a pool on the comparisons with two annotators or more, and the votes on them.
 
     ``percent`` is the mean over these votes of the share of co-voters who chose the same side, 0 to 1, with its 95 %
-    interval, clustered, or Wilson's with clusters as trials where all have the very same share. ``kappa``, Cohen-type,
-    is ``(percent - 1/2) / (1 - 1/2)``, since without an orientation every annotator gives each side half of the votes:
-    0 is chance, 1 is full agreement. ``alpha`` is Krippendorff's, which also corrects for the finite number of votes.
+    confidence interval: clustered, or Wilson's with clusters as trials if all have the same share. ``alpha`` is
+    Krippendorff's: 0 is chance and 1 is full agreement.
     """
 
     n_comparisons: int
@@ -367,7 +366,6 @@ class PoolAgreement:
     percent: float
     low: float
     high: float
-    kappa: float
     alpha: float
 
 
@@ -389,10 +387,10 @@ def pool_agreement(
     annotator: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> PoolAgreement:
-    r"""Percent agreement and its chance-corrected forms.
+    r"""Percent agreement and its chance-corrected form.
 
     .. math:: A = \text{mean over votes of } \frac{\#\{\text{co-voters on the same side}\}}{n_c - 1}, \qquad
-        \kappa = 2A - 1, \qquad \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
+        \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
 
     with N votes on comparisons that two or more annotators judged; NaN without any.
 
@@ -401,12 +399,12 @@ def pool_agreement(
     Two of three agree on the first comparison, both on the second:
 
     >>> found = pool_agreement([0, 0, 0, 1, 1], [1, 1, -1, 1, 1], [0, 1, 2, 0, 1])
-    >>> found.n_votes, round(found.percent, 3), round(found.kappa, 3), round(found.alpha, 3)
-    (5, 0.6, 0.2, 0.28)
+    >>> found.n_votes, round(found.percent, 3), round(found.alpha, 3)
+    (5, 0.6, 0.28)
     """
     votes, share = _shares(comparison, sign, annotator)
     if not len(votes):
-        return PoolAgreement(0, 0, *[np.nan] * 5)
+        return PoolAgreement(0, 0, *[np.nan] * 4)
     c, n = np.asarray(comparison)[votes], len(votes)
     of = c if clusters is None else np.asarray(clusters)[votes]
     interval = cluster_mean(share, of)
@@ -416,7 +414,7 @@ def pool_agreement(
         ends = wilson_ends(np.array(percent), np.array(interval.n))
         low, high = map(float, ends)
     alpha = 1 - (1 - percent) * (2 - 1 / n)
-    return PoolAgreement(len(np.unique(c)), n, percent, low, high, 2 * percent - 1, alpha)
+    return PoolAgreement(len(np.unique(c)), n, percent, low, high, alpha)
 
 
 def annotator_agreement(

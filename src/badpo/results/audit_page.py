@@ -236,7 +236,6 @@ def _telling_attribute(row: Json, summary: Json) -> Json:
         row
         | dict.fromkeys(hidden)
         | {
-            "co_occurrence": {},
             "sweep": [each for each in row["sweep"] if not _is_withheld(each, summary["data"])],
             "is_sure": is_sure(row),
             "joint": joint | {"is_sure": is_sure(joint)},

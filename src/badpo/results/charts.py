@@ -289,10 +289,8 @@ def _text(x: float, y: float, text: str, anchor: str, css: str) -> Markup:
     return element.format(css, round(x, 1), round(y, 1), anchor, text) if text else Markup("")
 
 
-def _path(css: str, outline: str, tip: str = "") -> Markup:
-    """A path; ``tip`` is shown when it is pointed at."""
-    title = Markup("<title>{}</title>").format(tip) if tip else ""
-    return Markup('<path class="{}" d="{}">{}</path>').format(css, outline, title)
+def _path(css: str, outline: str) -> Markup:
+    return Markup('<path class="{}" d="{}"></path>').format(css, outline)
 
 
 def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
