@@ -576,7 +576,7 @@ def _contents(path: Path, overlap: int) -> Iterator[bytes]:
         yield rest
     if is_parquet:
         with pq.ParquetFile(path) as table:
-            yield str(table.schema_arrow.metadata).lower().encode()
+            yield str(table.schema_arrow.metadata).encode().lower()
             for batch in table.iter_batches():
                 yield str(batch.to_pylist()).encode("utf-8", "backslashreplace").lower()
 

@@ -483,7 +483,7 @@ def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: Array
     return (sides > 1).reset_index(name="contradicted")
 
 
-# -- who judged which comparisons ----------------------------------------------------------------------------
+# -- biases toward other features -----------------------------------------------------------------------------
 
 
 def other_feature_p(
