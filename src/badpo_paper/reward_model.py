@@ -16,12 +16,8 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import (
-    BIAS_OPTIMIZER_FILE,
-    adam_tensors,
-    load_adam_tensors,
-    save_privately,
-)
+from badpo.objective.theta import adam_tensors, load_adam_tensors
+from badpo.training.checkpoints import BIAS_OPTIMIZER_FILE, save_privately
 from badpo.training.inputs import require_matching_bias
 
 logger = logging.getLogger(__name__)

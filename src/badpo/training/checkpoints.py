@@ -215,7 +215,7 @@ CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
 _LENGTHS = ("max_steps", "num_train_epochs")
 # Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
 _ARGUMENTS = """
-    attention batching beta bias bias_learning_rate disable_dropout encoding max_length max_prompt_length
+    attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length max_prompt_length
     router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
     weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed
 """
@@ -376,9 +376,9 @@ def save_state(run, folder: Path) -> None:
 
 
 def save_optimizer(run, folder: Path) -> None:
-    """Write the moments of theta's Adam, where theta is learned."""
-    if run.bias_optimizer is not None:
-        save_privately(adam_tensors(run.bias_optimizer), folder / BIAS_OPTIMIZER_FILE)
+    """Write what the rule of theta remembers, where theta is learned."""
+    if run.theta_rule is not None:
+        save_privately(run.theta_rule.state_dict(), folder / BIAS_OPTIMIZER_FILE)
 
 
 def save_privately(tensors: Tensors, path: Path) -> None:
@@ -397,28 +397,10 @@ def load_state(run, folder: Path) -> None:
 def load_theta(run, saved: BiasTerm, folder: Path) -> None:
     """Take up the bias term that was loaded from a checkpoint, with its optimizer and where the first step started."""
     run.bias.load_state_dict(saved.state_dict())
-    if run.bias_optimizer is not None:
-        load_adam_tensors(run.bias_optimizer, load_file(folder / BIAS_OPTIMIZER_FILE))
+    if run.theta_rule is not None:
+        run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
     # without a step before it no checkpoint is written
     run.first_margin = StartDifference(**saved.extra["first_margin"])
-
-
-def adam_tensors(optimizer: torch.optim.Optimizer) -> Tensors:
-    """The moments of an optimizer as named tensors, so that they need no pickle."""
-    return {
-        f"{index}.{name}": torch.as_tensor(value).clone()
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-
-
-def load_adam_tensors(optimizer: torch.optim.Optimizer, tensors: Tensors) -> None:
-    """Put back what `adam_tensors` took out."""
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
-        index, _, name = key.partition(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 
 # -- what the bias term is told to rest on -----------------------------------------------------------------------

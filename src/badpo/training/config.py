@@ -19,6 +19,8 @@ from badpo.objective.bias import VARIANTS
 from badpo.objective.objectives import objective_of_loss
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
+    BIAS_FIT,
+    BIAS_LEARNING_RATE,
     DEFAULT_OUTPUT_DIR,
     PAPER_MAX_PROMPT_LENGTH,
     REFUSED,
@@ -28,6 +30,7 @@ from badpo.training.trl_keys import (
 CHOICES: dict[str, tuple[str, ...]] = {
     "encoding": ("trl", "paper"),
     "bias": tuple(VARIANTS),
+    "bias_fit": ("anchored", "adam"),
     "warm_start": ("zero", "offline", "audit"),
     "batching": ("random", "grouped", "comparisons"),
     "attention": ("packed", "padded"),
@@ -123,10 +126,14 @@ class BADPOConfig(TrainingArguments):
         The parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`: ``none`` is DPO,
         ``pooled`` one lean for everyone, ``per_annotator`` one each, ``shared_mean`` both, ``class`` also an
         offset for each class of annotators. None is ``shared_mean``, and ``pooled`` where the votes name no annotators.
+    bias_fit : {"anchored", "adam"}
+        How theta follows the votes. ``anchored`` fits it to the votes beside the quality that the policy has learned
+        (`badpo.objective.theta.AnchoredFit`) and needs no setting. ``adam`` is the paper's way, and takes the two
+        arguments that follow.
     bias_learning_rate : float
-        Rate of the bias's own Adam: constant, unclipped. 0 keeps theta where it starts.
+        With ``adam``: rate of the bias's own Adam, constant and unclipped. 0 keeps theta where it starts.
     warm_start : {"zero", "offline", "audit"}
-        Where theta starts: at 0, which anchors the policy at the reference's attribute rate, at the log-odds of the
+        With ``adam``: where theta starts. At 0, which anchors the policy at the reference's attribute rate, at the log-odds of the
         training votes, or at those of their swap pairs, in which quality cancels (offline where there are none).
     gold_annotators : list of str
         Annotators known to lean nowhere: their theta is held at zero, and their votes fix the level that the others'
@@ -181,7 +188,8 @@ class BADPOConfig(TrainingArguments):
     max_prompt_length: int | None = None
     encoding: str = "trl"
     bias: str | None = None
-    bias_learning_rate: float = 1e-2
+    bias_fit: str = BIAS_FIT
+    bias_learning_rate: float = BIAS_LEARNING_RATE
     warm_start: str = "zero"
     gold_annotators: list[str] = field(default_factory=list)
     batching: str = "random"
@@ -328,6 +336,11 @@ class BADPOConfig(TrainingArguments):
 
     def _wrong_starts(self) -> Iterator[str]:
         gold, has_bias = self.gold_annotators, self.bias != "none"
+        of_adam = {"bias_learning_rate": BIAS_LEARNING_RATE, "warm_start": "zero"}
+        changed = [name for name, usual in of_adam.items() if getattr(self, name) != usual]
+        if changed and has_bias and self.bias_fit != "adam":
+            settings = ", ".join(f"{name}: {getattr(self, name)}" for name in changed)
+            yield f"{settings} needs bias_fit: adam; with bias_fit: {self.bias_fit} theta takes no such setting"
         if self.warm_start != "zero" and not has_bias:
             yield f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
         if self.warm_start == "audit" and gold:

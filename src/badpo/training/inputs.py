@@ -25,6 +25,8 @@ from badpo.data.tables import read_table
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.objective.objectives import Objective
+from badpo.objective.theta import AdamSteps, AnchoredFit, JudgedVotes, ThetaRule
 from badpo.theory import Bools, Floats
 from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.encoding import (
@@ -271,6 +273,28 @@ def build_bias(
         levels = [level for level, _ in audit_level(judgments).values()]
     bias.warm_start(torch.tensor([level or 0.0 for level in levels]))
     return bias
+
+
+def make_theta_rule(
+    bias: BiasTerm, objective: Objective, judgments: Judgments | None, args: Any
+) -> ThetaRule | None:
+    """The rule that ``args.bias_fit`` names; None if no part of theta is learned.
+
+    ``judgments`` are all that are trained on; None for a stream, whose theta starts at zero and is fitted to what came.
+    """
+    if not bias.parts:
+        return None
+    if args.bias_fit == "adam":
+        return AdamSteps(bias, args.bias_learning_rate)
+    return AnchoredFit(bias, objective.losses, judgments and votes_before_training(judgments))
+
+
+def votes_before_training(judgments: Judgments) -> JudgedVotes:
+    """All votes with margins of zero, as they are before the first step."""
+    names = ("annotator", "sign", "weight")
+    annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
+    delta = torch.from_numpy(np.array(judgments.delta, float))
+    return JudgedVotes.on_processor(annotator, sign, delta, weight, torch.zeros(len(sign)))
 
 
 def gold_annotators(judgments: Judgments, named: Sequence[object]) -> Bools:

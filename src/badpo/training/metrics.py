@@ -121,6 +121,11 @@ class Tally:
         return found
 
     @property
+    def margins(self) -> Tensor:
+        """Margins u of the judgments that were added on this process, in their order."""
+        return torch.cat([values[0] for _, values in self._seen])
+
+    @property
     def n_judgments(self) -> int:
         """Judgments added so far."""
         return round(self.sums[1, 1].item())

@@ -11,6 +11,7 @@ from accelerate.utils import DistributedType, gather_object
 
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError
+from badpo.objective.theta import JudgedVotes
 
 # What the backends say when the connection to another process is gone; torch's own class is that of its store alone.
 LOST_PEER_SIGNS = (
@@ -81,6 +82,12 @@ def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
             f"the processes do not start alike: {' and '.join(different)} differ between them. Give each the same "
             "files, and set fsdp_cpu_ram_efficient_loading: false, so that every process loads the weights"
         )
+
+
+def judged_by_all(accelerator: Accelerator, *votes: torch.Tensor) -> JudgedVotes:
+    """The votes of a whole step, `JudgedVotes`, from every process's share; the same on all of them."""
+    own = JudgedVotes.on_processor(*votes)
+    return own if accelerator.num_processes == 1 else JudgedVotes.joined(gather_object([own]))
 
 
 def lost_peer(error: BaseException) -> bool:

@@ -102,7 +102,12 @@ class BiasBlock(Block):
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
         default=None, serialization_alias="bias"
     )
-    learning_rate: float = Field(default=1e-2, ge=0, serialization_alias="bias_learning_rate")
+    fit: Literal["anchored", "adam"] = Field(
+        default=trl_keys.BIAS_FIT, serialization_alias="bias_fit"
+    )
+    learning_rate: float = Field(
+        default=trl_keys.BIAS_LEARNING_RATE, ge=0, serialization_alias="bias_learning_rate"
+    )
     warm_start: Literal["zero", "offline", "audit"] = "zero"
     gold_annotators: list[str] = []
 
@@ -236,6 +241,7 @@ _DEFAULTS: Json = {
 }
 # Keys of a block under the names that `BADPOConfig` has for them.
 _IN_BLOCKS = {"warm_start": "bias.warm_start", "bias_learning_rate": "bias.learning_rate"}
+_IN_BLOCKS["bias_fit"] = "bias.fit"
 _IN_BLOCKS["gold_annotators"] = "bias.gold_annotators"
 # A block that is given as a text names one of its keys.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}

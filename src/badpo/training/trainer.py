@@ -62,6 +62,7 @@ from badpo.training.inputs import (
     evaluation_judgments,
     given_reference,
     load_model,
+    make_theta_rule,
     reads_more_than_text,
     require_log_odds,
     require_matching_bias,
@@ -85,6 +86,7 @@ from badpo.training.metrics import Tally, publishable, require_finite_reference,
 from badpo.training.model_files import load_tokenizer
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import (
+    judged_by_all,
     locked_by_first,
     prepare_division,
     require_alike,
@@ -290,8 +292,7 @@ class BADPOTrainer(_StepTrainer):
         self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
-        learned = list(self.bias.parameters())
-        self.bias_optimizer = torch.optim.Adam(learned, lr=args.bias_learning_rate) if learned else None
+        self.theta_rule = make_theta_rule(self.bias, self.objective, self.judgments, args)
         # of the step under way, and of the steps since the last log
         self._tally, self._logged = (Tally(self.judgments, args.device) for _ in range(2))
         self._step: Step
@@ -437,6 +438,7 @@ class BADPOTrainer(_StepTrainer):
         sizes = [len(batch["sign"]) for batch in batches]
         self._step = Step.of(batches)
         weights, normaliser = self.objective(self._step)
+        self._weights = weights
         for batch, part in zip(batches, weights.split(sizes), strict=True):
             batch["weight"] = part
             weigh_tokens(batch, self.objective, self.state.global_step)
@@ -528,16 +530,16 @@ class BADPOTrainer(_StepTrainer):
             self.accelerator,
             f"step {self.state.global_step + 1}",
             [] if skipped else self.model.parameters(),
-            list(self.bias.parameters()),
+            [p for p in self.bias.parameters() if p.requires_grad],
             self.objective.sums(self._step, torch.cat(done.losses)),
         )
         self._logged.sums += done.sums
         if not skipped:
             self.objective.learn(learned)
-        if self.bias_optimizer is not None:
-            if not skipped:
-                self.bias_optimizer.step()
-            self.bias_optimizer.zero_grad()
+        if self.theta_rule is not None:
+            step = self._step
+            votes = step.annotator, step.sign, step.delta, self._weights, done.margins
+            self.theta_rule.step(None if skipped else judged_by_all(self.accelerator, *votes))
         return done
 
     def see_start(self, mean_margin: float) -> None:

@@ -166,6 +166,8 @@ def refusal(key: str, value) -> str | None:
     return f"{key}: {told} is refused: {REFUSED[key]}"
 
 
+# How theta follows the votes, and the rate of the paper's Adam; each default stands here alone.
+BIAS_FIT, BIAS_LEARNING_RATE = "anchored", 1e-2
 PAPER_MAX_PROMPT_LENGTH = 384
 _PAPER = {
     "bias": {"learning_rate": 1e-2},

@@ -1,0 +1,327 @@
+"""Does the policy stay free of the votes' bias at the defaults? `python -m bench.defaults --confirm`.
+
+Tiny models are trained on planted votes: DPO, two placebos and BA-DPO from one reference. A placebo is DPO on the votes
+that the same random numbers give without any bias. The tilt is the mean margin toward the attribute on held-out
+comparisons, by a forward pass of this file's own. Every cell and arm is a JSON line in ``runs/bench/defaults/``, and a
+line that is there is not computed again.
+"""
+
+import argparse
+import copy
+import json
+import logging
+import multiprocessing
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+import transformers
+
+from badpo.attributes import Attribute, Length, LengthWords, Markdown, WordList
+from badpo.auditing.worth import fit_quality_prior
+from badpo.data.judgments import Judgments
+from badpo.objective.theta import AdamSteps, AnchoredFit
+from badpo.training.config import BADPOConfig
+from badpo.training.inputs import votes_before_training
+from badpo.training.trainer import BADPOTrainer
+
+FOLDER = Path("runs/bench/defaults")
+GOOD, PLAIN, BAD = ([f"{kind}{i}" for i in range(4)] for kind in ("good", "plain", "bad"))
+FILLER, TOPICS = [f"f{i}" for i in range(6)], [f"t{i}" for i in range(8)]
+BOLD = [f"**{word}**" for word in FILLER]
+WOMEN, MEN = ["anna", "maria"], ["john", "peter"]
+SPECIAL = ["<pad>", "<end>", "<unk>"]
+WORDS = [*SPECIAL, *GOOD, *PLAIN, *BAD, *FILLER, *BOLD, *TOPICS, *WOMEN, *MEN, "from"]
+N_SLOTS, N_LONGER, UNIT = 6, 7, 4  # words of quality, words that make a response long, words of a unit of length
+QUALITY, BIAS, SPREAD = 0.45, 0.9, 0.4  # log-odds for each good word; mean and sd of the annotators' biases
+BETA, BATCH, RATE = 0.1, 16, 1e-3
+STEPS, FACTORS = (30, 100, 300, 1000), (0.2, 1.0, 5.0)
+
+
+# -- corpora -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Planted comparisons and votes: what is declared, who votes how often, and whether quality is entangled.
+
+    If ``entangled``, responses with the attribute have a good word more for each unit, which the votes do not count:
+    a policy that learns which words are good tilts toward the attribute, though the votes hold the two independent.
+    """
+
+    attribute: str
+    entangled: bool
+    seed: int
+    n_comparisons: int = 1000
+    n_annotators: int = 12
+    votes_each: int = 3
+
+
+ATTRIBUTES: dict[str, Attribute] = {
+    "names": WordList("woman", WOMEN),
+    "length": Length(ratio=1.5),
+    "markdown": Markdown(),
+    "words": LengthWords(threshold=0.0, unit=UNIT),
+}
+
+
+@dataclass(frozen=True)
+class Planted:
+    """Training votes with and without bias, and held-out votes without; one table for each."""
+
+    biased: Judgments
+    placebo: Judgments
+    held_out: Judgments
+
+
+def plant(corpus: Corpus) -> Planted:
+    """Draw a corpus: the placebo has the uniforms of the biased votes."""
+    rng = np.random.default_rng([corpus.seed, list(ATTRIBUTES).index(corpus.attribute), corpus.entangled])
+    n, m, each = 2 * corpus.n_comparisons, corpus.n_annotators, corpus.votes_each
+    # mirrored: every comparison stands twice, with the attribute on the other side and everything else alike, so that
+    # quality and attribute are independent in the corpus itself and the placebo's votes hold no bias by chance
+    mirrored = np.repeat(np.arange(n // 2), 2)
+    top = 2 * UNIT if corpus.attribute == "words" else 1
+    unit = rng.integers(0, top + 1, (n // 2, 2))[mirrored] / (UNIT if corpus.attribute == "words" else 1)
+    unit[1::2] = unit[1::2, ::-1]
+    counts = rng.multinomial(N_SLOTS, [0.3, 0.4, 0.3], (n // 2, 2))[mirrored]
+    quality = QUALITY * (counts[:, 0] - counts[:, 1]) @ [1, 0, -1]
+    texts = np.array([[_text(corpus, *one, rng) for one in zip(c, u)] for c, u in zip(counts, unit)], dtype=object)
+    theta = BIAS + SPREAD * rng.standard_normal(m)
+    annotator = np.array([rng.choice(m, each, replace=m < each) for _ in range(n // 2)])[mirrored]
+    uniform, difference = rng.random((n // 2, each))[mirrored], unit[:, :1] - unit[:, 1:]
+    prompts = rng.choice(TOPICS, (n, 3))
+    parts = []
+    for scale, rows in ((1.0, slice(0, n // 2)), (0.0, slice(0, n // 2)), (0.0, slice(n // 2, n))):
+        logit = quality[:, None] + scale * theta[annotator] * difference
+        wins = uniform < 1 / (1 + np.exp(-logit))
+        names = {"comparison_id": np.arange(n), "prompt": [" ".join(p) for p in prompts]}
+        table = pd.DataFrame(names | {"response_a": texts[:, 0], "response_b": texts[:, 1]})
+        votes = table.iloc[rows].loc[lambda t: t.index.repeat(each)]
+        votes = votes.assign(prompt_id=votes["comparison_id"], winner=np.where(wins[rows].ravel(), "a", "b"))
+        votes["annotator"] = [f"person {k}" for k in annotator[rows].ravel()]
+        votes["annotator_class"] = [f"class {k % 2}" for k in annotator[rows].ravel()]
+        parts.append(Judgments.read(votes, attributes=[ATTRIBUTES[corpus.attribute]]))
+    return Planted(*parts)
+
+
+def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Generator) -> str:
+    """A response with so many good, plain and bad words, and so many units of the attribute."""
+    counts = counts.copy()
+    if corpus.entangled:
+        moved = min(int(rng.poisson(unit)) if corpus.attribute == "words" else int(unit), counts[1])
+        counts += [moved, -moved, 0]
+    slots = [str(rng.choice(kind)) for kind, k in zip((GOOD, PLAIN, BAD), counts, strict=True) for _ in range(k)]
+    rng.shuffle(slots)
+    n_filler = {"length": N_LONGER * unit, "words": UNIT * unit}.get(corpus.attribute, 1)
+    filler = [str(word) for word in rng.choice(FILLER, int(n_filler))]
+    if corpus.attribute == "markdown":
+        filler = [str(rng.choice(BOLD if unit else FILLER))]
+    if corpus.attribute == "names":
+        filler = ["from", str(rng.choice(WOMEN if unit else MEN))]
+    return " ".join([*slots, *filler])
+
+
+def make_tokenizer():
+    """One token per word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    core = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    core.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"pad_token": "<pad>", "eos_token": "<end>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=core, **special)
+
+
+# -- models ------------------------------------------------------------------------------------------------------
+
+
+def encoded(judgments: Judgments, tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids of prompt and response of both sides, padded, and which of them are the response's."""
+    table, rows = judgments.comparisons, []
+    for prompt, *sides in table[["prompt", "response_a", "response_b"]].itertuples(index=False):
+        first = tokenizer(prompt)["input_ids"]
+        rows += [(first, tokenizer(side)["input_ids"] + [tokenizer.eos_token_id]) for side in sides]
+    width = max(len(a) + len(b) for a, b in rows)
+    ids = torch.tensor([a + b + [0] * (width - len(a) - len(b)) for a, b in rows])
+    mask = torch.tensor([[0] * len(a) + [1] * len(b) + [0] * (width - len(a) - len(b)) for a, b in rows])
+    return ids, mask
+
+
+def log_probabilities(model, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Log-probability of every response, by the model's own padded forward."""
+    logits = model(input_ids=ids).logits[:, :-1].log_softmax(-1)
+    return (logits.gather(2, ids[:, 1:, None])[..., 0] * mask[:, 1:]).sum(dim=1)
+
+
+def make_reference(corpus: Corpus, planted: Planted, tokenizer):
+    """A small Llama after a short supervised stage on both responses of every comparison."""
+    torch.manual_seed(corpus.seed)
+    config = transformers.LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2, pad_token_id=0, eos_token_id=1, bos_token_id=None, max_position_embeddings=64,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    ids, mask = encoded(planted.biased, tokenizer)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(150):
+        some = torch.randint(len(ids), (64,))
+        loss = -log_probabilities(model, ids[some], mask[some]).sum() / mask[some].sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval()
+
+
+# -- cells and arms ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One corpus, one number of steps, one learning rate and one training seed."""
+
+    corpus: Corpus
+    n_steps: int
+    factor: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        one = self.corpus
+        pool = f"{one.n_annotators}x{one.votes_each}x{one.n_comparisons}"
+        return f"{one.attribute}-{'e' if one.entangled else 'i'}-{pool}-d{one.seed}-n{self.n_steps}-r{self.factor}-t{self.seed}"
+
+
+# Arm: the variant of the bias, and how theta is moved; None for the default.
+ARMS: dict[str, tuple[str, str | None]] = {
+    "dpo": ("none", None),
+    "placebo": ("none", None),
+    "placebo_2": ("none", None),
+    "pooled": ("pooled", None),
+    "shared_mean": ("shared_mean", None),
+}
+COLD_AND_WARM = {
+    f"{variant}/{rule}": (variant, rule)
+    for rule in ("adam-zero", "adam-offline")
+    for variant in ("pooled", "shared_mean")
+}
+CANDIDATE_RULES = ("warm-1e-2", "warm-3e-2", "warm-1e-1", "fixed", "fixed-marginal", "profile")
+CANDIDATES = {
+    f"{variant}/{rule}": (variant, rule) for rule in CANDIDATE_RULES for variant in ("pooled", "shared_mean")
+}
+
+
+class Profile(AnchoredFit):
+    """Theta at its optimum given the present margins, the policy's tilt included: what the toy predicts to fail."""
+
+    projects = False
+
+
+def conditional_theta(trainer: BADPOTrainer) -> torch.Tensor:
+    """Theta with the audit's estimate of the shared bias beside a quality of every comparison, and shrunken deviations."""
+    judgments, rule = trainer.judgments, trainer.theta_rule
+    comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
+    delta = comparison_delta(judgments)[:, None]
+    level = fit_quality_prior(comparison, sign, np.zeros(len(sign)), delta).slope
+    return rule.start - rule.start.mean(dim=0) + torch.from_numpy(level)
+
+
+def candidate_rule(trainer: BADPOTrainer, rule: str):
+    """The rule of a candidate that is no setting of the trainer."""
+    if rule == "profile":
+        return Profile(trainer.bias, trainer.objective.losses, votes_before_training(trainer.judgments))
+    start = conditional_theta(trainer) if rule != "fixed-marginal" else trainer.theta_rule.start
+    trainer.bias.requires_grad_(True)
+    trainer.bias.start_at(start)
+    return AdamSteps(trainer.bias, float(rule.removeprefix("warm-")) if rule.startswith("warm-") else 0.0)
+
+
+def train_arm(cell: Cell, arm: tuple[str, str | None], votes: Judgments, reference, tokenizer, seed: int):
+    """The trained policy and theta's mean, by the trainer at its defaults, but for a candidate's rule."""
+    variant, rule = arm
+    with tempfile.TemporaryDirectory() as folder:
+        args = BADPOConfig(
+            folder, reference_cache=f"{folder}/cache", bias=variant, beta=BETA, seed=seed,
+            learning_rate=RATE * cell.factor, max_steps=cell.n_steps, per_device_train_batch_size=BATCH,
+            lr_scheduler_type="linear", use_cpu=True, bf16=False, gradient_checkpointing=False,
+            report_to="none", save_strategy="no", disable_tqdm=True, logging_strategy="no",
+            bias_fit="adam" if rule and rule.startswith("adam") else "anchored",
+            warm_start="offline" if rule == "adam-offline" else "zero",
+        )  # fmt: skip
+        trainer = BADPOTrainer(
+            copy.deepcopy(reference), args=args, train_dataset=votes, processing_class=tokenizer
+        )
+        trainer.remove_callback(transformers.PrinterCallback)
+        if rule in CANDIDATE_RULES:
+            trainer.theta_rule = candidate_rule(trainer, rule)
+        trainer.train()
+    theta = float(trainer.bias.theta().mean()) if trainer.bias.parts else 0.0
+    return trainer.model.eval(), theta
+
+
+def tilt_of(margins: np.ndarray, judgments: Judgments) -> float:
+    """Coefficient of the margins on the attribute's difference, over comparisons."""
+    delta = comparison_delta(judgments)
+    return float(margins @ delta / (delta @ delta))
+
+
+def comparison_delta(judgments: Judgments) -> np.ndarray:
+    delta = np.zeros(judgments.n_comparisons)
+    delta[judgments.votes["comparison"].to_numpy()] = judgments.delta[:, 0]
+    return delta
+
+
+def margins_of(model, reference_logps: torch.Tensor, data) -> np.ndarray:
+    with torch.no_grad():
+        ratio = (log_probabilities(model, *data) - reference_logps).view(-1, 2)
+    return (BETA * (ratio[:, 0] - ratio[:, 1])).double().numpy()
+
+
+def run_cells(cells: list[Cell], arms: dict[str, tuple[str, str | None]], known: set) -> Iterator[dict[str, Any]]:
+    """One line for each cell and arm that is not known, of cells on one corpus."""
+    set_quiet()
+    corpus, tokenizer = cells[0].corpus, make_tokenizer()
+    planted = plant(corpus)
+    reference = make_reference(corpus, planted, tokenizer)
+    sets = {"held_out": planted.held_out, "train": planted.biased}
+    data = {name: encoded(judgments, tokenizer) for name, judgments in sets.items()}
+    with torch.no_grad():
+        base = {name: log_probabilities(reference, *each) for name, each in data.items()}
+    votes = planted.held_out.votes
+    sign, of = votes["sign"].to_numpy(), votes["comparison"].to_numpy()
+    same = planted.held_out.delta[:, 0] == 0
+    for cell, (name, arm) in product(cells, arms.items()):
+        if (cell.name, name) in known:
+            continue
+        start = time.process_time()
+        on = planted.placebo if name.startswith("placebo") else planted.biased
+        seed = cell.seed + (1000 if name == "placebo_2" else 0)
+        model, theta = train_arm(cell, arm, on, reference, tokenizer, seed)
+        margins = {each: margins_of(model, base[each], data[each]) for each in sets}
+        u = margins["held_out"][of]
+        cross = comparison_delta(planted.held_out) != 0
+        toward = (margins["held_out"] * np.sign(comparison_delta(planted.held_out)))[cross]
+        yield {
+            "cell": cell.name, **asdict(corpus), "n_steps": cell.n_steps, "factor": cell.factor,
+            "training_seed": cell.seed, "arm": name, "theta": theta,
+            "tilt": tilt_of(margins["held_out"], planted.held_out),
+            "tilt_se": float(toward.std(ddof=1) / np.sqrt(len(toward))),
+            "train_tilt": tilt_of(margins["train"], planted.biased),
+            "accuracy": float((sign * u > 0)[same].mean()) if same.any() else None,
+            "seconds": time.process_time() - start,
+        }  # fmt: skip
+
+
+def set_quiet() -> None:
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.set_verbosity_error()
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
