@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -41,9 +41,19 @@ BOLD = [f"**{word}**" for word in FILLER]
 WOMEN, MEN = ["anna", "maria"], ["john", "peter"]
 SPECIAL = ["<pad>", "<end>", "<unk>"]
 WORDS = [*SPECIAL, *GOOD, *PLAIN, *BAD, *FILLER, *BOLD, *TOPICS, *WOMEN, *MEN, "from"]
-N_SLOTS, N_LONGER, UNIT = 6, 7, 4  # words of quality, words that make a response long, words of a unit of length
-QUALITY, BIAS, SPREAD = 0.45, 0.9, 0.4  # log-odds for each good word; mean and sd of the annotators' biases
-BETA, BATCH, RATE = 0.1, 16, 1e-3
+N_SLOTS, N_LONGER, UNIT = (
+    6,
+    7,
+    4,
+)  # words of quality, words that make a response long, words of a unit of length
+QUALITY, BIAS, SPREAD = (
+    0.45,
+    0.9,
+    0.4,
+)  # log-odds for each good word; mean and sd of the annotators' biases
+# At this rate the placebo's log-probabilities fall by 0.03 nats a token in 300 steps and by 0.2 to 0.4 in 1,000; at
+# 1e-3 they fall by 0.6 in 300. It was chosen by this drift alone.
+BETA, BATCH, RATE = 0.1, 16, 2e-4
 STEPS, FACTORS = (30, 100, 300, 1000), (0.2, 1.0, 5.0)
 
 
@@ -85,7 +95,9 @@ class Planted:
 
 def plant(corpus: Corpus) -> Planted:
     """Draw a corpus: the placebo has the uniforms of the biased votes."""
-    rng = np.random.default_rng([corpus.seed, list(ATTRIBUTES).index(corpus.attribute), corpus.entangled])
+    rng = np.random.default_rng(
+        [corpus.seed, list(ATTRIBUTES).index(corpus.attribute), corpus.entangled]
+    )
     n, m, each = 2 * corpus.n_comparisons, corpus.n_annotators, corpus.votes_each
     # mirrored: every comparison stands twice, with the attribute on the other side and everything else alike, so that
     # quality and attribute are independent in the corpus itself and the placebo's votes hold no bias by chance
@@ -95,7 +107,13 @@ def plant(corpus: Corpus) -> Planted:
     unit[1::2] = unit[1::2, ::-1]
     counts = rng.multinomial(N_SLOTS, [0.3, 0.4, 0.3], (n // 2, 2))[mirrored]
     quality = QUALITY * (counts[:, 0] - counts[:, 1]) @ [1, 0, -1]
-    texts = np.array([[_text(corpus, *one, rng) for one in zip(c, u)] for c, u in zip(counts, unit)], dtype=object)
+    texts = np.array(
+        [
+            [_text(corpus, *one, rng) for one in zip(c, u, strict=True)]
+            for c, u in zip(counts, unit, strict=True)
+        ],
+        dtype=object,
+    )
     theta = BIAS + SPREAD * rng.standard_normal(m)
     annotator = np.array([rng.choice(m, each, replace=m < each) for _ in range(n // 2)])[mirrored]
     uniform, difference = rng.random((n // 2, each))[mirrored], unit[:, :1] - unit[:, 1:]
@@ -107,7 +125,9 @@ def plant(corpus: Corpus) -> Planted:
         names = {"comparison_id": np.arange(n), "prompt": [" ".join(p) for p in prompts]}
         table = pd.DataFrame(names | {"response_a": texts[:, 0], "response_b": texts[:, 1]})
         votes = table.iloc[rows].loc[lambda t: t.index.repeat(each)]
-        votes = votes.assign(prompt_id=votes["comparison_id"], winner=np.where(wins[rows].ravel(), "a", "b"))
+        votes = votes.assign(
+            prompt_id=votes["comparison_id"], winner=np.where(wins[rows].ravel(), "a", "b")
+        )
         votes["annotator"] = [f"person {k}" for k in annotator[rows].ravel()]
         votes["annotator_class"] = [f"class {k % 2}" for k in annotator[rows].ravel()]
         parts.append(Judgments.read(votes, attributes=[ATTRIBUTES[corpus.attribute]]))
@@ -120,7 +140,11 @@ def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Genera
     if corpus.entangled:
         moved = min(int(rng.poisson(unit)) if corpus.attribute == "words" else int(unit), counts[1])
         counts += [moved, -moved, 0]
-    slots = [str(rng.choice(kind)) for kind, k in zip((GOOD, PLAIN, BAD), counts, strict=True) for _ in range(k)]
+    slots = [
+        str(rng.choice(kind))
+        for kind, k in zip((GOOD, PLAIN, BAD), counts, strict=True)
+        for _ in range(k)
+    ]
     rng.shuffle(slots)
     n_filler = {"length": N_LONGER * unit, "words": UNIT * unit}.get(corpus.attribute, 1)
     filler = [str(word) for word in rng.choice(FILLER, int(n_filler))]
@@ -197,7 +221,9 @@ class Cell:
     def name(self) -> str:
         one = self.corpus
         pool = f"{one.n_annotators}x{one.votes_each}x{one.n_comparisons}"
-        return f"{one.attribute}-{'e' if one.entangled else 'i'}-{pool}-d{one.seed}-n{self.n_steps}-r{self.factor}-t{self.seed}"
+        kind = "e" if one.entangled else "i"
+        trained = f"n{self.n_steps}-r{self.factor}-t{self.seed}"
+        return f"{one.attribute}-{kind}-{pool}-d{one.seed}-{trained}"
 
 
 # Arm: the variant of the bias, and how theta is moved; None for the default.
@@ -225,7 +251,7 @@ class Profile(AnchoredFit):
 
 
 def conditional_theta(trainer: BADPOTrainer) -> torch.Tensor:
-    """Theta with the audit's estimate of the shared bias beside a quality of every comparison, and shrunken deviations."""
+    """The audit's estimate of the shared bias beside the comparisons' quality, and shrunken deviations from it."""
     judgments, rule = trainer.judgments, trainer.theta_rule
     comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
     delta = comparison_delta(judgments)[:, None]
@@ -240,10 +266,14 @@ def candidate_rule(trainer: BADPOTrainer, rule: str):
     start = conditional_theta(trainer)
     trainer.bias.requires_grad_(True)
     trainer.bias.start_at(start)
-    return AdamSteps(trainer.bias, float(rule.removeprefix("warm-")) if rule.startswith("warm-") else 0.0)
+    return AdamSteps(
+        trainer.bias, float(rule.removeprefix("warm-")) if rule.startswith("warm-") else 0.0
+    )
 
 
-def train_arm(cell: Cell, arm: tuple[str, str | None], votes: Judgments, reference, tokenizer, seed: int):
+def train_arm(
+    cell: Cell, arm: tuple[str, str | None], votes: Judgments, reference, tokenizer, seed: int
+):
     """The trained policy and theta's mean, by the trainer at its defaults, but for a candidate's rule."""
     variant, rule = arm
     with tempfile.TemporaryDirectory() as folder:
@@ -286,7 +316,12 @@ def margins_of(model, reference_logps: torch.Tensor, data) -> np.ndarray:
 
 def run_cells(work: list[tuple[Cell, dict]], known: set) -> Iterator[dict[str, Any]]:
     """One line for each cell and arm that is not known, of cells on one corpus."""
-    todo = [(cell, name, arm) for cell, arms in work for name, arm in arms.items() if (cell.name, name) not in known]
+    todo = [
+        (cell, name, arm)
+        for cell, arms in work
+        for name, arm in arms.items()
+        if (cell.name, name) not in known
+    ]
     if not todo:
         return
     set_quiet()
@@ -334,7 +369,7 @@ def screening() -> list[tuple[Cell, dict]]:
     """Twelve cells on seeds of their own, half of them entangled; all candidates."""
     lengths = ((30, 5.0), (300, 1.0), (1000, 5.0))
     cells = [
-        Cell(Corpus(name, (i + j) % 2 == 1, 1000 + i), *length, 77)
+        Cell(Corpus(name, (i + j) % 2 == 1, 1100 + i), *length, 78)
         for (i, name), (j, length) in product(enumerate(ATTRIBUTES), enumerate(lengths))
     ]
     return [(cell, ARMS | CANDIDATES) for cell in cells]
@@ -381,7 +416,9 @@ def run_all(grid: list[tuple[Cell, dict]], n_processes: int, folder: Path) -> li
             write_lines(folder / f"{key}.jsonl", work[key])
     else:
         with ProcessPoolExecutor(n_processes, multiprocessing.get_context("spawn")) as pool:
-            started = [pool.submit(write_lines, folder / f"{key}.jsonl", work[key]) for key in longest_first]
+            started = [
+                pool.submit(write_lines, folder / f"{key}.jsonl", work[key]) for key in longest_first
+            ]
             for done in as_completed(started):
                 done.result()
     wanted = {(cell.name, arm) for cell, arms in grid for arm in arms}
@@ -441,8 +478,12 @@ def screening_table(lines: pd.DataFrame) -> pd.DataFrame:
         left = {f"left, {kind}": group_row(lines[of], arm)["left"] for kind, of in kinds.items()}
         whole = group_row(lines, arm)
         passes = max(map(abs, left.values())) <= SCREENED_SHARE
-        passes &= whole["root mean square"] <= max(LARGEST_ROOT, OF_PLACEBO * whole["of a second placebo"])
-        rows.append({"rule": arm, **left, "root mean square": whole["root mean square"], "passes": passes})
+        passes &= whole["root mean square"] <= max(
+            LARGEST_ROOT, OF_PLACEBO * whole["of a second placebo"]
+        )
+        rows.append(
+            {"rule": arm, **left, "root mean square": whole["root mean square"], "passes": passes}
+        )
     return pd.DataFrame(rows)
 
 
@@ -450,7 +491,12 @@ def confirmation_tables(lines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """The criteria by corpus, number of steps and rate; the variants; the paper's Adam; cells above DPO."""
     usual = lines["n_annotators"].eq(12) & lines["seed"].lt(2)
     grid, tables = lines[usual], []
-    for title, column in (("corpus", "attribute"), ("steps", "n_steps"), ("rate", "factor"), ("quality", "entangled")):
+    for title, column in (
+        ("corpus", "attribute"),
+        ("steps", "n_steps"),
+        ("rate", "factor"),
+        ("quality", "entangled"),
+    ):
         rows = [
             {title: value, "variant": arm, **group_row(of, arm)}
             for value, of in grid.groupby(column, sort=False)
@@ -481,7 +527,9 @@ def main() -> None:
         print("### Screening\n\n" + shown(screening_table(lines)))
     if options.confirm:
         lines = pd.DataFrame(run_all(confirmation(), options.processes, options.folder))
-        print("\n\n".join(f"### {title}\n\n{shown(table)}" for title, table in confirmation_tables(lines)))
+        print(
+            "\n\n".join(f"### {title}\n\n{shown(table)}" for title, table in confirmation_tables(lines))
+        )
 
 
 def shown(table: pd.DataFrame) -> str:

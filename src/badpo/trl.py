@@ -29,10 +29,12 @@ with telling_what_lacks():
     import torch
     from datasets import Dataset, IterableDataset
     from peft import PeftModel
+    from torch.nn.functional import logsigmoid
     from transformers import TrainerCallback
     from trl import DPOConfig, DPOTrainer
 
 from badpo.objective.bias import BiasTerm
+from badpo.objective.theta import JudgedVotes
 from badpo.training.checkpoints import (
     bias_facts,
     load_theta,
@@ -41,16 +43,18 @@ from badpo.training.checkpoints import (
     save_theta,
     telling_full_disk,
 )
-from badpo.training.config import BADPOConfig
+from badpo.training.config import BADPOConfig, settled_bias_fit
 from badpo.training.encoding import bounded_templates, left_out
 from badpo.training.inputs import (
     build_bias,
+    make_theta_rule,
     nothing_fits,
     require_matching_bias,
     tell,
     training_judgments,
 )
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
+from badpo.training.processes import gathered_votes
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
 # Of each row the annotator's number, and of each attribute the difference, chosen minus rejected.
@@ -93,8 +97,9 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     bias : str, BiasTerm or None
         A variant, or a term, as a stream needs; None is ``shared_mean``, or ``pooled`` where nobody is named. The
         attribute is a `BiasTerm`, beside `judgments` (None for a stream) and `findings`.
-    bias_learning_rate, warm_start, gold_annotators
-        As in `BADPOConfig`.
+    bias_fit, bias_learning_rate, warm_start, gold_annotators
+        As in `BADPOConfig`; with a loss other than ``sigmoid`` and ``robust`` the fit is ``adam``. A stream is not read
+        ahead: with ``anchored``, theta starts at zero and is fitted to the latest votes.
 
     Examples
     --------
@@ -119,7 +124,8 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         attributes: Attributes = (),
         columns: Mapping[str, str | None] | None = None,
         bias: str | BiasTerm | None = None,
-        bias_learning_rate: float = 1e-2,
+        bias_fit: str | None = None,
+        bias_learning_rate: float | None = None,
         warm_start: str = "zero",
         gold_annotators: Sequence[str] = (),
         **options,
@@ -130,7 +136,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         losses = {*args.loss_type} if isinstance(args, DPOConfig) else {"sigmoid"}
         given: Any = bias if isinstance(bias, BiasTerm) else None
         asked: dict[str, Any] = dict(bias=None if given else bias, bias_learning_rate=bias_learning_rate)
-        asked |= dict(warm_start=warm_start, gold_annotators=gold_annotators)
+        asked |= dict(bias_fit=bias_fit, warm_start=warm_start, gold_annotators=gold_annotators)
         if complaints := [*_complaints(args, losses, train_dataset, self.attributes, given, asked)]:
             raise ConfigError("\n".join(complaints))
         facts: dict[str, Any] = {"theta_in_log_odds": losses <= _IN_LOG_ODDS}
@@ -166,8 +172,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                 require_data(name, revision)
         self._unprepared = self.judgments  # until TRL prepares their rows, before those of any other set
         super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
-        learned = list(self.bias.to("cpu").parameters())
-        self.bias_optimizer = torch.optim.Adam(learned, lr=bias_learning_rate) if learned else None
+        if bias_fit is None and not losses <= _IN_LOG_ODDS:
+            bias_fit = "adam"  # a fit of these losses is no estimate of a bias
+        fit = settled_bias_fit(bias_fit, bias_learning_rate, warm_start)
+        self.theta_rule = make_theta_rule(self.bias.to("cpu"), self._vote_losses, self.judgments, *fit)
+        self._judged: list[JudgedVotes] = []
         self.data_collator = partial(_collated, self.data_collator, self._column)
         self._set_signature_columns_if_needed()
         self._signature_columns.append(self._column)
@@ -287,7 +296,19 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             b.backward(gradient.to(b) / self.beta)
         logps = torch.stack(self.compute_ref_log_probs(lambda **given: scored[0], inputs))
         self._measure(logps.detach(), reference, b.detach())
+        if model.training and self.theta_rule is not None:
+            chosen, rejected = self.beta * (logps.detach() - reference).double()
+            ones = torch.ones_like(chosen)
+            votes = rows[:, 0], ones, rows[:, 1:], ones, chosen - rejected
+            self._judged.append(JudgedVotes.on_processor(*votes))
         return found
+
+    def _vote_losses(self, margins, bias_logits, sign):
+        """What each vote costs by the first loss that is in log-odds, its label smoothing included."""
+        logits, smoothing = sign * (margins + bias_logits), self.args.label_smoothing
+        is_robust = next((name for name in self.loss_types if name in _IN_LOG_ODDS), "") == "robust"
+        flipped = -logsigmoid(-logits) * (-smoothing if is_robust else smoothing)
+        return flipped - logsigmoid(logits) * (1 - smoothing)
 
     def _measure(self, policy: torch.Tensor, reference: torch.Tensor, b: torch.Tensor) -> None:
         """Log rewards of the policy alone, where TRL logged them with b, and look at where the first step started."""
@@ -400,16 +421,20 @@ class _ThetaSteps(TrainerCallback):
 
     def on_optimizer_step(self, args, state, control, **kwargs):
         """By the mean gradient over micro-batches and processes, of which the policy's is the mean too."""
-        run, optimizer = self._trainer, self._trainer.bias_optimizer
+        run, rule = self._trainer, self._trainer.theta_rule
+        if rule is None:
+            return
         skipped = run.accelerator.optimizer_step_was_skipped
-        for parameter in run.bias.parameters():
+        judged, run._judged = run._judged, []
+        for parameter in run.bias.parameters() if rule.takes_gradient else ():
             mean = parameter.grad.to(args.device) / run.current_gradient_accumulation_steps
             parameter.grad = run.accelerator.reduce(mean, reduction="mean").cpu()
             if not (skipped or parameter.grad.isfinite().all()):
                 raise NotFiniteError(f"theta's gradient is not finite. {REMEDY}")
-        if optimizer is not None and not skipped:
-            optimizer.step()
-        run.bias.zero_grad()
+        votes = gathered_votes(run.accelerator, JudgedVotes.joined(judged))
+        if not votes.margin.isfinite().all() and not skipped:
+            raise NotFiniteError(f"a margin is not finite. {REMEDY}")
+        rule.step(None if skipped else votes)
 
 
 def beside(folder: str | Path, run: str | Path) -> Path:

@@ -19,6 +19,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import adam_tensors, load_adam_tensors
 from badpo.training.checkpoints import BIAS_OPTIMIZER_FILE, save_privately
 from badpo.training.inputs import require_matching_bias
+from badpo.training.trl_keys import BIAS_LEARNING_RATE
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class BiasedRewardTrainer(RewardTrainer):
         judgments: Judgments,
         bias: BiasTerm,
         processing_class,
-        bias_learning_rate: float = 1e-2,
+        bias_learning_rate: float = BIAS_LEARNING_RATE,
     ):
         require_matching_bias(bias, judgments)
         if (judgments.votes["weight"] != 1).any():

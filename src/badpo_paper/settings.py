@@ -153,7 +153,7 @@ TINY: Keys = {
     "max_steps": 800,
     "warmup_steps": 0.3,
     "learning_rate": 2.2e-4,
-    "bias": {"learning_rate": 2e-2},
+    "bias": {"fit": "adam", "learning_rate": 2e-2},
     "gradient_checkpointing": False,
     "reference": {
         "sft": True,
@@ -167,7 +167,7 @@ DEMO = {
     **TINY,
     "max_steps": 200,
     "learning_rate": 8e-4,
-    "bias": {"learning_rate": 4e-2},
+    "bias": {"fit": "adam", "learning_rate": 4e-2},
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
 # The paper's settings (Table `tab:hyperparams`), model by model.

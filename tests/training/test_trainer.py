@@ -98,7 +98,7 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
 def test_theta_gradient_is_that_of_the_formula(tmp_path):
     whole = dict(per_device_train_batch_size=72, gradient_accumulation_steps=1, max_steps=1)
     run = trainer(tmp_path, bias="per_annotator", **whole)
-    run.bias_optimizer.zero_grad = lambda: None
+    run.theta_rule.optimizer.zero_grad = lambda: None
     run.train()
     data = run.judgments
     each = -0.5 * data.votes["sign"].to_numpy()[:, None] * data.delta / data.n_votes

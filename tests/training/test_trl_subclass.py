@@ -136,7 +136,7 @@ def test_at_a_theta_of_zero_every_weight_and_metric_is_trls(tmp_path, case):
     different = {name for name, value in found.items() if measured[name] != value}
     assert all(name.endswith(("_runtime", "_per_second")) for name in different), different
     # theta had gradients all the while, and the start is told of where it is not the reference
-    assert ours.bias_optimizer.state_dict()["state"][0]["exp_avg"].any()
+    assert ours.theta_rule.optimizer.state_dict()["state"][0]["exp_avg"].any()
     assert ("W152" in [f.code for f in ours.findings]) == (ours.ref_model is not None)
 
 
@@ -282,7 +282,7 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
     for size, parts in [(8, 1), (4, 2)]:
         sizes = dict(per_device_train_batch_size=size, gradient_accumulation_steps=parts, seed=1)
         run = trained(tmp_path, settings=sizes)
-        moments.append(run.bias_optimizer.state_dict()["state"][1]["exp_avg"].numpy())
+        moments.append(run.theta_rule.optimizer.state_dict()["state"][1]["exp_avg"].numpy())
     assert moments[0] == pytest.approx(moments[1], abs=1e-6) and abs(moments[0]).max() > 1e-3
     reduce = "accelerate.Accelerator.reduce"
     monkeypatch.setattr(reduce, lambda self, tensor, reduction: tensor * (reduction != "mean"))
@@ -368,7 +368,7 @@ def test_variants_start_and_hold_what_they_do_in_badpotrainer(tmp_path, caplog):
     held = gold.bias.annotators.index(pseudonyms(["person 2"])[0])
     assert (gold.bias.theta() == 0).flatten().nonzero().tolist() == [[held]]
     plain = trained(tmp_path, bias="none", settings=dict(max_steps=1))
-    assert plain.bias_optimizer is None and not plain.bias.theta().any()
+    assert plain.theta_rule is None and not plain.bias.theta().any()
 
 
 def test_the_example_of_the_page_runs(tmp_path, monkeypatch, capsys):

@@ -17,9 +17,6 @@ from badpo.theory.bias_fit import fit_theta, level_growth, loss_slopes, project_
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-ANCHORED, ADAM = "anchored", "adam"
-# The paper's learning rate of theta's Adam.
-ADAM_RATE = 1e-2
 # Latest votes that the growth of theta is read from, and steps from one reading to the next.
 WINDOW, STEPS_BETWEEN_FITS = 1024, 4
 
@@ -59,7 +56,7 @@ class AdamSteps:
 
     takes_gradient = True
 
-    def __init__(self, bias: BiasTerm, learning_rate: float = ADAM_RATE):
+    def __init__(self, bias: BiasTerm, learning_rate: float):
         self.bias = bias
         self.optimizer = torch.optim.Adam(list(bias.parameters()), lr=learning_rate)
 
@@ -129,7 +126,7 @@ class AnchoredFit:
         self._window = JudgedVotes.joined(known).last(WINDOW)
         self._n_steps += 1
         if self._n_steps % STEPS_BETWEEN_FITS == 0:
-            self._move(self._growth())
+            self._move(self._growth(self._window))
 
     @torch.no_grad()
     def _move(self, growth: Tensor) -> None:
@@ -143,8 +140,8 @@ class AnchoredFit:
         is_free = torch.cat([self._free, torch.ones(1, dtype=torch.bool)])[votes.annotator]
         return torch.cat([votes.delta * is_free[:, None], votes.delta], dim=1)
 
-    def _growth(self) -> Tensor:
-        votes, q = self._window, self.start.shape[1]
+    def _growth(self, votes: JudgedVotes) -> Tensor:
+        q = self.start.shape[1]
         deviation = (self.start - self.start[self._free].mean(dim=0)) * self._free[:, None]
         # nobody's deviation stands last, where the index -1 points
         deviation = torch.cat([deviation, torch.zeros(1, q, dtype=torch.float64)])
@@ -159,7 +156,9 @@ class AnchoredFit:
         """Theta of everybody before the first step, (n_annotators, n_attributes)."""
         n, q = self.start.shape
         division = {"class_offset": self.bias._class_index, "deviation": torch.arange(n)}
-        kept = [division[part].cpu() for part in ("class_offset", "deviation") if part in self.bias.parts]
+        kept = [
+            division[part].cpu() for part in ("class_offset", "deviation") if part in self.bias.parts
+        ]
         is_free = (votes.annotator >= 0) & self._free[votes.annotator]
         groups = [torch.where(is_free, of[votes.annotator], -1) for of in kept]
         slopes = loss_slopes(self.losses, votes.sign)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-# Standard deviation, in log-odds, of the normal prior that keeps theta finite if every vote goes one way. It is the
-# bias of an annotator for the typical difference of an attribute: a prior of sd 5 costs 20 votes of 1,000 less than 0.01.
+# Standard deviation, in log-odds for the typical difference of an attribute, of the normal prior that keeps theta
+# finite if every vote goes one way. It moves an estimate of 1 from 100 votes by less than 0.003.
 PRIOR_SD = 5.0
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
 ROUNDS = 5  # of fitting the level beside the deviations, and the other way round
@@ -35,7 +35,9 @@ def loss_slopes(losses: Callable[[Tensor, Tensor, Tensor], Tensor], sign: Tensor
     def slopes(logits: Tensor) -> tuple[Tensor, Tensor]:
         with torch.enable_grad():
             x = logits.detach().requires_grad_()
-            (first,) = torch.autograd.grad(losses(torch.zeros_like(x), x, sign).sum(), x, create_graph=True)
+            (first,) = torch.autograd.grad(
+                losses(torch.zeros_like(x), x, sign).sum(), x, create_graph=True
+            )
             (second,) = torch.autograd.grad(first.sum(), x)
         return first.detach(), second.clamp(min=0.0)
 
@@ -125,7 +127,7 @@ def level_growth(
     >>> sign, design = torch.tensor([1.0, 1, 1, -1]).double(), torch.ones(4, 1).double()
     >>> votes = loss_slopes(judgment_loss, sign), design, 0 * sign, sign**2
     >>> level_growth(*votes, torch.tensor([1.0, -1, 1, -1]).double()).item()
-    0.25...
+    0.229...
     """
     plain = fit_level(slopes, design, offset, weight)
     return fit_level(slopes, design, offset + quality, weight, plain) - plain
@@ -161,7 +163,9 @@ def shrunk_offsets(
     score = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
     score.index_add_(0, of, -(weight * first)[known][:, None] * d)
     information = torch.zeros(n_groups, d.shape[1], d.shape[1], dtype=d.dtype)
-    information.index_add_(0, of, (weight * second)[known][:, None, None] * d[:, :, None] * d[:, None, :])
+    information.index_add_(
+        0, of, (weight * second)[known][:, None, None] * d[:, :, None] * d[:, None, :]
+    )
     own = information.diagonal(dim1=1, dim2=2)
     is_told = own > torch.finfo(d.dtype).eps * own.sum(dim=0)
     spread = torch.where(is_told, score.square() / own, 0.0).sum(dim=0) - (is_told.sum(dim=0) - 1)

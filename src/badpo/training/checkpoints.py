@@ -16,7 +16,6 @@ from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 
-import torch
 from safetensors.torch import load_file, save_file
 from transformers import Trainer, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME

@@ -19,7 +19,6 @@ from badpo.objective.bias import VARIANTS
 from badpo.objective.objectives import objective_of_loss
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
-    BIAS_FIT,
     BIAS_LEARNING_RATE,
     DEFAULT_OUTPUT_DIR,
     PAPER_MAX_PROMPT_LENGTH,
@@ -76,6 +75,20 @@ RENAMED: dict[str, str] = {
 }
 
 
+def settled_bias_fit(
+    fit: str | None, learning_rate: float | None, warm_start: str
+) -> tuple[str, float | None]:
+    """How theta follows the votes, and the rate of its Adam: a setting of Adam asks for it."""
+    asks_for_adam = learning_rate is not None or warm_start != "zero"
+    fit = fit or ("adam" if asks_for_adam else "anchored")
+    return fit, BIAS_LEARNING_RATE if fit == "adam" and learning_rate is None else learning_rate
+
+
+def of_adam(args: Any) -> tuple[float | None, str]:
+    """The settings of theta's Adam."""
+    return args.bias_learning_rate, args.warm_start
+
+
 def without_double_precision() -> bool:
     """Whether training would go to a device that has no float64, in which margins and theta's gradient are summed."""
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
@@ -126,15 +139,15 @@ class BADPOConfig(TrainingArguments):
         The parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`: ``none`` is DPO,
         ``pooled`` one lean for everyone, ``per_annotator`` one each, ``shared_mean`` both, ``class`` also an
         offset for each class of annotators. None is ``shared_mean``, and ``pooled`` where the votes name no annotators.
-    bias_fit : {"anchored", "adam"}
+    bias_fit : {"anchored", "adam"} or None
         How theta follows the votes. ``anchored`` fits it to the votes beside the quality that the policy has learned
-        (`badpo.objective.theta.AnchoredFit`) and needs no setting. ``adam`` is the paper's way, and takes the two
-        arguments that follow.
-    bias_learning_rate : float
-        With ``adam``: rate of the bias's own Adam, constant and unclipped. 0 keeps theta where it starts.
+        (`badpo.objective.theta.AnchoredFit`) and needs no setting. ``adam`` is the paper's way. None is ``adam`` if one
+        of the two arguments that follow is given, and ``anchored`` otherwise.
+    bias_learning_rate : float or None
+        With ``adam``: rate of the bias's own Adam, constant and unclipped. 0 keeps theta where it starts; None is 0.01.
     warm_start : {"zero", "offline", "audit"}
-        With ``adam``: where theta starts. At 0, which anchors the policy at the reference's attribute rate, at the log-odds of the
-        training votes, or at those of their swap pairs, in which quality cancels (offline where there are none).
+        With ``adam``: where theta starts. At 0, which anchors the policy at the reference's attribute rate, at the
+        log-odds of the training votes, or at those of their swap pairs, in which quality cancels (offline without any).
     gold_annotators : list of str
         Annotators known to lean nowhere: their theta is held at zero, and their votes fix the level that the others'
         votes leave open. Ids as the table has them, or pseudonyms; kept as pseudonyms.
@@ -188,8 +201,8 @@ class BADPOConfig(TrainingArguments):
     max_prompt_length: int | None = None
     encoding: str = "trl"
     bias: str | None = None
-    bias_fit: str = BIAS_FIT
-    bias_learning_rate: float = BIAS_LEARNING_RATE
+    bias_fit: str | None = None
+    bias_learning_rate: float | None = None
     warm_start: str = "zero"
     gold_annotators: list[str] = field(default_factory=list)
     batching: str = "random"
@@ -238,6 +251,7 @@ class BADPOConfig(TrainingArguments):
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
         self.without_effect = self._without_effect()
+        self.bias_fit, self.bias_learning_rate = settled_bias_fit(self.bias_fit, *of_adam(self))
         for name, value in FIXED.items():
             setattr(self, name, value)
         self.use_cpu = self.use_cpu or without_double_precision()
@@ -301,10 +315,11 @@ class BADPOConfig(TrainingArguments):
 
     def _out_of_range(self) -> Iterator[str]:
         for name, choices in CHOICES.items():
-            if (value := getattr(self, name)) not in choices and (name, value) != ("bias", None):
+            is_open = name in ("bias", "bias_fit") and getattr(self, name) is None
+            if (value := getattr(self, name)) not in choices and not is_open:
                 yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
         for name, (least, most) in RANGES.items():
-            if not least <= (value := getattr(self, name)) <= most:
+            if (value := getattr(self, name)) is not None and not least <= value <= most:
                 told = f"lie between {least} and {most}"
                 if most == float("inf"):
                     told = f"be {least} or more"
@@ -336,11 +351,11 @@ class BADPOConfig(TrainingArguments):
 
     def _wrong_starts(self) -> Iterator[str]:
         gold, has_bias = self.gold_annotators, self.bias != "none"
-        of_adam = {"bias_learning_rate": BIAS_LEARNING_RATE, "warm_start": "zero"}
-        changed = [name for name, usual in of_adam.items() if getattr(self, name) != usual]
-        if changed and has_bias and self.bias_fit != "adam":
-            settings = ", ".join(f"{name}: {getattr(self, name)}" for name in changed)
-            yield f"{settings} needs bias_fit: adam; with bias_fit: {self.bias_fit} theta takes no such setting"
+        if self.bias_fit == "anchored" and settled_bias_fit(None, *of_adam(self))[0] == "adam":
+            yield (
+                f"bias_fit: anchored takes no warm_start ({self.warm_start}) and no bias_learning_rate "
+                f"({self.bias_learning_rate}); leave them out, or write bias_fit: adam"
+            )
         if self.warm_start != "zero" and not has_bias:
             yield f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
         if self.warm_start == "audit" and gold:

@@ -25,8 +25,7 @@ from badpo.data.tables import read_table
 from badpo.estimation.fit import fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.objective.objectives import Objective
-from badpo.objective.theta import AdamSteps, AnchoredFit, JudgedVotes, ThetaRule
+from badpo.objective.theta import AdamSteps, AnchoredFit, JudgedVotes, Losses, ThetaRule
 from badpo.theory import Bools, Floats
 from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.encoding import (
@@ -276,17 +275,17 @@ def build_bias(
 
 
 def make_theta_rule(
-    bias: BiasTerm, objective: Objective, judgments: Judgments | None, args: Any
+    bias: BiasTerm, losses: Losses, judgments: Judgments | None, fit: str, learning_rate: float | None
 ) -> ThetaRule | None:
-    """The rule that ``args.bias_fit`` names; None if no part of theta is learned.
+    """The rule of a ``fit``, "anchored" or "adam"; None if no part of theta is learned.
 
-    ``judgments`` are all that are trained on; None for a stream, whose theta starts at zero and is fitted to what came.
+    ``losses`` are those of the objective, ``judgments`` all training votes; None for a stream, where theta starts at 0.
     """
     if not bias.parts:
         return None
-    if args.bias_fit == "adam":
-        return AdamSteps(bias, args.bias_learning_rate)
-    return AnchoredFit(bias, objective.losses, judgments and votes_before_training(judgments))
+    if fit == "adam" and learning_rate is not None:
+        return AdamSteps(bias, learning_rate)
+    return AnchoredFit(bias, losses, None if judgments is None else votes_before_training(judgments))
 
 
 def votes_before_training(judgments: Judgments) -> JudgedVotes:

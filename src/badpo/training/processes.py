@@ -84,9 +84,8 @@ def require_alike(facts: Mapping[str, str], accelerator: Accelerator) -> None:
         )
 
 
-def judged_by_all(accelerator: Accelerator, *votes: torch.Tensor) -> JudgedVotes:
-    """The votes of a whole step, `JudgedVotes`, from every process's share; the same on all of them."""
-    own = JudgedVotes.on_processor(*votes)
+def gathered_votes(accelerator: Accelerator, own: JudgedVotes) -> JudgedVotes:
+    """The votes of a whole step from every process's share; the same on all of them."""
     return own if accelerator.num_processes == 1 else JudgedVotes.joined(gather_object([own]))
 
 

@@ -94,7 +94,7 @@ class Block(BaseModel):
 
 
 class BiasBlock(Block):
-    """The bias term: which parts are learned, how fast, and from where; and whose theta is held at zero.
+    """The bias term: which parts are learned, how theta follows the votes, and whose theta is held at zero.
 
     Aliases are the names in `BADPOConfig`.
     """
@@ -102,12 +102,8 @@ class BiasBlock(Block):
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
         default=None, serialization_alias="bias"
     )
-    fit: Literal["anchored", "adam"] = Field(
-        default=trl_keys.BIAS_FIT, serialization_alias="bias_fit"
-    )
-    learning_rate: float = Field(
-        default=trl_keys.BIAS_LEARNING_RATE, ge=0, serialization_alias="bias_learning_rate"
-    )
+    fit: Literal["anchored", "adam"] | None = Field(default=None, serialization_alias="bias_fit")
+    learning_rate: float | None = Field(default=None, ge=0, serialization_alias="bias_learning_rate")
     warm_start: Literal["zero", "offline", "audit"] = "zero"
     gold_annotators: list[str] = []
 

@@ -34,6 +34,7 @@ from badpo.data.problems import ConfigError, Problem
 from badpo.data.tables import Source
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Metrics, Objective, Step, make_objective
+from badpo.objective.theta import JudgedVotes
 from badpo.theory.likelihood import margin
 from badpo.training.batches import (
     ComparisonCollator,
@@ -86,7 +87,7 @@ from badpo.training.metrics import Tally, publishable, require_finite_reference,
 from badpo.training.model_files import load_tokenizer
 from badpo.training.packing import Pair, packed_comparisons, padded_rows
 from badpo.training.processes import (
-    judged_by_all,
+    gathered_votes,
     locked_by_first,
     prepare_division,
     require_alike,
@@ -292,7 +293,9 @@ class BADPOTrainer(_StepTrainer):
         self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_division(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
-        self.theta_rule = make_theta_rule(self.bias, self.objective, self.judgments, args)
+        self.theta_rule = make_theta_rule(
+            self.bias, self.objective.losses, self.judgments, args.bias_fit, args.bias_learning_rate
+        )
         # of the step under way, and of the steps since the last log
         self._tally, self._logged = (Tally(self.judgments, args.device) for _ in range(2))
         self._step: Step
@@ -539,7 +542,8 @@ class BADPOTrainer(_StepTrainer):
         if self.theta_rule is not None:
             step = self._step
             votes = step.annotator, step.sign, step.delta, self._weights, done.margins
-            self.theta_rule.step(None if skipped else judged_by_all(self.accelerator, *votes))
+            own = JudgedVotes.on_processor(*votes)
+            self.theta_rule.step(None if skipped else gathered_votes(self.accelerator, own))
         return done
 
     def see_start(self, mean_margin: float) -> None:

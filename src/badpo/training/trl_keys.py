@@ -166,11 +166,11 @@ def refusal(key: str, value) -> str | None:
     return f"{key}: {told} is refused: {REFUSED[key]}"
 
 
-# How theta follows the votes, and the rate of the paper's Adam; each default stands here alone.
-BIAS_FIT, BIAS_LEARNING_RATE = "anchored", 1e-2
+# The rate of theta's own Adam, as in the paper.
+BIAS_LEARNING_RATE = 1e-2
 PAPER_MAX_PROMPT_LENGTH = 384
 _PAPER = {
-    "bias": {"learning_rate": 1e-2},
+    "bias": {"fit": "adam", "learning_rate": BIAS_LEARNING_RATE},
     "encoding": "paper",
     "beta": 0.1,
     "max_length": 1280,
