@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from badpo.objective.bias import BiasTerm
-from badpo.theory.bias_fit import fit_theta, level_growth, loss_slopes, project_on
+from badpo.theory.bias_fit import fit_level, fit_theta, level_growth, loss_slopes, project_on
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -101,6 +101,9 @@ class AnchoredFit:
     The first term is fitted to all votes before the first step, with everybody's deviations shrunk
     (`badpo.theory.bias_fit.fit_theta`). The rest is how much the shared level grows as the policy learns quality, read
     every few steps from the latest votes W, with their margins u less their projection D a on the attributes.
+
+    Without ``votes``, as of a stream that nobody has read, theta starts at zero and is one level for everybody, fitted
+    to the latest votes.
     """
 
     takes_gradient = False
@@ -113,6 +116,7 @@ class AnchoredFit:
         self._n_steps = 0
         self.start = torch.zeros(self.bias.fixed.shape, dtype=torch.float64)
         self._window: JudgedVotes | None = None
+        self._is_stream = votes is None
         if votes is not None:
             self.start = self._fitted(votes)
             bias.start_at(self.start)
@@ -149,8 +153,10 @@ class AnchoredFit:
         quality = votes.margin
         if self.projects:
             quality = quality - votes.delta @ project_on(votes.delta, votes.margin, votes.weight)
-        slopes = loss_slopes(self.losses, votes.sign)
-        return level_growth(slopes, self._design(votes), beside, votes.weight, quality)[:q]
+        slopes, design = loss_slopes(self.losses, votes.sign), self._design(votes)
+        if self._is_stream:
+            return fit_level(slopes, design, quality, votes.weight)[:q]
+        return level_growth(slopes, design, beside, votes.weight, quality)[:q]
 
     def _fitted(self, votes: JudgedVotes) -> Tensor:
         """Theta of everybody before the first step, (n_annotators, n_attributes)."""
