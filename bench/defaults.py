@@ -27,8 +27,8 @@ import torch
 import transformers
 
 from badpo.attributes import Attribute, Length, LengthWords, Markdown, WordList
-from badpo.auditing.worth import fit_quality_prior
 from badpo.data.judgments import Judgments
+from badpo.estimation.alternative_estimators import fit_quality_prior
 from badpo.objective.theta import AdamSteps, AnchoredFit
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import votes_before_training

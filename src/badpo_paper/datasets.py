@@ -35,6 +35,7 @@ class Dataset:
     """Votes and prompts, before any model.
 
     ``prompts`` are what policies are asked, as often as they stand there; a small tokenizer is built from ``texts``;
+    ``placebo`` are the votes as planted annotators without a bias would have cast them, None of votes of real people;
     ``held_out`` is the share of prompts held out, and the evaluation prompts were drawn with the same; ``gate`` has the
     statistics of a public corpus beside the published ones.
     """
@@ -45,6 +46,7 @@ class Dataset:
     texts: tuple[str, ...]
     held_out: float
     gate: tuple[GateRow, ...] = ()
+    placebo: Judgments | None = None
 
     def split(self) -> tuple[Judgments, Judgments]:
         """The judgments to train on, and those held out."""
@@ -111,7 +113,14 @@ def bundled_signed(
     corpus = signed.build(scored, seed=data_seed)
     names = [signature("", name.first, SURNAMES[i % len(SURNAMES)]) for i, name in enumerate(NAMES)]
     texts = (*scored["prompt"], *scored["chosen"], *scored["rejected"], *prompts, *names)
-    return Dataset(corpus.judgments, corpus.planted_theta, tuple(prompts), texts, held_out)
+    return Dataset(
+        corpus.judgments,
+        corpus.planted_theta,
+        tuple(prompts),
+        texts,
+        held_out,
+        placebo=corpus.placebo,
+    )
 
 
 @cache
@@ -127,7 +136,7 @@ def public_signed(path: Path | None, data_seed: int) -> Dataset:
     # what is published is of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
     votes, planted = corpus.judgments, corpus.planted_theta
-    return Dataset(votes, planted, tuple(prompts), (), multipref.HELD_OUT, gate)
+    return Dataset(votes, planted, tuple(prompts), (), multipref.HELD_OUT, gate, corpus.placebo)
 
 
 @cache
@@ -156,7 +165,8 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
     """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
-    return _style(corpus.judgments, corpus.planted_theta, held_out)
+    found = _style(corpus.judgments, corpus.planted_theta, held_out)
+    return replace(found, placebo=corpus.placebo)
 
 
 @cache

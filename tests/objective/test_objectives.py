@@ -1,9 +1,11 @@
 """Objectives from their own definitions, and as a recipe names them."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.objective.objectives import (
@@ -59,16 +61,44 @@ MADE = [
     ({"name": "votes"}, {}),
     ({"name": "sampled_tokens"}, {"seed": 3}),
     ({"name": "discounted_tail", "alpha": 0.5}, {"alpha": 0.5}),
+    ({"name": "placebo"}, {}),
     ({"name": "identity_preference"}, {"beta": 0.2}),
     (WEIGHTS | {"groups": "annotator", "chunk": 2}, {"eta": 0.5, "chunk": 2, "n_groups": 5}),
     (WEIGHTS | {"groups": "class"}, {"eta": 0.5, "chunk": 0, "n_groups": 2}),
 ]
 
 
+def lengths(table) -> Judgments:
+    return Judgments.read(table, attributes=[Length(ratio=1.5)])
+
+
+def test_the_placebos_weights_take_a_planted_bias_out_of_votes_and_leave_votes_without_one_alone():
+    rng = np.random.default_rng(0)
+    delta, quality = rng.choice([-1.0, 1.0], 3000), rng.standard_normal(3000)
+    for bias, most in ((1.0, 0.35), (0.0, 0.1)):
+        sides = [("long " * (5 + 5 * (d > 0)), "short " * (5 + 5 * (d < 0))) for d in delta]
+        rows = [
+            {"prompt": f"p{i}", "response_a": a, "response_b": b, "winner": "ab"[int(u > chance)]}
+            for i, (a, b) in enumerate(sides)
+            for chance in [1 / (1 + np.exp(-quality[i] - bias * delta[i]))]
+            for u in rng.random(3)
+        ]
+        table = pd.DataFrame(rows).assign(annotator=np.tile(["x", "y", "z"], 3000))
+        judgments = lengths(table)
+        sign, toward = torch.tensor(judgments.votes["sign"].to_numpy()), judgments.delta
+        votes = Step(sign, 0 * sign, torch.from_numpy(toward), torch.ones(len(sign)))
+        weights, total = make_objective({"name": "placebo"}, judgments, 0, 0.1)(votes)
+        left = float((weights * sign * votes.delta[:, 0]).sum() / total)
+        before = float((sign * votes.delta[:, 0]).double().mean())
+        assert abs(left) < 0.1 and (abs(before) > most or not bias)
+    with pytest.raises(ConfigError, match="placebo: it needs an attribute"):
+        make_objective({"name": "placebo"}, Judgments.read(tiny.votes()), 0, 0.1)
+
+
 def test_each_objective_is_made_by_its_name():
     assert list(dict.fromkeys(named["name"] for named, _ in MADE)) == list(OBJECTIVES)
     for named, expected in MADE:
-        made = make_objective(named, Judgments.read(tiny.votes()), seed=3, beta=0.2)
+        made = make_objective(named, lengths(tiny.votes()), seed=3, beta=0.2)
         assert {key: value for key, value in vars(made).items() if key[0] != "_"} == expected
     without = Judgments.read(tiny.votes().drop(columns="annotator_class"))
     with pytest.raises(ConfigError, match="5 of 5 have none .*groups: annotator"):

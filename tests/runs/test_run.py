@@ -232,7 +232,7 @@ def test_a_stopped_run_is_resumed_to_the_same_weights_and_not_otherwise(trained,
 def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, monkeypatch):
     scored = Mock(side_effect=reference.response_logps)
     monkeypatch.setattr(reference, "response_logps", scored)
-    asked, other = recipe(tmp_path, compare=True), ["dpo", "identity_preference"]
+    asked, other = recipe(tmp_path, compare="dpo"), ["dpo", "identity_preference"]
     plan = plan_run(asked)
     told = f"scored once for all 2 runs; its values are kept in {tmp_path / 'cache'}"
     assert told in str(plan.lines())

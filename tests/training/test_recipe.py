@@ -53,7 +53,8 @@ def test_a_recipe_is_read_and_becomes_arguments(tmp_path):
     assert recipe.data.dataset_name == "votes.csv"
     assert recipe.data.columns == {"annotator": "worker_id"}
     assert recipe.attributes == ({"type": "length", "ratio": 1.5}, {"type": "markdown"})
-    bias = {"bias": "pooled", "bias_learning_rate": 1e-2, "warm_start": "zero", "gold_annotators": []}
+    bias = {"bias": "pooled", "bias_fit": None, "bias_learning_rate": None}
+    bias |= {"warm_start": "zero", "gold_annotators": []}
     assert recipe.training == {"learning_rate": 5e-7, "max_steps": 20} | bias
     assert (recipe.reference.sft, recipe.objective, recipe.notices) == (False, {}, ())
     args = recipe.arguments(output_dir=str(tmp_path / "arm"), use_cpu=True)
@@ -157,7 +158,12 @@ def test_an_objective_is_a_name_or_a_block_and_a_baseline_has_its_own_and_no_the
         assert (one.training["bias"], one.training["warm_start"], one.baselines) == ("none", "zero", [])
         assert one.attributes == recipe.attributes and one.data == recipe.data
     named = {flag: read(tmp_path, RECIPE, {"compare": flag}).baselines for flag in (True, False, "dpo")}
-    assert [[b.training["bias"] for b in found] for found in named.values()] == [["none"], [], ["none"]]
+    assert [[b.training["bias"] for b in found] for found in named.values()] == [
+        ["none", "none"],
+        [],
+        ["none"],
+    ]
+    assert [b.objective for b in named[True]] == [{}, {"name": "placebo"}]
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------

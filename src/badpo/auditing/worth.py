@@ -1,11 +1,10 @@
 """What the leans are worth: which labels would be otherwise without them, drift, what to reread, telling pairs."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import log_expit, softmax
+from scipy.special import log_expit
 
 from badpo.auditing.people import Design
 from badpo.auditing.pool import interval_row, log_odds_row, voters, without_wide
@@ -14,6 +13,7 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, Problem, counted, listed
+from badpo.estimation.alternative_estimators import fit_quality_prior
 from badpo.estimation.fit import Leans
 from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds, summed
 from badpo.estimation.shrinkage import Shrunk
@@ -21,9 +21,6 @@ from badpo.results.words import shown
 from badpo.theory import Floats, Ints
 
 DRAWS, SEED = 100, 0
-# Points and weights of a standard normal, for the quality of a comparison.
-NODES = np.polynomial.hermite_e.hermegauss(15)
-LARGEST_FIT, FIT_ROUNDS = 2000, 40
 TIMES = ("time", "timestamp", "created_at")
 FEWEST_WINDOWS, MOST_WINDOWS, WINDOW_SIZE = 4, 8, 250
 MOST_REREAD = 20
@@ -68,47 +65,6 @@ def draw_turned(
     return int(turned.sum()), int(votes.sum())
 
 
-@dataclass(frozen=True)
-class QualityPrior:
-    r"""What the qualities of comparisons are like before their votes are seen.
-
-    .. math:: P(s_j = 1) = \sigma(v_c + x_j), \qquad v_c \sim N(\mu \cdot \bar d_c, \sigma^2)
-
-    ``slope`` is :math:`\mu`, of shape (n_attributes,): the merit that goes with the attributes and the bias that all
-    annotators share, per mean difference :math:`\bar d_c` of the sides; ``sd`` is :math:`\sigma`. In log-odds.
-    """
-
-    slope: Floats
-    sd: float
-
-    def posterior(
-        self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
-    ) -> tuple[Floats, Floats]:
-        """Possible qualities of each comparison and their probabilities given its votes, (n_comparisons, n_nodes)."""
-        value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
-        likelihood = log_expit(sign[:, None] * (value[comparison] + shift[:, None]))
-        log_weight = summed(comparison, likelihood, len(value)) + np.log(NODES[1])
-        return value, softmax(log_weight, axis=1)
-
-
-def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
-    """The most likely prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
-
-    ``comparison``, ``sign`` and ``shift``, the part of the logit that is known, are of shape (n_votes,); ``differing``,
-    of shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
-    """
-    step = -(-len(differing) // LARGEST_FIT)
-    kept, some = comparison % step == 0, differing[::step]
-    prior = QualityPrior(np.zeros(differing.shape[1]), 1.0)
-    for _ in range(FIT_ROUNDS):
-        votes = comparison[kept] // step, sign[kept], shift[kept]
-        value, weight = prior.posterior(*votes, some)
-        slope = np.linalg.lstsq(some, (weight * value).sum(axis=1), rcond=None)[0]
-        squares = weight * (value - (some @ slope)[:, None]) ** 2
-        prior = QualityPrior(slope, float(np.sqrt(squares.sum(axis=1).mean())))
-    return prior
-
-
 def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk]) -> list[Json]:
     """The part ``flips`` of audit.json: what turns without the biases on each attribute, and on all (None).
 
@@ -146,7 +102,7 @@ def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk])
                 votes = of, sign[used], each.sum(axis=1)
                 value, weight = prior.posterior(*votes, differing[contested])
                 above = random.random((len(contested), 1)) > weight.cumsum(axis=1)
-                node = np.minimum(above.sum(axis=1), len(NODES[0]) - 1)
+                node = np.minimum(above.sum(axis=1), value.shape[1] - 1)
                 logit = value[np.arange(len(contested)), node][of] + votes[2]
                 counts.append(draw_turned(*votes[:2], logit, each[:, group].sum(axis=1), random))
             found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]

@@ -272,7 +272,7 @@ def train(
 ) -> None:
     """Train on your own votes. Any key of the recipe may follow as a flag: --beta 0.2 --bias pooled.
 
-    --compare trains DPO beside the run, --compare OBJECTIVE... other baselines.
+    --compare trains DPO and its placebo beside the run, --compare dpo only DPO, --compare OBJECTIVE... others.
     """
     from badpo.training.recipe import read_recipe
 

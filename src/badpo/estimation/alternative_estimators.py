@@ -1,26 +1,42 @@
 """Biases from comparisons with one vote each, adjusted for a known quality or for none."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
+<<<<<<< HEAD
 from scipy.special import chdtrc, chdtri, expit
+=======
+from scipy.special import expit, log_expit, softmax
+>>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks
 from badpo.estimation.fit import Leans, fit_leans, lean_votes
 from badpo.estimation.newton import Curvature, QualityModel
+<<<<<<< HEAD
 from badpo.estimation.pool import LEVEL, NO_SPREAD, dependent_columns, summed
 from badpo.theory import Floats
+=======
+from badpo.estimation.pool import dependent_columns, summed
+from badpo.theory import Floats, Ints
+>>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
 
 # Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
+<<<<<<< HEAD
 POWER = 0.8
 # A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
 # others have 50 to 50.
 NOTICEABLE = 0.3
+=======
+# Points and weights of a standard normal, for the quality of a comparison.
+NODES = np.polynomial.hermite_e.hermegauss(15)
+LARGEST_FIT, FIT_ROUNDS = 2000, 40
+>>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
 
 
 class GivenQuality(QualityModel):
@@ -140,6 +156,7 @@ def pooled_sums(
     return PooledSums(coefficients[:q], np.where(is_known, se, np.inf), coefficients[q:])
 
 
+<<<<<<< HEAD
 class ExchangeTest(NamedTuple):
     """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
 
@@ -194,3 +211,44 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     smallest = np.sqrt(max(critical / chdtri(m - 1, POWER) - 1, 0.0) / votes_each)
     power = chdtrc(m - 1, critical / (1 + votes_each * NOTICEABLE**2))
     return ExchangeTest(p_value, float(smallest), float(power))
+=======
+@dataclass(frozen=True)
+class QualityPrior:
+    r"""What the qualities of comparisons are like before their votes are seen.
+
+    .. math:: P(s_j = 1) = \sigma(v_c + x_j), \qquad v_c \sim N(\mu \cdot \bar d_c, \sigma^2)
+
+    ``slope`` is :math:`\mu`, of shape (n_attributes,): the merit that goes with the attributes and the bias that all
+    annotators share, per mean difference :math:`\bar d_c` of the sides; ``sd`` is :math:`\sigma`. In log-odds.
+    """
+
+    slope: Floats
+    sd: float
+
+    def posterior(
+        self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
+    ) -> tuple[Floats, Floats]:
+        """Possible qualities of each comparison and their probabilities given its votes, (n_comparisons, n_nodes)."""
+        value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
+        likelihood = log_expit(sign[:, None] * (value[comparison] + shift[:, None]))
+        log_weight = summed(comparison, likelihood, len(value)) + np.log(NODES[1])
+        return value, softmax(log_weight, axis=1)
+
+
+def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
+    """The most likely prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
+
+    ``comparison``, ``sign`` and ``shift``, the part of the logit that is known, are of shape (n_votes,); ``differing``,
+    of shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
+    """
+    step = -(-len(differing) // LARGEST_FIT)
+    kept, some = comparison % step == 0, differing[::step]
+    prior = QualityPrior(np.zeros(differing.shape[1]), 1.0)
+    for _ in range(FIT_ROUNDS):
+        votes = comparison[kept] // step, sign[kept], shift[kept]
+        value, weight = prior.posterior(*votes, some)
+        slope = np.linalg.lstsq(some, (weight * value).sum(axis=1), rcond=None)[0]
+        squares = weight * (value - (some @ slope)[:, None]) ** 2
+        prior = QualityPrior(slope, float(np.sqrt(squares.sum(axis=1).mean())))
+    return prior
+>>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)

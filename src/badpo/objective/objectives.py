@@ -27,6 +27,8 @@ from torch import Tensor
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, did_you_mean
+from badpo.estimation.alternative_estimators import fit_quality_prior
+from badpo.estimation.pool import summed
 from badpo.objective.bias import require_classes
 from badpo.theory import Floats, Ints
 from badpo.theory.likelihood import ipo_loss, judgment_loss
@@ -313,6 +315,45 @@ class IdentityPreference(VoteWeights):
         return ipo_loss(margins, bias_logits, sign, self.beta)
 
 
+class PlaceboWeights(VoteWeights):
+    r"""Votes weighted so that the shared bias toward the declared attributes leaves them: DPO's placebo on real votes.
+
+    .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
+
+    with theta the bias that all annotators share, beside a quality of every comparison
+    (`badpo.estimation.alternative_estimators.fit_quality_prior`). On comparisons with a quality of zero a vote for the
+    attribute and a vote against it then weigh as much together. That assumes that quality does not go with the
+    attribute: merit that does is counted as bias, as in BA-DPO with the reference as its anchor.
+
+    Examples
+    --------
+    >>> step = Step(sign=torch.tensor([1.0, -1.0]), annotator=torch.zeros(2, dtype=torch.long),
+    ...             delta=torch.ones(2, 1), vote_weight=torch.ones(2))
+    >>> weights, normaliser = PlaceboWeights([2.0])(step)
+    >>> weights.round(decimals=3), round(normaliser.item(), 3)
+    (tensor([0.3680, 2.7180], dtype=torch.float64), 3.086)
+    """
+
+    def __init__(self, theta: Sequence[float]):
+        self._theta = torch.as_tensor(theta, dtype=torch.float64)
+
+    def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
+        """The votes' own weights times those that take the bias out, and their sum."""
+        toward = step.sign.double() * (step.delta.double() @ self._theta)
+        weights = step.vote_weight.double() * torch.exp(-toward / 2)
+        return weights, weights.sum()
+
+
+def shared_bias(judgments: Judgments) -> Floats:
+    """The bias that all annotators share, beside the comparisons' quality, (n_attributes,)."""
+    if not judgments.n_attributes:
+        raise ValueError("it needs an attribute: declare what the votes may be biased toward")
+    comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
+    n_votes = np.maximum(np.bincount(comparison, minlength=judgments.n_comparisons), 1)
+    differing = summed(comparison, judgments.delta, len(n_votes)) / n_votes[:, None]
+    return fit_quality_prior(comparison, sign, np.zeros(len(sign)), differing).slope
+
+
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
     """Group of every annotator, counted from 0: their "class", or each "annotator" a group of their own."""
     if groups == "annotator":
@@ -330,6 +371,7 @@ OBJECTIVES: dict[str, Callable[..., Objective]] = {
     "votes": lambda judgments, seed, beta: VoteWeights(),
     "sampled_tokens": lambda judgments, seed, beta: SampledTokens(seed),
     "discounted_tail": lambda judgments, seed, beta, alpha: DiscountedTail(alpha),
+    "placebo": lambda judgments, seed, beta: PlaceboWeights(shared_bias(judgments)),
     "identity_preference": lambda judgments, seed, beta: IdentityPreference(beta),
     "group_weights": lambda judgments, seed, beta, groups, **rest: GroupWeights(
         group_numbers(judgments, groups), **rest

@@ -34,6 +34,7 @@ from badpo.training import trl_keys
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
 
 DPO = "dpo"  # a baseline's name: every vote counts as the table says, and no theta
+PLACEBO = "placebo"  # DPO on votes that are weighted so that their shared bias leaves them
 
 
 def _no_truth_value(value: Any) -> Any:
@@ -74,12 +75,12 @@ def _objective_of(loss_type: Any) -> str | None:
 
 
 def _baselines(given: Any) -> list[Json]:
-    """Objectives by name or block; DPO where a flag or ``true`` names none."""
+    """Objectives by name or block; DPO and its placebo if a flag or ``true`` names none."""
     if isinstance(given, bool):
-        given = [DPO] * given
+        given = [DPO, PLACEBO] * given
     named = given if isinstance(given, list) else [given]
     blocks = ({"name": one} if isinstance(one, str) else one for one in named)
-    return [_objective(one, [DPO]) for one in blocks]
+    return [_objective(one, [DPO, PLACEBO]) for one in blocks]
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------

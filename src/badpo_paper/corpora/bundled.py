@@ -291,5 +291,6 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     delta = sides[:, 0] - sides[:, 1]
     prefers_a = uniforms[..., 1] < preference(quality, theta[annotators], delta)
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
-    planned = (annotators, theta, class_of_each(CLASS_MEANS), quality)
+    unbiased = uniforms[..., 1] < preference(quality, 0 * theta[annotators], delta)
+    planned = (unbiased, annotators, theta, class_of_each(CLASS_MEANS), quality)
     return planted_votes(comparisons, winner, *planned, attributes, "constructed-style")

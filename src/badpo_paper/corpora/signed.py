@@ -5,7 +5,7 @@ its attributes are gender-coded and race-coded *names*. See the paper's appendix
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -56,12 +56,14 @@ class PlantedVotes:
     """Votes with what is known about them because it was planted: to measure with, never to train on.
 
     ``planted_theta`` is the bias of each annotator of ``judgments`` on the attributes, and ``quality`` the margin of
-    response a over response b of each comparison, both in log-odds.
+    response a over response b of each comparison, both in log-odds. ``placebo`` are the votes that the same random
+    numbers give if no annotator has a bias: DPO on them shows what training moves without any bias in the votes.
     """
 
     judgments: Judgments
     planted_theta: Floats
     quality: Floats
+    placebo: Judgments
 
 
 def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
@@ -89,6 +91,7 @@ def score_margin(pairs: pd.DataFrame) -> Floats:
 def planted_votes(
     comparisons: pd.DataFrame,
     winner: NDArray,
+    unbiased: NDArray,
     annotators: Ints,
     theta: Floats,
     classes: NDArray,
@@ -96,7 +99,10 @@ def planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """The votes that were drawn, shape (n_pairs, n_each), with what was planted in the order of the judgments."""
+    """The votes that were drawn, shape (n_pairs, n_each), with what was planted in the order of the judgments.
+
+    ``unbiased`` says whether response a wins by the same random numbers without a bias, in the shape of ``winner``.
+    """
     drawn, n_each = annotators.ravel(), annotators.shape[1]
     rows = comparisons.loc[comparisons.index.repeat(n_each)].reset_index(drop=True)
     rows["winner"] = winner.ravel()
@@ -108,7 +114,9 @@ def planted_votes(
     planted[votes["annotator"]] = theta[drawn[votes["row"]]]
     margin = np.empty(judgments.n_comparisons)
     margin[votes["comparison"]] = quality[votes["row"] // n_each]
-    return PlantedVotes(judgments, planted, margin)
+    sign = np.where(unbiased.ravel()[votes["row"]], 1, -1).astype(votes["sign"].dtype)
+    placebo = replace(judgments, votes=votes.assign(sign=sign))
+    return PlantedVotes(judgments, planted, margin, placebo)
 
 
 # -- the plan ---------------------------------------------------------------------------------------------------------
@@ -158,6 +166,10 @@ class SignedPlan:
         """
         quality = np.where(self.kinds == "swap", 0.0, quality)
         return self.uniforms < preference(quality, self.theta[self.annotators], self.delta)
+
+    def unbiased_labels(self, quality: Floats) -> Bools:
+        """What `labels` would be if no annotator had a bias, by the same uniform numbers."""
+        return replace(self, theta=np.zeros_like(self.theta)).labels(quality)
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
@@ -281,9 +293,9 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
             "response_b": _signed(second, plan.names_second, plan.surnames),
         }
     )
-    winner = np.where(plan.labels(quality), "a", "b")
+    winner = np.where(plan.labels(quality), "a", "b"), plan.unbiased_labels(quality)
     planned = (plan.annotators, plan.theta, plan.annotator_class, quality)
-    votes = planted_votes(comparisons, winner, *planned, ATTRIBUTES, "constructed")
+    votes = planted_votes(comparisons, *winner, *planned, ATTRIBUTES, "constructed")
     left_out = {f"a response has fewer than {MIN_WORDS} words": len(pairs) - len(kept)}
     return SignedCorpus(**vars(votes), plan=plan, left_out=left_out)
 
