@@ -84,8 +84,9 @@ _FIXED = {
 class BiasAdjustedDPOTrainer(DPOTrainer):
     r"""TRL's trainer with BA-DPO's loss: vision-language models, QLoRA, Liger, streams, whatever TRL trains.
 
-    Rows are votes: what TRL takes, and a column that says whose vote a row is. Theta has its own Adam, and stays
-    outside the model: in ``<output_dir>-bias``, under pseudonyms. The reference's rate of the attribute anchors both.
+    Rows are votes: what TRL takes, and a column that says whose vote a row is. Theta follows the votes by
+    ``bias_fit`` and stays outside the model: in ``<output_dir>-bias``, under pseudonyms. The reference's rate of the
+    attribute anchors both.
 
     Parameters
     ----------

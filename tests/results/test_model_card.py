@@ -65,7 +65,7 @@ def test_a_warm_start_is_not_said_to_start_at_zero_and_dpo_claims_nothing(run):
     (warm / "config.yaml").write_text("bias: {variant: shared_mean, warm_start: offline}\n")
     card = model_card(warm)
     assert "theta starts at the log-odds of the training votes" in card
-    assert "theta starts at zero" not in card
+    assert "theta takes up the bias that the votes show" not in card
     card = model_card(run.with_name("dpo-s42"))
     assert "Whatever its annotators\nleaned toward, it may have learned." in card
     assert "not learned" in card and "The anchor is" not in card

@@ -101,7 +101,7 @@ def test_each_arm_is_said_to_be_anchored_as_it_is():
     warm, reference = {"bias": {"warm_start": "offline"}}, run("reference", 0.52)
     runs = learned("pooled_warm", config=warm), learned("shared_mean")
     told = anchors(reference, run("dpo", 0.9), *runs)
-    assert "Anchored at the reference: BA-DPO (shared mean). Theta starts at zero" in told
+    assert "Anchored at the reference: BA-DPO (shared mean). Theta takes up the bias" in told
     assert "with a warm start: BA-DPO (warm pooled). Theta" in told
     assert "Without an anchor: DPO." in told and "gold" not in told
     assert anchors(reference) == ""

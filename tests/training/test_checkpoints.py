@@ -122,7 +122,8 @@ gold_annotators, tokenizer, reference, precision, adapter, configuration of the 
 judgments per step, dropout of the adapter"""
 ARGUMENTS = """attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length
 max_prompt_length router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps
-optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed"""
+optim optim_args
+weight_decay adam_beta1 adam_beta2 adam_epsilon max_grad_norm max_steps num_train_epochs seed data_seed"""
 FACTS = {*ARGUMENTS.split(), *(name.strip() for name in OF_CONTENT.split(","))}
 
 

@@ -67,8 +67,8 @@ def _not_at_reference(runs: Sequence[Run]) -> list[str]:
 
 
 _ANCHORS: dict[Anchor, str] = {
-    "reference": "Anchored at the reference: {}. Theta starts at zero, so the policy is meant to keep the "
-    "reference\u2019s own rate.",
+    "reference": "Anchored at the reference: {}. Theta takes up the bias that the votes show, so the policy is "
+    "meant to keep the reference\u2019s own rate.",
     "warm": "Anchored at the reference with a warm start: {}. Theta starts at the log-odds of the votes, so all that "
     "they say about an attribute counts as lean, also what quality explains.",
     "gold": "Anchored by gold annotators: {}. There {}.",

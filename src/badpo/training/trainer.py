@@ -161,7 +161,7 @@ class BADPOTrainer(_StepTrainer):
 
     with u the implicit reward margin of the comparison (response a over b, beta included), s_j = +1 where a was
     chosen, and d_j the attribute difference a minus b. The policy is clipped and scheduled as the Trainer does;
-    theta has its own Adam, constant and unclipped, and stays outside the saved model.
+    theta follows the votes by the rule of ``args.bias_fit``, and stays outside the saved model.
 
     Parameters
     ----------

@@ -36,6 +36,21 @@ def test_the_examples_of_the_page_run():
     assert result.attempted > 15 and result.failed == 0
 
 
+@pytest.mark.parametrize(
+    "make", [lambda: signed.build(bundled.scored_pairs(600)), lambda: bundled.style_votes(600)]
+)
+def test_the_placebo_has_the_same_numbers_and_no_bias(make):
+    corpus = make()
+    with_bias, without = corpus.judgments, corpus.placebo
+    same = ["comparison", "annotator", "weight", "row"]
+    assert with_bias.votes[same].equals(without.votes[same])
+    one, other = (each.votes["sign"].to_numpy() for each in (with_bias, without))
+    lean = (corpus.planted_theta[with_bias.votes["annotator"]] * with_bias.delta).sum(axis=1)
+    # the same number decides both votes, so that they differ only to the side that the bias favours
+    assert (one[lean == 0] == other[lean == 0]).all() and (one != other).mean() > 0.05
+    assert ((one - other) * lean >= 0).all()
+
+
 def test_the_plan_alone_gives_every_published_statistic_that_needs_no_text(plan):
     """7,177 pairs of other texts and scores: counts, class means, cross-group shares and swap pairs are the paper's."""
     gate = ultrafeedback.gate(signed.build(bundled.scored_pairs(7177), seed=0))
