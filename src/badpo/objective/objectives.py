@@ -334,7 +334,7 @@ class PlaceboWeights(VoteWeights):
     (tensor([0.3680, 2.7180], dtype=torch.float64), 3.086)
     """
 
-    def __init__(self, theta: Sequence[float]):
+    def __init__(self, theta: Sequence[float] | Floats):
         self._theta = torch.as_tensor(theta, dtype=torch.float64)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
