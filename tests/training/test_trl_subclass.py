@@ -266,7 +266,8 @@ def test_a_stream_gives_each_row_what_a_table_gives(tmp_path):
     run = trainer(tmp_path, images=True)
     stream = IterableDataset.from_generator(lambda: iter(table))
     term = BiasTerm(["length"], run.bias.annotators, ["mean", "deviation"])
-    streamed = trained(tmp_path, stream, bias=term, images=True)
+    # theta of a stream is fitted from the fourth step on
+    streamed = trained(tmp_path, stream, bias=term, images=True, settings=dict(max_steps=4))
     inputs, same = ([row[run._column] for row in each.train_dataset] for each in (streamed, run))
     assert inputs == same
     assert {d for _, d in inputs} == {-1.0, 1.0} and {k for k, _ in inputs} == {*range(6)}
@@ -281,15 +282,26 @@ def test_theta_takes_the_mean_gradient_of_micro_batches_and_processes(tmp_path, 
     moments = []
     for size, parts in [(8, 1), (4, 2)]:
         sizes = dict(per_device_train_batch_size=size, gradient_accumulation_steps=parts, seed=1)
-        run = trained(tmp_path, settings=sizes)
+        run = trained(tmp_path, settings=sizes, bias_fit="adam")
         moments.append(run.theta_rule.optimizer.state_dict()["state"][1]["exp_avg"].numpy())
     assert moments[0] == pytest.approx(moments[1], abs=1e-6) and abs(moments[0]).max() > 1e-3
     reduce = "accelerate.Accelerator.reduce"
     monkeypatch.setattr(reduce, lambda self, tensor, reduction: tensor * (reduction != "mean"))
-    assert not trained(tmp_path, settings=dict(max_steps=1)).bias.theta().any()
+    assert not trained(tmp_path, settings=dict(max_steps=1), bias_fit="adam").bias.theta().any()
     monkeypatch.setattr(reduce, lambda self, tensor, reduction: tensor * np.nan)
     with pytest.raises(NotFiniteError, match="theta's gradient"):
-        trained(tmp_path)
+        trained(tmp_path, bias_fit="adam")
+
+
+def test_theta_is_fitted_by_default_and_takes_adams_steps_under_a_loss_that_is_no_likelihood(tmp_path):
+    fits = [
+        (dict(), "AnchoredFit"),
+        (dict(loss_type="robust", label_smoothing=0.1), "AnchoredFit"),
+        (dict(loss_type="hinge"), "AdamSteps"),
+    ]
+    for settings, rule in fits:
+        run = trained(tmp_path, settings=settings | dict(max_steps=1), bias="pooled")
+        assert type(run.theta_rule).__name__ == rule and run.bias.theta().any()
 
 
 TABLE = Dataset.from_list(rows(8))
