@@ -41,6 +41,7 @@ class Options:
     batching: str = "random"
     bias: str = "shared_mean"
     objective: str = "votes"
+    anchored: bool = False  # theta by its default rule, not by Adam
     resume: bool = False
     uneven: bool = False  # fewer comparisons than micro-batches
     own_annotators: bool = False  # nobody judges two comparisons
@@ -120,6 +121,7 @@ def settings(asked: Options) -> dict:
     times |= dict(eval_strategy="steps" if asked.evaluate else "no")
     own = dict(batching=asked.batching, bias=asked.bias, bf16=asked.bf16)
     own |= dict(router_aux_loss_coef=0.5 if asked.experts else None)
+    own |= dict(bias_fit="anchored", bias_learning_rate=None) if asked.anchored else {}
     return sizes | times | own | sharded
 
 

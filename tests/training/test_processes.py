@@ -72,6 +72,7 @@ def evaluations(folder: Path) -> list[dict]:
         (2, Options(lora=True)),
         (2, Options(multimodal=True)),
         (4, Options(experts=True, uneven=True)),
+        (4, Options(anchored=True, uneven=True)),
         (2, Options(objective="sampo")),
         (4, Options(objective="group_dro", uneven=True)),
         (2, Options(fsdp=True, untied=True)),
