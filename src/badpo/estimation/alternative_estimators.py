@@ -7,36 +7,24 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
-<<<<<<< HEAD
-from scipy.special import chdtrc, chdtri, expit
-=======
-from scipy.special import expit, log_expit, softmax
->>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
+from scipy.special import chdtrc, chdtri, expit, log_expit, softmax
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks
 from badpo.estimation.fit import Leans, fit_leans, lean_votes
 from badpo.estimation.newton import Curvature, QualityModel
-<<<<<<< HEAD
 from badpo.estimation.pool import LEVEL, NO_SPREAD, dependent_columns, summed
-from badpo.theory import Floats
-=======
-from badpo.estimation.pool import dependent_columns, summed
 from badpo.theory import Floats, Ints
->>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
 
 # Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
-<<<<<<< HEAD
+# Points and weights of a standard normal, for the quality of a comparison.
+NODES = np.polynomial.hermite_e.hermegauss(15)
+LARGEST_FIT, FIT_ROUNDS = 2000, 40
 POWER = 0.8
 # A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
 # others have 50 to 50.
 NOTICEABLE = 0.3
-=======
-# Points and weights of a standard normal, for the quality of a comparison.
-NODES = np.polynomial.hermite_e.hermegauss(15)
-LARGEST_FIT, FIT_ROUNDS = 2000, 40
->>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
 
 
 class GivenQuality(QualityModel):
@@ -156,7 +144,6 @@ def pooled_sums(
     return PooledSums(coefficients[:q], np.where(is_known, se, np.inf), coefficients[q:])
 
 
-<<<<<<< HEAD
 class ExchangeTest(NamedTuple):
     """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
 
@@ -211,7 +198,8 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     smallest = np.sqrt(max(critical / chdtri(m - 1, POWER) - 1, 0.0) / votes_each)
     power = chdtrc(m - 1, critical / (1 + votes_each * NOTICEABLE**2))
     return ExchangeTest(p_value, float(smallest), float(power))
-=======
+
+
 @dataclass(frozen=True)
 class QualityPrior:
     r"""What the qualities of comparisons are like before their votes are seen.
@@ -251,4 +239,3 @@ def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Fl
         squares = weight * (value - (some @ slope)[:, None]) ** 2
         prior = QualityPrior(slope, float(np.sqrt(squares.sum(axis=1).mean())))
     return prior
->>>>>>> 948e568d (Add placebo votes: planted by the same numbers, or weighted)
