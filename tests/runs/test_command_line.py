@@ -41,7 +41,8 @@ def test_demo_prints_a_table_and_writes_report_and_summary(tmp_path, tiny_demo):
 
 def test_an_objective_of_ones_own_comes_from_a_file(tmp_path, monkeypatch):
     monkeypatch.setattr(objectives, "OBJECTIVES", dict(objectives.OBJECTIVES))
-    config = write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7})
+    paper = {"variant": "shared_mean", "fit": "adam"}
+    config = write_recipe(tmp_path, objective={"name": "bounded", "q": 0.7}, bias=paper)
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
     (own := tmp_path / "bounded.py").write_text(re.search(r"# bounded.py\n.*?(?=```)", page, re.S)[0])
     refused = badpo("train", "--config", config)

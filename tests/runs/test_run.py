@@ -7,7 +7,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -88,7 +87,7 @@ def test_a_run_folder_has_everything(trained):
     assert private >= {"log.jsonl", "trainer_state.json", "config.yaml", "bias.safetensors"}
     assert public >= {"environment.json", "README.md"}
     assert [line["step"] for line in log_lines(folder)] == [1, 2, 3, 4]
-    assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    assert log_lines(folder)[0]["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     bias = BiasTerm.load(folder)
     assert bias.parts == ("mean", "deviation")
     assert bias.theta().abs().sum() > 0
@@ -159,7 +158,7 @@ def test_a_supervised_reference_learns_the_majoritys_choices_once_for_all(tmp_pa
     assert not same_weights(reference, first) and not same_weights(reference, tmp_path)
     # both start from it: the first margin is zero
     for folder in (first, second):
-        assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+        assert log_lines(folder)[0]["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     plan_run(recipe(tmp_path, votes, reference=sft, seed=3))
 
 
@@ -200,7 +199,7 @@ def test_an_adapter_is_trained_and_the_base_stays(tmp_path, sft):
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == base
     moved = load_file(folder / "model" / "adapter_model.safetensors")
     assert any("lora_B" in name and value.abs().sum() > 0 for name, value in moved.items())
-    assert log_lines(folder)[0]["loss"] == pytest.approx(np.log(2), rel=1e-6)
+    assert log_lines(folder)[0]["rewards/margins"] == pytest.approx(0.0, abs=1e-6)
     named = json.loads((folder / "model" / "adapter_config.json").read_text())["base_model_name_or_path"]
     assert named == str(tmp_path / "runs" / "reference" / "model" if sft else tmp_path / "model")
 
