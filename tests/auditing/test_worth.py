@@ -88,21 +88,23 @@ def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
     assert not shareable(of_four)["flips"]
 
 
-def over_time(turn: float) -> pd.DataFrame:
-    """Votes hour by hour whose winner is turned to the longer side in the second half."""
+def over_time(turn: float, own: float = 0.0) -> pd.DataFrame:
+    """Votes hour by hour whose winner is turned to the longer side in the second half, or some people's is."""
     table = votes(600, 12, votes_each=3, spread=0.3, mean=0.0)[0]
     table["time"] = pd.date_range("2026-01-01", periods=len(table), freq="h")
     late, random = np.arange(len(table)) >= len(table) / 2, np.random.default_rng(1)
-    turned = late & (random.random(len(table)) < turn)
-    return table.assign(winner=np.where(turned, longer_side(table), table["winner"]))
+    who, longer = table["annotator"].str[1:].astype(int), longer_side(table)
+    turned = late & (random.random(len(table)) < turn + own * (who % 2))
+    return table.assign(winner=np.where(turned, longer, table["winner"]))
 
 
-@pytest.mark.parametrize("turn", [0.0, 0.5])
-def test_drift_of_the_pool(turn):
-    summary = audit(over_time(turn), [Length()], time="time").summary
+@pytest.mark.parametrize(("turn", "own"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.8)])
+def test_drift_of_the_pool_and_of_single_people(turn, own):
+    summary = audit(over_time(turn, own), [Length()], time="time").summary
     (row,) = summary["drift"]
-    assert (row["change"]["ci_low"] > 0) == (turn > 0)
-    assert (row["change"]["log_odds"] > 0.5) == (turn > 0)
+    assert (row["change"]["ci_low"] > 0) == (turn + own > 0)
+    assert (row["change"]["log_odds"] > 0.5) == (turn + own > 0)
+    assert (row["own_tau_ci"][0] > 0) == (own > 0)
     assert len(row["windows"]) == 7 and row["windows"][0]["name"] == "2026-01-01"
     first, last = row["windows"][0], row["windows"][-1]
     assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
@@ -118,6 +120,9 @@ def test_a_window_of_few_people_is_not_passed_on_and_others_in_coarse_steps():
     (row,), (told,) = found["drift"], shareable(found)["drift"]
     assert row["windows"][0]["n_people"] == 4 and told["windows"][0]["name"] == row["windows"][1]["name"]
     assert all(window["log_odds"] % 0.25 == 0 for window in told["windows"])
+    assert row["n_annotators"] < 5 or told["own_tau"] is not None
+    few = {**found, "drift": [{**row, "n_annotators": 4, "n_people": 4}]}
+    assert shareable(few)["drift"][0]["own_tau"] is None
 
 
 HOURS = pd.date_range("2026-01-01", periods=600, freq="h")

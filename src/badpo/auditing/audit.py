@@ -135,7 +135,7 @@ def audit(
         "models": models_of(people.table, design, both),
         "checks": people.checks,
         "flips": flips_without_leans(design, people.leans, people.spreads),
-        "drift": None if times is None else drift(judgments, design, times),
+        "drift": None if times is None else drift(judgments, design, times, min_informative),
         "next": {"votes_needed": next_votes(design, people)},
         "warnings": _as_rows(problems, source or data),
         "scan": scan_features(judgments, features),

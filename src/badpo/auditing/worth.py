@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import log_expit
 
-from badpo.auditing.people import Design
+from badpo.auditing.people import Design, spread_row
 from badpo.auditing.pool import interval_row, log_odds_row, voters, without_wide
 from badpo.data.attributes import BUILT_IN, Attribute
 from badpo.data.files import Json
@@ -14,9 +14,9 @@ from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, Problem, counted, listed
 from badpo.estimation.alternative_estimators import fit_quality_prior
-from badpo.estimation.fit import Leans
+from badpo.estimation.fit import Leans, fit_conditional
 from badpo.estimation.pool import carrier_sides, joint_log_odds, offline_log_odds, summed
-from badpo.estimation.shrinkage import Shrunk
+from badpo.estimation.shrinkage import Shrunk, shrink_normal
 from badpo.results.words import shown
 from badpo.theory import Floats, Ints
 
@@ -143,10 +143,12 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     return times, found
 
 
-def drift(judgments: Judgments, design: Design, times: pd.Series) -> list[Json]:
-    """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how they change.
+def drift(judgments: Judgments, design: Design, times: pd.Series, least: int) -> list[Json]:
+    """The part ``drift`` of audit.json: for each attribute log-odds by window of time, and how biases change.
 
-    ``change`` is of the pool, from the first to the last window on a line. Nothing where all have one time.
+    ``change`` is of the pool, from the first to the last window on a line; ``own_tau`` is the standard deviation of the
+    annotators' own changes from the first half to the second, among annotators with ``least`` informative votes in each
+    half. The list is empty if all votes have the same time.
     """
     before, n_timed = times.rank(method="min") - 1, max(int(times.count()), 1)
     n_windows = np.clip(n_timed // WINDOW_SIZE, FEWEST_WINDOWS, MOST_WINDOWS)
@@ -154,9 +156,19 @@ def drift(judgments: Judgments, design: Design, times: pd.Series) -> list[Json]:
     is_timed, last = window >= 0, int(window.max(initial=0))
     if not last:
         return []
-    sign, delta, prompts = design.sign, design.delta, judgments.prompt_of_votes()
+    stratum, sign, who, delta, m = design.votes
+    half, prompts = 2 * window > last, judgments.prompt_of_votes()
+    strata, twice = (2 * stratum + half)[is_timed], (2 * who + half)[is_timed]
+    halves = strata, sign[is_timed], twice, delta[is_timed]
+    leans = fit_conditional(*halves, 2 * m, min_informative=least)
+    status, lean, se = (
+        each.reshape(m, 2, -1) for each in (leans.status, leans.finite_deviation, leans.se)
+    )
+    known = (status == "ok").all(axis=1)
+    change = np.where(known, lean[:, 1] - lean[:, 0], np.nan)
     rows = []
     for j, name in enumerate(design.attributes):
+        own = shrink_normal(change[:, j], np.hypot(se[:, 0, j], se[:, 1, j]))
         among = design.cross[:, j] & is_timed
         side = np.sign(delta[among, j])
         line = np.column_stack([side, side * window[among] / last])
@@ -168,7 +180,10 @@ def drift(judgments: Judgments, design: Design, times: pd.Series) -> list[Json]:
             shown = without_wide(log_odds_row(found, int(of.sum())))
             shown |= voters(judgments, of, delta[:, j])
             windows.append({"name": first[:10], **shown})
-        rows.append({"attribute": name, "windows": windows, "change": interval_row(slope)})
+        row: Json = {"attribute": name, "windows": windows, "change": interval_row(slope)}
+        row |= voters(judgments, known[who, j], delta[:, j])
+        row |= {f"own_{key}": value for key, value in spread_row(own).items()}
+        rows.append(row)
     return rows
 
 

@@ -161,11 +161,7 @@ def shareable(summary: Json) -> Json:
     found = cleaned(exact) | _rounded(telling, "", step)
     found["step"] = step
     # in one window somebody's share of the votes may be as much larger as there are windows
-    drift = summary["drift"] and [
-        {**row, "windows": windows}
-        for row in summary["drift"]
-        if (windows := [window for window in row["windows"] if not _is_withheld(window, data)])
-    ]
+    drift = summary["drift"] and _telling_drift(summary["drift"], data)
     largest *= max((len(row["windows"]) for row in drift or []), default=0)
     found["drift"] = _rounded(drift, "", _step(largest))
     # near one half a log-odd moves the share that wins by a quarter
@@ -284,6 +280,15 @@ def _telling_models(summary: Json, attribute: str, is_few: bool) -> list[Json]:
     for row in models:
         leans = {key: row[key] - middle for key in _LEANS if row[key] is not None}
         told.append(row | leans | {"origin": origin})
+    return told
+
+
+def _telling_drift(rows: list[Json], data: Json) -> list[Json]:
+    told = []
+    for row in rows:
+        windows = [window for window in row["windows"] if not _is_withheld(window, data)]
+        few = {"own_tau": None} if is_about_few(row["n_annotators"], row["n_people"]) else {}
+        told += [{**row, **few, "windows": windows}] if windows else []
     return told
 
 
@@ -469,7 +474,11 @@ def worth_sentences(summary: Json) -> list[str]:
         label, change = labels[row["attribute"]], "is not known"
         if row["change"]["log_odds"] is not None:
             change = f"is {lean_text(row['change'])}; leans may have changed, or the comparisons"
-        told.append(f"The change of log-odds on {label} from the first window to the last {change}.")
+        text = f"The change of log-odds on {label} from the first window to the last {change}."
+        if row["own_tau"] is not None:
+            spread = with_interval(row["own_tau"], *row["own_tau_ci"])
+            text += f" Biases of individual annotators change with a standard deviation of {spread}."
+        told.append(text)
     if summary["drift"] == []:
         told.append("Of change over time nothing can be said: the times are too few, or all the same.")
     return told
