@@ -410,6 +410,13 @@ COPIES = {  # what a file holds, and whom it names
     f"of {TOM}": (b"", TOM),
     "broken.parquet": (b"PAR1 and then nothing", TOM),
     "unicode": ("from Åke_Berg here", "Åke_Berg"),
+    "upper.log": ("from ÅKE_BERG.", "Åke_Berg"),
+    "lower.log": ("from åke_berg.", "ÅKE_BERG"),
+    "cp1252.log": ("von Åke_Berg.".encode("cp1252"), "Åke_Berg"),
+    "cp1251.log": ("от Иванова_7.".encode("cp1251"), "Иванова_7"),
+    "wide_little.log": (f"Worker-30, {TOM}".encode("utf-16-le"), TOM),
+    "wide_big.log": (f"Worker-30, {TOM}, ".encode("utf-16-be"), TOM),
+    "wide_other.log": ("of Иванова_Ж".encode("utf-16-be"), "иванова_ж"),
 }
 
 
@@ -420,6 +427,9 @@ def test_a_copy_of_any_kind_is_listed(tmp_path, name):
     table, copy = tmp_path / "votes.csv", tmp_path / "runs" / "deep" / name
     table.write_text(HEADER + "p,b,c,b,Worker-30\n")  # one that only begins like theirs
     (tmp_path / "large").write_bytes(b" " * (2**24 - len(TOM)) + b"Worker-30")
+    (tmp_path / "wide").write_bytes(
+        b"".join(f"Worker-30, {end}".encode(f"utf-16-{end}") for end in ("le", "be"))
+    )
     write(copy.parent, {name: content if isinstance(content, bytes) else content.encode()})
     (trace,) = forget(who, data=[table], runs=[tmp_path / "runs"])
     assert trace.path == copy and not trace.goes and copy.exists()

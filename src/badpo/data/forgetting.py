@@ -47,7 +47,7 @@ from badpo.data.files import (
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, listed
-from badpo.data.tables import DROPPED_KEY, PACKED, READERS, decoded, read_table
+from badpo.data.tables import DROPPED_KEY, OLDER_ENCODINGS, PACKED, READERS, decoded, read_table
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
@@ -57,6 +57,7 @@ _BY = re.compile("who|.*_?by(_?id)?")  # such as completed_by
 _COUNTS = re.compile(
     "(n|num|has)_.*|.*(_per_|encoder|decoder).*|.*_p"
 )  # and other numbers that are nobody's id
+_ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -527,8 +528,8 @@ def _search(
 
     walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
     below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
-    # an id that begins like theirs is not theirs
-    pattern = re.compile(b"(%b)(?![0-9a-z])" % b"|".join(map(re.escape, forms)))
+    # an id that begins like theirs is not theirs, in UTF-16 neither
+    pattern = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % b"|".join(map(re.escape, forms)))
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
             contents = _contents(path, overlap=max(map(len, forms)))
@@ -548,15 +549,22 @@ def _search(
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
-    """Pseudonyms and long ids, as text and as JSON writes them, in small letters; short ids occur by chance."""
+    """Pseudonyms and long ids in the encodings that tables may have and as JSON writes them, with small ASCII letters.
+
+    Short ids are left out: they occur by chance.
+    """
     written: dict[bytes, str] = {}
     for name, owner in [*people.raw_ids.items(), *((name, name) for name in people.pseudonyms)]:
         if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
             continue
-        for form in ("NFC", "NFD"):
-            text = unicodedata.normalize(form, name)
-            for spelt in (text, json.dumps(text)[1:-1]):
-                written[spelt.encode("utf-8", "surrogatepass").lower()] = owner
+        cases = name, name.lower(), name.upper(), name.title()
+        for case, form in itertools.product(cases, ("NFC", "NFD")):
+            text = unicodedata.normalize(form, case)
+            for spelt, encoding in itertools.product((text, json.dumps(text)[1:-1]), _ENCODINGS):
+                with contextlib.suppress(UnicodeEncodeError):
+                    encoded = spelt.encode(encoding, "surrogatepass").lower()
+                    # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes
+                    written[encoded.strip(b"\0")] = owner
     return written
 
 

@@ -48,7 +48,7 @@ _MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 # encodings before UTF-8, and the bytes of their common letters; the first of two that fit equally well is taken
-_OLDER = {
+OLDER_ENCODINGS = {
     "cp949": rb"[\xa1\xb0-\xc8][\xa1-\xfe]",
     "euc_jp": rb"\xa4[\xa1-\xf3]|\xa5[\xa1-\xf6]|\xa1[\xa2-\xbc]|[\xb0-\xcf][\xa1-\xfe]",
     "gb18030": rb"[\xa1\xa3\xb0-\xd7][\xa1-\xfe]",
@@ -264,7 +264,7 @@ def _require_bytes(path: Path, n: int) -> None:
 
 
 def decoded(path: Path) -> tuple[str, str]:
-    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or `_OLDER`.
+    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or an older one.
 
     Among the older encodings, the function returns the encoding under which the largest share of the non-ASCII
     characters are common letters of the encoding's language. If most of the non-ASCII bytes are valid UTF-8, the file
@@ -304,10 +304,10 @@ def _decoded_as_older(content: bytes) -> tuple[str, str]:
             content.decode(name)
         except UnicodeDecodeError:
             return 0.0
-        common = re.compile(b"(" + _OLDER[name] + b")|[\\x81-\\xfe][\\x40-\\xfe]|.", re.DOTALL)
+        common = re.compile(b"(" + OLDER_ENCODINGS[name] + b")|[\\x81-\\xfe][\\x40-\\xfe]|.", re.DOTALL)
         return sum(sum(byte > 127 for byte in found) for found in common.findall(beginning)) / n_bytes
 
-    name = max(_OLDER, key=share_common)
+    name = max(OLDER_ENCODINGS, key=share_common)
     name = name if share_common(name) > 0.5 else "cp1252"
     return content.decode(name), name
 
