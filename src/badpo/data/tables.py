@@ -264,7 +264,7 @@ def _require_bytes(path: Path, n: int) -> None:
 
 
 def decoded(path: Path) -> tuple[str, str]:
-    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or an older one.
+    """The text of a file and its encoding: what a mark at its beginning says, UTF-16 by its zeros, UTF-8, or older.
 
     Among the older encodings, the function returns the encoding under which the largest share of the non-ASCII
     characters are common letters of the encoding's language. If most of the non-ASCII bytes are valid UTF-8, the file
