@@ -140,3 +140,29 @@ def test_a_table_that_is_wrong_is_told_without_ids(places):
             assert not PLANTED.search(said(result)), (command, extra)
             assert pseudonym("planted-1", pseudonym_key()).encode() in said(result)
     assert [*leaks(out)] == []
+
+
+def wide() -> pd.DataFrame:
+    """Votes of the same people, each in a column of their own."""
+    texts = ["prompt", "response_a", "response_b"]
+    return table().pivot_table("winner", texts, "annotator", "first").reset_index()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "code"),
+    [
+        (lambda votes: votes.assign(winner=votes["annotator"]), (), "E107"),
+        (lambda votes: votes[:2].assign(winner=votes["annotator"]), (), "E107"),
+        (lambda votes: votes.assign(winner="it is " + votes["annotator"]), ("--winner", "it=a"), "E107"),
+        (lambda votes: votes.assign(shown_first="said " + votes["annotator"]), (), "E109"),
+        (lambda votes: votes.assign(note="said by " + votes["annotator"]), ("--time", "note"), "E156"),
+        (lambda _: wide(), ("--column", "annotator=annotators"), "E103"),
+        (lambda _: wide(), ("--column", "annotator=PLANTED3"), "E103"),
+    ],
+)
+def test_ids_in_other_columns_or_as_their_names_are_in_no_message(change, options, code, places):
+    change(table()).to_csv(places[0] / "votes.csv", index=False)
+    result = badpo("audit", places[0] / "votes.csv", "--attribute", "length", *options)
+    # what the caller wrote may stand there
+    told = said(result).replace(b"PLANTED3", b"")
+    assert result.exit_code == 3 and code.encode() in told and not PLANTED.search(told)

@@ -127,11 +127,8 @@ def times_of(judgments: Judgments, column: str | None) -> tuple[pd.Series | None
     if (times.isna() & written.notna()).any():
         times = pd.to_datetime(written, errors="coerce", utc=True, format="ISO8601")
     unread = times.isna() & written.notna()
-    shown = (
-        f'with times that cannot be read, such as "{written[unread].iloc[0]}"' if unread.any() else ""
-    )
     kinds = (
-        ("E156", unread, shown, WRITE_TIMES),
+        ("E156", unread, "with times that cannot be read", WRITE_TIMES),
         ("N417", written.isna(), "without a time, of which no drift is told", WRITE_TIMES),
     )
     found = []

@@ -557,14 +557,13 @@ def _written_forms(people: People) -> dict[bytes, str]:
     for name, owner in [*people.raw_ids.items(), *((name, name) for name in people.pseudonyms)]:
         if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
             continue
-        cases = name, name.lower(), name.upper(), name.title()
-        for case, form in itertools.product(cases, ("NFC", "NFD")):
-            text = unicodedata.normalize(form, case)
-            for spelt, encoding in itertools.product((text, json.dumps(text)[1:-1]), _ENCODINGS):
-                with contextlib.suppress(UnicodeEncodeError):
-                    encoded = spelt.encode(encoding, "surrogatepass").lower()
-                    # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes
-                    written[encoded.strip(b"\0")] = owner
+        for case in (name, name.lower(), name.upper(), name.title()):
+            for text in (unicodedata.normalize("NFC", case), unicodedata.normalize("NFD", case)):
+                for spelt, encoding in itertools.product((text, json.dumps(text)[1:-1]), _ENCODINGS):
+                    with contextlib.suppress(UnicodeEncodeError):
+                        encoded = spelt.encode(encoding, "surrogatepass").lower()
+                        # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes
+                        written[encoded.strip(b"\0")] = owner
     return written
 
 

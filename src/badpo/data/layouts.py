@@ -221,7 +221,7 @@ def recognise(
     table = replace(table, frame=table.frame.assign(**inside)) if inside else table
     found = [str(name) for name in table.frame.columns]
     if problems := _misnamed(
-        found, [*columns.items(), *(("annotator", one) for one in people)], table.name
+        table.frame, [*columns.items(), *(("annotator", one) for one in people)], table.name
     ):
         raise DataError(problems)
     # what nobody reads may be called alike
@@ -401,10 +401,18 @@ def _noted(
 
 
 def _misnamed(
-    found: Sequence[str], columns: Sequence[tuple[str, str | None]], where: str
+    frame: pd.DataFrame, columns: Sequence[tuple[str, str | None]], where: str
 ) -> list[Problem]:
     """What is wrong with names of columns, and what to do."""
     problems, known = [], (*KNOWN, *ANSWERS, *OF_ONE_ANSWER)
+    found = [str(name) for name in frame.columns]
+    hidden: set[str] = set()
+    if any(column is not None and column not in found for _, column in columns):
+        distinct = frame.set_axis(found, axis=1).loc[:, ~pd.Index(found).duplicated()]
+        # with one column for each annotator
+        votes = _columns_of_votes(distinct, [*distinct])
+        hidden = {*votes} if len(votes) > 2 else hidden
+    shown = [name for name in found if name not in hidden]
     for name in columns_named(sorted({name for name in found if found.count(name) > 1}), known).values():
         what = f'{found.count(name)} columns are called "{name}"'
         problems.append(Problem("E103", what, where, "rename all but one"))
@@ -421,11 +429,12 @@ def _misnamed(
                 remedy = f'the other way round: "{column}" stands first, then the table\'s "{ours}"'
             problems.append(Problem("E103", what, where, remedy))
         elif column is not None and column not in found:
-            hint, close = did_you_mean(str(column), found), alike([folded(column)], found)
+            hint, close = did_you_mean(str(column), shown), alike([folded(column)], shown)
             what = f'column "{column}" (for {ours}) is not in the table.{hint}'
             is_one = [name for name, _ in columns].count(ours) == 1
             fix = {"columns": dict.fromkeys([ours], *close.values())} if close and is_one else {}
-            problems.append(Problem("E103", what, where, f"found: {', '.join(found)}", fix=fix))
+            remedy = f"found: {_listed_columns(shown, len(hidden))}"
+            problems.append(Problem("E103", what, where, remedy, fix=fix))
         elif ours in ("comparison_id", "prompt_id") and columns_named([str(column)], ["annotator"]):
             what = f'column "{column}" says who voted; as {ours} it would stay in every file'
             remedy = "leave the column to the annotators, and give an id that names nobody"
@@ -448,7 +457,6 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
     # columns that hold votes may be called like the people who cast them
     hidden = [name for name in votes if name not in columns.values()]
     shown = [name for name in frame if name not in hidden]
-    shown += [f"{counted(len(hidden), 'column')} of labels"] if hidden else []
     known = ", ".join(f'{ours} from "{name}"' for ours, name in theirs.items() if ours in KNOWN)
     what = f"columns missing: {', '.join(missing)}.{hints}{f' Recognised: {known}.' * bool(known)}"
     is_single = {*_PAIR[1:]} <= {*missing} and not {*_PAIR[1:]} <= {*columns}
@@ -465,8 +473,14 @@ def _missing(table: Table, theirs: Mapping[str, str], missing: Sequence[str]) ->
             "where a row is a person and a column a question, write a row for each answer (in pandas: melt), beside it "
             "the question's prompt, response_a and response_b (merge); else map the columns of texts"
         )
-    where = f"{table.name}, found: {', '.join(shown) or 'no column'}"
+    where = f"{table.name}, found: {_listed_columns(shown, len(hidden))}"
     return Problem("E101", what, where, remedy, len(missing), fix=fix)
+
+
+def _listed_columns(shown: Sequence[str], n_hidden: int) -> str:
+    """Names of columns; of those that may be called like people only how many there are."""
+    hidden = [f"{counted(n_hidden, 'column')} of labels"] if n_hidden else []
+    return ", ".join([*shown, *hidden]) or "no column"
 
 
 def _proposed(frame: pd.DataFrame, theirs: Mapping[str, str], missing: Sequence[str]) -> Json:

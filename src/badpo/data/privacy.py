@@ -183,6 +183,15 @@ def holding_ids(cells: Sequence[str | None], owners: Sequence[str | None], insid
     return [cell in held for cell in cells]
 
 
+def hidden_ids(
+    cells: Sequence[str | None], owners: Sequence[str | None], inside: bool
+) -> dict[str, str]:
+    """The pseudonym that stands in place of each cell that is or holds a raw id, see `holding_ids`."""
+    holding = dict(zip(cells, holding_ids(cells, owners, inside), strict=True))
+    held = [cell for cell in holding if cell and holding[cell]]
+    return dict(zip(held, pseudonyms(held), strict=True))
+
+
 def _words(text: str) -> str:
     """A text in small letters of one spelling, with one space in place of any signs between its words."""
     return _SIGNS.sub(" ", _ZEROS.sub("", unicodedata.normalize("NFKC", text).casefold())).strip()

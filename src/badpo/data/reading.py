@@ -57,7 +57,7 @@ from badpo.data.privacy import (
     MODEL_CLASS,
     direct_identifiers,
     folded_id,
-    holding_ids,
+    hidden_ids,
     model_names,
     pseudonyms,
 )
@@ -392,8 +392,8 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
 def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) -> Objects:
     """The cells of a column that goes along; as text, with pseudonyms, where some hold the raw id of an annotator."""
     texts = as_ids(cells)
-    held = np.array(holding_ids(texts.tolist(), owners.tolist(), inside=name in _IDS))
-    if not (n := int(held.sum())):
+    hidden = hidden_ids(texts.tolist(), owners.tolist(), inside=name in _IDS)
+    if not (n := sum(text in hidden for text in texts)):
         return cells
     n_there = int(pd.notna(cells).sum())
     of_all = f"{n:,} of {counted(n_there, 'annotator' if name == 'annotator_class' else 'cell')}"
@@ -405,9 +405,7 @@ def _without_ids(name: str, cells: Objects, owners: Objects, found: Findings) ->
         what = f"{name} holds annotator ids: {of_all}; pseudonyms replaced these cells while reading"
         remedy = 'nothing; a model that votes keeps its name where its annotator_class is "model"'
         found.note("W302", what, remedy, n, name)
-    raw = [*dict.fromkeys(texts[held])]
-    texts[held] = [*map(dict(zip(raw, pseudonyms(raw), strict=True)).get, texts[held])]
-    return texts
+    return as_objects([hidden.get(text, text) for text in texts])
 
 
 # -- what was compared -----------------------------------------------------------------------------------------
@@ -610,7 +608,8 @@ def _shown_first(found: Findings) -> Ints:
     meant = {label: known[name] for label, names in named.items() for name in names[:2] if name in known}
     unknown = [label for label in named if label not in meant]
     remedy = f"write {' or '.join(known)}, or leave the cell empty"
-    what = f"unknown shown_first {_quoted(unknown)}"
+    hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
+    what = f"unknown shown_first {_quoted(unknown, hidden)}"
     found.rows("E109", what, "shown_first", labels.isin(unknown), remedy)
     return labels.map(meant).fillna(0).to_numpy(dtype=np.int64)
 
@@ -626,7 +625,9 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     _, number, distinct, stated, scale, of_label = _Labels.of(labels, found.table, winners)
     # that no row is a tie today is nothing to refuse
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
-        what = f"no row has the winner {_quoted([*map(str, winners)])}; there are {_quoted([*map(str, distinct)])}"
+        hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
+        named = _quoted([*map(str, winners)], hidden)
+        what = f"no row has the winner {named}; there are {_quoted(distinct, hidden)}"
         found.note("E107", what, "write labels as the table has them", column="winner")
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
@@ -657,17 +658,17 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         )
     is_unknown = (side == "") & ~pd.isna(labels)
     unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
-    if fix := proposed(unknown, {*side} - {""}, scale):
+    hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
+    quoted = _quoted(unknown, hidden)
+    if fix := {} if hidden else proposed(unknown, {*side} - {""}, scale):
         # of all rows, so that none of them is bad
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
-        what = (
-            f"{on_scale or f'unknown winner {_quoted(unknown)}'}: {n:,} of {counted(len(labels), 'row')}"
-        )
+        what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
         remedy = f"say what {'a high rating prefers' if on_scale else 'the labels mean'}, or write a, b or tie"
         found.note("E107", what, remedy, n, "winner", index, {"winners": fix})
     else:
         remedy = "write a, b or tie, or say what the labels mean"
-        found.rows("E107", f"unknown winner {_quoted(unknown)}", "winner", is_unknown, remedy)
+        found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy)
     return pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
 
 
@@ -697,8 +698,9 @@ def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
     return told if {*numbers} != {1.0, 2.0} else {}
 
 
-def _quoted(labels: Sequence[str]) -> str:
-    return listed([f'"{label[:_SHOWN_CHARACTERS]}"' for label in labels])
+def _quoted(labels: Sequence[str], hidden: Mapping[str, str]) -> str:
+    """Labels in quotes, with pseudonyms in place of those that hold the id of an annotator."""
+    return listed([f'"{hidden.get(label, label)[:_SHOWN_CHARACTERS]}"' for label in labels])
 
 
 def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, found: Findings) -> None:
