@@ -41,7 +41,6 @@ from badpo.data.cells import (
     parsed,
     require_size,
     side_of,
-    text_key,
     unfolded,
     which_wins,
     without_legend,
@@ -621,7 +620,7 @@ def likely_annotators(table: Table) -> list[str]:
     """
     frame, names = table.frame, open_columns(table)
     texts = [ours for ours in (*_PAIR, "response", "chosen", "rejected") if ours in frame]
-    codes = pd.DataFrame({text: pd.factorize(frame[text].map(text_key))[0] for text in texts})
+    codes = pd.DataFrame({text: pd.factorize(frame[text].map(_text_of_cell))[0] for text in texts})
     compared = codes.groupby(texts).ngroup()
     prompts = codes.get("prompt", compared)
     how = {name: _how_people_are_told(frame[name], prompts, compared) for name in names}
@@ -634,6 +633,11 @@ def likely_annotators(table: Table) -> list[str]:
     # names of people only in the one column that could hold them
     named = [name for name in how if how[name] == "names"]
     return named if len(named) == 1 else []
+
+
+def _text_of_cell(cell: Any) -> str:
+    """A text that is the same for equal cells, also for cells that hold something else than text or messages."""
+    return cell if isinstance(cell, str) else repr(cell)
 
 
 def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
@@ -953,7 +957,7 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Re
     frame = table.frame
     places = as_ratings(frame[theirs[number]])
     who = {name: as_ids(frame[theirs[name]]) for name in ("prompt_id", "annotator") if name in theirs}
-    texts = {name: frame[theirs[name]].map(text_key) for name in ("prompt", "response")}
+    texts = {name: frame[theirs[name]].map(_text_of_cell) for name in ("prompt", "response")}
     keys = pd.DataFrame({**who, **texts}).fillna("")[np.isfinite(places)]
     of_one = [name for name in keys if name != "response"]
     if "annotator" not in theirs and keys.duplicated().any():
