@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -37,6 +37,19 @@ from badpo.data.files import (
 )
 from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table, write_table
+
+
+@pytest.mark.parametrize("held", ["votes.parquet", ".", None])
+def test_who_holds_the_lock_removes_what_a_killed_writer_left(tmp_path, held):
+    path, token = tmp_path / "folder" / "votes.parquet", ".writing-0123456789abcdef-"
+    path.parent.mkdir()
+    left = [path.with_name(token * n + path.name) for n in (1, 2)]
+    other = path.with_name(token + "my-votes.parquet")
+    for file in (*left, other):
+        file.write_text("of people")
+    with nullcontext() if held is None else locked(path.parent / held):
+        write_json(path, 1)
+    assert [file.exists() for file in (*left, other)] == [held is None, held is None, True]
 
 
 def test_a_killed_writer_leaves_the_old_file_and_its_half_is_removed_later(tmp_path):

@@ -308,6 +308,11 @@ def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_r
     assert stat.S_IMODE(mapping.stat().st_mode) == 0o600
     ids = ["3", "7", "9"]
     assert json.loads(mapping.read_text()) == dict(zip(pseudonyms(ids), ids, strict=True))
+    # the same command again changes nothing; another table has another mapping
+    content = mapping.read_bytes()
+    import_file(LABEL_STUDIO, out, mapping=mapping)
+    assert mapping.read_bytes() == content
+    mapping.write_text("{}")
     for taken, told in {
         mapping: "never written over",
         tmp_path / "x.parquet": "a mapping is JSON",

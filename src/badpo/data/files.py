@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import platform
+import re
 import secrets
 import stat
 import sys
@@ -136,10 +137,16 @@ def as_json(value: Any) -> bytes:
 
 
 def _remove_leftovers(path: Path) -> None:
-    """Remove what killed processes left half written of a file, where it is an hour old or more."""
+    """Remove what killed processes left of a file: at once if this process holds the lock, else after an hour."""
+    from filelock import FileLock
+
+    notes = map(_lock_file, (path, path.parent))
+    is_held = any(FileLock(note, is_singleton=True, fallback_to_soft=False).is_locked for note in notes)
+    form = re.compile(f"({re.escape(_PREFIX)}[0-9a-f]{{16}}-)+{re.escape(path.name)}")
     for leftover in path.parent.glob(f"{_PREFIX}*-{glob.escape(path.name)}"):
         with contextlib.suppress(OSError):
-            if time.time() - leftover.lstat().st_mtime >= _PATIENCE_SECONDS:
+            is_old = time.time() - leftover.lstat().st_mtime >= _PATIENCE_SECONDS
+            if form.fullmatch(leftover.name) and (is_held or is_old):
                 leftover.unlink()
 
 

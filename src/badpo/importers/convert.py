@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 
 from badpo.data.cells import KNOWN, Table, as_ids, as_objects
-from badpo.data.files import Json, write_json
+from badpo.data.files import Json, as_json, locked, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.privacy import is_pseudonym, pseudonyms
@@ -203,14 +203,8 @@ def import_file(
     """
     if not str(out).endswith(".parquet"):
         raise ConfigError(f"{out}: the file's name must end in .parquet")
-    if mapping is not None:
-        if Path(mapping).suffix != ".json":
-            raise ConfigError(
-                f"{mapping}: a mapping is JSON; name it {Path(mapping).with_suffix('.json')}"
-            )
-        if Path(mapping).exists():
-            told = f"{mapping} is there already; a mapping is never written over"
-            raise ConfigError(f"{told}, choose another name")
+    if mapping is not None and Path(mapping).suffix != ".json":
+        raise ConfigError(f"{mapping}: a mapping is JSON; name it {Path(mapping).with_suffix('.json')}")
     plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
     imported = import_votes(source, format, columns, winners, **plain)
     frame, problems = imported.table.frame, imported.findings
@@ -223,9 +217,16 @@ def import_file(
         written = list(frame)
     else:
         judgments = _judgments(imported, winners, keep, mapping, reading)
-        judgments.to_parquet(out)
-        if mapping is not None:
-            _write_mapping(imported, mapping, reading.get("layout"))
+        if mapping is None:
+            judgments.to_parquet(out)
+        else:
+            with locked(mapping, wait=True):
+                whose = _mapping_of(imported, reading.get("layout"))
+                if Path(mapping).exists() and Path(mapping).read_bytes() != as_json(whose):
+                    told = f"{mapping} is there already and differs; a mapping is never written over"
+                    raise ConfigError(f"{told}, choose another name")
+                judgments.to_parquet(out)
+                write_json(Path(mapping), whose, private=True)
         problems, dropped = [*problems, *judgments.findings], judgments.dropped
         counts = {
             "makes": "judgments",
@@ -299,9 +300,10 @@ def _names_annotators(judgments: Judgments, name: str) -> bool:
     return bool(pairs["annotator"].is_unique and pairs[name].is_unique and not are_pseudonyms)
 
 
-def _write_mapping(imported: Imported, mapping: str | os.PathLike[str], layout: str | None) -> None:
+def _mapping_of(imported: Imported, layout: str | None) -> dict[str, str]:
+    """The id of each pseudonym."""
     table = imported.table
     if imported.format == TABLE:
         table = recognise(table, imported.columns, layout)
     ids = [raw for raw in dict.fromkeys(as_ids(table.frame["annotator"])) if raw is not None]
-    write_json(Path(mapping), dict(zip(pseudonyms(ids), ids, strict=True)), private=True)
+    return dict(zip(pseudonyms(ids), ids, strict=True))
