@@ -354,7 +354,8 @@ def _opened_votes(table: Table) -> Table:
         votes = pd.Series([*itertools.chain(*column.dropna())], dtype=object)
         if len(votes) and all(isinstance(each, dict) for each in votes):
             sides = ({side_of(str(value)) for value in each.values()} - {None} for each in votes)
-            if like_annotators(map(str, votes[0])) or all(sides):
+            is_message = not {"role", "from"}.isdisjoint(votes[0])
+            if not is_message and (like_annotators(map(str, votes[0])) or all(sides)):
                 of_votes = [name]
         elif like_annotators([name]) and len(votes) and not holds_texts(votes):
             beside = [other for other in lists if n_of[other].equals(n_of[name])]
