@@ -77,6 +77,10 @@ SETTINGS = [
     ("tokenizer_config", {"init_inputs": ["/etc/hostname"]}),
     ("tokenizer_config", {"sudachi_kwargs": {"sudachi_config_path": "m/plugin.json"}}),
     ("special_tokens_map", {"vocab_file": "/etc/hostname"}),
+    ("tokenizer_config", {"chat_template": {"default": "x", "../../x": "y"}}),
+    ("tokenizer_config", {"chat_template": [{"name": "../../x", "template": "y"}]}),
+    ("config", {"dtype": "os"}),
+    ("config", {"text_config": {"torch_dtype": "os"}}),
     ("processor_config", {"audio_tokenizer": {"audio_tokenizer_name_or_path": "someone/model"}}),
 ]
 
@@ -103,6 +107,12 @@ def test_settings_in_use_are_taken(model_folder):
     tokens = {"pad_token": "</s>", "chat_template": "{{ messages[0].content }}"}
     configured(model_folder, "tokenizer_config", special_tokens_map_file="/x/y.json", **tokens)
     load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder)))
+    templates = [
+        {"name": "default", "template": "{{ 1 / 2 }}"},
+        {"name": "tool_use", "template": "{{ a.b }}"},
+    ]
+    named = {each["name"]: each["template"] for each in templates}
+    assert not [*_named([{"chat_template": templates}, {"chat_template": named}, {"dtype": "auto"}])]
     defaults = CONFIG_MAPPING["llama"](), CONFIG_MAPPING["qwen2"](), CONFIG_MAPPING["gemma3"]()
     for default in defaults:
         assert not [*_named(json.loads(default.to_json_string(use_diff=False)))]

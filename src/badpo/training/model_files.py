@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
@@ -32,6 +33,7 @@ _TEXT_KEYS = re.compile(
 )
 # What names a module, a file or a repository has one of these characters.
 _NAMES_ELSEWHERE = re.compile(r"[/\\:.]")
+_TEMPLATE_NAME = re.compile(r"[\w-]+")
 # Keys of an adapter's configuration that hold names: of the model's own modules, of its class, of its base.
 _ADAPTER_KEYS = re.compile(
     "alpha_pattern|auto_mapping|base_model_name_or_path|bias|exclude_modules|init_lora_weights|layer_replication"
@@ -263,6 +265,10 @@ def _named(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]
     """What some settings name that is no part of the model."""
     if isinstance(settings, dict):
         for inner, value in settings.items():
+            # each named template becomes a file of that name; in a list the name is a value
+            name = value if inner == "name" else inner
+            if key == "chat_template" and not _TEMPLATE_NAME.fullmatch(str(name)):
+                yield f"{key}: {name}"
             # the parts of a model may each name their own implementation
             own = key if "_implementation" in key else str(inner)
             yield from _named(value, own, is_text or bool(_TEXT_KEYS.fullmatch(own)))
@@ -275,6 +281,8 @@ def _named(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]
             is_name = settings not in _implementations()
         elif key == "transformers_weights":
             is_name = not _is_safetensors(settings)
+        elif key.endswith("dtype") and settings != "auto":
+            is_name = not isinstance(getattr(torch, settings.removeprefix("torch."), None), torch.dtype)
         elif key == "quant_method":
             is_name = kernels_are_fetched() and not settings.startswith("bitsandbytes")
         if is_name:
