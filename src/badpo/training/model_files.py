@@ -9,7 +9,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
@@ -263,6 +262,8 @@ def _require_safetensors(name: str, folder: Path, revision: str, wanted: tuple[s
 
 def _named(settings: Any, key: str = "", is_text: bool = False) -> Iterator[str]:
     """What some settings name that is no part of the model."""
+    import torch
+
     if isinstance(settings, dict):
         for inner, value in settings.items():
             # each named template becomes a file of that name; in a list the name is a value
