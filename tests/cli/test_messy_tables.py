@@ -139,6 +139,7 @@ def pasted(result) -> list[str]:
     lines = [line.strip() for line in result.stderr.splitlines()]
     offered = [line for line in lines if line.startswith("badpo ")]
     assert offered, result.stderr
+    assert not any({*"{}"} & {*line} for line in offered), "a name in braces was not filled in"
     return shlex.split(offered[0])[1:]
 
 

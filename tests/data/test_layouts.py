@@ -1,6 +1,7 @@
 """Tables of people who never read our documentation: read at once, or with the options that the refusal offers."""
 
 import itertools
+import json
 import shlex
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pandas as pd
 import pytest
 
+from badpo.data.forgetting import find_people, forget
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
@@ -201,3 +203,100 @@ def test_two_games_are_two_votes_and_names_that_differ_in_case_can_be_joined(tmp
     command = shlex.split(finding.remedy.partition("joined.csv: ")[2])
     subprocess.run([sys.executable, *command[1:]], check=True, cwd=tmp_path)
     assert Judgments.read(tmp_path / "joined.csv").n_annotators == 3
+
+
+def test_slots_of_annotators_and_votes_are_read_together_and_keep_votes_without_a_name():
+    table = texts() | {"winner_1": labels("A", "B"), "winner_2": labels("A", "B")}
+    table |= {"rater_1": [None, *PEOPLE[1:]], "rater_2": ["p9"] * (N - 1) + [None]}
+    table["winner_2"][-1] = None
+    votes = Judgments.read(pd.DataFrame(table))
+    assert (votes.n_votes, votes.n_annotators) == (2 * N - 1, 5)
+    unnamed = Judgments.read(pd.DataFrame(table), columns={"annotator": None})
+    assert (unnamed.n_votes, unnamed.n_annotators) == (2 * N - 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "n_others"), [("score_A|score_B", 1), ("rank_A|rank_B", 1), ("score_A|score_B", 6)]
+)
+def test_numbers_of_both_sides_say_what_labels_mean_if_they_agree(names, n_others):
+    (a, b), is_rank = names.split("|"), names.startswith("rank")
+    cells = labels("1", "0")
+    cells[:n_others] = ["0" if cell == "1" else "1" for cell in cells[:n_others]]
+    scores = numbers("2", "7") if is_rank else numbers("7", "2")
+    table = pd.DataFrame(texts() | {"who": PEOPLE, "label": cells, a: scores[0], b: scores[1]})
+    columns = {"winner": "label"}
+    if n_others > 1:
+        with pytest.raises(DataError) as caught:
+            Judgments.read(table, columns=columns)
+        assert caught.value.question
+        return
+    votes = Judgments.read(table, columns=columns)
+    assert (votes.votes["sign"] > 0).tolist() == [cell == "1" for cell in cells]
+    assert any(a in finding.what and finding.code == "N107" for finding in votes.findings)
+
+
+def test_rows_without_answers_and_vote_are_left_out_and_counted():
+    table = pd.DataFrame(texts() | {"annotator": PEOPLE, "winner": labels("a", "b")})
+    others = pd.DataFrame({"annotator": PEOPLE, "trial": "instructions"})
+    votes = Judgments.read(pd.concat([others, table], ignore_index=True))
+    assert (votes.n_votes, votes.dropped["n"].sum(), votes.votes["row"].min()) == (N, N, N)
+
+
+def test_lists_in_one_object_are_joined_by_their_ids(tmp_path):
+    pairs = {f"x{i}": row for i, row in enumerate(pd.DataFrame(texts()).to_dict("records"))}
+    votes = [{"pair_id": f"x{i}", "choice": choice} for i, choice in enumerate(labels("a", "b"))]
+    people = [
+        {"id": who, "votes": [vote for vote, own in zip(votes, PEOPLE, strict=True) if own == who]}
+        for who in dict.fromkeys(PEOPLE)
+    ]
+    listed = [{"id": key, **pair} for key, pair in pairs.items()]
+    flat = [{**vote, "annotator": who} for vote, who in zip(votes, PEOPLE, strict=True)]
+    for content in ({"pairs": pairs, "annotators": people}, {"pairs": listed, "votes": flat}):
+        (tmp_path / "dump.json").write_text(json.dumps({"version": 2, **content}))
+        read = Judgments.read(tmp_path / "dump.json")
+        assert (read.n_votes, read.n_annotators, read.n_comparisons) == (N, 3, N)
+    (tmp_path / "dump.json").write_text(json.dumps({"pairs": listed[1:], "votes": flat}))
+    with pytest.raises(DataError, match="several lists"):
+        Judgments.read(tmp_path / "dump.json")
+    # no row of such a file is one object of it
+    (tmp_path / "dump.json").write_text(before := json.dumps({"pairs": listed, "votes": flat}))
+    with pytest.raises(DataError, match="no row can be taken out"):
+        forget(find_people(["p0"]), data=[tmp_path / "dump.json"])
+    assert (tmp_path / "dump.json").read_text() == before
+
+
+def test_scores_inside_of_answers_rank_them():
+    answers = [
+        [
+            {"response": LONG.format(i), "overall_score": 9},
+            {"response": SHORT.format(i), "overall_score": 4},
+        ]
+        + [{"response": f"an answer of a middling length to {i}", "overall_score": 5 + i % 3}]
+        for i in range(N)
+    ]
+    table = pd.DataFrame({"instruction": texts()["prompt"], "completions": answers})
+    votes = Judgments.read(table)
+    assert votes.n_votes == 2 * N
+
+
+def test_an_error_that_nobody_foresaw_is_told_as_not_recognised(monkeypatch):
+    def fail(*_):
+        raise KeyError("a cell")
+
+    table = pd.DataFrame(texts() | {"judge": PEOPLE, "winner": labels("a", "b"), "page": PEOPLE})
+    assert Judgments.read(table).n_votes == N
+    for module, name in (("layouts", "likely_annotators"), ("reading", "unused_columns")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"badpo.data.{module}.{name}", fail)
+            patch.setattr("badpo.data.layouts._find_annotators", fail) if module == "layouts" else None
+            with pytest.raises(DataError) as caught:
+                Judgments.read(table)
+        assert caught.value.problems[0].code == "E101" and "a cell" not in str(caught.value)
+
+
+def test_a_long_table_with_a_column_for_each_judge_is_read():
+    n = 600
+    table = {name: [f"{name} of case {i} in words" for i in range(n)] for name in texts()}
+    table |= {f"m{j} verdict": ["A", "B"] * (n // 2) for j in range(3)} | {"note": ["x", "y", "z"] * 200}
+    votes = Judgments.read(pd.DataFrame(table), layout="wide")
+    assert (votes.n_votes, votes.n_annotators) == (3 * n, 3)

@@ -354,3 +354,16 @@ def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
     assert list(tmp_path.iterdir()) == []
     told = import_file(rows, tmp_path / "j.parquet", annotators_missing="drop")
     assert told["dropped"] == [{"reason": "no annotator", "n": 1}]
+
+
+def test_argilla_responses_in_a_list_are_votes_and_discarded_ones_are_counted():
+    labels = {"u-1": "response-1", "u-2": "response-2"}
+    responses = [
+        {"user_id": who, "values": {"better": {"value": label}}, "status": "submitted"}
+        for who, label in labels.items()
+    ]
+    responses.append({"user_id": "u-3", "values": {}, "status": "discarded"})
+    fields = {"prompt": "Why?", "response-1": "So.", "response-2": "No."}
+    imported = import_votes([{"fields": fields, "responses": responses}])
+    assert imported.table.frame["winner"].tolist() == ["a", "b"]
+    assert [(entry["reason"], entry["n"]) for entry in imported.table.dropped] == [(NOT_SENT, 1)]

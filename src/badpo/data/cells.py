@@ -10,7 +10,7 @@ import unicodedata
 import warnings
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
@@ -78,6 +78,13 @@ class Table:
         if not all(is_unicode(str(name)) for name in self.frame.columns):
             what = "the table cannot be read: the name of a column holds half of a surrogate pair"
             raise DataError([Problem("E102", what, self.name, "rename the column")])
+
+    def with_rows(self, frame: pd.DataFrame) -> "Table":
+        """The table with the rows of ``frame``, whose index holds the row of this table that each was made of."""
+        made_of = frame.index.to_numpy()
+        lines, rows = (None if of is None else of[made_of] for of in (self.lines, self.rows))
+        rows = made_of if rows is None else rows
+        return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
 
 # -- names of columns ------------------------------------------------------------------------------------------
@@ -301,7 +308,7 @@ _LOW_WINS = re.compile(
 )
 _HIGH_WINS = re.compile(
     "(?:.*_)?(?:rating|score|stars?|points|likert|quality|better|best|preferred|higher_is_better|qualität|punkte|puntos|calidad|"
-    "qualité|votes|wins|won|win|chosen|selected)(?:_.*)?"
+    "qualité|votes|wins|won|win|chosen|selected|ups|upvotes|likes|karma)(?:_.*)?"
 )
 
 
@@ -424,21 +431,26 @@ def _inside(name: str, cells: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
     several = first if isinstance(first, list) else [first]
     if any(map(_is_message, several)):
         return
-    singular = re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
+    stem = singular(name)
     made: Iterable[tuple[str, list[Any]]] = ()
     if isinstance(first, dict):
         objects = [cell if isinstance(cell, dict) else {} for cell in cells]
         keys = dict.fromkeys(itertools.chain(*objects))
         require_size(f'column "{name}"', len(cells), len(keys))
         made = ((f"{name}.{key}", [each.get(key) for each in objects]) for key in keys)
-    elif several is first and re.fullmatch(_LISTED, folded(singular.rpartition(".")[2])):
+    elif several is first and re.fullmatch(_LISTED, folded(stem.rpartition(".")[2])):
         lists = [cell if isinstance(cell, list) else () for cell in cells]
         require_size(f'column "{name}"', len(cells), max(map(len, lists)))
         places = enumerate(itertools.zip_longest(*lists), start=1)
-        made = ((f"{singular}_{i}", [*each]) for i, each in places)
+        made = ((f"{stem}_{i}", [*each]) for i, each in places)
     for part, values in made:
         if any(value is not None for value in values):
             yield from [*_inside(part, values)] or [(part, values)]
+
+
+def singular(name: str) -> str:
+    """The noun for one of several, as ``summary`` for ``summaries``."""
+    return re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
 
 
 def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
@@ -643,42 +655,36 @@ def number_of(label: str) -> float:
 
 
 _GRADES = {
-    **dict.fromkeys(
-        ("excellent", "excellente", "excelente", "perfect", "outstanding", "great", "best", "top"), 3.0
-    ),
-    **dict.fromkeys(("hervorragend", "beste", "ótimo", "ottimo"), 3.0),
-    **dict.fromkeys(
-        ("good", "like", "liked", "helpful", "up", "agree", "positive", "win", "won", "chosen", "👍"),
-        1.0,
-    ),
-    **dict.fromkeys(
-        ("winner", "preferred", "accepted", "approved", "pass", "better", "satisfied", "gut", "bon"), 1.0
-    ),
-    **dict.fromkeys(
-        ("stimme", "zu", "correct", "useful", "bueno", "buena", "bien", "buono", "selected", "upvote"),
-        1.0,
-    ),
-    **dict.fromkeys(("neutral", "fair", "ok", "okay", "average", "mixed", "acceptable", "mittel"), 0.0),
-    **dict.fromkeys(
-        ("bad", "poor", "dislike", "disliked", "unhelpful", "down", "disagree", "negative", "loss"), -1.0
-    ),
-    **dict.fromkeys(
-        ("lost", "lose", "loser", "rejected", "fail", "worse", "dissatisfied", "schlecht", "👎"), -1.0
-    ),
-    **dict.fromkeys(
-        ("incorrect", "useless", "malo", "mala", "mauvais", "downvote", "unacceptable"), -1.0
-    ),
-    **dict.fromkeys(("terrible", "awful", "horrible"), -3.0),
+    word: grade
+    for grade, words in {
+        3.0: (
+            "excellent excellente excelente perfect outstanding great best top hervorragend "
+            "beste ótimo ottimo"
+        ),
+        1.0: (
+            "good like liked helpful up agree positive win won chosen 👍 winner preferred "
+            "accepted approved pass better satisfied gut bon stimme zu correct useful bueno "
+            "buena bien buono selected upvote"
+        ),
+        0.0: "neutral fair ok okay average mixed acceptable mittel",
+        -1.0: (
+            "bad poor dislike disliked unhelpful down disagree negative loss lost lose loser "
+            "rejected fail worse dissatisfied schlecht 👎 incorrect useless malo mala mauvais "
+            "downvote unacceptable"
+        ),
+        -3.0: "terrible awful horrible",
+    }.items()
+    for word in words.split()
 }
 _DEGREES = {
-    **dict.fromkeys(
-        ("very", "strongly", "extremely", "completely", "totally", "sehr", "très", "muy", "highly"), 2.0
-    ),
-    **dict.fromkeys(("somewhat", "slightly", "rather", "fairly", "mostly", "eher", "partly"), 0.5),
-    **dict.fromkeys(("not", "nicht", "no", "don", "pas"), -1.0),
-    **dict.fromkeys(
-        ("thumb", "thumbs", "a", "t", "d", "the", "is", "i", "it", "response", "answer"), 1.0
-    ),
+    word: degree
+    for degree, words in {
+        2.0: "very strongly extremely completely totally sehr très muy highly",
+        0.5: "somewhat slightly rather fairly mostly eher partly",
+        -1.0: "not nicht no don pas",
+        1.0: "thumb thumbs a t d the is i it response answer",
+    }.items()
+    for word in words.split()
 }
 
 

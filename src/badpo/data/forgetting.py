@@ -305,7 +305,10 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     theirs = np.isin(ids, [*people.owners(ids)])
     present = {*ids[theirs]}
     owners = {name: owner for name, owner in people.owners(ids).items() if name in present}
-    if theirs.any() and (path.is_dir() or path.suffix.lower() in (".xlsx", *PACKED)):
+    kind = path.suffix.lower()
+    # the rows of an object that holds several lists are none of its own
+    is_object = kind == ".json" and not isinstance(json.loads(decoded(path)[0]), list)
+    if theirs.any() and (path.is_dir() or is_object or kind in (".xlsx", *PACKED)):
         places = np.arange(1, len(theirs) + 1) if table.lines is None else table.lines
         # of a workbook with several sheets each row is named with its sheet
         sheets = table.frame["sheet"] if "sheet" in table.frame else [""] * len(theirs)

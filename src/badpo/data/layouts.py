@@ -1,10 +1,11 @@
 """Which columns of a table hold what, and how its votes are laid out; every layout becomes one row for each vote."""
 
+import contextlib
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -48,6 +49,7 @@ from badpo.data.cells import (
 from badpo.data.files import Json
 from badpo.data.problems import (
     LISTED,
+    ConfigError,
     DataError,
     Problem,
     counted,
@@ -202,6 +204,22 @@ class Findings:
             raise DataError(worst_first(self.problems))
 
 
+@contextlib.contextmanager
+def reporting_unexpected(where: str) -> Iterator[None]:
+    """Report an error that no check foresaw as columns that are not recognised (E101).
+
+    Its own message is left out, because it may quote cells of the table.
+    """
+    try:
+        yield
+    except (ConfigError, DataError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"the columns are not recognised (unexpected {type(error).__name__})"
+        remedy = "map the columns with columns, and please report this error"
+        raise DataError([Problem("E101", what, where, remedy)]) from error
+
+
 def recognise(
     table: Table, columns: Mapping[str, str | None] | None = None, layout: str | None = None
 ) -> Table:
@@ -210,6 +228,11 @@ def recognise(
     ``columns`` are our names and the table's; None as a value leaves a column of ours unused. A `DataError` lists all
     columns that are missing (E101) or misnamed (E103).
     """
+    with reporting_unexpected(table.name):
+        return _recognise(table, columns, layout)
+
+
+def _recognise(table: Table, columns: Mapping[str, str | None] | None, layout: str | None) -> Table:
     # a recipe may have a number for the name of a column
     columns = {ours: name if name is None else str(name) for ours, name in (columns or {}).items()}
     people: list[str] = []
@@ -231,6 +254,9 @@ def recognise(
     taken = {*told.values(), *(name.rpartition(".")[0] for name in inside)}
     free = [name for name in found if name not in taken]
     table, theirs, answers = _find_columns(table, free, columns, layout)
+    if layout is None and not columns.get("annotator") and (slots := _slots(table, theirs)):
+        table, theirs = _one_row_a_slot(table, theirs, slots)
+        theirs = {ours: name for ours, name in theirs.items() if columns.get(ours, "") is not None}
     if layout is None and "annotator" not in {*theirs, *columns}:
         table, theirs = _find_annotators(table, theirs)
     if layout == "wide":
@@ -286,8 +312,7 @@ def _find_columns(
 
 def _find_annotators(table: Table, theirs: dict[str, str]) -> _Recognised:
     """The columns with one that very likely says who voted, if no name of a column did, which the table notes."""
-    rows = None if table.rows is None else table.rows[: 10 * MANY_ROWS]
-    beginning = replace(table, frame=table.frame[: 10 * MANY_ROWS], rows=rows)
+    beginning = table.with_rows(table.frame[: 10 * MANY_ROWS])
     has_texts = not {"response_a", "response", "chosen"}.isdisjoint(theirs)
     likely = likely_annotators(_renamed(beginning, theirs)) if has_texts else []
     if not likely:
@@ -319,6 +344,7 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
     kind = asked or min(lacks, key=lambda kind: len(lacks[kind]) / len(REQUIRED[kind]))
     if lacks[kind]:
         raise DataError([_missing(table, theirs, lacks[kind])])
+    table = _without_empty_rows(table, [theirs[ours] for ours in REQUIRED[kind] if ours != "prompt"])
     turned: Json = {}
     if kind in ("rated answers", "ranked answers"):
         number, other = ("rating", "rank") if kind == "rated answers" else ("rank", "rating")
@@ -334,6 +360,19 @@ def _in_rows(table: Table, theirs: dict[str, str], told: Mapping[str, str], layo
         theirs = {"winner" if ours == "rating" else ours: name for ours, name in theirs.items()}
     kind = kind if kind in ("rating", "chosen_rejected") else "a_b"
     return replace(_renamed(table, theirs), kind=kind)
+
+
+def _without_empty_rows(table: Table, names: Sequence[str]) -> Table:
+    """The table without rows that are empty in all of these columns, such as other trials of an experiment."""
+    is_empty = table.frame[[*names]].isna().all(axis=1).to_numpy()
+    if is_empty.all() or not is_empty.any():
+        return table
+    found, at = Findings(table), np.flatnonzero(is_empty)
+    rows = listed([found.row_name(row) for row in at[:LISTED]], len(at))
+    what = f"{counted(len(at), 'row')} without answers and without a vote left out: {rows}"
+    entry = {"reason": "no answers and no vote", "annotator": "unknown", "n": len(at)}
+    table = replace(table, dropped=(*table.dropped, entry))
+    return _noted(table.with_rows(table.frame[~is_empty]), "N106", what)
 
 
 def _renamed(table: Table, theirs: Mapping[str, str]) -> Table:
@@ -377,11 +416,8 @@ def _opened_votes(table: Table) -> Table:
     n_votes = int(n_of[of_votes[0]].sum())
     require_size(table.name, n_votes, table.frame.shape[1])
     frame = table.frame.assign(**{name: lists[name] for name in of_votes}).explode(of_votes)
-    rows = frame.index.to_numpy()
-    lines = None if table.lines is None else table.lines[rows]
-    frame = frame.reset_index(drop=True)
     what = f"lists in {', '.join(map(str, of_votes))}: {counted(n_votes, 'vote')} of {counted(len(table.frame), 'row')}"
-    return _noted(replace(table, frame=frame, lines=lines, rows=rows), "N106", what)
+    return _noted(table.with_rows(frame), "N106", what)
 
 
 def _listed(cell: Any) -> list[Any] | None:
@@ -797,9 +833,7 @@ def _spread(
     code: str = "N106",
 ) -> _Recognised:
     """A table of votes, whose index says from which row each was made, with its ``new`` columns and a notice."""
-    rows = frame.index.to_numpy()
-    lines = None if table.lines is None else table.lines[rows]
-    table = replace(table, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
+    table = table.with_rows(frame)
     kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
     return _noted(table, code, what), kept | {name: name for name in new}
 
@@ -868,6 +902,46 @@ def _one_row_a_game(table: Table, theirs: Mapping[str, str], games: Sequence[str
     left = {ours: name for ours, name in theirs.items() if ours not in ("winner", "judgment_id")}
     what = f"{' and '.join(games)}: a vote of the row's annotator in each, {counted(len(votes), 'vote')}"
     return _spread(table, votes, left, ["winner"], what)
+
+
+def _slots(table: Table, theirs: Mapping[str, str]) -> dict[str, str]:
+    """Columns of annotators and of their votes that share a number, such as ``annotator_1`` and ``vote_1``."""
+    kinds: dict[str, dict[str, str]] = {}
+    for name in table.frame:
+        if number := re.search(r"\d+", form := folded(name)):
+            kinds.setdefault(re.sub(r"_?\d+", "", form), {})[number[0]] = name
+    people = [of for kind, of in kinds.items() if columns_named([kind], ["annotator"])]
+    votes = [
+        of
+        for kind, of in kinds.items()
+        if of not in people
+        and names_vote(kind)
+        and all(_clearness(table.frame, name, theirs) > 1 for name in of.values())
+    ]
+    if len(people) != 1 or len(votes) != 1 or len(people[0]) < 2 or {*people[0]} != {*votes[0]}:
+        return {}
+    return {name: votes[0][number] for number, name in people[0].items()}
+
+
+def _one_row_a_slot(table: Table, theirs: Mapping[str, str], slots: Mapping[str, str]) -> _Recognised:
+    """A row for each column of votes, with the annotator from the column beside it; an empty vote is none.
+
+    If few votes have no annotator, one annotator without a name stands for these, so that no vote is lost.
+    """
+    others = table.frame.drop(columns=[*slots, *slots.values()])
+    require_size(table.name, len(others) * len(slots), len(others.columns) + 2)
+    parts = [
+        others.assign(annotator=as_ids(table.frame[who]), winner=table.frame[vote])
+        for who, vote in slots.items()
+    ]
+    votes = pd.concat(parts).sort_index(kind="stable")
+    votes = votes[~pd.isna(as_ids(votes["winner"]))]
+    what = f"{counted(len(slots), 'pair')} of columns, an annotator and a vote in each: {counted(len(votes), 'vote')}"
+    n_unnamed = int(votes["annotator"].isna().sum())
+    if 0 < n_unnamed <= (1 - _MOST) * len(votes):
+        votes = votes.fillna({"annotator": "no id"})
+        what += f"; {counted(n_unnamed, 'vote')} without an annotator count as those of one annotator"
+    return _spread(table, votes, theirs, ["annotator", "winner"], what)
 
 
 def _pairs_of_people(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -987,9 +1061,11 @@ def _answers_beside(table: Table, theirs: Mapping[str, str], number: str) -> _Re
     left = {ours: own for ours, own in theirs.items() if ours not in ("judgment_id", "comparison_id")}
     votes = frame.drop(columns=[*new.values()]).iloc[first].assign(**sides)
     n = int(np.isnan(places).sum())
+    sizes = np.bincount(group)
+    n_all = int((sizes * (sizes - 1) // 2).sum())
     what = (
-        f"one answer in each row: {counted(len(first), 'pair')} of neighbouring answers to one prompt"
-        + (f"; {counted(n, 'row')} without a number left out" if n else "")
+        f"one answer in each row: {counted(len(first), 'pair')} of an answer and the next one to its prompt, "
+        f"not all {n_all:,} pairs" + (f"; {counted(n, 'row')} without a number left out" if n else "")
     )
     return _spread(table, votes, left, [*sides], what)
 
@@ -1151,7 +1227,7 @@ def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> 
 
 _RANKS, _SCORES = (
     ("rank", "place", "position", "ranking"),
-    ("score", "rating", "stars", "points", "quality", "grade"),
+    ("score", "rating", "stars", "points", "quality", "grade", "overall_score", "overall_rating"),
 )
 _BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least")
 

@@ -25,6 +25,7 @@ from badpo.data.cells import (
     Table,
     as_ids,
     as_objects,
+    columns_of_sides,
     direction_of,
     folded,
     graded,
@@ -50,6 +51,7 @@ from badpo.data.layouts import (
     few_labels,
     holds_texts,
     recognise,
+    reporting_unexpected,
     unused_columns,
 )
 from badpo.data.privacy import (
@@ -111,6 +113,8 @@ _LEFT_OUT = {
 }
 # Fewer votes that stand once more with the sides exchanged can be people who judged again and did not change.
 FEWEST_COPIES = 20
+# Numbers of the two sides say what labels mean if they agree in this share of the rows, and in so many at the least.
+_AGREEING, _FEWEST_AGREEING = 0.95, 10
 
 
 def read_votes(source: Any, asked: Json) -> Json:
@@ -213,7 +217,8 @@ class _Labels(NamedTuple):
     cells: Objects  # of each row, None where there is none
     number: Ints  # the place of each row's label in ``distinct``, -1 where there is none
     distinct: Sequence[str]
-    stated: Mapping[str, str]  # what the name of the column says
+    stated: Mapping[str, str]  # what the name of the column says, or two columns of numbers
+    stated_by: str  # which of these says so, in words
     scale: RatingScale | None
     sides: list[tuple[str, str]]  # of each in ``distinct``; see `side_told`
 
@@ -228,6 +233,10 @@ class _Labels(NamedTuple):
         # 1 beside 0 is another thing than 1 beside 2
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
+        stated_by = "as the column is called" * bool(stated)
+        if not winners and scale is None and not any(side for side, _ in sides):
+            stated, stated_by = _stated_by_numbers(cells, table.frame)
+            sides = [(stated.get(label, ""), "name" * (label in stated)) for label in distinct]
         mirrored = mirrored_sides(distinct)
         known = [
             (label, side) for label, (side, _) in zip(distinct, sides, strict=True) if side in ("a", "b")
@@ -238,7 +247,28 @@ class _Labels(NamedTuple):
                 each if each[0] or mirrored[label] == "tie" else (mirrored[label], "order")
                 for label, each in zip(distinct, sides, strict=True)
             ]
-        return cls(cells, number, distinct, stated, scale, sides)
+        return cls(cells, number, distinct, stated, stated_by, scale, sides)
+
+
+def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
+    """The sides that labels mean because two columns of numbers agree with them, and these columns in words.
+
+    The columns hold a number for each side, such as ``score_a`` and ``score_b``, and their names say whether the
+    higher one wins. Empty if no two columns agree with almost all labels, or if others say the opposite.
+    """
+    n = int(pd.notna(labels).sum())
+    found: dict[str, dict[str, str]] = {}
+    for names in columns_of_sides([name for name in frame if which_wins(str(name))]):
+        a, b = (as_numbers(frame[name]) for name in names)
+        ahead = np.sign(b - a if which_wins(names[0]) == "low" else a - b)
+        counts = pd.crosstab(labels, ahead)
+        if n >= _FEWEST_AGREEING and counts.max(axis=1).sum() >= _AGREEING * n:
+            found[" and ".join(names)] = counts.idxmax(axis=1).map({1: "a", -1: "b", 0: "tie"}).to_dict()
+    sides = next(iter(found.values()), {})
+    is_clear = {"a", "b"} <= {*sides.values()} and len({*sides.values()}) == len(sides)
+    if not is_clear or any(other != sides for other in found.values()):
+        return {}, ""
+    return sides, f"as {listed([*found])} say"
 
 
 def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
@@ -262,6 +292,11 @@ def _recognised(source: Any, asked: Json) -> Table:
 
 
 def _read(table: Table, asked: Json) -> Json:
+    with reporting_unexpected(table.name):
+        return _read_rows(table, asked)
+
+
+def _read_rows(table: Table, asked: Json) -> Json:
     if not len(table.frame):
         raise DataError([Problem("E104", "the table has no rows", table.name, "export it again")])
     found = Findings(table, asked["bad_rows"] == "drop")
@@ -371,7 +406,7 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
     annotators["annotator_class"] = pd.Series(classes, dtype=object)
     if kinds := direct_identifiers(list(raw_ids)):
         what = f"annotator ids look like {' and '.join(kinds)}; they were replaced by pseudonyms while reading"
-        found.note("W301", what, "share the table that badpo import writes, not this one")
+        found.note("W301", what, "share the imported table, which holds pseudonyms, not this one")
     groups = annotators["pseudonym"].groupby([*map(folded_id, raw_ids)], sort=False)
     if alike := [" and ".join(group) for _, group in groups if len(group) > 1]:
         n = counted(len(alike), "group")
@@ -622,7 +657,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     could be either side, nothing is read.
     """
     labels = found.ids("winner", "E107", "write a, b or tie, or leave the row out")
-    _, number, distinct, stated, scale, of_label = _Labels.of(labels, found.table, winners)
+    _, number, distinct, stated, stated_by, scale, of_label = _Labels.of(labels, found.table, winners)
     # that no row is a tie today is nothing to refuse
     if {"a", "b"} & {*winners.values()} and not scale and {*map(str, winners)}.isdisjoint(distinct):
         hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True)
@@ -644,13 +679,12 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         f"ratings from {scale.low:g} to {scale.end:g}, {scale.middle:g} in the middle" if scale else ""
     )
     if (scale and scale.high) or by_order:
-        called = "as the column is called" * bool(stated)
         pairs = ", ".join(f'"{label}" = {side}' for label, side in by_order.items())
-        what = f"winners read {called or 'by their order'}: {pairs}"
+        what = f"winners read {stated_by or 'by their order'}: {pairs}"
         told: Mapping[str, str] = by_order
         remedy = "where the other answer was preferred"
         if scale and scale.high:
-            what = f"{on_scale}: a high one prefers {scale.high}{', ' * bool(called)}{called}"
+            what = f"{on_scale}: a high one prefers {scale.high}{', ' * bool(stated_by)}{stated_by}"
             told, remedy = stated, "strength goes along with the votes" + f"; {remedy}" * bool(stated)
         turned = {label: TURNED[side] for label, side in told.items()}
         found.note(
@@ -740,7 +774,7 @@ def _not_used(found: Findings, told: set[str]) -> None:
     if "annotator_class" not in theirs | told:
         groups = [name for name in frame if name not in known and are_groups(frame, name, "annotator")]
     if groups or ("annotator" in theirs and any(note.code == "N103" for note in found.table.notes)):
-        beginning = replace(found.table, frame=frame[:MANY_ROWS])
+        beginning = found.table.with_rows(frame[:MANY_ROWS])
         rest = [name for name in unused_columns(beginning) if name not in known]
         if unused := [*dict.fromkeys([*groups, *rest])]:
             fix: Json = {"columns": {"annotator_class": groups[0]}} if groups else {}

@@ -32,6 +32,7 @@ from badpo.data.cells import (
     columns_named,
     opened,
     require_size,
+    singular,
 )
 from badpo.data.files import Json, appearing, asking_once, checksum_file, checksummed, is_changed
 from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
@@ -59,6 +60,7 @@ OLDER_ENCODINGS = {
 }
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
+_MOST_LISTS = 10  # in one JSON object
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
     "итого|合計|合计|总计|總計|합계|المجموع|Σ|∑)(?: \\(?n\\)?)?[:.]?",
@@ -575,34 +577,81 @@ def _read_json(path: Path) -> Table:
     except (ValueError, RecursionError) as error:
         raise _unreadable(path, str(error), remedy) from error
     if isinstance(content, dict):
-        if columns := _columns_in(content):
-            return Table(_frame_of_columns([*content], columns), str(path))
         lists = [each for each in content.values() if isinstance(each, list)]
-        of_objects = {
-            name: each
-            for name, each in content.items()
-            if isinstance(each, list) and each and isinstance(each[0], dict)
-        }
-        if len(of_objects) > 1 and "rows" not in of_objects:
-            what = f"it holds several lists of objects: {listed([*of_objects])}"
+        tables = {name: records for name, each in content.items() if (records := _records_in(each))}
+        of_objects = {name: each for name, each in tables.items() if isinstance(content[name], list)}
+        joined = _joined_records(tables) if "rows" not in tables else []
+        if not joined and (columns := _columns_in(content)):
+            return Table(_frame_of_columns([*content], columns), str(path))
+        if len(of_objects) > 1 and not joined and "rows" not in tables:
+            what = f"it holds several lists of objects: {listed([*of_objects])}; no ids join all of them"
             raise _unreadable(path, what, "write the one with the votes into a file of its own")
-        keyed = _keyed_records(content)
-        content = of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), keyed)
+        keyed = _records_in(content) or next(iter(tables.values()), None)
+        content = joined or of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), keyed)
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
     return Table(_frame_of_records(content, path), str(path))
 
 
-def _keyed_records(content: Json) -> list[Json] | None:
-    """Objects that stand under their ids, in a mapping or in one inside of it; None where there are none."""
-    for each in (content, *content.values()):
-        if (
-            isinstance(each, dict)
-            and len(each) > 1
-            and all(isinstance(one, dict) for one in each.values())
-        ):
-            return [{"id": key, **one} for key, one in each.items()]
+def _records_in(value: Any) -> list[Json] | None:
+    """A list of objects, or objects that stand under their ids in a mapping; None of anything else."""
+    if isinstance(value, list):
+        return value if value and all(isinstance(one, dict) for one in value) else None
+    is_keyed = isinstance(value, dict) and len(value) > 1
+    if is_keyed and all(isinstance(one, dict) for one in value.values()):
+        return [{"id": key, **one} for key, one in value.items()]
     return None
+
+
+def _joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
+    """Several lists of objects as one, joined by ids: a vote with a ``pair_id`` gets the fields of its pair.
+
+    Empty if ids do not join all of them. People may hold the votes that they cast.
+    """
+    left = {name: _opened_records(name, records) for name, records in tables.items()}
+    if not 1 < len(left) <= _MOST_LISTS:
+        return []
+    while len(left) > 1:
+        pairs = itertools.permutations(left, 2)
+        made = ((*pair, _joined_pair(left[pair[0]], left[pair[1]], singular(pair[1]))) for pair in pairs)
+        name, other, joined = next((each for each in made if each[2]), ("", "", []))
+        if not joined:
+            return []
+        left[name] = joined
+        del left[other]
+    return next(iter(left.values()))
+
+
+def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
+    """The rows with the fields of the one among others that each names by its id; none if a row names no other.
+
+    The columns of ids have the same name, or one is called after the others, as ``pair_id`` after ``pairs``.
+    """
+    for column in rows[0]:
+        key = column if column in others[0] else "id" if column in (noun, f"{noun}_id") else ""
+        by_id = {str(one.get(key)): one for one in others if key and column != "id"}
+        if 1 < len(by_id) == len(others) and all(str(row.get(column)) in by_id for row in rows):
+            of_rows = ((row, by_id[str(row[column])]) for row in rows)
+            return [
+                {f"{noun}_{name}" if name in row else name: of[name] for name in of if name != key} | row
+                for row, of in of_rows
+            ]
+    return []
+
+
+def _opened_records(name: str, records: list[Json]) -> list[Json]:
+    """The records, or those in a list inside of each if these hold ids of others."""
+    for key in records[0]:
+        lists = [record.get(key) for record in records]
+        inner: list[Json] = next(filter(None, map(_records_in, lists)), [{}])
+        are_lists = all(isinstance(each, list) and (not each or _records_in(each)) for each in lists)
+        if are_lists and any(part.endswith("_id") for part in inner[0]):
+            return [
+                {f"{singular(name)}_{part}": cell for part, cell in record.items() if part != key} | one
+                for record in records
+                for one in record[key]
+            ]
+    return records
 
 
 # By the end of a file's name.

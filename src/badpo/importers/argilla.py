@@ -7,6 +7,7 @@ from badpo.data.files import Json
 from badpo.importers.export import NOT_SUBMITTED, Export, Importer, is_missing, listed
 
 _FLAT = ".responses"
+_UNANSWERED = ""  # in place of a question
 # what no text of a record is called
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 
@@ -19,14 +20,15 @@ def read_argilla(export: Export) -> Iterator[Json]:
     are several; ``prompt``, ``response_a``, ``response_b`` name fields that cannot be recognised.
     """
     records = [(record, _texts(record), _answers(record)) for record in export.records()]
-    question = export.question(name for _, _, answers in records for name in answers)
+    names = (name for _, _, answers in records for name in answers if name != _UNANSWERED)
+    question = export.question(names)
     fields = export.text_fields(name for _, texts, _ in records for name in texts)
     export.used |= {"id", "fields", "responses", *fields.values()}
     export.used |= {f"{question}{_FLAT}{part}" for part in ("", ".users", ".status")}
     for number, (record, texts, answers) in enumerate(records, start=1):
         pair = {ours: texts.get(theirs) for ours, theirs in fields.items()}
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
-        for answer in answers.get(question or "", ()):
+        for answer in (*answers.get(question or "", ()), *answers.get(_UNANSWERED, ())):
             label, status = answer.get("value"), answer.get("status")
             # labels in order: the first of them
             label = next(iter(label), None) if isinstance(label, list) else label
@@ -43,7 +45,11 @@ def _answers(record: Json) -> dict[str, list[Any]]:
     """The answers to each question, with ``user_id``, ``value`` and ``status``."""
     if isinstance(record.get("responses"), Mapping):
         return {name: listed(given) for name, given in record["responses"].items()}
-    found = {}
+    found: dict[str, list[Any]] = {}
+    for response in listed(record.get("responses")):
+        # a response of one annotator answers all questions, and a discarded one may answer none
+        for name, value in (response.get("values") or {_UNANSWERED: {}}).items():
+            found.setdefault(name, []).append({**response, "value": value.get("value")})
     for name in [name for name in record if f"{name}.users" in record and name.endswith(_FLAT)]:
         parts = {"value": name, "user_id": f"{name}.users", "status": f"{name}.status"}
         columns = {key: dict(enumerate(listed(record.get(part)))) for key, part in parts.items()}
