@@ -249,7 +249,14 @@ def audited(pool: Pool, random: np.random.Generator, change: Change | None = Non
     given = change(table) if change else table
     result = audit_of(given, pool)
     whole, rows = result.summary["pool"]["x"], result.annotators.set_index("annotator")
-    rows = rows.reindex(people(pool.n_annotators))
+    # somebody without votes has no flag
+    flags = rows[["flag", "flag_care"]]
+    rows = rows.reindex(people(pool.n_annotators)).assign(
+        **{
+            name: flag.reindex(people(pool.n_annotators), fill_value=False)
+            for name, flag in flags.items()
+        }
+    )
     figures = beside_truth(pool, whole, rows, true_deviations(votes, pool, rows))
     low, high = whole["level_ci"] or (-np.inf, np.inf)
     if "shown_first" in given:
