@@ -23,7 +23,6 @@ from badpo.data.problems import (
     python_options,
     telling_what_lacks,
 )
-from badpo.training.model_files import require_data
 
 with telling_what_lacks():
     import torch
@@ -54,6 +53,7 @@ from badpo.training.inputs import (
     training_judgments,
 )
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
+from badpo.training.model_files import require_data
 from badpo.training.processes import gathered_votes
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
