@@ -56,9 +56,9 @@ WIDEST_SPREAD = 5.0
 # hold it in 89 % even then, as such comparisons tell nothing of a lean; without those beyond ten units in 94 %.
 MOST_UNITS, OUTLYING = 3.0, 10.0
 SIZES_SHOWN = 5
-# With so many comparisons for each prompt, or a larger share of repeated votes, errors are clustered by prompt.
+# Errors are clustered by prompt above this mean number of comparisons for each prompt, or this share of repeats.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
-# The statuses of who has a lean, finite or not.
+# The statuses of annotators whose bias has an estimate, finite or not.
 TOLD = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (

@@ -220,13 +220,8 @@ def import_file(
         if mapping is None:
             judgments.to_parquet(out)
         else:
-            with locked(mapping, wait=True):
-                whose = _mapping_of(imported, reading.get("layout"))
-                if Path(mapping).exists() and Path(mapping).read_bytes() != as_json(whose):
-                    told = f"{mapping} is there already and differs; a mapping is never written over"
-                    raise ConfigError(f"{told}, choose another name")
-                judgments.to_parquet(out)
-                write_json(Path(mapping), whose, private=True)
+            whose = _mapping_of(imported, reading.get("layout"))
+            _write_with_mapping(judgments, out, Path(mapping), whose)
         problems, dropped = [*problems, *judgments.findings], judgments.dropped
         counts = {
             "makes": "judgments",
@@ -247,6 +242,18 @@ def import_file(
         "problems": problems,
         "mapping": None if mapping is None else str(mapping),
     }
+
+
+def _write_with_mapping(
+    judgments: Judgments, out: str | os.PathLike[str], mapping: Path, whose: Json
+) -> None:
+    """Write the votes and then the mapping; an error if the mapping exists with another content."""
+    with locked(mapping, wait=True):
+        if mapping.exists() and mapping.read_bytes() != as_json(whose):
+            told = f"{mapping} is there already and differs; a mapping is never written over"
+            raise ConfigError(f"{told}, choose another name")
+        judgments.to_parquet(out)
+        write_json(mapping, whose, private=True)
 
 
 def _judgments(
