@@ -328,3 +328,11 @@ def test_a_sweep_repeats_every_attribute():
         trials([{"type": "length"}], sweep=("ration", [1.5]))
     with pytest.raises(ConfigError, match="name an attribute"):
         trials([])
+
+
+def test_a_regular_expression_that_does_not_end_is_stopped(monkeypatch):
+    monkeypatch.setattr(attributes, "_REGEX_SECONDS", 0.1)
+    slow = attributes.Regex("slow", "(a+)+$")
+    assert slow.measure("", "aaa") == 1.0
+    with pytest.raises(ConfigError, match='"slow": the regular expression'):
+        slow.measure("", "a" * 40 + "!")

@@ -1,15 +1,19 @@
 """Forgetting a person: nothing names them and nothing tells what they voted; whatever cannot be taken out is listed."""
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 import os
 import random
 import re
+import resource
 import shutil
 import stat
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,6 +131,19 @@ def test_without_the_key_the_mapping_or_a_pseudonym_finds_people(judgments, monk
     with pytest.raises(ConfigError, match="no pseudonym can be computed"):
         find_people(["7"])
     assert not (tmp_path / "config").exists()
+
+
+def test_on_a_full_disk_nothing_is_changed_and_no_part_of_a_record_is_left(judgments):
+    votes, name = judgments.read_bytes(), pq.read_table(judgments)["annotator"][0].as_py()
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            forget(name, data=[judgments])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert judgments.read_bytes() == votes
+    assert not (judgments.parent / forgetting.RECORD).exists()
 
 
 def test_two_at_once_lose_nothing_and_delete_nobody_else(tmp_path, monkeypatch):
@@ -269,22 +286,6 @@ def test_nothing_of_a_person_is_left_but_the_policies(project):
     assert len(forget(TOM, **everywhere(project))) == 3
 
 
-def test_a_page_with_the_figures_of_a_run_is_listed(project, monkeypatch):
-    monkeypatch.chdir(project)
-    page = "<title>runs \u2013 badpo report</title><dd>{}</dd>"
-    (project / "report.html").write_text(page.format("shared_mean-s42, reference"))
-    (project / "runs" / "mine.html").write_text(page.format("another-s1"))
-
-    def listed() -> list[str]:
-        return [
-            os.path.realpath(t.path)
-            for t in forget(TOM, runs=["runs"])
-            if "a page with" in t.what and not t.goes
-        ]
-
-    assert listed() == [os.path.realpath("report.html")]
-
-
 def test_what_stays_does_not_tell_what_went(project, monkeypatch):
     theta = np.linspace(-1.03, 0.97, 8) ** 3
     before = contents(project)
@@ -310,6 +311,23 @@ def test_what_stays_does_not_tell_what_went(project, monkeypatch):
         guess = Judgments.read(votes(), attributes=[Length()]).fingerprint().encode()[:12]
         assert guess not in everything
         assert stood == (guess in b" ".join(before.values()))
+
+
+def test_an_audit_that_does_not_say_whose_votes_it_has_goes_and_its_other_copies_are_listed(project):
+    audit, data = project / "audit", project / "data"
+    others = project / "others"
+    shutil.copytree(audit, others)
+    for path in [*audit.glob("annotators.*"), *audit.glob("*.lock")]:
+        path.unlink()
+    pd.DataFrame({"annotator": ["somebody else"]}).to_csv(others / "annotators.csv")
+    (others / "annotators.parquet").unlink()
+    half = others / ".writing-0123456789abcdef-audit.json"
+    for copy in (half, data / "exact.json"):
+        shutil.copy(audit / "audit.json", copy)
+    traces = forget(TOM, data=[data / "votes.csv"], audits=[audit, others])
+    assert data / "exact.json" in [trace.path for trace in traces if not trace.goes]
+    assert not half.exists() and (others / "audit.json").exists()
+    assert {path.name for path in audit.iterdir()} == {".gitignore", "forgotten.jsonl"}
 
 
 @pytest.mark.parametrize("name", ["elsewhere/shared_mean-s42", "runs/other-s42", "runs"])
@@ -371,17 +389,37 @@ def test_a_call_that_was_killed_is_finished_by_the_next(project, monkeypatch, na
     assert len(forget(TOM, **everywhere(project))) == 4 + 2  # the policies, and copies of users
 
 
-def test_a_run_that_is_being_trained_stops_everything_or_may_have_read_them(project):
+def test_a_run_that_names_them_and_is_being_trained_stops_everything(project):
     before, runs = contents(project), project / "runs"
     with held(runs / "shared_mean-s42"), pytest.raises(BusyError, match="shared_mean-s42"):
         forget(TOM, **everywhere(project))
     left = contents(project)
     assert {path: left[path] for path in before} == before
-    with held(runs / "dpo-s1"):  # nothing is written yet
-        traces = forget(TOM, **everywhere(project))
-    at_work = [(trace.path, trace.goes) for trace in traces if "works on it" in trace.what]
-    assert at_work == [(runs / "dpo-s1", False)]
-    assert "works on it" not in str(forget(TOM, **everywhere(project)))
+
+
+def test_a_table_below_the_runs_is_not_waited_for(project):
+    below = Path(shutil.copy(project / "data" / "votes.csv", project / "runs"))
+    traces = forget(TOM, data=[below], runs=[project / "runs"])
+    assert below in [trace.path for trace in traces]
+
+
+def test_an_id_that_is_a_word_of_the_files_removes_nothing(project):
+    made = [project / "audit" / "report.html", project / "audit" / "audit.json", project / "watch.json"]
+    texts = [path.read_text().partition("</style>") for path in made]
+    words = {*re.findall("[a-z_]{6,}", " ".join(style and end or start for start, style, end in texts))}
+    before, places = contents(project), everywhere(project)
+    del places["mapping"]
+    for word in ("annotator", "length", "nobody", *sorted(words)[::80]):
+        traces = forget(word, **places)
+        assert traces and not any(trace.goes for trace in traces)
+        assert {trace.path.name[:9] for trace in traces if trace.is_sure} == {
+            ".writing-"
+        }  # cannot be read
+    assert contents(project) == before
+    with pytest.raises(ConfigError, match="nothing was changed"):
+        forget(TOM, "length", **places)
+    words = ("length", "--data", str(places["data"][1]), "--audit", str(project / "audit"))
+    assert invoke("forget", *words).exit_code == 3
 
 
 def workbook() -> bytes | None:
@@ -398,6 +436,16 @@ def parquet(cell: object, told: dict | None = None, **options) -> bytes:
     return out.getvalue()
 
 
+def arrow(start: Callable, compression: str | None) -> bytes:
+    """Arrow's bytes, in which the id of the next person follows without a separator."""
+    table = pa.table({"annotator": [TOM, "Worker-4", "y" * 999]})
+    with start(
+        out := io.BytesIO(), table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)
+    ) as to:
+        to.write_table(table)
+    return out.getvalue()
+
+
 # no byte of it shows what is in it
 HIDDEN = parquet(["y" * 99, TOM] * 20, use_dictionary=False, write_statistics=False, store_schema=False)
 COPIES = {  # what a file holds, and whom it names
@@ -410,6 +458,11 @@ COPIES = {  # what a file holds, and whom it names
     "copy.xlsx": (workbook(), TOM),
     "nested.bin": (HIDDEN, TOM),
     "metadata.parquet": (parquet(1, {b"pandas": TOM.encode()}), TOM),
+    "data-00000-of-00001.arrow": (arrow(pa.ipc.new_stream, None), TOM),
+    "packed.feather": (arrow(pa.ipc.new_file, "zstd"), TOM),
+    "frame.pkl": (b"\x80\x04\x95\0\0" + TOM.encode() + b"Worker-4", TOM),
+    "copy.csv.xz": (lzma.compress(f"n,rater\n1,{TOM}\n".encode()), TOM),
+    "notes.txt.bz2": (bz2.compress(TOM.encode()), TOM),
     "large": (b" " * (2**24 - 4) + TOM.encode() + b" " * 2**24, TOM),
     f"of {TOM}": (b"", TOM),
     "broken.parquet": (b"PAR1 and then nothing", TOM),
@@ -453,28 +506,9 @@ def test_a_short_id_is_looked_for_where_people_stand(tmp_path):
     (tmp_path / "b.jsonl").write_text('{"n": 1, "user_id": 7}\n')
     (tmp_path / "c.jsonl").write_text('{"n": 1, "user_id": [1]}\n')
     pd.DataFrame({"judge": [7, 8]}).to_parquet(tmp_path / "d.parquet.1")
+    pd.DataFrame({"judge": [7, 8]}).to_feather(tmp_path / "e.feather")
     traces = forget("7", data=[table])
-    assert [trace.path.name for trace in traces] == ["a.csv.bak", "b.jsonl", "d.parquet.1"]
-
-
-NESTED = {
-    "studio.json": '[{"id": 1, "annotations": [{"completed_by": {"id": 7, "email": "a@b.c"}}]}]',
-    "number.json": '[{"id": 1, "annotations": [{"completed_by": 7}]}]',
-    "single.json": '{"annotator": "7"}',
-    "keys.json": '{"workers": {"7": {"n": 2}}}',
-    "lines.jsonl": 'no JSON\n{"a": {"rater": {"code": 7.0}}}\n',
-    "who.csv": "n,who\n1,7\n",
-    "nested.parquet": parquet([{"judge": 7}], told={}),
-}
-
-
-@pytest.mark.parametrize("name", NESTED)
-def test_a_short_id_is_found_at_any_depth_beside_the_table(tmp_path, name):
-    table, content = tmp_path / "votes.csv", NESTED[name]
-    table.write_text(HEADER + "p,b,c,b,7\np,b,c,b,70\n")
-    write(tmp_path, {name: content if isinstance(content, bytes) else content.encode()})
-    gone, left = forget("7", data=[table])
-    assert gone.what == "1 judgment" and (left.path.name, left.goes) == (name, False)
+    assert [trace.path.name for trace in traces] == ["a.csv.bak", "b.jsonl", "d.parquet.1", "e.feather"]
 
 
 COMPOSED, DECOMPOSED = "anna.m\u00fcller", "anna.mu\u0308ller"

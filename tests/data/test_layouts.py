@@ -41,6 +41,7 @@ def numbers(better, worse):
 
 
 MARKS, TICKS, PERCENT = numbers("1", "4"), numbers("true", "false"), numbers("74 %", "31 %")
+HIGH = numbers("7,5", "4")
 SHAPES = {
     "French": texts("Question posée", "Réponse 1", "Réponse 2")
     | {"Horodateur": [f"03/03/2025 09:{i:02}" for i in range(N)], "Juge": PEOPLE}
@@ -119,6 +120,42 @@ SHAPES = {
         "subject": PEOPLE,
         "slider (-50 = left much better, +50 = right much better)": labels("-30,5", "22,5"),
     },
+    "places in a Dutch legend": texts("Vraag", "Tekst links", "Tekst rechts")
+    | {"Deelnemer": PEOPLE, "Oordeel (-2 = links beter, 2 = rechts beter)": labels("-2", "1")},
+    "sides of a legend in another language": texts("Kérdés", "Válasz A", "Válasz B")
+    | {"judge": PEOPLE, "Vélemény (-2 = B sokkal jobb, +2 = A sokkal jobb)": labels("1", "-2")},
+    "Portuguese grades": texts("Pergunta", "Resposta A", "Resposta B")
+    | {"Avaliador": PEOPLE, "Nota A (0 a 10)": HIGH[0], "Nota B (0 a 10)": HIGH[1]},
+    "letters before Korean particles": texts("질문", "답변 A", "답변 B")
+    | {"평가자": PEOPLE, "평가": labels("A가 더 좋음", "B가 더 좋음")},
+    "names of models in another language": texts("Pregunta", "Respuesta 1", "Respuesta 2")
+    | {"Evaluador": PEOPLE, "Ganador": labels("Brisa", "Luna")}
+    | {"Modelo 1": ["Brisa"] * N, "Modelo 2": ["Luna"] * N},
+    "filler words in names, and booleans": {
+        "question": [prompt for prompt in texts()["prompt"] for _ in "ab"],
+        "answer_text": [
+            *itertools.chain(*zip(texts()["response_a"], texts()["response_b"], strict=True))
+        ],
+        "user_id": [who for who in PEOPLE for _ in "ab"],
+        "is_preferred": [*itertools.chain(*zip(*TICKS, strict=True))],
+    },
+    "one id for each pair, and a tick or nothing": {
+        name: column for name, column in texts(a="Text 1", b="Text 2").items() if name != "prompt"
+    }
+    | {"instance_id": range(N), "user": PEOPLE, "time_string": [f"Time spent: {i} s" for i in range(N)]}
+    | {"preference:::Text 1": labels("1.0", None), "preference:::Text 2": labels(None, "1.0")},
+    "lists of votes beside their sum": texts()
+    | {"overall_preference": [0] * N, "experts": [[]] * N}
+    | {
+        "people": [
+            [{"annotator_id": who, "verdict": one}]
+            for who, one in zip(PEOPLE, labels("A", "B"), strict=True)
+        ]
+    },
+    "counts of votes that end in their sums": {
+        name: [*column, None] for name, column in texts("Brief", "Text A", "Text B").items()
+    }
+    | {"user": [*PEOPLE, "sum of all"], "preferred": [*labels("A", "B"), "18"]},
 }
 
 
@@ -150,6 +187,46 @@ def test_two_numbers_whose_direction_nothing_says_are_asked_about():
     assert (won[0] == -won[1]).all()
 
 
+def test_keys_beside_counters_are_asked_about_and_other_trials_are_no_votes():
+    trials = pd.DataFrame(texts("prompt", "stim_left", "stim_right") | {"key": labels("f", "j")})
+    consent = pd.DataFrame({"key": ["0"] * 3, "trial_type": ["consent"] * 3})
+    log = pd.concat([consent, trials.assign(trial_type=["vote", "practice"] * (N // 2))])
+    log = log.assign(trial_index=range(N + 3), rt=[900 + i % 7 for i in range(N + 3)])
+    with pytest.raises(DataError) as caught:
+        Judgments.read(log.assign(PROLIFIC_PID=["p0", *PEOPLE, "p1", "p2"]))
+    assert caught.value.question and caught.value.fix["columns"]["winner"] == "key"
+    assert caught.value.fix["winners"] == {"f": "a", "j": "b"}
+
+
+@pytest.mark.parametrize("word", ["pari", "parità", "gelijkwaardig", "equivalentes", "Gleichstand"])
+def test_a_word_for_a_tie_is_one(word):
+    table = texts() | {"judge": PEOPLE, "preferita": [*labels("Risposta 1", "Risposta 2")[:-1], word]}
+    votes = read_as_offered(pd.DataFrame(table))
+    assert (len(votes.votes), len(votes.ties.votes)) == (N - 1, 1)
+
+
+def test_an_order_names_the_columns_of_the_answers():
+    three = {letter: [f"answer {letter} of some words to {i}" for i in range(N)] for letter in "ABC"}
+    order = ["B > A > C", "C > A > B"] * (N // 2)
+    name = "Rank the answers, best first"
+    votes = read_as_offered(
+        pd.DataFrame({"Question": texts()["prompt"], "who": PEOPLE} | three | {name: order})
+    )
+    pairs = votes.comparisons.loc[votes.votes["comparison"], ["response_a", "response_b"]].to_numpy()
+    assert votes.n_votes == 2 * N
+    won = [pair[int(sign < 0)] for pair, sign in zip(pairs, votes.votes["sign"], strict=True)]
+    assert {text.split()[1] for text in won} == {"B", "C"}
+
+
+def test_a_choice_counts_the_answers_in_a_list_from_0():
+    sides = zip(texts()["response_a"], texts()["response_b"], strict=True)
+    lists = [[{"text": text, "note": None, "policy": "x"} for text in pair] for pair in sides]
+    table = {"prompt": texts()["prompt"], "summaries": lists, "choice": labels(0, 1), "worker": PEOPLE}
+    with pytest.raises(DataError) as caught:
+        Judgments.read(pd.DataFrame(table))
+    assert caught.value.question and caught.value.fix["winners"] == {"0": "a", "1": "b"}
+
+
 def test_many_rows_of_an_unknown_label_are_not_offered_to_be_dropped():
     table = pd.DataFrame(texts() | {"annotator": PEOPLE, "winner": ["shrug", "a", "b", "b"] * 6})
     with pytest.raises(DataError) as caught:
@@ -167,9 +244,9 @@ def test_rows_of_totals_and_objects_under_their_ids(tmp_path):
 
 
 def test_labels_that_differ_in_the_side_alone_are_asked_about_in_any_language():
-    words = ("jest lepsza", "jest trochę lepsza")
+    words = ("jobb", "kicsit jobb")
     cells = [f"{side} {words[i // 4 % 2]}" for i, side in enumerate(labels("A", "B"))]
-    table = texts() | {"annotator": PEOPLE, "Ocena": cells}
+    table = texts() | {"annotator": PEOPLE, "Vélemény": cells}
     with pytest.raises(DataError) as caught:
         Judgments.read(pd.DataFrame(table))
     error = caught.value
@@ -279,19 +356,20 @@ def test_scores_inside_of_answers_rank_them():
     assert votes.n_votes == 2 * N
 
 
-def test_an_error_that_nobody_foresaw_is_told_as_not_recognised(monkeypatch):
-    def fail(*_):
-        raise KeyError("a cell")
+def test_several_judges_inside_of_answers_are_the_annotators():
+    def answer(text, *scores):
+        return {"response": text, "notes": {f"judge-{j}.5": {"rating": n} for j, n in enumerate(scores)}}
 
-    table = pd.DataFrame(texts() | {"judge": PEOPLE, "winner": labels("a", "b"), "page": PEOPLE})
-    assert Judgments.read(table).n_votes == N
-    for module, name in (("layouts", "likely_annotators"), ("reading", "unused_columns")):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"badpo.data.{module}.{name}", fail)
-            patch.setattr("badpo.data.layouts._find_annotators", fail) if module == "layouts" else None
-            with pytest.raises(DataError) as caught:
-                Judgments.read(table)
-        assert caught.value.problems[0].code == "E101" and "a cell" not in str(caught.value)
+    answers = [
+        [
+            answer(LONG.format(i), 9, 1),
+            answer(SHORT.format(i), 4, 5),
+            answer(f"an answer of a middling length to {i}", 5, 3),
+        ]
+        for i in range(N)
+    ]
+    votes = Judgments.read(pd.DataFrame({"instruction": texts()["prompt"], "completions": answers}))
+    assert (votes.n_votes, votes.n_annotators) == (4 * N, 2)
 
 
 def test_a_long_table_with_a_column_for_each_judge_is_read():
@@ -300,3 +378,195 @@ def test_a_long_table_with_a_column_for_each_judge_is_read():
     table |= {f"m{j} verdict": ["A", "B"] * (n // 2) for j in range(3)} | {"note": ["x", "y", "z"] * 200}
     votes = Judgments.read(pd.DataFrame(table), layout="wide")
     assert (votes.n_votes, votes.n_annotators) == (3 * n, 3)
+
+
+def flagged(name, yes, no):
+    """Votes under the names of the winner and the loser; every fourth row is marked as a tie."""
+    sides = [[LONG.format(i), SHORT.format(i)][:: 1 if LONG_WON[i] else -1] for i in range(N)]
+    columns = dict(zip(("winner_text", "loser_text"), map(list, zip(*sides, strict=True)), strict=True))
+    return {"prompt": texts()["prompt"], **columns, name: [no if won else yes for won in LONG_WON]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        flagged("is_draw", True, False) | {"rater": PEOPLE},
+        flagged("Tie?", "yes", "no"),
+        flagged("draw", "x", ""),
+        texts() | {"winner": labels("A", "B"), "is_tie": [int(not won) for won in LONG_WON]},
+    ],
+)
+def test_a_vote_that_a_column_marks_as_a_tie_is_one(table):
+    judgments = Judgments.read(pd.DataFrame(table).replace("", None), attributes=["length:ratio=1.5"])
+    n_ties = LONG_WON.count(False)
+    assert judgments.ties and judgments.ties.n_votes == n_ties
+    assert judgments.n_votes == N - n_ties
+    assert (judgments.votes["sign"].to_numpy() == judgments.delta[:, 0]).all()
+
+
+def test_labels_of_places_are_asked_about_where_a_column_says_that_sides_were_exchanged():
+    flips = [i % 3 == 0 for i in range(N)]
+    shown = [won != flip for won, flip in zip(A_WON, flips, strict=True)]
+    table = texts() | {"flipped": flips, "choice": ["left" if one else "right" for one in shown]}
+    with pytest.raises(DataError) as caught:
+        Judgments.read(pd.DataFrame(table))
+    assert caught.value.question and "winners" in caught.value.turned
+    signs = Judgments.read(pd.DataFrame(table), **caught.value.fix).votes["sign"]
+    assert signs.tolist() == [1 if won else -1 for won in A_WON]
+    as_named = Judgments.read(pd.DataFrame(table), **caught.value.turned).votes["sign"]
+    assert as_named.tolist() == [1 if one else -1 for one in shown]
+
+
+CHATS = texts()
+for side in "ab":
+    CHATS[f"conversation_{side}"] = [
+        json.dumps([{"role": "user", "content": p}, {"role": "assistant", "content": text}])
+        for p, text in zip(CHATS["prompt"], CHATS.pop(f"response_{side}"), strict=True)
+    ]
+del CHATS["prompt"]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        CHATS | {"vote": labels("model_a", "model_b")},
+        texts(a="baseline_output", b="candidate_output") | {"winner": labels("baseline", "candidate")},
+        texts()
+        | {"resp_a_id": [f"{i}x" for i in range(N)], "resp_b_id": [f"{i}y" for i in range(N)]}
+        | {"preferred_id": [f"{i}{'x' if won else 'y'}" for i, won in enumerate(A_WON)]},
+        texts(prompt="pair") | {"pair": [f"item {i}" for i in range(N)], "winner": labels("a", "b")},
+    ],
+)
+def test_a_table_is_read_by_conversations_baselines_and_ids(table):
+    assert not {"prompt"} & {*CHATS}
+    table = pd.DataFrame(table)
+    try:
+        votes = Judgments.read(table).votes
+    except DataError as error:
+        votes = Judgments.read(table, **error.fix).votes
+    assert votes["sign"].tolist() == [1 if won else -1 for won in A_WON]
+
+
+@pytest.mark.parametrize("is_qualtrics", [True, False])
+def test_a_survey_with_a_column_for_each_comparison_is_read(is_qualtrics, tmp_path):
+    quoted = [f"{p}\n\nAnswer A: {a}\nAnswer B: {b}" for p, a, b in zip(*texts().values(), strict=True)]
+    header = [f"Q{i}" for i in range(N)] if is_qualtrics else quoted
+    table = pd.DataFrame([labels("Answer A", "Answer B")] * 3, columns=header)
+    if is_qualtrics:
+        below = pd.DataFrame([quoted, [f'{{"ImportId":"QID{i}"}}' for i in range(N)]], columns=header)
+        table = pd.concat([below, table])
+    table.to_csv(tmp_path / "survey.csv", index=False)
+    judgments = Judgments.read(tmp_path / "survey.csv", attributes=["length:ratio=1.5"])
+    assert (judgments.n_votes, judgments.n_annotators, judgments.n_comparisons) == (3 * N, 3, N)
+    assert (judgments.votes["sign"] == judgments.delta[:, 0]).mean() == sum(LONG_WON) / N
+
+
+def test_a_question_on_which_everybody_agreed_is_counted_as_left_out():
+    columns = {"Timestamp": ["today"] * 3}
+    for i, (p, a, b) in enumerate(zip(*texts().values(), strict=True)):
+        columns[p] = [a, a, b] if i % 4 else [a] * 3
+    judgments = Judgments.read(pd.DataFrame(columns))
+    assert (judgments.n_votes, judgments.dropped["n"].tolist()) == (3 * 18, [3 * 6])
+    assert "everybody" in judgments.dropped["reason"].item()
+
+
+def test_a_second_header_row_does_not_cost_the_annotators():
+    below = {"prompt": "Response", "response_a": "Response", "winner": "Open-Ended Response"}
+    table = pd.DataFrame(
+        [below, *pd.DataFrame(texts() | {"winner": labels("a", "b")}).to_dict("records")]
+    )
+    table["annotator"] = [None, *PEOPLE]
+    assert Judgments.read(table, **offer(table)).n_annotators == 3
+    table.loc[:5, "annotator"] = None
+    assert offer(table)["columns"] == {"annotator": None}
+
+
+def offer(table):
+    """The options that the refusal of a table offers."""
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table)
+    return caught.value.fix
+
+
+def test_ranked_replies_stand_beside_the_message_above_them():
+    messages = []
+    for i, (p, a, b) in enumerate(zip(*texts().values(), strict=True)):
+        sides = ((f"{i}a", a, 0), (f"{i}b", b, 1)) if A_WON[i] else ((f"{i}a", a, 1), (f"{i}b", b, 0))
+        messages.append({"message_id": f"p{i}", "parent_id": None, "text": p, "rank": None})
+        messages += [{"message_id": m, "parent_id": f"p{i}", "text": t, "rank": r} for m, t, r in sides]
+    judgments = Judgments.read([{**one, "user_id": f"u{i % 7}"} for i, one in enumerate(messages)])
+    assert judgments.votes["sign"].tolist() == [1 if won else -1 for won in A_WON]
+
+
+def test_a_column_of_rankings_for_each_annotator_is_read():
+    third = {"response_c": [f"a third answer of some length {i}" for i in range(N)]}
+    table = texts() | third | dict.fromkeys(("ranking_Ann", "ranking_Bob"), labels("A>B>C", "B>A>C"))
+    judgments = Judgments.read(pd.DataFrame(table))
+    assert (judgments.n_votes, judgments.n_annotators) == (4 * N, 2)
+
+
+def test_an_index_of_the_best_answer_may_count_from_0():
+    answers = [
+        [a, b, f"a third answer {i}"] for i, (_, a, b) in enumerate(zip(*texts().values(), strict=True))
+    ]
+    table = {"prompt": texts()["prompt"], "responses": answers, "best": labels(0, 1)}
+    assert Judgments.read(pd.DataFrame(table)).n_votes == 2 * N
+
+
+def test_merged_cells_stand_for_all_of_their_rows(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["About this export"])
+    sheet = book.create_sheet("Votes")
+    sheet.append([*texts(), "winner", "annotator"])
+    for i, row in enumerate(zip(*texts().values(), labels("a", "b"), strict=True)):
+        for j in range(3):
+            sheet.append([*(row[:3] if j == 0 else (None,) * 3), row[3], f"p{j}"])
+        for letter in "ABC":
+            sheet.merge_cells(f"{letter}{3 * i + 2}:{letter}{3 * i + 4}")
+    book.save(tmp_path / "v.xlsx")
+    judgments = Judgments.read(tmp_path / "v.xlsx")
+    assert (judgments.n_votes, judgments.n_comparisons, judgments.n_annotators) == (3 * N, N, 3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "end"),
+    [
+        ("len_a", "len_b", "csv"),
+        ("sum_a_tokens", "sum_b_tokens", "jsonl"),
+        ("文字数A", "文字数B", "csv"),
+    ],
+)
+def test_a_table_with_lengths_alone_is_answered_with_a_command(a, b, end, tmp_path):
+    lengths = {a: [9 + 80 * f for f in FIRST], b: [9 + 80 * (not f) for f in FIRST]}
+    table = pd.DataFrame(lengths | {"winner": labels("a", "b"), "judge": PEOPLE})
+    path = tmp_path / f"lengths.{end}"
+    if end == "csv":
+        table.to_csv(path, index=False)
+    else:
+        path.write_text(
+            "\n".join(
+                json.dumps({"winner": w, "judge": j, "counts": {a: x, b: y}})
+                for x, y, w, j in table.values
+            )
+        )
+    with pytest.raises(DataError) as caught:
+        Judgments.read(path)
+    words = shlex.split(caught.value.preparation)
+    subprocess.run([sys.executable, *words[1:]], check=True, cwd=tmp_path)
+    assert caught.value.fix["source"] == "with_lengths.csv"
+    judgments = Judgments.read(tmp_path / "with_lengths.csv", attributes=["length:ratio=1.5"])
+    assert (judgments.votes["sign"] == judgments.delta[:, 0]).mean() == sum(LONG_WON) / N
+
+
+def test_lengths_of_what_won_and_lost_are_texts_of_these_lengths(tmp_path):
+    lengths = [(9 + i, 40) for i in range(N - 3)] + [(40, 9 + i) for i in range(3)]
+    table = pd.DataFrame(lengths, columns=["winner_tokens", "loser_tokens"]).assign(voter=PEOPLE)
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError) as caught:
+        Judgments.read(tmp_path / "t.csv")
+    words = shlex.split(caught.value.preparation)
+    subprocess.run([sys.executable, *words[1:]], check=True, cwd=tmp_path)
+    read = Judgments.read(tmp_path / caught.value.fix["source"], attributes=["length:ratio=1.1"])
+    assert ((read.votes["sign"] * read.delta[:, 0])[:15] < 0).all()
+    assert (read.n_comparisons, read.n_annotators) == (N - 3, 3)

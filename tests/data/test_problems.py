@@ -4,8 +4,8 @@ import doctest
 import pickle
 from pathlib import Path
 
-from badpo.data.cells import KNOWN
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.vocabulary import KNOWN
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "data.md"

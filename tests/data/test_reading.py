@@ -57,7 +57,7 @@ CHAT = [{"role": "assistant", "content": "x"}]
         ("comparison_id", 5, "c0", "E116", "stands for other texts"),
         ("weight", 1, 0.0, "E106", "no number above 0: 8 of 8"),
         ("shown_first", 1, "lft", "E109", 'unknown shown_first "lft"'),
-        ("shown_first", 1, ["b"], "E109", "shown_first: a cell is a list"),
+        ("shown_first", 1, ["b", "a"], "E109", "shown_first: a cell is a list"),
     ],
 )
 def test_one_bad_cell_is_named(column, row, cell, code, what):
@@ -119,8 +119,13 @@ PAIRS = good().drop(columns="winner").rename(columns={"response_a": "chosen", "r
         (good(), {"winners": {"A": "b", "B": "a"}}, "E107", 'winner "A", "B"; there are "a", "b"'),
         (PAIRS, {"winners": {"a": "b"}}, "E107", "winners are explained, but chosen and rejected"),
         (good().assign(rejected=good()["response_b"]), {}, "E117", "rejected names another side"),
-        (ANSWERS, {}, "E101", "2 columns hold labels, and none texts"),
-        (good()[["prompt", "response_a"]].set_axis([*"pr"], axis=1), {}, "E101", "row is one answer"),
+        (ANSWERS, {}, "E101", "columns missing: prompt"),
+        (
+            good()[["prompt", "response_a"]].set_axis([*"pr"], axis=1),
+            {},
+            "E101",
+            "columns missing: prompt",
+        ),
         (good().assign(winner="tie"), {}, "E104", "no vote is left of 8 rows"),
         (NOBODY, {}, "E112", "no annotator: 8 of 8"),
         (good().assign(annotator_class=[*"xy"] * 4), {}, "E118", "2 of 2 annotators"),
@@ -173,7 +178,7 @@ def test_what_is_odd_is_kept_with_a_warning(table, code, count, what):
 
 
 def test_kept_columns_must_be_free_and_choices_known():
-    found = errors(good().assign(note="n", lists=[[1]] * 8), keep=["nota", "annotator", "lists"])
+    found = errors(good().assign(note="n", lists=[[1, 2]] * 8), keep=["nota", "annotator", "lists"])
     assert [problem.code for problem in found] == ["E103"] * 3
     assert 'Did you mean "note"' in found[0].what and "holds lists or objects" in found[2].what
     (finding,) = Judgments.read(good().drop(columns="annotator").assign(person="n")).findings
@@ -344,10 +349,7 @@ def test_one_column_for_each_annotator():
     assert caught.value.fix == {"layout": "wide"} and "Zoe" not in str(caught.value)
     numbered = table.rename(columns={"Zoe": "ann_1", "Ann": "ann_2"})
     for odd in ({"difficulty": [1, 5, 3, 4]}, {"was_first": list("abba")}):
-        with pytest.raises(DataError, match="E113") as caught:
-            Judgments.read(numbered.assign(**odd), layout="wide")
-        assert caught.value.fix == {"columns": {"annotator": "ann_1,ann_2"}}
-        read = Judgments.read(numbered.assign(**odd), layout="wide", **caught.value.fix)
+        read = Judgments.read(numbered.assign(**odd), layout="wide")
         assert read.votes["sign"].tolist() == judgments.votes["sign"].tolist()
 
 
@@ -385,3 +387,14 @@ def test_the_best_and_the_worst_are_two_choices_and_no_best_is_none():
     assert [a[-1] + b[-1] for a, b in pairs] == ["ab", "ac", "ad", "bc", "cd"]
     assert judgments.votes["sign"].tolist() == [-1, -1, -1, -1, 1]
     assert judgments.dropped["reason"].tolist() == ["no best answer"]
+
+
+def test_ids_under_the_winner_are_not_printed():
+    """The columns of the winner and of the annotator are exchanged: a command exchanges them back."""
+    ids = [f"maria-{i}" for i in range(8)]
+    table = good().assign(winner=ids, annotator=["a", "b"] * 4)
+    (found,) = errors(table)
+    assert found.code == "E107" and "maria" not in str(found)
+    assert Judgments.read(table, columns=found.fix["columns"]).n_annotators == 8
+    # labels that nobody knows are shown, so that the user can say what they mean
+    assert "maria-0" in str(errors(table.assign(annotator=["x", "y"] * 4)))

@@ -15,22 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from badpo.data.cells import (
-    KNOWN,
-    Table,
-    as_ids,
-    as_messages,
-    as_objects,
-    columns_named,
-    folded,
-    numbered_cells,
-    side_of,
-    side_pairs,
-)
+from badpo.data.cells import Table, as_ids, as_messages, as_objects, numbered_cells
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.problems import DataError
 from badpo.data.tables import decoded, inert, read_table, write_csv
+from badpo.data.vocabulary import KNOWN, columns_named, folded, side_of, side_pairs
 
 ROWS = [
     {"prompt": "Why?", "chosen": "So, it is.", "rejected": "No", "annotator": "0123"},

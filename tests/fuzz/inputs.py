@@ -108,12 +108,16 @@ def table_files(draw: st.DrawFn, *endings: str) -> tuple[str, bytes]:
 
 def as_file(rows: list[dict[str, Any]], ending: str) -> bytes:
     """Rows as a file of this kind; cells that it cannot hold become text."""
-    if ending in ("csv", "tsv"):
-        text = pd.DataFrame(rows, dtype=object).to_csv(index=False, sep="\t" if ending == "tsv" else ",")
-        return text.encode(errors="surrogatepass")
-    if ending == "parquet":
-        frame, sink = pd.DataFrame(rows), io.BytesIO()
-        frame.columns = [str(name).encode(errors="replace").decode() for name in frame.columns]
+    if ending in ("csv", "tsv", "parquet"):
+        # pandas cannot infer the type of half of a surrogate pair as a column's name
+        named = [
+            {str(name).encode(errors="replace").decode(): cell for name, cell in row.items()}
+            for row in rows
+        ]
+        frame, sink = pd.DataFrame(named, dtype=object), io.BytesIO()
+        if ending != "parquet":
+            text = frame.to_csv(index=False, sep="\t" if ending == "tsv" else ",")
+            return text.encode(errors="surrogatepass")
         try:
             frame.to_parquet(sink)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError):

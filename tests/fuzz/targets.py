@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Bold, Column, Length, LengthWords, Markdown, Position
 from badpo.auditing.audit import audit
-from badpo.cli.anchor import parsed_targets, word_pairs
-from badpo.cli.options import parsed_flags, parsed_sweep, parted
+from badpo.cli.options import parsed_flags, parsed_sweep, parsed_targets, parted
 from badpo.data.attributes import BUILT_IN, as_attributes
 from badpo.data.checks import check
+from badpo.data.files import parse_value
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, is_unicode
 from badpo.data.tables import read_table
-from badpo.data.yaml_files import parse_value
 from badpo.training.recipe import read_recipe
 from badpo_paper.cli import parsed_seeds
 from tests.fuzz.inputs import HOSTILE, changed_json, mutated_bytes, table_files, texts, vote_rows
@@ -120,7 +119,6 @@ def _command_line(words: list[str]) -> None:
         lambda: read_recipe(overrides=parsed_flags(words)),
         lambda: parted(words, "--column", "annotator=worker_id"),
         lambda: parsed_targets(words),
-        lambda: word_pairs(words),
         *(partial(as_attributes, word) for word in words if "=" in word),
         *(partial(read, word) for read in (parsed_seeds, parsed_sweep, parse_value) for word in words),
     ]

@@ -17,6 +17,8 @@ import inspect
 import math
 import re
 import runpy
+import signal
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,6 +34,7 @@ Scope = Literal["response", "pair", "judgment"]
 Text = str | list[dict[str, Any]]
 _TEXTS = ("name", "pattern", "a", "b", "tokenizer")
 _LISTS = ("names", "words")
+_REGEX_SECONDS = 10  # for one text, which takes milliseconds unless the pattern has nested repetitions
 # letters of scripts that are written without spaces; vowel signs are no letters of their own
 _UNSPACED = re.compile(
     r"(?=[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3041-\u312f\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])\w"
@@ -347,7 +350,8 @@ def WordList(name: str, words: Iterable[str]) -> Attribute:
 def Regex(name: str, pattern: str) -> Attribute:
     r"""1 when the regular expression is found anywhere in the response. Write ``(?i)`` for upper or lower case.
 
-    The pattern is yours: one with nested repetitions can take very long on a long text.
+    A pattern with nested repetitions can take very long: after ten seconds on one text a `ConfigError` says so, if the
+    system has timers and the program's main thread searches.
 
     Examples
     --------
@@ -359,7 +363,25 @@ def Regex(name: str, pattern: str) -> Attribute:
     except (re.error, TypeError) as error:
         what = f"{pattern!r} is not a regular expression"
         raise ConfigError(f'attribute "{name}": {what}: {error}') from error
-    return _of_text("regex", name, compiled.search, pattern=pattern)
+
+    def is_found(text: str) -> bool:
+        if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+            return compiled.search(text) is not None
+        before = signal.signal(signal.SIGALRM, stop)
+        signal.setitimer(signal.ITIMER_REAL, _REGEX_SECONDS)
+        try:
+            return compiled.search(text) is not None
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+    def stop(*_: Any) -> None:
+        raise ConfigError(
+            f'attribute "{name}": the regular expression {pattern!r} was searched for {_REGEX_SECONDS} seconds in one '
+            "text; write it without repetitions inside of repetitions"
+        )
+
+    return _of_text("regex", name, is_found, pattern=pattern)
 
 
 def Column(

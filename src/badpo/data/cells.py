@@ -1,4 +1,4 @@
-"""What stands in a table: names of columns, labels of sides, ids, numbers, texts, and what people mean by them."""
+"""A table, and the content of its cells and columns: ids, numbers, texts, chat messages, votes, people."""
 
 import ast
 import contextlib
@@ -9,36 +9,44 @@ import re
 import unicodedata
 import warnings
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import SequenceMatcher
-from typing import Any, NamedTuple
+from functools import cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.data.problems import DataError, Problem, is_unicode
-from badpo.theory import Ints
+from badpo.data.problems import LISTED, DataError, Json, Problem, is_unicode, listed, worst_first
+from badpo.data.vocabulary import (
+    MODELS,
+    NO,
+    PAIR,
+    SIDES,
+    YES,
+    columns_named,
+    columns_of_sides,
+    direction_of,
+    folded,
+    graded,
+    has_word,
+    is_called_like_people,
+    like_annotators,
+    mirrored_sides,
+    names_vote,
+    number_of,
+    side_of,
+    which_wins,
+)
+from badpo.theory import Floats, Ints
 
 Objects = NDArray[np.object_]
+# Columns that hold the parts of one vote: our name of each part -> the column, for each vote of a row.
+Groups = dict[str, dict[str, str]]
 
-TURNED = {"a": "b", "b": "a", "tie": "tie"}
-_HUMP = re.compile(
-    r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\u3040-\u9fff])(?=[A-Za-z0-9])|(?<=[A-Za-z0-9])(?=[\u3040-\u9fff])"
-)
-_VOWEL_MARKS = re.compile("[\u064b-\u0652]")
-# what a scale means, as in "Preference (1 = A is better, 7 = B is better)", is no part of a column's name
-_LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
-# what Mechanical Turk and Toloka put before names
-_OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
-_PARTS = re.compile(r"[^\W\d_]+|\d+")
-_PATH = re.compile(r"^[^./]*\w[./](?=\w)")
-_CLOSE = 0.75
-_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
-_LONGEST_LEGEND = 1000
+_BREAK = re.compile(r"\}\n\s*\{")  # between what an array holds; of text itself a line break is escaped
 _ROLES = {"human": "user", "gpt": "assistant"}
-_SPEAKERS = frozenset({"role", "from"})  # what a chat message says, and no other object
 
 
 # What is read at the most: more takes memory that a machine may not have, out of a file of any size.
@@ -72,6 +80,7 @@ class Table:
     theirs: Mapping[str, str] = field(default_factory=dict)  # our name -> the source's, for messages
     encoding: str = "utf-8"  # of a file of text
     notes: tuple[Problem, ...] = ()  # what was noticed while the file was read
+    legends: tuple[str, ...] = ()  # texts beside the cells, which may say what numbers mean
 
     def __post_init__(self) -> None:
         require_size(self.name, *self.frame.shape)
@@ -86,758 +95,19 @@ class Table:
         rows = made_of if rows is None else rows
         return replace(self, frame=frame.reset_index(drop=True), lines=lines, rows=rows)
 
-
-# -- names of columns ------------------------------------------------------------------------------------------
-
-KNOWN = (
-    *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"),
-    *("weight", "shown_first", "response_a", "response_b", "winner", "chosen", "rejected"),
-)
-MODELS = ("model_a", "model_b")
-# What may stand in place of a winner.
-ANSWERS = (
-    "rating",
-    "rating_a",
-    "rating_b",
-    "rank_a",
-    "rank_b",
-    "votes_a",
-    "votes_b",
-    "votes_tie",
-)
-# Of a table with an answer in each row.
-OF_ONE_ANSWER = ("response", "rank")
-_SIDE_PARTS = {"a": "b", "chosen": "rejected"}
-_WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
-
-
-def like_annotators(found: Iterable[str]) -> list[str]:
-    """Columns that may hold the annotators, by a word in their names."""
-    return [name for name in found if re.search(f"{_PERSON}|user", name.casefold())]
-
-
-def side_pairs(names: Iterable[str]) -> dict[str, str]:
-    """Columns that hold one value for each side: the name of the first side's -> the name of the second's.
-
-    A name has ``a`` and ``b``, or ``chosen`` and ``rejected``, as one of the parts that underscores separate.
-    Columns of identifiers are left out.
-
-    Examples
-    --------
-    >>> side_pairs(["score_a", "score_b", "chosen_words", "rejected_words", "id_a", "id_b", "a_b"])
-    {'score_a': 'score_b', 'chosen_words': 'rejected_words'}
-    """
-    forms = {name: name for name in names if {"id", "ids"}.isdisjoint(name.split("_"))}
-    return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
-
-
-# words for the first and the second of two sides
-SIDES = {
-    **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
-    **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
-    **{"izquierda": "derecha", "primera": "segunda", "primero": "segundo", "esquerda": "direita"},
-    **{"primeira": "segunda", "sinistra": "destra", "prima": "seconda", "左": "右", "左边": "右边"},
-    **{"первый": "второй", "первая": "вторая", "слева": "справа", "левый": "правый", "левая": "правая"},
-    **{"الأولى": "الثانية", "الأول": "الثاني", "첫번째": "두번째", "왼쪽": "오른쪽", "甲": "乙"},
-}
-_SECONDS = {*SIDES.values(), "deuxième", "zweiter"}
-# which also name two columns, and as a label could be something else
-_SIDES_OF_COLUMNS = {**SIDES, "0": "1", "x": "y", "white": "black"}
-_WON = {
-    **{
-        "chosen": "rejected",
-        "better": "worse",
-        "winning": "losing",
-        "winner": "loser",
-        "preferred": "rejected",
-    },
-    **{"bevorzugt": "abgelehnt", "gewählt": "abgelehnt", "préférée": "rejetée", "elegida": "rechazada"},
-    **{"preferida": "rechazada", "escolhida": "rejeitada"},
-}
-LOST = frozenset({*_WON.values(), "worst"})
-ANSWER = (
-    "(?:(?:model|assistant)_)?"
-    "(?:response|resp|completion|answer|ans|output|generation|text|option|candidate|reply|argument|summary|assistant|item|"
-    "antwoord|antwort|r[eé]ponse|respuesta|resposta|risposta|回答)"
-)
-_OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instruction)(?:_.*)?"
-_BREAK = re.compile(r"\}\n\s*\{")  # between what an array holds; of text itself a line break is escaped
-_LISTED = f"{ANSWER}|rank|rating|score"  # what one cell may hold several of
-_PERSON = (
-    "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
-    "标注员|标注者|評価者|评估者|المقيم|gutachter(?:_in)?|juge|voter|assesseur|esperto|эксперт|оценщик|contributor|"
-    "respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
-)
-_OF_PERSON = "class|group|team|type|role|cohort|category"
-# What stands for a column of ours, where no column has the name itself.
-_NAMED = {
-    "prompt": (
-        "(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)|frage|pregunta|pergunta|domanda|"
-        "anfrage|aufgabe|问题|問題|質問|السؤال|вопрос|질문"
-    ),
-    "response": ANSWER,
-    "rank": "ranking|place|position",
-    "winner": (
-        "preference|pr[eé]f[eé]rence|preferencia|präferenz|urteil|choix|偏好|preferred|preferred_(?:side|response|answer|text|system|model)|choice|vote|verdict|better|best|selected|"
-        f"(?:better|best|preferred|chosen|winning)_(?:{ANSWER})(?:_(?:id|idx|index|number|nr|no))?|which(?:_{ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{ANSWER})|1_st_(?:choice|place)|first_choice"
-    ),
-    "annotator": (
-        rf"(?:{_PERSON})(?:_(?:id|name|model|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
-        r"mturk_(?:worker_)?id|network_id|(?:annotat|label|labell|complet|judg|rat)ed_by(?:_id)?"
-    ),
-    "annotator_class": f"(?:{_PERSON}|user)_(?:{_OF_PERSON})",
-    "rating": "likert|likert_rating|slider|score|preference_(?:rating|score|strength)",
-    "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
-}
-# where nothing else stands for one
-_ELSE = {"prompt": "(?:user_)?input|task|conversations?|dialogue?|post|article|document"}
-# Two columns that differ in the word for a side, and in nothing else; {} is that word.
-_NAMED_PAIRS = {
-    ("response_a", "response_b"): (
-        _SIDES_OF_COLUMNS,
-        rf"(?:{ANSWER})s?_{{}}(?:_(?:text|content))?|{{}}(?:_(?:{ANSWER}))?",
-    ),
-    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
-    ("rating_a", "rating_b"): (
-        SIDES,
-        r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
-    ),
-    ("rank_a", "rank_b"): (SIDES, r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
-    ("model_a", "model_b"): (_SIDES_OF_COLUMNS, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
-    ("votes_a", "votes_b"): (
-        SIDES,
-        r"(?:n_|num_)?(?:(?:up_?)?votes|wins|count|n|likes)_(?:for_)?{}|{}_(?:(?:up_?)?votes|wins|count|likes|on|(?:is_)?better)|"
-        r"winner_(?:model_)?{}",
-    ),
-}
-
-
-def folded(text: str) -> str:
-    """A name without what people write now in one way, now in another: case, spaces, signs, humps.
-
-    Examples
-    --------
-    >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
-    ('response_a', 'response_a', 'worker_id', 'answer_1')
-    """
-    bare = without_legend(_OF_CROWD.sub("", text)) or text
-    even = _VOWEL_MARKS.sub("", unicodedata.normalize("NFKC", bare))
-    return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
-
-
-def without_legend(name: str) -> str:
-    """A name of a column without what it says of its values; a longer one, which takes long to search, as it is."""
-    return _LEGEND.sub("", name) if len(name) <= _LONGEST_LEGEND else name
-
-
-def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
-    """Our names among ``wanted`` and the column that each stands for; none where two columns could be meant.
-
-    A column that has our name comes first, then one that is our name written otherwise, then one of `_NAMED`.
-    """
-    wanted = list(wanted)
-    theirs = {ours: ours for ours in wanted if ours in found}
-    # a sign alone, as "#", is no name
-    free = {name: form for name in found if name not in theirs and (form := folded(name))}
-
-    def take(ours: str, names: Sequence[str]) -> None:
-        if len(names) == 1:
-            theirs[ours] = names[0]
-            del free[names[0]]
-
-    for ours in wanted:
-        if ours not in theirs:
-            take(ours, [name for name, form in free.items() if form == ours])
-    for pair, (words, pattern) in _NAMED_PAIRS.items():
-        if {*pair} <= {*wanted} and not {*pair} & {*theirs}:
-            pairs = _pairs(free, words, pattern)
-            for ours, name in zip(pair, pairs[0] if len(pairs) == 1 else (), strict=False):
-                take(ours, [name])
-    for ours in wanted:
-        for pattern in (_NAMED.get(ours, ""), _ELSE.get(ours, "")):
-            if ours not in theirs:
-                names = [name for name, form in free.items() if re.fullmatch(pattern, form)]
-                take(ours, [name for name in names if free[name].endswith("_id")] or names)
-    if "winner" in wanted and "winner" not in theirs:
-        names = [name for name in free if direction_of(name)]
-        take("winner", [name for name in names if "overall" in free[name]] or names)
-    # a path, as data.prompt, is known by its end
-    ends = [
-        (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
-    ]
-    inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
-    if inner:
-        left = [ours for ours in wanted if ours not in theirs]
-        theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
-    return theirs
-
-
-def _pairs(free: Mapping[str, str], words: Mapping[str, str], pattern: str) -> list[tuple[str, str]]:
-    """Columns of the two sides whose names differ in the word for the side alone."""
-    by_form = {form: name for name, form in free.items()}
-    pairs: list[tuple[str, str]] = []
-    for first, second in words.items():
-        for form, name in by_form.items():
-            other = "_".join(second if part == first else part for part in form.split("_"))
-            # a number alone is no name, and is a column that nobody named
-            is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
-            if is_side and other != form and other in by_form:
-                pairs.append((name, by_form[other]))
-    return pairs
-
-
-def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Columns that differ in the word for a side and in nothing else, whatever they hold.
-
-    Examples
-    --------
-    >>> columns_of_sides(["quality 1", "quality 2", "Mark A (1 = best)", "Mark B (1 = best)", "note"])
-    [('Mark A (1 = best)', 'Mark B (1 = best)'), ('quality 1', 'quality 2')]
-    """
-    # people, questions and columns without a name are numbered too, and answers may be three
-    forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
-    ends = {form.rpartition("_")[::2] for form in forms.values()}
-    pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
-    stems = {pair: folded(pair[0]).rpartition("_")[0] for pair in pairs}
-    return [pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")})]
-
-
-_NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{_PERSON})_")
-_LOW_WINS = re.compile(
-    "(?:.*_)?(?:rank|place|schulnoten?|platz|rang|error|errors|loss|lower_is_better|low_is_better|lower_better)(?:_.*)?"
-)
-_HIGH_WINS = re.compile(
-    "(?:.*_)?(?:rating|score|stars?|points|likert|quality|better|best|preferred|higher_is_better|qualität|punkte|puntos|calidad|"
-    "qualité|votes|wins|won|win|chosen|selected|ups|upvotes|likes|karma)(?:_.*)?"
-)
-
-
-def which_wins(name: str) -> str:
-    """Whether the higher or the lower of two numbers wins, as the name of their column says: high, low, or empty.
-
-    Examples
-    --------
-    >>> which_wins("Mark (1 = very good, 6 = bad)"), which_wins("quality 1"), which_wins("value 1")
-    ('low', 'high', '')
-    """
-    if len(name) > _LONGEST_LEGEND:
-        return ""
-    legend = found[0].strip(" ()[]") if (found := _LEGEND.search(name)) else name
-    turned = [(number, words) for words, number in _NUMBER_LAST.findall(legend)]
-    for pairs in (_NUMBER_FIRST.findall(legend), turned):
-        is_good = {float(number): grade_of(words) > 0 for number, words in pairs}
-        good = [number for number in is_good if is_good[number]]
-        others = [number for number in is_good if not is_good[number]]
-        if good and (others or min(good) == 1):
-            return "low" if min(good) < min(others, default=2) else "high"
-    form = folded(legend) if found is None else f"{folded(name)}_{folded(legend)}"
-    return "low" if _LOW_WINS.fullmatch(form) else "high" if _HIGH_WINS.fullmatch(form) else ""
-
-
-def numbered_answers(found: Iterable[str]) -> dict[str, str]:
-    """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
-    kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
-    for name in found:
-        kind, _, key = folded(name).rpartition("_")
-        if re.fullmatch(rf"(?:.*_)?(?:{ANSWER})s?", kind) and re.fullmatch(r"[a-z]|\d\d?", key):
-            kinds[kind][key] = name
-    many = [sides for sides in kinds.values() if len(sides) > 2]
-    return many[0] if len(many) == 1 else {}
-
-
-def unfolded(frame: pd.DataFrame) -> dict[str, Objects]:
-    """Columns of what stands in objects, as ``data.prompt``, and in lists of answers, as ``response_2``.
-
-    Examples
-    --------
-    >>> [*unfolded(pd.DataFrame({"data": [{"prompt": "Why?"}], "summaries": [["So.", "No."]]}))]
-    ['data.prompt', 'summary_1', 'summary_2']
-    """
-    columns = (pair for name in frame for pair in _inside(str(name), frame[name]))
-    return {name: as_objects(cells) for name, cells in columns if name not in frame}
-
-
-def opened(name: str, column: pd.Series) -> pd.Series:
-    """A column of chat messages, of lists or of objects, which a file may hold as arrays or as text; else as it is.
-
-    JSON that may be the text of a prompt or a response stays text.
-    """
-    at = column.first_valid_index()
-    first = None if at is None else column[at]
-    if isinstance(first, dict | list | np.ndarray):
-        return column.map(_without_arrays)
-    if not isinstance(first, str):
-        return column
-    if first.lstrip()[:1] not in ("[", "{"):
-        return _opened_text(name, column, first)
-    value = parsed(first)
-    is_chat = isinstance(value, list) and value != [] and all(map(_is_message, value))
-    # the text of an answer stays text, unless it is what a judge wrote
-    is_vote = isinstance(value, dict) and columns_named(
-        [*map(str, value)], ("winner", "rating_a", "rating_b")
-    )
-    is_text = re.fullmatch(_OF_TEXTS, folded(name)) and not is_vote
-    if not is_chat and (is_text or not [*_inside(name, [value])]):
-        return column
-    values = column.map(parsed, na_action="ignore")
-    return values if values.notna().equals(column.notna()) else column
-
-
-_VOTES_AS_TEXT = re.compile(r"\s*[^:=,;|\n]{1,40}[:=]\s*[^:=,;|\n]{1,20}(?:[,;|\n]|$)")
-_TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?)\s*")
-
-
-def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
-    """A column of texts such as ``Ann: A; Ben: B`` as objects, and of ratings such as ``8 7`` as lists."""
-    cells = column.dropna()
-    parts = [part.split(":" if ":" in part else "=") for part in _VOTES_AS_TEXT.findall(first)]
-    if len(parts) > 1 and all(side_of(value.strip(" ,;|\n")) for _, value in parts):
-        pairs = cells.map(lambda cell: re.findall(r"\s*([^:=,;|\n]+)[:=]\s*([^:=,;|\n]+)", str(cell)))
-        return pairs.map(lambda found: {who: vote.strip() for who, vote in found}).reindex(column.index)
-    two = (
-        cells.map(lambda cell: _TWO_NUMBERS.fullmatch(str(cell)))
-        if _TWO_NUMBERS.fullmatch(first)
-        else cells[:0]
-    )
-    if re.fullmatch("ratings?|scores?", folded(name)) and len(two) and two.notna().all():
-        return two.map(lambda found: [*found.groups()]).reindex(column.index)
-    return column
-
-
-def _is_message(cell: Any) -> bool:
-    return isinstance(cell, dict) and not _SPEAKERS.isdisjoint(cell)
-
-
-def _without_arrays(cell: Any) -> Any:
-    """A cell whose arrays, which parquet has for lists, are lists, also inside."""
-    if isinstance(cell, dict):
-        return {key: _without_arrays(value) for key, value in cell.items()}
-    return [*map(_without_arrays, cell)] if isinstance(cell, list | np.ndarray) else cell
-
-
-def parsed(text: str) -> Any:
-    """What a text is as JSON, or as Python and numpy write lists; None where it is neither."""
-    for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
-        faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
-        # Python warns of odd backslashes
-        with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
-            return read(written)
-    return None
-
-
-def _inside(name: str, cells: Iterable[Any]) -> Iterator[tuple[str, list[Any]]]:
-    cells = [*cells]
-    first = next((cell for cell in cells if isinstance(cell, str | dict | list)), "")
-    several = first if isinstance(first, list) else [first]
-    if any(map(_is_message, several)):
-        return
-    stem = singular(name)
-    made: Iterable[tuple[str, list[Any]]] = ()
-    if isinstance(first, dict):
-        objects = [cell if isinstance(cell, dict) else {} for cell in cells]
-        keys = dict.fromkeys(itertools.chain(*objects))
-        require_size(f'column "{name}"', len(cells), len(keys))
-        made = ((f"{name}.{key}", [each.get(key) for each in objects]) for key in keys)
-    elif several is first and re.fullmatch(_LISTED, folded(stem.rpartition(".")[2])):
-        lists = [cell if isinstance(cell, list) else () for cell in cells]
-        require_size(f'column "{name}"', len(cells), max(map(len, lists)))
-        places = enumerate(itertools.zip_longest(*lists), start=1)
-        made = ((f"{stem}_{i}", [*each]) for i, each in places)
-    for part, values in made:
-        if any(value is not None for value in values):
-            yield from [*_inside(part, values)] or [(part, values)]
-
-
-def singular(name: str) -> str:
-    """The noun for one of several, as ``summary`` for ``summaries``."""
-    return re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
-
-
-def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
-    """For each of our names the column that is written most like it; no column stands for two."""
-    pairs = [
-        (SequenceMatcher(None, name, folded(other)).ratio(), name, other)
-        for name in ours
-        for other in found
-        if len(other) <= _LONGEST_NAME
-    ]
-    theirs: dict[str, str] = {}
-    for ratio, name, other in sorted(pairs, key=lambda pair: -pair[0]):
-        if ratio >= _CLOSE and name not in theirs and other not in theirs.values():
-            theirs[name] = other
-    return theirs
-
-
-# -- labels of sides -------------------------------------------------------------------------------------------
-
-# the words that may stand beside a side: "not a" must not be read as a
-_AROUND = re.compile(
-    "strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|mucho|beaucoup|i|"
-    "prefer|prefers|preferred|the|choice|model|system|answer|response|completion|output|generation|text|option|"
-    "candidate|reply|argument|summary|assistant|resp|ans|opt|antwort|respuesta|resposta|risposta|ответ|الإجابة|"
-    "回答|答案|응답|one|on|side|wins|win|won|is|was|ist|es|est|é|better|besser|mejor|meilleur|meilleure|melhor|"
-    "migliore|лучше|أفضل|la|le|el|il|die|der|das|lo|l|更好|较好|好|更优|胜|の方が良い|のほうが良い|の方がよい|"
-    "が良い|がよい|r[eé]ponse"
-)
-# words that say that no side was preferred, and words that may stand beside them
-_EVEN = re.compile(
-    "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
-    "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
-    "empatado|igual|iguales|iguais|ambos|ambas|ninguno|ninguna|nenhum|nenhuma|égalité|égal|égaux|égales|pareil|"
-    "pareils|identiques|nul|aucun|aucune|pareggio|uguali|entrambi|entrambe|nessuno|nessuna|gelijk|gelijkspel|lika|"
-    "remisowy|oba|obie|żaden|eşit|berabere|ничья|одинаково|одинаковы|поровну|оба|обе|平局|平手|一样|一样好|一樣|"
-    "相同|都好|都不好|都差|引き分け|同じ|同等|同点|무승부|동점|비슷|비슷함|동일|egalite|æquo|aequo|متساويتان|"
-    "متساويان|متساوية|متعادل|تعادل|同程度|同じくらい|どちらも|差なし|равны|差不多|一致"
-)
-_BESIDE = re.compile(
-    "a|about|almost|an|and|answer|answers|are|b|bad|better|bien|bonnes|bons|buenas|buenos|de|des|deux|die|fine|"
-    "good|great|gut|in|is|it|its|les|los|malas|malos|match|mauvais|model|of|one|options|poor|quality|response|"
-    "responses|s|schlecht|so|the|them|they|two|very|were|well|wrong|ex|ok|okay|dos|due|as|las"
-)
-_NO_SIDE = re.compile(r"no_(?:clear_)?(?:difference|preference|winner)")
-YES, NO = (
-    ("true", "yes", "y", "ja", "oui", "sí", "si", "sim"),
-    ("false", "no", "n", "nein", "non", "não"),
-)
-_OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
-    (-1.0, 0.0, 1.0): ("a", "tie", "b"),
-    (0.0, 1.0, 2.0): ("tie", "a", "b"),
-}
-_SIGNS = {
-    **dict.fromkeys(("=", "==", "[[C]]", "🤝"), ("tie", "")),
-    **dict.fromkeys(("←", "👈", "⬅️", ">"), ("a", "left")),
-    **dict.fromkeys(("→", "👉", "➡️", "<"), ("b", "right")),
-}
-_SCORE = re.compile(r"(1|0|½|1/2|0[.,]5) ?[-\u2013:] ?(1|0|½|1/2|0[.,]5)")
-_POINTS = {"1": 1.0, "0": 0.0, "½": 0.5, "1/2": 0.5, "0.5": 0.5}
-_COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
-
-
-def _side_of_label(label: str) -> tuple[str, str] | None:
-    """As `side_of`, of a short label."""
-    if compared := _COMPARED.fullmatch(label.casefold()):
-        sign = compared[2][0]
-        side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
-        return side, side.removeprefix("tie")
-    if label.strip() in _SIGNS:
-        return _SIGNS[label.strip()]
-    if score := _SCORE.fullmatch(label.strip()):
-        # of two that are one together, as chess has them
-        a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
-        return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
-    # a survey may write the number before its meaning, as in "7 - B is much better"
-    for form in ((whole := folded(label)), whole.lstrip("0123456789").lstrip("_")):
-        words = form.split("_")
-        left = [word for word in words if not _EVEN.fullmatch(word)]
-        if _NO_SIDE.fullmatch(form) or (len(left) < len(words) and all(map(_BESIDE.fullmatch, left))):
-            return "tie", ""
-        named = [word for word in words if not _AROUND.fullmatch(word)]
-        if len(named) == 1 and (named[0] in SIDES or named[0] in _SECONDS):
-            return "a" if named[0] in SIDES else "b", named[0]
-    return None
-
-
-_DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
-# Where a longer text says what was preferred, the likeliest place first.
-_VERDICTS = [
-    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
-    for pattern in (
-        r"(\[\[[^\[\]]{1,20}\]\])",
-        rf"[\"'](?:\w{{1,20}}_)?(?:{_DECISION})(?:_\w{{1,20}})?[\"']\s*:\s*[\"']?([^\"',}}]{{1,80}})",
-        rf"<(?:{_DECISION})>\s*([^<>]{{1,80}}?)\s*</",
-        rf"\b(?:{_DECISION})\b[^.:=\n]{{0,30}}?(?:[:=]|\bis\b|[*#]*$)[\s*]*([^\n]{{1,80}}?)[\s*.!]*$",
-        r"\b(?:pick|choose|prefer|select|favou?r|go with) ([^.\n]{1,60})",
-        r"\A\W*([^.,;:\n]{1,60}?)(?:[.,;:\n]| because\b| since\b| as\b)",
-    )
-]
-_LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
-
-
-def side_of(label: str) -> tuple[str, str] | None:
-    """The side that a label or a judge's text names, and the word for that side; None if it names none.
-
-    Examples
-    --------
-    >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
-    (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
-    >>> side_of("A is long, and B is short. My final verdict: B"), side_of('{"reason": "A is long", "winner": "tie"}')
-    (('b', 'b'), ('tie', ''))
-    """
-    if side := _side_of_label(label):
-        return side
-    if _USUAL_LABEL < len(label) < _LONGEST_VERDICT:
-        for pattern in _VERDICTS:
-            if found := pattern.findall(label):
-                return _side_of_label(found[-1])
-    return None
-
-
-_NUMBER_FIRST = re.compile(
-    r"([+-]?\d+)\s*(?:[=:()]|\s-\s|\s(?=[^\W\d]))\s*(.+?)\s*"
-    r"(?=[,;|/)\]\u2013\u2026]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
-)
-_NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
-# A name such as "p_a_over_b" or "How much better is A?" says which side a high number prefers: words that say so, and
-# words that may stand beside these.
-_PREFERS = re.compile(
-    "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
-)
-_BESIDE_PREFERS = re.compile(
-    rf"{_PREFERS.pattern}|{ANSWER}|is|was|are|the|for|of|that|than|to|how|much|rate|vote|score|model|judge|degree|percent"
-)
-_BETWEEN_SIDES = re.compile("over|minus|beats|(?:is_|was_)?(?:better|preferred)_(?:than|to|over)")
-
-_VOTED = (
-    "prefer|preferid|präfer|bevorzug|better|best|besser|meilleur|préfér|mejor|prefier|melhor|miglior|winner|winning|verdict|vote|"
-    "choice|chosen|choix|pick|select|judg|urteil|label|elegid|哪个|哪個|更好|偏好|أفضل|评价|評価|好み|лучше|предпоч|result|outcome|which"
-)
-
-
-def names_vote(name: str) -> bool:
-    """Whether the name of a column says that it holds what was preferred."""
-    return re.search(_VOTED, folded(name)) is not None
-
-
-def _sides_of(legend: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The side that each number of a legend means; empty where it does not say so of both sides."""
-    told = {number.lstrip("+"): side_of(words) for number, words in legend}
-    sides = {number: side[0] for number, side in told.items() if side}
-    return sides if {"a", "b"} <= {*sides.values()} else {}
-
-
-def direction_of(name: str) -> dict[str, str]:
-    """What the name of a column says of its values: the sides of numbers, and which side a ``high`` one prefers.
-
-    Examples
-    --------
-    >>> direction_of("Preference (1 = A is much better, 4 = same, 7 = B is much better)")
-    {'1': 'a', '4': 'tie', '7': 'b', 'high': 'b'}
-    >>> direction_of("a_is_better"), direction_of("score_b_minus_a"), direction_of("Helpfulness (1-5)")
-    ({'high': 'a'}, {'high': 'b'}, {})
-    """
-    if len(name) > _LONGEST_LEGEND:
-        return {}
-    turned = [(number, words) for words, number in _NUMBER_LAST.findall(name)]
-    read = [{}, *(_sides_of(pairs) for pairs in (_NUMBER_FIRST.findall(name), turned))]
-    if sides := max(read, key=len):
-        order = [sides[number] for number in sorted(sides, key=float)]
-        ends = order[0], order[-1]
-        # without a tie at an end, and without a side that comes twice
-        is_scale = "tie" not in ends and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
-        return sides | ({"high": ends[1]} if is_scale else {})
-    if folded(name).rpartition("_")[2] in ("idx", "index"):
-        # indices count from 0; numbers that stand for no side have no meaning here
-        return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
-    words = folded(name).split("_")
-    at = [i for i, word in enumerate(words) if word in SIDES or word in _SECONDS]
-    others = [word for i, word in enumerate(words) if i not in at]
-    is_said = any(map(_PREFERS.fullmatch, others)) and all(map(_BESIDE_PREFERS.fullmatch, others))
-    between = (
-        "_".join(word for word in words[at[0] + 1 : at[-1]] if not re.fullmatch(ANSWER, word))
-        if at
-        else ""
-    )
-    # "p1" is a person
-    is_of_one = len(at) == 1 and words != ["p", words[at[0]]] or words in (["p", "a"], ["p", "b"])
-    if not is_said or not (is_of_one or (len(at) == 2 and _BETWEEN_SIDES.fullmatch(between))):
-        return {}
-    return {"high": "a" if words[at[0]] in SIDES else "b"}
-
-
-def number_of(label: str) -> float:
-    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
-    text = label.strip().replace("\u2212", "-").replace(",", ".")
-    if found := re.fullmatch(
-        r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
-    ):
-        return float(found[1])
-    return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else math.nan
-
-
-_GRADES = {
-    word: grade
-    for grade, words in {
-        3.0: (
-            "excellent excellente excelente perfect outstanding great best top hervorragend "
-            "beste ótimo ottimo"
-        ),
-        1.0: (
-            "good like liked helpful up agree positive win won chosen 👍 winner preferred "
-            "accepted approved pass better satisfied gut bon stimme zu correct useful bueno "
-            "buena bien buono selected upvote"
-        ),
-        0.0: "neutral fair ok okay average mixed acceptable mittel",
-        -1.0: (
-            "bad poor dislike disliked unhelpful down disagree negative loss lost lose loser "
-            "rejected fail worse dissatisfied schlecht 👎 incorrect useless malo mala mauvais "
-            "downvote unacceptable"
-        ),
-        -3.0: "terrible awful horrible",
-    }.items()
-    for word in words.split()
-}
-_DEGREES = {
-    word: degree
-    for degree, words in {
-        2.0: "very strongly extremely completely totally sehr très muy highly",
-        0.5: "somewhat slightly rather fairly mostly eher partly",
-        -1.0: "not nicht no don pas",
-        1.0: "thumb thumbs a t d the is i it response answer",
-    }.items()
-    for word in words.split()
-}
-
-
-def grade_of(label: str) -> float:
-    """The number that a grade or a degree of agreement in words stands for; NaN of any other label.
-
-    Examples
-    --------
-    >>> [grade_of(label) for label in ("thumbs up", "Strongly disagree", "fair", "not helpful", "A")]
-    [1.0, -2.0, 0.0, -1.0, nan]
-    """
-    words = folded(label).split("_") if label.strip() not in _GRADES else [label.strip()]
-    grades = [_GRADES[word] for word in words if word in _GRADES]
-    degrees = [_DEGREES.get(word, math.nan) for word in words if word not in _GRADES]
-    return grades[0] * math.prod(degrees) + 0.0 if len(grades) == 1 else math.nan
-
-
-def graded(labels: Sequence[str]) -> dict[str, float]:
-    """The number of each label, where all of two or more labels are grades in words; else none."""
-    grades = {label: grade_of(label) for label in labels}
-    return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
-
-
-# "A is worse" prefers the other side
-_WORSE = re.compile(
-    "worse|worst|not|loses|lost|rejected|schlechter|nicht|pire|peor|pior|peggio|slechter|gorsza|хуже"
-)
-
-
-def mirrored_sides(labels: Iterable[str]) -> dict[str, str]:
-    """The side that each label names if the labels for the two sides differ in the word for the side alone.
-
-    This holds in any language; labels without such a word are ties. Empty if the labels are of another kind, as codes
-    of people and names of groups are.
-
-    Examples
-    --------
-    >>> mirrored_sides(["A är bättre", "B är bättre", "lika bra"]), mirrored_sides(["A är bättre", "B är större"])
-    ({'A är bättre': 'a', 'B är bättre': 'b', 'lika bra': 'tie'}, {})
-    """
-    sides: dict[str, str] = {}
-    around: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
-    for label in labels:
-        words = folded(label.lstrip("+-0123456789 ")).split("_")
-        named = [word for word in words if word in SIDES or word in _SECONDS]
-        others = tuple(word for word in words if word not in named)
-        is_name = any(re.fullmatch(_PERSON, word) for word in others) or re.fullmatch(
-            r"[^\W\d]+[-_ ]?\d+", label
-        )
-        # a third side is no tie
-        if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
-            return {}
-        side = ("a" if named[0] in SIDES else "b") if named else "tie"
-        around[side].add(others)
-        sides[label] = TURNED[side] if any(map(_WORSE.fullmatch, others)) else side
-    is_mirrored = around["a"] == around["b"] != set() and len(around["tie"]) < 3
-    return sides if is_mirrored and len(sides) > 2 else {}
-
-
-class RatingScale(NamedTuple):
-    """The ends of a rating's scale, the number that is a tie, and the side that a high rating prefers or ""."""
-
-    low: float
-    middle: float
-    end: float
-    high: str
-
-
-def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
-    """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
-
-    ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
-    ``told`` does not mention, three that lie evenly by another step than 1, or one below -1, are a rating too.
-
-    Examples
-    --------
-    >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
-    RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
-    >>> scale_of(["1", "5", "3"], {}, is_rating=False).middle
-    3.0
-    """
-    ends = [key for key, side in told.items() if side != "tie"]
-    numbers = {number: one for one in [*ends, *labels] if math.isfinite(number := number_of(one))}
-    untold = sorted(number for number, label in numbers.items() if label not in told)
-    is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
-    # 1, 3 and 5, or 0, 0.5 and 1, have a middle, where 1, 2 and 3 may be a, b and tie
-    is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
-    if not numbers or not (is_rating or {"high", "low"} & {*told}):
-        return None
-    # what a legend says of the ends is the scale, whatever its cells reach
-    legend = [number for number in map(number_of, ends) if math.isfinite(number)]
-    low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
-    ties = [number_of(label) for label, side in told.items() if side == "tie"]
-    step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
-    guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
-    middle = next(filter(math.isfinite, ties), guess)
-    return RatingScale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
-
-
-def side_told(
-    label: str,
-    told: Mapping[str, str],
-    columns: Sequence[str],
-    scale: RatingScale | None,
-    are_places: bool,
-) -> tuple[str, str]:
-    """The side that a label names, and whether its name or its place among the sides says so; empty texts else.
-
-    ``columns`` are the names of the two responses, and ``are_places`` says that the numbers among labels are 1 and 2.
-    """
-    own, number, form = label.strip().casefold(), number_of(label), folded(label)
-    if label in told or own in TURNED:
-        return told.get(label, own), "name"
-    is_called = [form == column or form in column.split("_") for column in columns]
-    # of answers that are counted from 0 their numbers are names
-    is_from_0 = "0" in columns[0].split("_")
-    if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
-        return "ab"[is_called.index(True)], "name"
-    if scale and not math.isnan(number):
-        above = scale.high if number > scale.middle else TURNED.get(scale.high, "")
-        return "tie" if number == scale.middle else above, "name"
-    side, word = (side_of(label) if are_places or math.isnan(number) else None) or ("", "")
-    is_named = word in ("", "a", "b") or any(word in column.split("_") for column in columns)
-    return side, ("name" if is_named else "order") * bool(side)
-
-
-def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) -> dict[str, str]:
-    """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
-
-    Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
-    """
-    if scale and not scale.high:
-        # a scale between two answers is usually written from the first to the second; a share is of the first
-        return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
-            {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
-        )
-    if {"a", "b"} & known or max(map(len, labels), default=0) > _LONGEST_LABEL:
-        return {}
-    if mirrored := mirrored_sides(labels):
-        return mirrored
-    if len(labels) not in (2, 3):
-        return {}
-    numbers = sorted(map(number_of, labels))
-    ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in YES, label)) + [*labels[2:]]
-    sides: tuple[str, ...] = ("a", "b", "tie")
-    if all(map(math.isfinite, numbers)):
-        ordered, sides = sorted(labels, key=number_of), _OF_THREE.get(tuple(numbers), sides)
-    return dict(zip(ordered, sides, strict=False))
-
-
-# -- cells -----------------------------------------------------------------------------------------------------
-
-_WORDS_FOR_NOTHING = frozenset({"nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
+    def row_name(self, row: int) -> str:
+        """The row of the source, counted from 1, that a row was made of."""
+        return f"{(row if self.rows is None else self.rows[row]) + 1:,}"
+
+    def noted(
+        self, code: str, what: str, remedy: str = "nothing", fix: Mapping[str, Any] | None = None
+    ) -> "Table":
+        """The table with a notice of how it was read."""
+        note = Problem(code, what, self.name, remedy, len(self.frame), fix=fix or {})
+        return replace(self, notes=(*self.notes, note))
+
+
+_WORDS_FOR_NOTHING = frozenset({"NA", "nan", "NaN", "None", "null", "NULL", "<NA>", "NaT"})
 
 
 def numbered(values: Iterable[Hashable]) -> tuple[Ints, Objects]:
@@ -885,6 +155,11 @@ def _id_text(value: Any) -> str | None:
 def text_key(value: Any) -> str:
     """A text that identifies a text or a list of messages."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
+
+
+def cell_key(value: Any) -> str:
+    """A text that identifies any cell, also a cell that JSON cannot write."""
+    return value if isinstance(value, str) else repr(value)
 
 
 def numbered_cells(cells: Iterable[Any]) -> tuple[Ints, Objects]:
@@ -951,3 +226,482 @@ def _message(message: Any) -> dict[str, Any]:
         raise ValueError(f"the content of the {role} message is not text")
     others = {key: value for key, value in message.items() if value is not None}
     return others | {"role": role, "content": content}
+
+
+MOST_LABELS = 12  # of one question
+FEW_ROWS, NEARLY_ALL = 0.1, 0.9  # shares of rows
+MANY_ROWS = 1000
+
+
+_LARGEST_RATING = 10
+
+
+_TICKED = {**dict.fromkeys((*YES, "x", "✓", "✔"), 1), **dict.fromkeys(NO, 0)}
+
+
+_NUMBERED_GRADE = re.compile(r"([+-]?\d+) *[-=:.(] *[^\W\d]")
+
+
+_USUAL_TEXT = 15  # characters of a text, at the least
+
+
+_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")  # times, addresses and ids have none
+
+
+def ids_in(column: pd.Series) -> pd.Series:
+    """A column as ids, without any where it holds lists or objects."""
+    try:
+        return pd.Series(as_ids(column), column.index, dtype=object)
+    except ValueError:
+        return pd.Series(as_objects([None] * len(column)), column.index, dtype=object)
+
+
+def equal_cells(column: pd.Series, other: pd.Series) -> pd.Series:
+    """Rows in which two columns hold the same cell, apart from white space; no row in which the first one is empty."""
+    cells, others = (each.map(cell_key).str.split().str.join(" ") for each in (column, other))
+    return (cells == others) & column.notna()
+
+
+def few_labels(column: pd.Series) -> list[str]:
+    """The distinct labels of a column; empty where there are more than one question has."""
+    # most columns of other cells are known by their beginning
+    for cells in (column[:MANY_ROWS], column):
+        labels = [*ids_in(cells).dropna().unique()]
+        if len(labels) > MOST_LABELS:
+            return []
+    return labels
+
+
+def are_votes(column: pd.Series) -> bool:
+    """Whether a column holds labels of sides, or ratings on a small scale, and nothing else."""
+    labels = few_labels(column)
+    numbers = [number_of(label) for label in labels if side_of(label) is None]
+    are_numbers = labels != [] and all(abs(number) <= _LARGEST_RATING for number in numbers)
+    return are_numbers or bool(graded(labels) or mirrored_sides(labels))
+
+
+def holds_texts(column: pd.Series) -> bool:
+    """Whether the cells of a column are longer than labels."""
+    texts = [cell for cell in column if isinstance(cell, str) and _WORDS.search(cell)]
+    chats = [*filter(is_chat, column)]
+    lengths = [len(str(cell)) for cell in texts + chats]
+    return 2 * len(lengths) > len(column) and float(np.median(lengths)) >= _USUAL_TEXT
+
+
+def as_numbers(column: pd.Series) -> Floats:
+    """A column as numbers, NaN where a cell holds none; of texts also with decimal commas."""
+    found: Floats = pd.to_numeric(column, errors="coerce").to_numpy(
+        dtype=np.float64, na_value=np.nan, copy=True
+    )
+    cells = column.to_numpy(dtype=object)
+    texts = [i for i in np.flatnonzero(np.isnan(found)) if isinstance(cells[i], str)]
+    found[texts] = [*map(cache(number_of), cells[texts])]
+    return found
+
+
+def as_ratings(column: pd.Series) -> Floats:
+    """Ratings as numbers: numbers, ticks, grades in words, and numbers that stand before their meaning."""
+    grades = graded([label for label in few_labels(column) if math.isnan(number_of(label))])
+
+    def rated(cell: Any) -> Any:
+        words = str(cell).strip().casefold()
+        first = _NUMBERED_GRADE.match(words)
+        return _TICKED.get(words, grades.get(str(cell), float(first[1]) if first else cell))
+
+    return as_numbers(column.map(rated))
+
+
+def are_no_votes(name: str, column: pd.Series) -> bool:
+    """Whether a column holds ids, times, counts, or what people say of themselves, and so neither votes nor texts."""
+    if has_word(name, OTHER_NAMES) and not (names_vote(name) and direction_of(name)):
+        return True
+    numbers = as_numbers(column[:MANY_ROWS])
+    if len(numbers) > MOST_LABELS and np.mean(np.diff(numbers) > 0) > 0.5 + FEW_ROWS:
+        return True  # what grows from row to row counts something
+    cells = [str(cell) for cell in column[:MANY_ROWS].dropna()]
+    return cells != [] and all(map(DATE.match, cells))
+
+
+# words in the names of columns that hold no votes
+OTHER_NAMES = re.compile(
+    "ids?|uid|uuid|hash|date|datum|fecha|time|timestamp|utc|duration|seconds|ms|tokens?|count|length|len|chars|words|"
+    "elo|ratio|age|year|lang|language|locale|seed|split|version|turn|confidence|confident|sure|certainty|certain|"
+    "rt|latency|elapsed|index|idx|trial|row|nr|no|number|slot|position|difficulty|gold|familiar|familiarity|knowledge|expertise|experience|domina|kenntnis|sicherheit|variant"
+)
+
+
+DATE = re.compile(r"\d{1,4}[-./]\d{1,2}[-./]\d{1,4}|\d{1,2}:\d\d")
+
+
+_FEW_WORDS = (2, 3)
+
+
+_LARGEST_SCALE = 100
+
+
+NAMES_SIDES = 3
+
+
+MACHINES = re.compile("reward|auto|automatic|predicted|prediction|gpt|llm|model|machine")
+
+
+_OVERALL = re.compile("overall|general|final|total|gesamt|insgesamt|global")
+
+
+THINGS = re.compile(
+    "prompt|question|item|task|case|topic|category|system|model|doc|document|batch|session|round|condition|version|hit|"
+    "pair|page|block|set|part|wave|week|day|sheet|game|order|criteri(?:on|a)|aspect|dimension"
+)
+
+
+OF_PEOPLE = re.compile(
+    "class|group|team|type|role|age|gender|country|model|file|domina|template|system|feature|field"
+)
+
+
+_PERSONS_NAME = re.compile(r"(?:[^\W\d_][\w'\u2019]*[ .-]*){1,3}")
+
+
+_NAMES_OF_ANSWERS = re.compile("id|uid|uuid|name|model|system|source|key|hash|generator|policy")
+
+
+def columns_of_votes(frame: pd.DataFrame, free: Sequence[str]) -> list[str]:
+    """Columns that hold nothing but labels of a side, ratings on a small scale, or what one of two columns holds.
+
+    Where there are none, columns that hold the same two or three words.
+    """
+    models = [*columns_named([*map(str, frame)], MODELS).values()]
+    sides = [*models, *(name for name in frame if holds_texts(frame[name]))]
+
+    def holds_votes(name: str) -> bool:
+        column = frame[name]
+        copies = [equal_cells(column, frame[side]) for side in sides if side != name]
+        copies = [copy for copy in copies if copy.sum() > 1]
+        if len(copies) > 1:
+            column = column[~np.any(copies, axis=0)]
+        has_votes = column.isna().all() or are_votes(column)
+        return bool(has_votes and name not in models and frame[name].notna().any())
+
+    if found := [name for name in free if holds_votes(name)]:
+        return found
+    words = [frozenset(few_labels(frame[name])) for name in free]
+    are_few = [len(one) in _FEW_WORDS and words.count(one) > 1 for one in words]
+    return list(itertools.compress(free, are_few))
+
+
+def most_alike(frame: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Of columns of votes the most that share half of their labels and, where names are numbered, the name."""
+    stems = {name: folded(name).rstrip("_0123456789") for name in columns}
+    are_numbered = len({*stems.values()}) < len(columns)
+    kinds: dict[tuple[frozenset[str], str], list[str]] = {}
+    for name in columns:
+        kind = frozenset(few_labels(frame[name])), stems[name] * are_numbered
+        kinds.setdefault(kind, []).append(name)
+    groups = []
+    for labels, stem in kinds:
+        alike = [kind for kind in kinds if kind[1] == stem]
+        alike = [kind for kind in alike if 2 * len(labels & kind[0]) >= max(len(labels), len(kind[0]))]
+        groups.append([name for kind in alike for name in kinds[kind]])
+    most = {*max(groups, key=len)}
+    return [name for name in columns if name in most]
+
+
+def clearest_votes(frame: pd.DataFrame, free: Sequence[str], theirs: Mapping[str, str]) -> list[str]:
+    """Of columns those that tell most clearly which side was preferred, by what they hold, then by their names."""
+    sides = [theirs[ours] for ours in PAIR[1:] if ours in theirs]
+    # rows without answers, as of other trials, are no votes
+    frame = frame[frame[sides].notna().any(axis=1)] if sides else frame
+
+    def rank(name: str) -> tuple[int, bool, bool, bool]:
+        return (
+            clearness_of_votes(frame, name, theirs),
+            names_vote(name),
+            not has_word(name, MACHINES),
+            not has_word(name, THINGS),
+        )
+
+    ranks = {name: rank(name) for name in free}
+    ranks = {name: found for name, found in ranks.items() if found[0]}
+    best = [name for name, found in ranks.items() if found == max(ranks.values())]
+    best = _without_copies(frame, [name for name in best if has_word(name, _OVERALL)][:1] or best)
+    # of two columns of words one may hold people, whose ids no message shows
+    if len(best) < 2 or ranks[best[0]][0] > 1:
+        return best
+    words = [frozenset(few_labels(frame[name])) for name in best]
+    return [name for name, one in zip(best, words, strict=True) if words.count(one) > 1]
+
+
+def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]) -> int:
+    """How clearly a column tells which side was preferred; 0 where it does not."""
+    column = frame[name]
+    texts = [theirs[ours] for ours in (*PAIR[1:], *MODELS) if ours in theirs]
+    if not names_vote(name) and any(name in pair for pair in names_of_sides(frame)):
+        return 0
+    for pair in (texts, *(pair for pair in names_of_sides(frame) if name not in pair)):
+        if sum(float(equal_cells(column, frame[text]).mean()) for text in pair) > 0.5:
+            return NAMES_SIDES
+    if are_no_votes(name, column):
+        return 0
+    labels = few_labels(column)
+    if direction_of(name):
+        return NAMES_SIDES
+    cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]
+    told = [side[0] for cell in cells if (side := side_of(cell))]
+    if ({"a", "b"} <= {*told} and len(told) >= NEARLY_ALL * len(cells)) or mirrored_sides(labels):
+        return NAMES_SIDES
+    called = {word for text in texts for word in (folded(text), *folded(text).split("_"))}
+    if len([label for label in labels if folded(label) in called and math.isnan(number_of(label))]) > 1:
+        return NAMES_SIDES
+    found = as_numbers(column)  # as from a slider, and no ids
+    is_scale = (np.abs(found) <= _LARGEST_SCALE).all() and 3 < len(np.unique(found)) < len(found)
+    return 2 if are_votes(column) else int(len(labels) in _FEW_WORDS or is_scale)
+
+
+def _without_copies(frame: pd.DataFrame, names: Sequence[str]) -> list[str]:
+    """Columns of votes without parts of one object that name the same side as an earlier part in every row."""
+    found: dict[tuple[str, ...], str] = {}
+    for name in names:
+        sides = tuple((side_of(str(cell)) or (str(cell),))[0] for cell in frame[name])
+        found.setdefault((name.rpartition(".")[0] or name, *sides), name)
+    return [*found.values()]
+
+
+def names_of_sides(frame: pd.DataFrame) -> list[tuple[str, str]]:
+    """Pairs of columns that name the two responses of a row: ids, models or sources, as labels may."""
+
+    def holds_words(name: str) -> bool:
+        cells = frame[name][:MANY_ROWS]
+        return bool(
+            cells.map(lambda cell: isinstance(cell, str) and math.isnan(number_of(cell))).mean()
+            >= NEARLY_ALL
+        )
+
+    pairs = columns_of_sides([*map(str, frame)])
+    return [
+        pair for pair in pairs if has_word(pair[0], _NAMES_OF_ANSWERS) or all(map(holds_words, pair))
+    ]
+
+
+def compare_answers(frame: pd.DataFrame, pair: tuple[str, str], filled: float = NEARLY_ALL) -> bool:
+    """Whether two columns hold a number, or a tick, of each answer in most cells; of ticks at most one in a row."""
+    is_of_people = not has_word(pair[0], MACHINES)
+    if not is_of_people or any(are_no_votes(name, frame[name]) for name in pair):
+        return False
+    a, b = (as_ratings(frame[name]) for name in pair)
+    cells = pd.concat([frame[name] for name in pair])
+    is_number = np.isfinite([a, b])
+    values = {*a[np.isfinite(a)], *b[np.isfinite(b)]}
+    # beside a tick an empty cell says no
+    is_said = is_number.any(axis=0) if values <= {0.0, 1.0} else is_number
+    if not len(a) or is_said.mean() < filled or is_number.sum() < NEARLY_ALL * cells.notna().sum():
+        return False
+    if values <= {0.0, 1.0}:
+        return bool(((a == 1) & (b == 1)).mean() < 1 - NEARLY_ALL)
+    are_words = not any(math.isfinite(number_of(label)) for label in few_labels(frame[pair[0]]))
+    return len(values) > 2 or are_words or which_wins(pair[0]) != ""
+
+
+def find_pairs_of_annotators(frame: pd.DataFrame, free: Sequence[str]) -> Groups:
+    """The columns in which each of several people rates the two answers, by what their names have beside the side."""
+    forms = {folded(name): name for name in free}
+    pairs: dict[str, tuple[str, str]] = {}
+    words = {form: form.split("_") for form in forms}
+    sides = [(form, i) for form in forms for i, word in enumerate(words[form]) if word in SIDES]
+    # letters before numbers, and the last word first: people are numbered too
+    for form, i in sorted(sides, key=lambda side: (words[side[0]][side[1]].isdigit(), -side[1])):
+        before, side, after = words[form][:i], words[form][i], words[form][i + 1 :]
+        both = forms[form], forms.get("_".join([*before, SIDES[side], *after]), "")
+        is_free = "" not in both and {*both}.isdisjoint(itertools.chain(*pairs.values()))
+        if is_free and compare_answers(frame, both, 0.0):
+            pairs["_".join([*before, *after])] = both
+    number = "rank" if pairs and which_wins(next(iter(pairs.values()))[0]) == "low" else "rating"
+    groups = {who: {f"{number}_a": a, f"{number}_b": b} for who, (a, b) in pairs.items()}
+    return groups if len(pairs) > 1 else {}
+
+
+def likely_annotators(table: Table) -> list[str]:
+    """Of a table under our names the columns that very likely say who voted, those that are called so first.
+
+    Where several votes were made of one row, columns that differ between these.
+    """
+    frame, names = table.frame, open_columns(table)
+    texts = [ours for ours in (*PAIR, "response", "chosen", "rejected") if ours in frame]
+    codes = pd.DataFrame({text: pd.factorize(frame[text].map(cell_key))[0] for text in texts})
+    compared = codes.groupby(texts).ngroup()
+    prompts = codes.get("prompt", compared)
+    how = {name: _how_people_are_told(frame[name], prompts, compared) for name in names}
+    how = {name: told for name, told in how.items() if told}
+    if table.rows is not None and len(np.unique(table.rows)) < len(table.rows):
+        several = frame.groupby(table.rows)
+        how = {name: told for name, told in how.items() if several[name].nunique().max() > 1}
+    if found := [name for name in how if how[name] in ("called", "crossed", "codes")]:
+        return sorted(found, key=lambda name: how[name] != "called")
+    # names of people only in the one column that could hold them
+    named = [name for name in how if how[name] == "names"]
+    return named if len(named) == 1 else []
+
+
+def _how_people_are_told(column: pd.Series, prompts: pd.Series, compared: pd.Series) -> str:
+    """How a column tells people: called so, crossed with comparisons, as codes such as ``p07``, as names, or empty.
+
+    Values that all differ, dates, texts and what the prompt decides are no people. Of votes on the same comparisons,
+    no two share a value of a crossed column.
+    """
+    name, ids = str(column.name), ids_in(column).dropna()
+    n, labels = ids.nunique(), ids.unique()
+    if (
+        not 2 <= n <= len(ids) / 2
+        or len(ids) < NEARLY_ALL * len(column)
+        or all(map(DATE.match, ids[:MANY_ROWS]))
+    ):
+        return ""
+    is_of_people = not has_word(name, OF_PEOPLE)
+    if is_of_people and is_called_like_people(name):
+        return "called"
+    groups = prompts[ids.index]
+    if groups.nunique() < NEARLY_ALL * len(ids) and ids.groupby(groups).nunique().max() == 1:
+        return ""
+    are_things = has_word(name, THINGS) or not is_of_people
+    are_others = are_things or has_word(name, OTHER_NAMES)
+    rows = pd.DataFrame({"compared": compared, "who": ids})[compared.duplicated(keep=False)]
+    is_crossed = not rows.duplicated().any() and 2 * len(rows) > len(column) and 3 * n <= len(rows)
+    if is_crossed and (folded(name) == "model" or not are_others):
+        return "crossed"
+    shapes = {re.sub(r"\d+", "0", label) for label in labels}
+    if n < 3 or are_things:
+        return ""
+    if len(shapes) == 1 and re.fullmatch(r"[^\W\d]+[-_ ]?0", min(shapes)):
+        return "codes"
+    are_names = all(_PERSONS_NAME.fullmatch(label) and not label[0].islower() for label in labels)
+    return "names" if are_names and not are_others else ""
+
+
+def open_columns(table: Table) -> list[str]:
+    """Columns of a recognised table that hold no votes, no texts and not another value in each row."""
+    frame, free = table.frame, [name for name in table.frame if name not in table.theirs]
+    votes = columns_of_votes(frame, free)
+    free = [name for name in free if name not in votes and not holds_texts(frame[name])]
+    ids = {name: ids_in(frame[name]).dropna() for name in free}
+    return [name for name in free if len(ids[name]) <= MOST_LABELS or not ids[name].is_unique]
+
+
+def unused_columns(table: Table) -> tuple[str, ...]:
+    """Of a recognised table the columns that may say who voted, the likeliest first."""
+    free = open_columns(table)
+    return tuple(dict.fromkeys([*likely_annotators(table), *like_annotators(free), *free]))
+
+
+def are_groups(frame: pd.DataFrame, name: str, annotator: str | None) -> bool:
+    """Whether a column may hold groups of annotators: few labels, one for each annotator, and fewer than annotators."""
+    # most columns that hold something else are known by their beginning
+    if annotator not in frame or not few_labels(frame[name][:MANY_ROWS]):
+        return False
+    labels = few_labels(frame[name])
+    pairs = pd.DataFrame({"who": ids_in(frame[annotator]), "group": ids_in(frame[name])})
+    pairs = pairs.dropna().drop_duplicates()
+    return 2 <= len(labels) < len(pairs) and pairs["who"].is_unique
+
+
+class Findings:
+    """A table, the pseudonym of each row's annotator once known, and what is wrong."""
+
+    def __init__(self, table: Table, drops_bad_rows: bool = False):
+        self.table, self.frame = table, table.frame
+        self.pseudonyms = np.full(len(table.frame), None, dtype=object)
+        self.raw_ids = self.pseudonyms  # of the same rows, but of models, which are named
+        self.problems: list[Problem] = [*table.notes]
+        self.drops_bad_rows = drops_bad_rows
+        self.bad = np.full(len(table.frame), None, dtype=object)  # why a row is left out
+        self.kept: list[str] = []  # columns that go along
+
+    def rows(
+        self,
+        code: str,
+        what: str,
+        column: str | None,
+        rows: Any,
+        remedy: str,
+        fix: Json | None = None,
+    ) -> None:
+        """Note a problem of the rows where ``rows`` is True, with their count; nothing when there is none.
+
+        Where bad rows are to be dropped, those of an error are marked instead.
+        """
+        index = np.flatnonzero(rows)
+        if not len(index):
+            return
+        if code[0] == "E" and self.drops_bad_rows:
+            # without the labels, which may be anything: reasons stand on pages that are passed on
+            self.bad[index] = "bad row: " + what.partition(' "')[0]
+            return
+        if code[0] == "E" and fix is None and len(index) <= max(1, FEW_ROWS * len(rows)):
+            fix = {"bad_rows": "drop"}
+        said = f"{what}: {len(index):,} of {len(rows):,} rows"
+        self.note(code, said, remedy, len(index), column, index, fix)
+
+    def note(
+        self,
+        code: str,
+        what: str,
+        remedy: str,
+        count: int = 1,
+        column: str | None = None,
+        rows: Any = (),
+        fix: Json | None = None,
+    ) -> None:
+        """Note a problem with a count of its own; ``rows`` (0-based) are named with lines and pseudonyms."""
+        where, lines = self.table.name, self.table.lines
+        if column:
+            where += f', column "{self.table.theirs.get(column, column)}"'
+        if n := len(rows):
+            shown = np.asarray(rows)[:LISTED]
+            who = zip(shown, self.pseudonyms[shown], strict=True)
+            named = [self.table.row_name(row) + f" [{name}]" * (name is not None) for row, name in who]
+            where += f", row{'s' * (n > 1)} {listed(named, n)}"
+            # a header is a line, and cells may hold breaks
+            if lines is not None and (lines[shown] != shown + 1).any():
+                told = [f"{line:,}" for line in lines[shown]]
+                where += f" (line{'s' * (len(told) > 1)} {listed(told)} of the file)"
+        problem = Problem(code, what, where, remedy, count, fix=fix or {})
+        self.problems.append(problem)
+
+    def ids(self, name: str, code: str, remedy: str | None = None, fix: Json | None = None) -> Objects:
+        """A column of ids or labels, None where there is none; with a remedy, rows without one are noted.
+
+        Where the table has no such column, or one that holds something else, which is noted, nobody has one.
+        """
+        ids = np.full(len(self.frame), None, dtype=object)
+        if name not in self.frame:
+            return ids
+        try:
+            ids = as_ids(self.frame[name])
+        except ValueError as error:
+            self.note(code, f"{name}: {error}", "give one id or label in each cell", len(ids), name)
+        else:
+            self.rows(code, f"no {name}", name, pd.isna(ids) & bool(remedy), str(remedy), fix)
+        return ids
+
+    def stop_at_errors(self) -> None:
+        """Raise `DataError` with everything found, errors first, when there is an error."""
+        if any(problem.severity == "error" for problem in self.problems):
+            raise DataError(worst_first(self.problems))
+
+
+def is_message(cell: Any) -> bool:
+    """Whether a cell is a chat message: an object that says who speaks."""
+    return isinstance(cell, dict) and not {"role", "from"}.isdisjoint(cell)
+
+
+def is_chat(cell: Any) -> bool:
+    """Whether a cell is a list of chat messages."""
+    return isinstance(cell, list) and any(map(is_message, cell[:1]))
+
+
+def parsed(text: str) -> Any:
+    """What a text is as JSON, or as Python and numpy write lists; None where it is neither."""
+    for read, written in ((json.loads, text), (ast.literal_eval, _BREAK.sub("}, {", text))):
+        faults = ValueError, SyntaxError, RecursionError, MemoryError, TypeError
+        # Python warns of odd backslashes
+        with contextlib.suppress(*faults), warnings.catch_warnings(action="ignore"):
+            return read(written)
+    return None

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import Attribute, attribute_from_config, plain_text
-from badpo.data.cells import side_pairs
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments, measure_sides
-from badpo.data.problems import LISTED, ConfigError, Problem, counted, listed, worst_first
+from badpo.data.problems import LISTED, ConfigError, Json, Problem, counted, listed, worst_first
+from badpo.data.vocabulary import side_pairs
 from badpo.theory import Bools, Floats
 from badpo.theory.identifiability import annotator_components, separated_annotators
 

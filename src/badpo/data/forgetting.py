@@ -1,16 +1,19 @@
-"""Forgetting a person, so that what stays does not give away what they voted or how they lean.
+"""Forget annotators, so that the remaining files reveal neither their votes nor their biases.
 
-Rows go from tables of votes. A file about single people, as an audit and a run have them, goes whole: with a mean or a
-sum beside it, the rest of such a file would tell the missing value. Then every file beside them is searched for names.
+The rows of the annotators are removed from tables of votes. A file about individual annotators, such as the files of an
+audit and of a run, is deleted as a whole: with a mean or a sum, the rest of the file would reveal the missing value.
+Then every file next to these files is searched for the annotators' ids.
 """
 
+import bz2
 import contextlib
 import datetime
 import glob
-import html
+import gzip
 import io
 import itertools
 import json
+import lzma
 import os
 import re
 import shlex
@@ -25,11 +28,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from badpo.data.cells import Table, as_ids, columns_named, like_annotators
+from badpo.data.cells import Table, as_ids
 from badpo.data.files import (
     AUDIT_FILES,
     BIAS_SUFFIX,
-    NO_LINK,
     PERSONAL_RUN_FILES,
     POLICY,
     POOL_RUN_FILES,
@@ -38,56 +40,69 @@ from badpo.data.files import (
     as_json,
     checksum_file,
     checksummed,
-    holder,
     locked,
     require_enclosed,
     require_no_link,
+    write_atomically,
     write_checksum,
     write_json,
 )
 from badpo.data.privacy import KEY_VARIABLE, is_pseudonym, known_key, pseudonym
 from badpo.data.problems import ConfigError, DataError, Problem, counted, listed
 from badpo.data.tables import DROPPED_KEY, OLDER_ENCODINGS, PACKED, READERS, decoded, read_table
+from badpo.data.vocabulary import columns_named, like_annotators
 from badpo.theory import Bools
 
 RECORD = "forgotten.jsonl"
 _LEARNED = "numbers of single people in a run that learned from their votes"
 _FEWEST_LETTERS, _FEWEST_DIGITS = 6, 9  # of an id that is looked for in any text
-_BY = re.compile("who|.*_?by(_?id)?")  # such as completed_by
-_COUNTS = re.compile(
-    "(n|num|has)_.*|.*(_per_|encoder|decoder).*|.*_p"
-)  # and other numbers that are nobody's id
 _ENCODINGS = ("utf-8", "utf-16-le", "utf-16-be", *OLDER_ENCODINGS)
+_COMPRESSED: Mapping[bytes, Callable[..., Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+_ARROW_KINDS = (".arrow", ".feather")
+_ARROW_MARKS = b"ARROW1", b"\xff\xff\xff\xff"  # how files and streams of Arrow begin
 _BLOCK = 2**24  # bytes of a file that are in memory at a time
 Paths = Iterable[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A place that holds something of a person: what is there, whether it goes, and what is left to do by hand."""
+    """A place with data about a person, and what remains to be done by hand; ``goes`` says whether it is removed.
+
+    ``is_sure`` is False if nothing shows that a person is meant, because the id occurs only as text.
+    """
 
     path: Path
     what: str
     remedy: str = ""
     goes: bool = True
+    is_sure: bool = True
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What goes together from one folder: its traces, and how it is done."""
+    """Traces that are removed together from one folder, and the function that removes them."""
 
     traces: Sequence[Trace]
     do: Callable[[], None]
 
     def carry_out(self) -> None:
-        """Do it; the record of the folder tells beforehand what goes, and no id stands in it."""
+        """Write to the record of the folder what is removed, without an id, and remove it.
+
+        The record is written first, so that it has the step of a call that was killed.
+        """
         when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         went = {trace.path.name: trace.what for trace in self.traces}
         record = self.traces[0].path.with_name(RECORD)
-        handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_APPEND | NO_LINK, 0o600)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(json.dumps({"when": when, "went": went}) + "\n")
-        self.do()
+        line = json.dumps({"when": when, "went": went}) + "\n"
+        # the record is complete on a full disk too, and keeps the lines of a simultaneous call
+        with locked(record, wait=True):
+            before = record.read_bytes() if record.exists() else b""
+            write_atomically(record, before + line.encode(), private=True)
+            self.do()
 
 
 # -- who -------------------------------------------------------------------------------------------------------
@@ -95,9 +110,9 @@ class _Step:
 
 @dataclass(frozen=True)
 class People:
-    """Who is to be forgotten, in the order in which they were named, and this machine's key.
+    """The annotators to forget, in the order in which they were named, and the key of this machine.
 
-    ``raw_ids`` are the ids in the source as far as they are known, with the pseudonym of each.
+    ``raw_ids`` maps the known ids of the source to pseudonyms.
     """
 
     pseudonyms: tuple[str, ...]
@@ -105,7 +120,7 @@ class People:
     key: bytes | None
 
     def owners(self, ids: Iterable[str | None]) -> dict[str, str]:
-        """The pseudonym of each id, raw or a pseudonym, that is one of theirs."""
+        """Return the pseudonym of each raw id or pseudonym that belongs to one of the annotators."""
         named = {name: name for name in self.pseudonyms} | dict(self.raw_ids)
         if self.key is not None:
             named |= {name: pseudonym(name, self.key) for name in ids if name and name not in named}
@@ -113,10 +128,10 @@ class People:
 
 
 def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | None = None) -> People:
-    """People who are named by pseudonym or by the id in the source.
+    """Find annotators by their pseudonyms or by their ids in the source.
 
-    A mapping, the file of `badpo import --write-mapping`, knows pseudonyms without the key. A `ConfigError` says that
-    neither does, or that a name is empty or that of a file.
+    A mapping, which is the file of `badpo import --write-mapping`, has the pseudonyms without the key. The function
+    raises `ConfigError` if there is neither a mapping nor the key, or if a name is empty or the name of a file.
     """
     key = known_key()
     whose = {} if mapping is None else read_mapping(mapping)
@@ -126,8 +141,8 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
     for word in annotators:
         if os.path.exists(word):
             raise ConfigError(
-                f"{word} is a file or folder, and was taken for an annotator: nothing was changed; name each place "
-                "with an option of its own, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
+                f"{word} is a file or folder, but it is given as an annotator: nothing was changed; name each place "
+                "with its own option, such as --data FILE --data FILE, and an annotator of that name by pseudonym"
             )
         # as the reader of tables writes them
         (asked,) = as_ids([word])
@@ -135,9 +150,9 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
             raise ConfigError("an annotator has no name: nothing was changed; name a pseudonym or an id")
         if not (is_pseudonym(asked) or asked in listed or key):
             raise ConfigError(
-                "the pseudonym key is not there, so that no pseudonym can be computed: bring the key back "
-                f"({KEY_VARIABLE}, or pseudonym.key in the configuration folder), give the mapping that was written "
-                "at import, or name the pseudonyms; without any of these, import the source again without these people"
+                f"there is no pseudonym key, so no pseudonym can be computed: restore the key ({KEY_VARIABLE}, or "
+                "pseudonym.key in the configuration folder), give the mapping that was written at import, or name the "
+                "pseudonyms; without any of these, import the source again without these annotators"
             )
         name = listed.get(asked) or pseudonym(asked, key or b"")
         names[name] = None
@@ -146,7 +161,7 @@ def find_people(annotators: Sequence[str], mapping: str | os.PathLike[str] | Non
 
 
 def read_mapping(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Ids by pseudonym, from the file of `badpo import --write-mapping`; a `ConfigError` where it is none."""
+    """Read the file of `badpo import --write-mapping`, which maps pseudonyms to ids; `ConfigError` for other files."""
     try:
         return dict(json.loads(Path(path).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -164,14 +179,15 @@ def forget(
     runs: Paths = (),
     states: Paths = (),
     mapping: str | os.PathLike[str] | None = None,
-    column: str | None = None,
+    column: str = "annotator",
     dry_run: bool = False,
 ) -> list[Trace]:
-    """Take people out of tables of votes, audits, runs and states; list what went, and what remains.
+    """Remove annotators from tables of votes, audits, runs and states; return what was removed and what remains.
 
-    Everything that is changed is locked before the first change, and people's rows are looked up after that. Then every
-    file below the folders and beside the files is searched. The list is empty if nothing of anybody is there. If there
-    is something of some of the people and nothing of others, a `ConfigError` names the others and nothing is changed.
+    All files and folders are locked before the first change, and the rows are looked up after that. Then every file
+    below the folders and next to the files is searched. The list is empty if no annotator is found. If only some of the
+    annotators are found, a `ConfigError` names the others, and nothing is changed. Files that contain a raw id only as
+    text are listed, but cause no deletion.
     """
     tables = [Path(path) for path in data]
     mappings = [Path(mapping)] if mapping is not None else []
@@ -186,63 +202,70 @@ def forget(
     files, folders = [*tables, *states, *mappings], [*audits, *runs]
     for path in files:
         require_no_link(path)
+    own: set[str] = set()  # places that this call holds
     with contextlib.ExitStack() as held:
 
         def hold(paths: Iterable[Path], wait: bool = False) -> None:
+            places = {os.path.realpath(path) for path in paths} - own
+            own.update(places)
             # in one order for everybody, so that no two wait for each other
-            for path in sorted({os.path.realpath(path) for path in paths} if not dry_run else ()):
+            for path in sorted(places if not dry_run else ()):
                 held.enter_context(locked(path, wait))
 
         hold(files, wait=True)
         hold(audits)
-        theirs = {path: _rows_in(path, people, column or "annotator") for path in tables}
+        theirs = {path: _rows_in(path, people, column) for path in tables}
         found_ids = {raw: name for rows in theirs.values() for raw, name in rows.owners.items()}
         raw_ids = {raw: name for raw, name in found_ids.items() if not is_pseudonym(raw)}
         people = replace(people, raw_ids={**people.raw_ids, **raw_ids})
-        hits, named = _search(files, folders, people)
+        hits, named = _search(files, folders, people, column)
         named |= {*found_ids.values()}
         named |= {entry["annotator"] for rows in theirs.values() for entry in rows.table.dropped}
         _require_everybody(people, named)
-        learned = _learned_from_them(runs, hits)
+        # if nobody is there, a file that cannot be read is no reason to remove anything
+        sure = [path for path, trace in hits.items() if trace.is_sure and named]
+        # an audit without its tables of annotators does not say whose votes it contains
+        anonymous = [folder for folder in audits if named and not _matching(folder, ["annotators.*"])]
+        sure += [path for folder in anonymous for path in _matching(folder, AUDIT_FILES)]
+        learned = _learned_from_them(runs, sure)
         hold([*learned, *states])
         steps = [step for path, rows in theirs.items() for step in _without_rows(path, people, rows)]
         steps += [step for path in mappings for step in _without_entries(path, people)]
-        steps += _files_of_people(files, audits, learned, states, hits)
+        steps += _files_of_people(files if named else [], audits, learned, states, sure)
         found = [trace for step in steps for trace in step.traces]
         found += [trace for folder in folders for trace in _policies(folder, learned)]
-        found += [trace for run in runs for trace in _at_work(run, learned)]
-        found += _pages(learned, [Path.cwd(), *(path.parent for path in files)])
+        found += _summaries({path.parent for path in files} if named else ())
         if not dry_run:
             for step in steps:
                 step.carry_out()
             for path in (path for path in tables if _is_ours(path) and not checksum_file(path).exists()):
                 write_checksum(path)  # an earlier call was killed before it did
-            hits, _ = _search(files, folders, people)
+            hits, _ = _search(files, folders, people, column)
         done = {trace.path for trace in found} if dry_run else set()
-    remedy = (
-        "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
-    )
+    is_known = bool(named)  # text is then taken for the person
     found += [
-        Trace(path, what, remedy, goes=False) for path, what in hits.items() if not _is_below(path, done)
+        replace(trace, is_sure=trace.is_sure or is_known)
+        for path, trace in hits.items()
+        if not _is_below(path, done)
     ]
     return list({(os.path.realpath(trace.path), trace.what): trace for trace in found}.values())
 
 
 def _require_everybody(people: People, named: Collection[str]) -> None:
-    """Refuse a call in which a mistyped id stands beside those of people who were found."""
+    """Refuse a call with ids of which some are found and others, which may be mistyped, are not."""
     unknown = [
         f"{name} (number {i})" for i, name in enumerate(people.pseudonyms, 1) if name not in named
     ]
     if 0 < len(unknown) < len(people.pseudonyms):
         raise ConfigError(
-            f"{listed(unknown)} of {len(people.pseudonyms)} annotators: nothing of them is there, and nothing was "
-            "changed; correct the id (another spelling or key gives another pseudonym; a file is named with --data) "
-            "or leave the annotator out"
+            f"{listed(unknown)} of {len(people.pseudonyms)} annotators: not found, and nothing was changed; correct "
+            "the id (another spelling or key gives another pseudonym; a file is named with --data) or leave the "
+            "annotator out"
         )
 
 
 def _beside_runs(runs: Sequence[Path]) -> list[Path]:
-    """What `badpo anchor` made of the runs, and theta of TRL's trainer, which is beside a run or a folder around it."""
+    """Return the anchored policies of the runs, and the folders with theta of TRL's trainer, which are next to them."""
     anchors = [
         anchor
         for run in runs
@@ -258,7 +281,7 @@ def _beside_runs(runs: Sequence[Path]) -> list[Path]:
 
 
 def is_recorded(path: Path) -> bool:
-    """Whether an earlier call took a file away, or rows out of it."""
+    """Return whether an earlier call deleted a file or removed rows from it."""
     record = path.parent / RECORD
     return record.exists() and json.dumps(path.name) in record.read_text("utf-8")
 
@@ -282,7 +305,7 @@ def _existing(path: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True)
 class _Rows:
-    """A table, which of its rows are theirs, and the pseudonym of each id by which it knows them."""
+    """A table, a mask of the annotators' rows, and the pseudonym of each of their ids in the table."""
 
     table: Table
     theirs: Bools
@@ -292,8 +315,7 @@ class _Rows:
 def _rows_in(path: Path, people: People, column: str) -> _Rows:
     table = read_table(path)
     names = [str(name) for name in table.frame.columns]
-    if column == "annotator":
-        column = columns_named(names, ["annotator"]).get("annotator", column)
+    column = _annotator_column(names, column)
     try:
         ids = as_ids(table.frame[column])
     except (KeyError, ValueError) as error:
@@ -320,14 +342,21 @@ def _rows_in(path: Path, people: People, column: str) -> _Rows:
     return _Rows(table, theirs, owners)
 
 
+def _annotator_column(names: Sequence[str], column: str) -> str:
+    """The named column; if it is not in a table, the column that the reader of tables recognizes."""
+    if column in names:
+        return column
+    return columns_named(names, ["annotator"]).get("annotator", column)
+
+
 def _is_ours(path: Path) -> bool:
-    """Whether `badpo import` wrote a table."""
+    """Return whether `badpo import` wrote a table."""
     is_parquet = path.suffix.lower() == ".parquet"
     return is_parquet and DROPPED_KEY in (pq.read_schema(path).metadata or {})
 
 
 def _without_rows(path: Path, people: People, rows: _Rows) -> Iterator[_Step]:
-    """Their rows out of a table, and the counts of what was left out of theirs at import."""
+    """Remove the annotators' rows from a table, and their counts of rows that import left out."""
     dropped = [entry for entry in rows.table.dropped if entry["annotator"] not in people.pseudonyms]
     n, n_dropped = int(rows.theirs.sum()), sum(entry["n"] for entry in rows.table.dropped)
     n_dropped -= sum(entry["n"] for entry in dropped)
@@ -358,7 +387,7 @@ def _write_parquet(
 
 
 def _text_without(path: Path, rows: _Rows) -> bytes:
-    """A file of text without their rows; of lines the file's own are left, so that nothing else about it changes."""
+    """Return a text file without the annotators' rows; the other lines stay as they are."""
     if rows.table.lines is None:
         records = json.loads(path.read_text(encoding="utf-8-sig"))
         return as_json([*itertools.compress(records, ~rows.theirs)])
@@ -371,7 +400,7 @@ def _text_without(path: Path, rows: _Rows) -> bytes:
 
 
 def _without_entries(path: Path, people: People) -> Iterator[_Step]:
-    """Their entries out of the mapping."""
+    """Remove the annotators' entries from the mapping."""
     whose = read_mapping(path)
     left = {name: raw for name, raw in whose.items() if name not in people.pseudonyms}
 
@@ -389,12 +418,16 @@ def _files_of_people(
     states: Sequence[Path],
     hits: Collection[Path],
 ) -> Iterator[_Step]:
+    half = "half of a file that a killed command was writing"
     for path in tables:
         halves = _matching(path.parent, [f".writing-*-{glob.escape(path.name)}"])
-        yield from _gone(halves, "half of a file that a killed command was writing", "", hits)
+        yield from _gone(halves, half, "", hits)
     for folder in audits:
         files = _matching(folder, AUDIT_FILES)
-        if any(_is_below(path, files) for path in hits):
+        if not any(_is_below(path, files) for path in hits):
+            files = _matching(folder, [".writing-*"] if tables else [])
+            yield from _gone(files, half, "", hits)
+        else:
             remedy = (
                 f"make it again on the table without them: badpo audit DATA --out {shlex.quote(str(folder))}; if "
                 "report.html was passed on, keep the new page to yourself: the two together tell how they voted"
@@ -412,12 +445,12 @@ def _files_of_people(
 
 
 def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path]) -> Iterator[_Step]:
-    """Files and folders of one folder out of it, if there are any."""
+    """Remove files and folders from one folder, if there are any."""
 
     def remove() -> None:
         inside = [path for top in paths for path in (top, *top.rglob("*"))]
         inside = [path for path in inside if path.is_symlink() or not path.is_dir()]
-        # those that name them last, and those that make it a run: killed in between, another call finds the rest
+        # files with ids and files that mark a run are removed last: if the call is killed, the next call finds the rest
         for path in sorted(inside, key=lambda path: (path in hits, path.name in RUN_MARKS)):
             path.unlink(missing_ok=True)
         for path in paths:
@@ -428,7 +461,7 @@ def _gone(paths: Sequence[Path], what: str, remedy: str, hits: Collection[Path])
 
 
 def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Path]:
-    """Run folders that name them, those that hold one, and those that name nobody and stand beside or rest on one."""
+    """Return run folders that name the annotators, and run folders without names that depend on such a run."""
     folders = [folder for top in tops for folder in _run_folders(top, RUN_MARKS)]
     patterns = (*PERSONAL_RUN_FILES, *POOL_RUN_FILES)
     learned = []
@@ -437,7 +470,7 @@ def _learned_from_them(tops: Sequence[Path], hits: Collection[Path]) -> list[Pat
         learned += [folder] if any(_is_below(path, files) for path in hits) else []
     while new := [folder for folder in folders if folder not in learned and _rests_on(folder, learned)]:
         learned += new
-    # what was found by another goes before that one
+    # a run that was found through another run is removed before that run
     return list(dict.fromkeys(learned[::-1]))
 
 
@@ -455,7 +488,7 @@ def _rests_on(folder: Path, learned: Sequence[Path]) -> bool:
 
 
 def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
-    """Policies that learned from the votes of these people, or of others who were forgotten before."""
+    """List policies that learned from the votes of these annotators, or of annotators who were forgotten before."""
     what = "a policy that was trained on their votes, or that rests on one which was"
     told: list[Path] = []
     for folder in _run_folders(top, (*RUN_MARKS, RECORD)):
@@ -480,23 +513,14 @@ def _policies(top: Path, learned: Collection[Path]) -> Iterator[Trace]:
             yield Trace(policy, what, remedy, goes=False)
 
 
-def _pages(learned: Sequence[Path], places: Iterable[Path]) -> Iterator[Trace]:
-    """Pages of `badpo report` with one of these runs: in some places, in the runs and beside them."""
-    what = "a page with exact figures of a run that learned from their votes"
-    beside = {*places, *learned, *(run.parent for run in learned)}
-    for path in sorted({path for place in beside for path in place.glob("*.html") if path.is_file()}):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        if "badpo report</title>" in text and any(html.escape(run.name) in text for run in learned):
-            yield Trace(path, what, "make it again without that run: badpo report RUNS", goes=False)
-
-
-def _at_work(top: Path, held: Collection[Path]) -> Iterator[Trace]:
-    """Runs that another command works on: it holds the folder before it reads, and may have read their votes."""
-    for lock in sorted([*top.rglob(".*.lock"), *top.parent.glob(f".{glob.escape(top.name)}.lock")]):
-        folder = lock.with_name(lock.name[1:].removesuffix(".lock"))
-        if folder not in held and (who := holder(folder)):
-            remedy = "wait until it has ended, and give this command again"
-            yield Trace(folder, f"{who} works on it and may have read their votes", remedy, goes=False)
+def _summaries(places: Iterable[Path]) -> Iterator[Trace]:
+    """Yield the outputs of `badpo audit --json` in some places: they do not say whose votes they contain."""
+    what = "exact figures of an audit, perhaps of their votes"
+    for path in sorted({path for place in places for path in place.glob("*.json") if path.is_file()}):
+        with path.open("rb") as file:
+            is_summary = b'"about_single_people": true' in file.read(1000)
+        if is_summary and not _matching(path.parent, ["annotators.*"]):
+            yield Trace(path, what, "remove it, and audit again without them", goes=False)
 
 
 def _run_folders(top: Path, marks: Sequence[str]) -> Iterator[Path]:
@@ -519,45 +543,64 @@ def _is_below(path: Path, places: Iterable[Path]) -> bool:
 
 
 def _search(
-    files: Sequence[Path], folders: Sequence[Path], people: People
-) -> tuple[dict[Path, str], set[str]]:
-    """Files that name them below some folders and beside some files, or that cannot be read; and who is named."""
+    files: Sequence[Path], folders: Sequence[Path], people: People, column: str
+) -> tuple[dict[Path, Trace], set[str]]:
+    """Search all files below the folders and next to the files; return files with ids, and the annotators in them.
+
+    A pseudonym identifies an annotator anywhere, and a raw id in a column of annotators. Elsewhere a raw id may be a
+    word. Files that cannot be read are returned too.
+    """
+    remedy = (
+        "remove it, make it again without them, or name it: --data, --audit, --runs, --state, --mapping"
+    )
     beside = [path for file in files for path in sorted(file.parent.iterdir()) if path.is_file()]
     forms, named = _written_forms(people), set()
-    found: dict[Path, str] = {}
+    found: dict[Path, Trace] = {}
+
+    def list_file(path: Path, what: str) -> None:
+        found[path] = Trace(path, what, remedy, goes=False)
 
     def keep_error(error: OSError) -> None:
-        found[Path(error.filename)] = f"a folder that cannot be looked into ({error.strerror})"
+        list_file(Path(error.filename), f"a folder that cannot be looked into ({error.strerror})")
 
     walks = itertools.chain.from_iterable(os.walk(folder, onerror=keep_error) for folder in folders)
     below = [path for here, _, names in walks for name in names if (path := Path(here, name)).is_file()]
-    # an id that begins like theirs is not theirs, in UTF-16 neither
-    pattern = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % b"|".join(map(re.escape, forms)))
+    # In text an id that begins like theirs is not theirs, in UTF-16 neither. In a binary file the next id may follow.
+    written = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
+    text = re.compile(b"(%b)(?![0-9a-z]|\0[0-9a-z]\0)" % written)
+    binary = re.compile(b"(%b)(?!\0[0-9a-z]\0)" % written)
     for path in dict.fromkeys([*beside, *sorted(below)]):
         try:
             contents = _contents(path, overlap=max(map(len, forms)))
-            owners = {forms[form] for block in contents for form in pattern.findall(block)}
-            owners |= _owners_where_people_stand(path, people)
+            names = {
+                forms[form]
+                for block, is_binary in contents
+                for form in (binary if is_binary else text).findall(block)
+            }
+            owners = {name for name in names if is_pseudonym(name)}
+            owners |= _owners_in_table(path, people, column)
         except FileNotFoundError:
             continue  # a link to nothing, or a file that another process has removed
         except Exception as error:  # whatever a damaged file does to its reader
-            found[path] = (
-                f"a file that cannot be looked into ({(str(error) or repr(error)).splitlines()[0]})"
-            )
+            why = (str(error) or repr(error)).splitlines()[0]
+            list_file(path, f"a file that cannot be looked into ({why})")
             continue
         named |= owners
         if owners:
-            found[path] = "a file that names them"
+            list_file(path, "a file that names them")
+        elif names:
+            what = "a file that contains the id as text"
+            found[path] = Trace(path, what, f"if they are meant, {remedy}", goes=False, is_sure=False)
     return found, named
 
 
 def _written_forms(people: People) -> dict[bytes, str]:
-    """Pseudonyms and long ids in the encodings that tables may have and as JSON writes them, with small ASCII letters.
+    """Map each form in which tables and JSON may write an id or a pseudonym, in lower case, to the id or pseudonym.
 
-    Short ids are left out: they occur by chance.
+    Short ids are left out, because they occur by chance.
     """
     written: dict[bytes, str] = {}
-    for name, owner in [*people.raw_ids.items(), *((name, name) for name in people.pseudonyms)]:
+    for name in [*people.raw_ids, *people.pseudonyms]:
         if len(name) < (_FEWEST_DIGITS if name.isdigit() else _FEWEST_LETTERS):
             continue
         for case in (name, name.lower(), name.upper(), name.title()):
@@ -566,68 +609,63 @@ def _written_forms(people: People) -> dict[bytes, str]:
                     with contextlib.suppress(UnicodeEncodeError):
                         encoded = spelt.encode(encoding, "surrogatepass").lower()
                         # without the zero at an end, ASCII in UTF-16 is the same in both orders of bytes
-                        written[encoded.strip(b"\0")] = owner
+                        written[encoded.strip(b"\0")] = name
     return written
 
 
-def _contents(path: Path, overlap: int) -> Iterator[bytes]:
-    """The name, the bytes and, of a parquet file, the values of a file in small letters.
+def _contents(path: Path, overlap: int) -> Iterator[tuple[bytes, bool]]:
+    """Yield the parts of a file in lower case, each with whether ids may follow each other in it without a separator.
 
-    Each block of bytes begins with the end of the one before.
+    The parts are the name, the bytes (of a compressed file the decompressed bytes), and the values of a parquet or
+    Arrow file. Each block of bytes begins with the end of the one before.
     """
-    yield os.fsencode(path.name).lower()
-    rest = b""
+    yield os.fsencode(path.name).lower(), False
     with path.open("rb") as file:
-        is_parquet = file.peek(4).startswith(b"PAR1")
+        start = file.read(6)
+    open_file = next((each for mark, each in _COMPRESSED.items() if start.startswith(mark)), open)
+    is_parquet, rest = start.startswith(b"PAR1"), b""
+    with open_file(path, "rb") as file:
         while block := file.read(_BLOCK):
             block = rest + block.lower()
-            yield block + b"0"  # what ends here may go on; if it does not, it is found in the rest
+            is_binary = b"\0" in block and not is_parquet
+            # an id at the end of a block may go on in the next block; if it does not, it is found in the rest
+            yield block + b"0", is_binary
             rest = block[-overlap:]
-        yield rest
+        yield rest, False
     if is_parquet:
         with pq.ParquetFile(path) as table:
-            yield str(table.schema_arrow.metadata).encode().lower()
+            yield str(table.schema_arrow.metadata).encode().lower(), False
             for batch in table.iter_batches():
-                yield str(batch.to_pylist()).encode("utf-8", "backslashreplace").lower()
+                yield _values(batch), False
+    elif start.startswith(_ARROW_MARKS):
+        for batch in _arrow_batches(path):
+            yield _values(batch), False
 
 
-def _owners_where_people_stand(path: Path, people: People) -> set[str]:
-    """Who of them a table or JSON, or a copy of one, names where people stand; a short id stands anywhere by chance."""
-    kind = next((kind for kind in path.suffixes if kind in READERS), "")
-    content: Any = {}
-    if "json" in kind:
-        content = _json_values(decoded(path)[0])
-    else:
-        with contextlib.suppress(ValueError):  # no table
-            content = READERS[kind](path).frame.to_dict("list") if kind else {}
-    ids = {*as_ids([*_values_of_people(content)])}
-    return {owner for name, owner in people.owners(ids).items() if name in ids}
+def _arrow_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of an Arrow or Feather file, or of a file with an Arrow stream."""
+    with pa.OSFile(str(path)) as source:
+        if source.read(6) == _ARROW_MARKS[0]:
+            file = pa.ipc.open_file(source)
+            yield from map(file.get_batch, range(file.num_record_batches))
+        else:
+            source.seek(0)
+            yield from pa.ipc.open_stream(source)
 
 
-def _json_values(text: str) -> list[Any]:
-    """What a text has in JSON: as a whole, or else on each of its lines."""
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        values = []
-        for line in text.split("\n"):
-            with contextlib.suppress(ValueError):
-                values.append(json.loads(line))
-        return values
+def _values(batch: pa.RecordBatch) -> bytes:
+    return str(batch.to_pylist()).encode("utf-8", "backslashreplace").lower()
 
 
-def _values_of_people(content: Any, is_of_people: bool = False) -> Iterator[Any]:
-    """What stands under columns and keys that are called like people, at any depth."""
-    if isinstance(content, Mapping):
-        for key, value in content.items():
-            if is_of_people:
-                yield key
-            name = str(key).casefold()
-            is_called = bool(like_annotators([name]) or _BY.fullmatch(name))
-            is_person = is_called and not _COUNTS.fullmatch(name)
-            yield from _values_of_people(value, is_of_people or is_person)
-    elif isinstance(content, list | tuple | np.ndarray):
-        for value in content:
-            yield from _values_of_people(value, is_of_people)
-    elif is_of_people and not isinstance(content, bool):
-        yield content
+def _owners_in_table(path: Path, people: People, column: str) -> set[str]:
+    """People whose id, also a short one, is in the annotator column of a table or of a copy of a table."""
+    kind = next((kind for kind in path.suffixes if kind in (*READERS, *_ARROW_KINDS)), "")
+    with contextlib.suppress(ValueError, KeyError):  # not a table of votes
+        is_arrow = kind in _ARROW_KINDS
+        table = (
+            read_table(pa.Table.from_batches(_arrow_batches(path))) if is_arrow else READERS[kind](path)
+        )
+        frame = table.frame
+        ids = {*as_ids(frame[_annotator_column([str(name) for name in frame], column)])}
+        return {owner for raw, owner in people.owners(ids).items() if raw in ids}
+    return set()

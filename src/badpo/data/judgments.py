@@ -27,7 +27,7 @@ from badpo.data.privacy import keyed_digest
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.reading import VOTE_COLUMNS, read_votes
 from badpo.data.tables import DROPPED_KEY, Source, write_table
-from badpo.estimation.pool import LogOdds, offline_log_odds
+from badpo.estimation.log_odds import LogOdds, offline_log_odds
 from badpo.theory import Bools, Floats, Ints
 
 _RETURNS = {
@@ -277,16 +277,18 @@ class Judgments:
         A vote without ``shown_first`` says nothing about position. Beside votes that do it would count as one without
         any, so it is compared only with its like.
         """
-        comparison = self.votes["comparison"].to_numpy()
+        comparison: Ints = self.votes["comparison"].to_numpy()
         if not self.missing.any():
             return comparison
         _, kind = np.unique(self.missing, axis=0, return_inverse=True)
-        return pd.factorize(comparison * (kind.max() + 1) + kind.reshape(-1))[0]
+        numbers: Ints = pd.factorize(comparison * (kind.max() + 1) + kind.reshape(-1))[0]
+        return numbers
 
     def prompt_of_votes(self) -> Ints:
         """Number of the prompt that each vote stands on, of shape (n_votes,)."""
-        prompts = pd.factorize(self.comparisons["prompt_id"])[0]
-        return prompts[self.votes["comparison"].to_numpy()]
+        prompts: Ints = pd.factorize(self.comparisons["prompt_id"])[0]
+        of_votes: Ints = prompts[self.votes["comparison"].to_numpy()]
+        return of_votes
 
     def majority(self) -> NDArray[np.int64]:
         """The side most votes chose, +1 (a) or -1 (b), of shape (n_comparisons,); weights do not count.
@@ -445,7 +447,8 @@ def _sides(
                 "PythonFunction of the judgment"
             )
             raise DataError([Problem("E128", what, "the comparisons", remedy, len(missing))])
-        return comparisons[[*attribute.columns]].to_numpy(dtype=np.float64)
+        values: Floats = comparisons[[*attribute.columns]].to_numpy(dtype=np.float64)
+        return values
     numbers, distinct = texts()
     ids = comparisons["comparison_id"].to_numpy()
     if attribute.scope == "pair":
@@ -455,7 +458,8 @@ def _sides(
         rows[0] * len(distinct) + rows[1], return_index=True, return_inverse=True
     )
     measured = _called(attribute, np.repeat(ids, 2)[first], distinct[rows[:, first]].T)
-    return measured[number, 0].reshape(-1, 2)
+    sides: Floats = measured[number, 0].reshape(-1, 2)
+    return sides
 
 
 def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.DataFrame) -> Floats:
@@ -470,7 +474,8 @@ def _of_judgments(attribute: Attribute, comparisons: pd.DataFrame, votes: pd.Dat
         remedy = "give a column shown_first with a or b; all a, when the table's a side was always first"
         raise DataError([Problem("E129", what, "the column shown_first", remedy, len(votes))])
     # what `Position` measures, of all votes at once
-    return shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
+    signs: Floats = shown.map({"a": 1.0, "b": -1.0}).to_numpy(dtype=np.float64)
+    return signs
 
 
 def _called(attribute: Attribute, ids: Objects, rows: Iterable[Sequence[Any]]) -> Floats:

@@ -26,6 +26,8 @@ FEWEST_CHARACTERS = 6
 MOST_WORDS = 8
 EVERYONE = "everyone"  # who casts all votes of a table that does not say whose they are
 FEWEST_ANNOTATORS = 5
+# Largest shares of a figure's votes that one person, and that FEWEST_ANNOTATORS - 1 people together, may have cast.
+MOST_OF_ONE, MOST_OF_FOUR = 0.5, 0.9
 # Annotators of this class are no people: they are named.
 MODEL_CLASS = "model"
 _SIGNS = re.compile(r"[\W_]+")
@@ -209,6 +211,21 @@ def is_about_single_people(annotators: Collection[str]) -> bool:
     It does below ``FEWEST_ANNOTATORS``. Votes of a table that does not say whose they are, are nobody's.
     """
     return set(annotators) != {EVERYONE} and len(annotators) < FEWEST_ANNOTATORS
+
+
+def is_dominated(n_votes: Iterable[float]) -> bool:
+    """Whether one to four people cast so many of a figure's votes that the figure is theirs; of votes by person.
+
+    Votes of models are not among them: the figures of models are published, and can be subtracted.
+
+    Examples
+    --------
+    >>> is_dominated([40, 10, 10, 10, 10]), is_dominated([41, 10, 10, 10, 10]), is_dominated([10] * 4)
+    (False, True, True)
+    """
+    votes = sorted(n_votes, reverse=True)
+    n, most = sum(votes), sum(votes[: FEWEST_ANNOTATORS - 1])
+    return bool(n and (votes[0] > MOST_OF_ONE * n or most > MOST_OF_FOUR * n))
 
 
 def _check(name: str) -> str:

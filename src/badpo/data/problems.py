@@ -15,6 +15,8 @@ SEVERITIES: dict[str, Severity] = {"E": "error", "W": "warning", "N": "notice"} 
 TRAIN = ("torch", "transformers", "accelerate", "peft", "trl", "safetensors", "datasets")
 EXTRAS = dict.fromkeys(TRAIN, "train") | dict.fromkeys(("starlette", "uvicorn"), "app")
 
+Json = dict[str, Any]  # an object of a JSON file, or a part of one
+
 LISTED = 5
 _LONGEST_SENTENCE = 2_000
 _LONGEST_NAME = 200  # the comparison of two longer words takes seconds
@@ -45,6 +47,8 @@ class Problem:
         The options of `Judgments.read` that mend it, where some do.
     shown : tuple of str
         Rows as they were read, where a label could mean either side: for the eyes of who holds the table.
+    lengths : tuple of str
+        Two columns that hold the lengths of the responses, where the table has no texts.
 
     Examples
     --------
@@ -62,8 +66,9 @@ class Problem:
     count: int = 1
     fix: Mapping[str, Any] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
+    lengths: tuple[()] | tuple[str, str] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "severity", SEVERITIES[self.code[0]])
         # labels and names of columns come from the table: nobody's terminal should obey them
         for name in ("what", "where", "remedy"):
@@ -103,7 +108,7 @@ class DataError(ValueError):
     found; ``shown`` are a few rows as they were read then, and ``unused`` columns that may say who voted, which then
     nothing says. If the table does not say which side its labels prefer, ``question`` asks about a row of the table,
     ``shown`` are rows as they stand in the table, and the two ``answers`` belong to ``fix`` and to ``turned``.
-    ``call`` writes ``fix`` as the caller can follow it.
+    ``call`` writes ``fix`` as the caller can follow it, and ``preparation`` is a command to run before.
     """
 
     def __init__(self, problems: Iterable[Problem]):
@@ -114,6 +119,7 @@ class DataError(ValueError):
         self.question = ""
         self.answers: tuple[str, ...] = ()
         self.call = python_call
+        self.preparation = ""
         super().__init__(self.problems)
 
     @property
@@ -161,17 +167,19 @@ def corrected(error: DataError, call: Callable[[Mapping[str, Any]], str]) -> lis
     """The lines that say with which call the same table can be read, where there is one."""
     if not error.fix:
         return []
+    # in Python the command stands on a line of its own
+    first = error.preparation and error.preparation + (" && " if call is not python_call else "\n    ")
     told = ["this reads the table, with rows such as:" if error.shown else "this reads the table:"]
     told = [error.question or told[0], *(f"    {row}" for row in error.shown)]
     if error.question:
         for answer, fix in zip(error.answers, (error.fix, error.turned), strict=True):
-            told += [f"if {answer}:", f"    {call(fix)}"]
+            told += [f"if {answer}:", f"    {first}{call(fix)}"]
     else:
-        told.append(f"    {call(error.fix)}")
+        told.append(f"    {first}{call(error.fix)}")
     if error.unused:
         named = {**error.fix.get("columns", {}), "annotator": error.unused[0]}
         told.append(f"who voted? unused: {listed(error.unused)}; if {error.unused[0]} says who:")
-        told.append(f"    {call({**error.fix, 'columns': named})}")
+        told.append(f"    {first}{call({**error.fix, 'columns': named})}")
     return told
 
 
@@ -190,7 +198,7 @@ _TAKEN: tuple[tuple[Any, str, dict[str, str]], ...] = (
         "a mapping",
         {"columns": "{'annotator': 'worker_id'}", "winners": "{'model_a': 'a'}"},
     ),
-    (str, "text", {"quality": "'marginal'", "time": "'created_at'", "anchor_class": "'expert'"}),
+    (str, "text", {"quality": "'marginal'", "anchor_class": "'expert'"}),
     (str | PathLike, "a path", {"folder": "'audit'", "path": "'report.html'", "state": "'watch.json'"}),
     (
         Real,

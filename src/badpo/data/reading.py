@@ -4,6 +4,8 @@ import hashlib
 import itertools
 import json
 import math
+import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,45 +17,28 @@ import pyarrow as pa
 
 from badpo.data.attributes import plain_text
 from badpo.data.cells import (
-    KNOWN,
-    MODELS,
-    NO,
-    TURNED,
-    YES,
-    Objects,
-    RatingScale,
-    Table,
-    as_ids,
-    as_objects,
-    columns_of_sides,
-    direction_of,
-    folded,
-    graded,
-    like_annotators,
-    mirrored_sides,
-    number_of,
-    numbered_cells,
-    proposed,
-    scale_of,
-    side_of,
-    side_pairs,
-    side_told,
-    text_key,
-    which_wins,
-)
-from badpo.data.files import Json
-from badpo.data.layouts import (
-    LAYOUTS,
+    FEW_ROWS,
     MANY_ROWS,
+    NEARLY_ALL,
     Findings,
+    Objects,
+    Table,
     are_groups,
+    as_ids,
+    as_messages,
     as_numbers,
+    as_objects,
+    as_ratings,
     few_labels,
     holds_texts,
-    recognise,
-    reporting_unexpected,
+    ids_in,
+    names_of_sides,
+    numbered_cells,
+    text_key,
     unused_columns,
 )
+from badpo.data.layouts import LAYOUTS, recognise
+from badpo.data.nesting import flatten
 from badpo.data.privacy import (
     EVERYONE,
     MODEL_CLASS,
@@ -66,13 +51,40 @@ from badpo.data.privacy import (
 from badpo.data.problems import (
     ConfigError,
     DataError,
+    Json,
     Problem,
     counted,
     did_you_mean,
     listed,
     written_out,
 )
+from badpo.data.reshaping import reshape, with_legends
 from badpo.data.tables import read_table
+from badpo.data.vocabulary import (
+    KNOWN,
+    MODELS,
+    NO,
+    PAIR,
+    TEMPLATE_COLUMNS,
+    TURNED,
+    YES,
+    RatingScale,
+    columns_of_outcomes,
+    columns_of_sides,
+    direction_of,
+    folded,
+    graded,
+    like_annotators,
+    mirrored_sides,
+    names_vote,
+    number_of,
+    proposed,
+    scale_of,
+    side_of,
+    side_pairs,
+    side_told,
+    which_wins,
+)
 from badpo.theory import Ints
 
 Text = str | list[Json]
@@ -87,14 +99,16 @@ VOTE_COLUMNS = ("comparison", "sign", "annotator", "weight", "row", "shown_first
 _IDS = ("comparison_id", "prompt_id")
 _A_B, _CHOSEN = ("response_a", "response_b"), ("chosen", "rejected")
 _WINNERS = {"a": 1, "b": -1, "tie": 0}
+_EXCHANGED = {"winner": "annotator", "annotator": "winner"}
 _FIRST_SHOWN = {"a": 1, "b": -1, "chosen": 1, "rejected": -1}
 _ANSWERS_HERE = "\n\nAssistant:"
 _SHOWN_ROWS, _SHOWN_CHARACTERS = 3, 60
 _MOST_FIXES = 5
+_LARGEST_RATING = 10
 _NOT_READ = (
     (
         "W107",
-        ("tools", "chat_template_kwargs"),
+        TEMPLATE_COLUMNS,
         "columns that change what TRL would train on are not read",
         "train from the table itself, as badpo train does, or put what they say into the prompt",
     ),
@@ -130,7 +144,7 @@ def read_votes(source: Any, asked: Json) -> Json:
         if side not in _WINNERS:
             raise ConfigError(f"winners: {label!r} must mean a, b or tie; got {side!r}")
     try:
-        return _read(_recognised(source, asked), asked)
+        return _read_table(source, asked)[1]
     except DataError as error:
         _mend(error, source, asked)
         raise
@@ -143,29 +157,36 @@ def _mend(error: DataError, source: Any, asked: Json) -> None:
     """
     told = error
     fix: Json = {}
+    for problem in error.problems:
+        if problem.lengths and isinstance(source, str | os.PathLike):
+            source, told.preparation = with_texts(read_table(source), problem.lengths)
     for _ in range(_MOST_FIXES):
         proposals = [problem.fix for problem in error.problems if problem.fix and problem.code[0] == "E"]
-        if not proposals:
+        if not proposals and not (told is error and told.preparation):
             break
         for name, value in [item for each in proposals for item in each.items()]:
             fix[name] = {**fix.get(name, {}), **value} if isinstance(value, Mapping) else value
         tried = {name: {**asked[name], **fix.get(name, {})} for name in ("columns", "winners")}
         try:
             now = {**asked, **fix, **tried}
-            table = _recognised(fix.get("source", source), now)
-            read = _read(table, now)
+            table, read = _read_table(fix.get("source", source), now)
         except DataError as other:
             error = other
         else:
             is_open = "annotator" not in {*table.theirs, *now["columns"]}
-            told.fix = fix
+            told.fix = fix | ({"source": "with_lengths.csv"} if told.preparation else {})
             told.unused = unused_columns(table) if is_open and table.rows is None else ()
             if "winners" in fix:
                 told.question, told.answers, told.shown = _asked_of_labels(table, tried["winners"])
             elif {"layout", "columns"} & {*fix}:
                 told.shown = rows_in_words(read, table)
                 number = fix.get("columns", {}).get("rating_a", "")
-                if number and not which_wins(number):
+                is_tick = (
+                    number
+                    and names_vote(number)
+                    and {*as_ratings(table.frame[number].dropna())} <= {1.0, 0.0}
+                )
+                if number and not which_wins(number) and not is_tick:
                     told.question = (
                         f"do higher numbers in {number} mean a better answer? The table does not say:"
                     )
@@ -190,12 +211,12 @@ def _asked_of_labels(
             *((-abs(number_of(label) - scale.middle), -number_of(label)) if scale else ()),
         ),
     )[:_SHOWN_ROWS]
-    found, shown = Findings(table), []
+    shown = []
     for label in order:
         row = int(np.flatnonzero(labels.cells == label)[0])
         cells = {winner: label, **{table.theirs[side]: table.frame.at[row, side] for side in _A_B}}
-        texts = (f"{name} {_beginning(plain_text(text))}" for name, text in cells.items())
-        shown.append(f"row {found.row_name(row)}: {', '.join(texts)}")
+        texts = (f"{name} {_beginning(_plain(text))}" for name, text in cells.items())
+        shown.append(f"row {table.row_name(row)}: {', '.join(texts)}")
     at = shown[0].partition(":")[0]
     ties = [f"{label} means a tie" for label, side in winners.items() if side == "tie"]
     meant = f" (and {' and '.join(ties)})" * bool(ties)
@@ -209,6 +230,14 @@ def _asked_of_labels(
         (f"{own} is better in {at}{meant}", f"{other} is better in {at}{meant}"),
         tuple(shown),
     )
+
+
+def _plain(cell: Any) -> str:
+    """What a cell says, also one that cannot be read as text or messages."""
+    try:
+        return plain_text(cell if isinstance(cell, str) else as_messages(cell))
+    except ValueError:
+        return str(cell)
 
 
 class _Labels(NamedTuple):
@@ -229,7 +258,10 @@ class _Labels(NamedTuple):
         stated = {} if winners else _stated(table.theirs["winner"], distinct)
         told = stated | {str(label): side for label, side in winners.items()}
         columns = [folded(table.theirs[name]) for name in _A_B]
-        scale = scale_of(distinct, told, table.kind == "rating")
+        # ids of the answers, which may be numbers, are no ratings
+        scale = None
+        if not _are_names_of_answers(cells, table.frame):
+            scale = scale_of(distinct, told, table.kind == "rating")
         # 1 beside 0 is another thing than 1 beside 2
         are_places = {*filter(math.isfinite, map(number_of, distinct))} == {1.0, 2.0}
         sides = [side_told(label, told, columns, scale, are_places) for label in distinct]
@@ -248,6 +280,17 @@ class _Labels(NamedTuple):
                 for label, each in zip(distinct, sides, strict=True)
             ]
         return cls(cells, number, distinct, stated, stated_by, scale, sides)
+
+
+def _are_names_of_answers(cells: Objects, frame: pd.DataFrame) -> bool:
+    """Whether nearly all labels are, in their row, the id or name of one of the two answers."""
+    labels = pd.Series(cells, frame.index)
+    labels = labels[labels.notna() & ~labels.isin([*TURNED])]
+    for pair in names_of_sides(frame):
+        a, b = (labels == ids_in(frame.loc[labels.index, name]) for name in pair)
+        if (a != b).sum() >= NEARLY_ALL * len(labels) > 0:
+            return True
+    return False
 
 
 def _stated_by_numbers(labels: Objects, frame: pd.DataFrame) -> tuple[dict[str, str], str]:
@@ -286,14 +329,10 @@ def rows_in_words(read: Json, table: Table | None = None) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _recognised(source: Any, asked: Json) -> Table:
-    table = read_table(source, asked["bad_rows"] == "drop")
-    return recognise(table, asked["columns"], asked["layout"])
-
-
-def _read(table: Table, asked: Json) -> Json:
-    with reporting_unexpected(table.name):
-        return _read_rows(table, asked)
+def _read_table(source: Any, asked: Json) -> tuple[Table, Json]:
+    """The table under our names, and what `read_votes` returns."""
+    table = recognise(read_table(source, asked["bad_rows"] == "drop"), asked["columns"], asked["layout"])
+    return table, _read_rows(table, asked)
 
 
 def _read_rows(table: Table, asked: Json) -> Json:
@@ -302,7 +341,10 @@ def _read_rows(table: Table, asked: Json) -> Json:
     found = Findings(table, asked["bad_rows"] == "drop")
     rows = pd.DataFrame(index=table.frame.index)
     annotators = _annotators(rows, asked["annotators_missing"], found)
-    _not_read(found, asked["keep"])
+    for code, names, what, remedy in _NOT_READ:
+        there = [name for name in names if name in table.frame and name not in asked["keep"]]
+        if has_cells := [name for name in there if table.frame[name].notna().any()]:
+            found.note(code, f"{what}: {', '.join(has_cells)}", remedy, len(has_cells))
     texts = _texts(rows, found)
     _compare(rows, found)
     _answers(rows, asked["winners"], texts, found)
@@ -380,7 +422,10 @@ def _annotators(rows: pd.DataFrame, missing: str, found: Findings) -> pd.DataFra
         "fill it in, or read the table without annotators, which keeps all votes; with annotators_missing drop, a flag "
         "too, these rows are left out"
     ) * (missing == "error")
-    fix: Json = {"columns": {"annotator": None}}
+    # the votes of few rows are worth less than knowing who cast the others
+    n_missing = int(ids_in(found.frame["annotator"]).isna().sum())
+    is_few = n_missing <= FEW_ROWS * len(rows)
+    fix: Json = {"bad_rows": "drop"} if is_few else {"columns": {"annotator": None}}
     number, raw_ids = pd.factorize(found.ids("annotator", "E112", remedy, fix))
     named = pseudonyms(list(raw_ids))
     found.pseudonyms = as_objects([*named, None])[number]
@@ -484,14 +529,6 @@ def shared_beginning(first: Text, second: Text) -> int:
     return low - 1 if gives_back else low
 
 
-def _not_read(found: Findings, keep: Sequence[str]) -> None:
-    for code, names, what, remedy in _NOT_READ:
-        there = [name for name in names if name in found.frame and name not in keep]
-        has_cells = [name for name in there if found.frame[name].notna().any()]
-        if has_cells:
-            found.note(code, f"{what}: {', '.join(has_cells)}", remedy, len(has_cells))
-
-
 def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
     """Each row's ``prompt``, ``first`` and ``second`` response by number, below 0 in rows at fault; the texts.
 
@@ -521,7 +558,11 @@ def _texts(rows: pd.DataFrame, found: Findings) -> Objects:
         if (is_text != (codes[0] >= 0)).any():
             what = "text in some rows and chat messages in others; text here"
             found.rows("E105", what, None, is_text, "give all rows in one form")
-    blank = np.array([*map(_is_blank, texts)])[codes]
+    contents = (
+        "".join(message["content"] for message in text) if isinstance(text, list) else str(text)
+        for text in texts
+    )
+    blank = np.array([not content.strip() for content in contents])[codes]
     if has_prompt:
         found.rows("E134", "empty prompt", "prompt", blank[0], "fill it in, or leave the row out")
     else:
@@ -550,12 +591,6 @@ def _arranged(texts: Objects, codes: Ints) -> tuple[Objects, Ints]:
     return texts, numbers.reshape(3, -1)[:, number]
 
 
-def _is_blank(text: Any) -> bool:
-    if isinstance(text, list):
-        return not any(message["content"].strip() for message in text)
-    return not str(text).strip()
-
-
 def _compare(rows: pd.DataFrame, found: Findings) -> None:
     """Each row's ``pair`` of texts, its ``comparison``, and the ids that the table has."""
     low, high = np.sort(rows[["first", "second"]]).T
@@ -569,11 +604,8 @@ def _compare(rows: pd.DataFrame, found: Findings) -> None:
             rows[name] = pd.Series(ids, dtype=object)
     if "judgment_id" in rows:
         twice = rows["judgment_id"].notna() & rows["judgment_id"].duplicated(keep=False)
-        what, remedy = (
-            "the judgment_id stands in more than one row",
-            "keep one row for each judgment",
-        )
-        found.rows("E132", what, "judgment_id", twice, remedy, {"columns": {"judgment_id": None}})
+        what, fix = "the judgment_id stands in more than one row", {"columns": {"judgment_id": None}}
+        found.rows("E132", what, "judgment_id", twice, "keep one row for each judgment", fix)
     if "comparison_id" in rows:
         rows["comparison"] = pd.factorize(rows["comparison_id"])[0]
         known = rows["pair"].where((rows["pair"] >= 0) & (rows["comparison"] >= 0))
@@ -594,11 +626,8 @@ def _answers(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         rows["sign"] = _winners(rows, winners, texts, found)
     elif winners:
         what = "winners are explained, but chosen and rejected say who won"
-        found.note(
-            "E107",
-            what,
-            "leave the explanation out; where the two are reversed, exchange the columns",
-        )
+        remedy = "leave the explanation out; where the two are reversed, exchange the columns"
+        found.note("E107", what, remedy)
     if "weight" in found.frame:
         rows["weight"] = weight = as_numbers(found.frame["weight"])
         wrong = ~(np.isfinite(weight) & (weight > 0))
@@ -646,7 +675,8 @@ def _shown_first(found: Findings) -> Ints:
     hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
     what = f"unknown shown_first {_quoted(unknown, hidden)}"
     found.rows("E109", what, "shown_first", labels.isin(unknown), remedy)
-    return labels.map(meant).fillna(0).to_numpy(dtype=np.int64)
+    signs: Ints = labels.map(meant).fillna(0).to_numpy(dtype=np.int64)
+    return signs
 
 
 def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, found: Findings) -> Ints:
@@ -664,6 +694,9 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         named = _quoted([*map(str, winners)], hidden)
         what = f"no row has the winner {named}; there are {_quoted(distinct, hidden)}"
         found.note("E107", what, "write labels as the table has them", column="winner")
+    skipped = np.array([*(_is_skipped(label) for label in distinct), False])[number]
+    found.bad[skipped] = "skipped"
+    labels[skipped] = None
     side = as_objects([*(side for side, _ in of_label), ""])[number]
     _by_row(labels, side, rows, texts, found)
     if scale:
@@ -694,7 +727,17 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
     hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
     quoted = _quoted(unknown, hidden)
-    if fix := {} if hidden else proposed(unknown, {*side} - {""}, scale):
+    sides = [folded(found.table.theirs.get(name, name)) for name in _A_B]
+    voters = [str(who) for who in pd.unique(found.raw_ids) if who is not None]
+    are_sides = [bool(side_told(who, {}, sides, None, False)[0]) for who in voters]
+    are_ratings = scale is not None and scale.end <= _LARGEST_RATING
+    if len(unknown) > len(voters) > 0 and all(are_sides) and not are_ratings:
+        # these labels are ids of people
+        what = 'the column "annotator" says who won; the labels of "winner" are not shown, as they may be ids'
+        turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
+        remedy = "exchange the columns"
+        found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
+    elif fix := {} if hidden else proposed(unknown, {*side} - {""}, scale):
         # of all rows, so that none of them is bad
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"
@@ -703,7 +746,19 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
     else:
         remedy = "write a, b or tie, or say what the labels mean"
         found.rows("E107", f"unknown winner {quoted}", "winner", is_unknown, remedy)
-    return pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
+    signs: Ints = pd.Series(side).map({**_WINNERS, "": 0}).to_numpy(dtype=np.int64)
+    return signs
+
+
+_SKIPPED = re.compile(
+    "(?:i_)?skip(?:ped|_this|_task)?|übersprungen|uebersprungen|omitido|saltado|omitida|passé|sauté|saltato|pulado|"
+    "跳过|スキップ|건너뛰기|пропущено|пропустить|invalid|no_answer|not_answered|keine_angabe|k_a|n_a|timeout|timed_out"
+)
+
+
+def _is_skipped(label: str) -> bool:
+    """Whether a label says that nobody judged."""
+    return _SKIPPED.fullmatch(folded(label)) is not None
 
 
 def _stated(header: str, labels: Sequence[str]) -> dict[str, str]:
@@ -741,20 +796,20 @@ def _by_row(labels: Objects, side: Objects, rows: pd.DataFrame, texts: Objects, 
     """Fill in the ``side`` of labels that are in their row the text or the model that was preferred."""
     open_rows = np.flatnonzero((side == "") & ~pd.isna(labels))
     pairs = [[texts[rows[name]] for name in ("first", "second")]]
-    if {*MODELS} <= {*found.frame} and found.table.kind != "chosen_rejected":
-        pairs.append([found.frame[name].to_numpy() for name in MODELS])
+    if found.table.kind != "chosen_rejected":
+        pairs += [
+            [found.frame[name].to_numpy() for name in pair] for pair in names_of_sides(found.frame)
+        ]
     for cells in pairs:
-        label, a, b = (as_objects(map(_even, column[open_rows])) for column in (labels, *cells))
-        for name, is_it in (
-            ("a", (label == a) > (label == b)),
-            ("b", (label == b) > (label == a)),
-        ):
-            side[open_rows[is_it]] = name
-
-
-def _even(cell: Any) -> str:
-    """A text with one space between words, empty for what is none."""
-    return " ".join(cell.split()) if isinstance(cell, str) else ""
+        # spaces do not make two texts differ, and what is no text is none of them
+        label, a, b = (
+            as_objects(
+                " ".join(cell.split()) if isinstance(cell, str) else "" for cell in column[open_rows]
+            )
+            for column in (labels, *cells)
+        )
+        side[open_rows[(label == a) & (label != b)]] = "a"
+        side[open_rows[(label == b) & (label != a)]] = "b"
 
 
 def _beginning(text: str) -> str:
@@ -968,3 +1023,22 @@ def _digest(prefix: str, *values: Any) -> str:
     """An id made of texts: the same for the same texts on every machine."""
     joined = json.dumps([text_key(value) for value in values])
     return f"{prefix}-{hashlib.sha256(joined.encode()).hexdigest()[:16]}"
+
+
+def with_texts(table: Table, pair: tuple[str, str]) -> tuple[Table, str]:
+    """The table with texts of the lengths in a pair of columns, and the command that writes it."""
+    table = reshape(with_legends(flatten(table))[0], pair)
+    lengths = [as_numbers(table.frame[name]) for name in pair]
+    sides = ("chosen", "rejected") if pair in columns_of_outcomes(pair) else PAIR[1:]
+    texts = [as_objects("word " * int(n) for n in np.nan_to_num(of)) for of in lengths]
+    # in one order, whichever of the two won: the votes on a pair share its prompt
+    prompts = as_objects("lengths {:g}, {:g}".format(*sorted(of)) for of in zip(*lengths, strict=True))
+    new = dict(zip(sides, texts, strict=True))
+    made = replace(table, frame=table.frame.assign(prompt=prompts, **new), notes=())
+    code = f"from badpo.data.reading import write_texts; write_texts({table.name!r}, {pair!r})"
+    return made, f"python -c {shlex.quote(code)}"
+
+
+def write_texts(path: str, pair: tuple[str, str]) -> None:
+    """Write ``with_lengths.csv``: the table with texts of the lengths that a pair of its columns holds."""
+    with_texts(read_table(path), pair)[0].frame.to_csv("with_lengths.csv", index=False)

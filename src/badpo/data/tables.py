@@ -22,20 +22,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from badpo.data.cells import (
-    ANSWERS,
-    KNOWN,
     MOST_CELLS,
     MOST_COLUMNS,
     MOST_ROWS,
     Table,
     as_objects,
-    columns_named,
-    opened,
+    holds_texts,
     require_size,
-    singular,
 )
-from badpo.data.files import Json, appearing, asking_once, checksum_file, checksummed, is_changed
-from badpo.data.problems import DataError, Problem, counted, did_you_mean, listed, written_out
+from badpo.data.files import appearing, asking_once, checksum_file, checksummed, is_changed
+from badpo.data.nesting import joined_records, opened, records_in
+from badpo.data.problems import DataError, Json, Problem, counted, did_you_mean, listed, written_out
+from badpo.data.reshaping import is_legend, question_in
+from badpo.data.vocabulary import ANSWERS, KNOWN, columns_named, legends_in
 
 DROPPED_KEY = b"badpo.dropped"
 PACKED = (".gz", ".bz2", ".zst")
@@ -60,7 +59,7 @@ OLDER_ENCODINGS = {
 }
 _FIRST_ROWS = 20  # among which the header stands
 _LONGEST_NAME = 80
-_MOST_LISTS = 10  # in one JSON object
+_MOST_FILES = 10  # of a folder that are joined
 _TOTAL = re.compile(
     "(?:(?:grand |sub)?totals?|sum|count|average|mean|summe|gesamt|insgesamt|anzahl|mittelwert|somme|suma|soma|totale|"
     "итого|合計|合计|总计|總計|합계|المجموع|Σ|∑)(?: \\(?n\\)?)?[:.]?",
@@ -144,7 +143,7 @@ def _read_file(path: Path, drop_uneven: bool) -> Table:
     try:
         folder = path if path.is_dir() or not name else Path(name)
         if folder.is_dir():
-            return _read_folder(folder, split)
+            return _read_folder(folder, split if name else "")
         if is_hub_name(path):
             found = read_table(from_hub(name or str(path), split=split if name else None))
             return replace(found, name=str(path))
@@ -181,6 +180,10 @@ def _read_folder(path: Path, split: str = "") -> Table:
             parts.setdefault(file.stem.split("-")[0], []).append(file)
     else:
         parts = {file.name: [file] for file in sorted(path.iterdir()) if file.suffix.lower() in READERS}
+        if not split and 1 < len(parts) <= _MOST_FILES:
+            joined = _joined(path, {name: read_table(file) for name, (file,) in parts.items()})
+            if joined:
+                return joined
     if split not in parts and len(parts) != 1:
         raise _one_of(path, parts)
     files = parts.get(split) or next(iter(parts.values()))
@@ -364,6 +367,17 @@ def _separator(text: str) -> str:
     return max(",;\t|", key=evidence)
 
 
+def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
+    """Whether columns are called like votes, and like what was compared, and the latter hold texts.
+
+    Of a table that was joined by ids, annotators show that its rows are votes.
+    """
+    known = columns_named([*map(str, frame)], (*KNOWN, *ANSWERS, "response"))
+    texts = [frame[known[name]] for name in ("response_a", "chosen", "response") if name in known]
+    votes = {"winner", "rejected", *ANSWERS} | ({"annotator"} if is_joined else {*()})
+    return any(map(holds_texts, texts)) and not votes.isdisjoint(known)
+
+
 def _n_known(cells: Sequence[str]) -> int:
     """How many cells of a row are names of columns."""
     names = [cell.strip() for cell in cells if cell.strip()]
@@ -390,17 +404,25 @@ def _framed(
         each for each in zip(lines, rows, strict=True) if any(cell.strip(" -:+") for cell in each[1])
     ]
     n_blank = sum(map(bool, rows)) - len(kept)
+    kept, legends = _without_legends(kept)
     n_known = [_n_known(row) for _, row in kept[:_FIRST_ROWS]]
-    if max(n_known, default=0) < 2 and (joined := _joined_header([row for _, row in kept[:2]])):
-        kept[:2] = [(kept[0][0], joined)]
-        n_known = [2]
-        told.append("two lines as one header")
     start = n_known.index(max(n_known)) if max(n_known, default=0) > 1 else 0
+    joined = _joined_header([row for _, row in kept[start : start + 2]])
+    if joined and max(_n_known(joined), 1) > max(n_known):
+        kept[start : start + 2] = [(kept[start][0], joined)]
+        n_known = [max(2, _n_known(joined))]
+        told.append("two lines as one header")
     header = [name.strip() for _, row in kept[start : start + 1] for name in row]
     body = kept[start + 1 :]
+    legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
     # Qualtrics repeats the header twice, in other words
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
-    body = body[sum(again) :]
+    if again and again[0] > 1:
+        # its second line has the questions that its first line numbers
+        lines_of_header = zip(header, body[0][1], strict=False)
+        header = [text.strip() if question_in(text) else name for name, text in lines_of_header]
+    n_below = max(again, default=0)
+    body = body[n_below:]
     while header and not header[-1] and not any(any(row[len(header) - 1 :]) for _, row in body):
         header.pop()
     n, width = len(body), len(header)
@@ -417,7 +439,7 @@ def _framed(
     votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
     for n_left_out, what in (
         (start, "line above the header"),
-        (sum(again), "line below the header"),
+        (n_below, "line below the header"),
         (len(body) - len(votes), "repeated header"),
         (n_body - len(body), "row of totals"),
         (n_blank, "empty row"),
@@ -438,18 +460,53 @@ def _framed(
     what = f"the file was read with {'; '.join(told)}"
     notes = (Problem("N102", what, str(path), "nothing"),) if told else ()
     at = np.array([line for line, _ in votes], dtype=np.intp)
-    return Table(frame, str(path), at, dropped=dropped, encoding=encoding, notes=notes)
+    return Table(
+        frame,
+        str(path),
+        at,
+        dropped=dropped,
+        encoding=encoding,
+        notes=notes,
+        legends=("; ".join(legends),) if legends else (),
+    )
+
+
+def _without_legends(
+    rows: list[tuple[int, list[str]]],
+) -> tuple[list[tuple[int, list[str]]], list[str]]:
+    """The rows without those that say in one or two cells what numbers mean, and these as texts."""
+    width = max((len(row) for _, row in rows[:_FIRST_ROWS]), default=0)
+    legends: dict[int, str] = {}
+    for i, (_, row) in enumerate(rows):
+        filled = [cell.strip() for cell in row if cell.strip()]
+        is_edge = i < _FIRST_ROWS or i >= len(rows) - _FIRST_ROWS
+        if is_edge and len(filled) < min(3, width) and any(legends_in(text := " = ".join(filled))):
+            legends[i] = text
+    if not is_legend("; ".join(legends.values())):
+        return rows, []
+    return [each for i, each in enumerate(rows) if i not in legends], [*legends.values()]
 
 
 def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Two lines as one header, if the lower one repeats names under those of the upper one, which has empty cells."""
-    if len(rows) < 2 or all(rows[0]) or len({*rows[1]} - {""}) in (0, len(rows[1])):
+    """Two lines as one header, if two names of the upper line have the same names below and span several columns."""
+    if len(rows) < 2 or all(rows[0]) or len(rows[0]) != len(rows[1]):
         return []
     above: list[str] = []
     for name in rows[0]:
         above.append(name or (above[-1] if above else ""))
-    names = [f"{name} {below}".strip() for name, below in zip(above, rows[1], strict=False)]
-    return names if len({*names}) == len(names) == len(rows[1]) else []
+    groups = [
+        tuple(group)
+        for _, group in itertools.groupby(zip(above, rows[1], strict=True), lambda pair: pair[0])
+    ]
+    below = [tuple(name for _, name in group) for group in groups if len(group) > 1]
+    if len({*below}) == len(below):
+        return []
+    # an option below a question stands on a line of its own
+    names = [
+        f"{name}{chr(10) if question_in(name) else ' '}{under}".strip()
+        for name, under in zip(above, rows[1], strict=True)
+    ]
+    return names if len({*names}) == len(names) else []
 
 
 def _is_total(row: Sequence[str]) -> bool:
@@ -476,7 +533,10 @@ def _read_excel(path: Path) -> Table:
     try:
         with zipfile.ZipFile(path) as packed:
             _require_bytes(path, sum(part.file_size for part in packed.infolist()))
-        with contextlib.closing(load_workbook(path, read_only=True, data_only=True)) as book:
+            parts = [name for name in packed.namelist() if name.startswith("xl/worksheets/")]
+            has_merged = any(b"<mergeCell " in packed.read(name) for name in parts)
+        # only a workbook that is read as a whole says which cells are merged
+        with contextlib.closing(load_workbook(path, read_only=not has_merged, data_only=True)) as book:
             sheets = {sheet.title: _rows_of_sheet(sheet, path) for sheet in book.worksheets}
     except DataError:
         raise
@@ -498,9 +558,7 @@ def _read_excel(path: Path) -> Table:
     }
     alike = [name for name in sheets if at[name] >= 0 and _n_known(header) > 1]
     if len(alike) < 2:
-        rows = sheets[title]
-        told = [f'sheet "{title}" of {len(sheets)}'] if len(sheets) > 1 else []
-        return _framed(path, rows, range(1, len(rows) + 1), told)
+        return _one_of_sheets(path, sheets, title)
     told = [f"{len(alike)} sheets of {len(sheets)}"]
     if others := [f'"{name}"' for name in sheets if name not in alike]:
         told = [f"{told[0]} (not {listed(others)}, which have other columns)"]
@@ -516,6 +574,45 @@ def _read_excel(path: Path) -> Table:
     return _framed(path, rows, lines, told)
 
 
+def _one_of_sheets(path: Path, sheets: Mapping[str, list[list[str]]], title: str) -> Table:
+    """The table in a sheet, joined with those in other sheets if it lacks votes or texts."""
+    others = {name: rows for name, rows in sheets.items() if name != title and rows}
+    rows = sheets[title]
+    told = [f'sheet "{title}" of {len(sheets)}'] if others else []
+    table = _framed(path, rows, range(1, len(rows) + 1), told)
+    joined = None
+    if others and not _has_votes_and_texts(table.frame):
+        framed = {each: _framed(path, of, range(1, len(of) + 1), []) for each, of in others.items()}
+        joined = _joined(path, {title: table, **framed})
+    legends = itertools.chain(*map(_legends_of_rows, others.values()))
+    return joined or replace(table, legends=(*table.legends, *legends))
+
+
+def _legends_of_rows(rows: Sequence[Sequence[str]]) -> list[str]:
+    """What a sheet says of codes: each row as a text, and all rows of a code and its meaning as one text."""
+    cells = [[cell.strip() for cell in row if cell.strip()] for row in rows]
+    codes = [" = ".join(row) for row in cells if len(row) == 2]
+    return [*(": ".join(row) for row in cells if row), "; ".join(codes)]
+
+
+def _joined(path: Path, tables: Mapping[str, Table]) -> Table | None:
+    """Several tables as one, if those that hold more than one column are joined by ids; None if they are not."""
+    records = {
+        name: table.frame.to_dict("records") for name, table in tables.items() if len(table.frame) > 1
+    }
+    for used in (
+        records,
+        *({a: records[a], b: records[b]} for a, b in itertools.combinations(records, 2)),
+    ):
+        rows = joined_records(used)
+        frame = _frame_of_records(rows, path)
+        if rows and _has_votes_and_texts(frame, is_joined=True):
+            what = f"{' and '.join(used)} joined by ids: {counted(len(rows), 'row')}"
+            legends = tuple(itertools.chain(*(table.legends for table in tables.values())))
+            return Table(frame, str(path), legends=legends).noted("N102", what)
+    return None
+
+
 # how sheets are called that hold parts of a table
 _PART = re.compile(
     r"(?i)(?:sheet|tabelle|feuil|hoja|foglio|blad|лист|batch|part|round|week|day|set|wave|group|data|table|teil|page)?[\W_]*\d*$"
@@ -524,7 +621,14 @@ _PART = re.compile(
 
 def _rows_of_sheet(sheet: Any, path: Path) -> list[list[str]]:
     """The cells of a sheet, all rows as wide as the widest."""
-    sheet.reset_dimensions()  # which a file may state as the largest there are
+    if hasattr(sheet, "reset_dimensions"):
+        sheet.reset_dimensions()  # which a file may state as the largest there are
+    for merged in [*sheet.merged_cells.ranges] if hasattr(sheet, "merged_cells") else ():
+        first = sheet.cell(merged.min_row, merged.min_col).value
+        sheet.unmerge_cells(merged.coord)
+        # down and not across: a title above the header may be as wide as the table
+        for row in range(merged.min_row + 1, merged.max_row + 1):
+            sheet.cell(row, merged.min_col).value = first
     texts = ([*map(_excel_text, row)] for row in sheet.iter_rows(values_only=True))
     # cells may be there for their colour alone
     filled = (row[: max((i for i, cell in enumerate(row, 1) if cell), default=0)] for row in texts)
@@ -575,83 +679,38 @@ def _read_json(path: Path) -> Table:
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
+        if getattr(error, "msg", "") == "Extra data":
+            return _read_json_lines(path)
         raise _unreadable(path, str(error), remedy) from error
+    beside: list[str] = []
     if isinstance(content, dict):
+        if len(content) > 1 and all(isinstance(each, dict) for each in content.values()):
+            # pandas writes columns as mappings from the number of the row
+            keys = {tuple(each) for each in content.values()}
+            if len(keys) == 1 and (rows := min(keys)) == tuple(map(str, range(len(rows)))) and rows:
+                content = {name: [*each.values()] for name, each in content.items()}
+        if isinstance(names := content.get("columns"), list) and isinstance(content.get("data"), list):
+            content = {"rows": [dict(zip(names, row, strict=False)) for row in content["data"]]}
         lists = [each for each in content.values() if isinstance(each, list)]
-        tables = {name: records for name, each in content.items() if (records := _records_in(each))}
+        tables = {name: records for name, each in content.items() if (records := records_in(each))}
         of_objects = {name: each for name, each in tables.items() if isinstance(content[name], list)}
-        joined = _joined_records(tables) if "rows" not in tables else []
+        joined = joined_records(tables) if "rows" not in tables else []
         if not joined and (columns := _columns_in(content)):
             return Table(_frame_of_columns([*content], columns), str(path))
         if len(of_objects) > 1 and not joined and "rows" not in tables:
             what = f"it holds several lists of objects: {listed([*of_objects])}; no ids join all of them"
             raise _unreadable(path, what, "write the one with the votes into a file of its own")
-        keyed = _records_in(content) or next(iter(tables.values()), None)
+        others = {key: value for key, value in content.items() if not records_in(value)}
+        beside = _legends_of(others)
+        keyed = records_in(content) or next(iter(tables.values()), None)
         content = joined or of_objects.get("rows") or next(iter([*of_objects.values(), *lists]), keyed)
     if not isinstance(content, list):
         raise _unreadable(path, "it holds no list", remedy)
-    return Table(_frame_of_records(content, path), str(path))
-
-
-def _records_in(value: Any) -> list[Json] | None:
-    """A list of objects, or objects that stand under their ids in a mapping; None of anything else."""
-    if isinstance(value, list):
-        return value if value and all(isinstance(one, dict) for one in value) else None
-    is_keyed = isinstance(value, dict) and len(value) > 1
-    if is_keyed and all(isinstance(one, dict) for one in value.values()):
-        return [{"id": key, **one} for key, one in value.items()]
-    return None
-
-
-def _joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
-    """Several lists of objects as one, joined by ids: a vote with a ``pair_id`` gets the fields of its pair.
-
-    Empty if ids do not join all of them. People may hold the votes that they cast.
-    """
-    left = {name: _opened_records(name, records) for name, records in tables.items()}
-    if not 1 < len(left) <= _MOST_LISTS:
-        return []
-    while len(left) > 1:
-        pairs = itertools.permutations(left, 2)
-        made = ((*pair, _joined_pair(left[pair[0]], left[pair[1]], singular(pair[1]))) for pair in pairs)
-        name, other, joined = next((each for each in made if each[2]), ("", "", []))
-        if not joined:
-            return []
-        left[name] = joined
-        del left[other]
-    return next(iter(left.values()))
-
-
-def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
-    """The rows with the fields of the one among others that each names by its id; none if a row names no other.
-
-    The columns of ids have the same name, or one is called after the others, as ``pair_id`` after ``pairs``.
-    """
-    for column in rows[0]:
-        key = column if column in others[0] else "id" if column in (noun, f"{noun}_id") else ""
-        by_id = {str(one.get(key)): one for one in others if key and column != "id"}
-        if 1 < len(by_id) == len(others) and all(str(row.get(column)) in by_id for row in rows):
-            of_rows = ((row, by_id[str(row[column])]) for row in rows)
-            return [
-                {f"{noun}_{name}" if name in row else name: of[name] for name in of if name != key} | row
-                for row, of in of_rows
-            ]
-    return []
-
-
-def _opened_records(name: str, records: list[Json]) -> list[Json]:
-    """The records, or those in a list inside of each if these hold ids of others."""
-    for key in records[0]:
-        lists = [record.get(key) for record in records]
-        inner: list[Json] = next(filter(None, map(_records_in, lists)), [{}])
-        are_lists = all(isinstance(each, list) and (not each or _records_in(each)) for each in lists)
-        if are_lists and any(part.endswith("_id") for part in inner[0]):
-            return [
-                {f"{singular(name)}_{part}": cell for part, cell in record.items() if part != key} | one
-                for record in records
-                for one in record[key]
-            ]
-    return records
+    if len(content) > 1 and all(
+        isinstance(row, list) and len(row) == len(content[0]) for row in content
+    ):
+        content = [dict(zip(map(str, content[0]), row, strict=True)) for row in content[1:]]
+    return Table(_frame_of_records(content, path), str(path), legends=tuple(beside))
 
 
 # By the end of a file's name.
@@ -665,6 +724,17 @@ READERS: dict[str, Callable[..., Table]] = {
     ".ndjson": _read_json_lines,
     ".json": _read_json,
 }
+
+
+def _legends_of(value: Any) -> list[str]:
+    """What stands beside the rows of a file: each text, and all texts of one object or list as one text."""
+    if isinstance(value, list):
+        value = {str(i): each for i, each in enumerate(value)}
+    if not isinstance(value, dict):
+        return [str(value)] if isinstance(value, str | int | float) else []
+    inner = [(key, text) for key, each in value.items() for text in _legends_of(each)]
+    codes = [f"{key} = {text}" for key, text in inner if isinstance(value[key], str)]
+    return [*(text if " = " in text else f"{key}: {text}" for key, text in inner), "; ".join(codes)]
 
 
 def _frame_of_arrow(table: pa.Table) -> pd.DataFrame:

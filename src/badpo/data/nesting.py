@@ -1,0 +1,536 @@
+"""Nested records and several lists of records become one flat table with a row for each vote."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from badpo.data.cells import Table, as_objects, is_chat, is_message, parsed, require_size
+from badpo.data.problems import Json, counted
+from badpo.data.vocabulary import (
+    ANSWER,
+    OF_TEXTS,
+    TEMPLATE_COLUMNS,
+    columns_named,
+    folded,
+    like_annotators,
+    names_vote,
+    number_of,
+    side_of,
+)
+
+_DEEPEST = 12  # levels of objects and lists
+_LISTED = f"{ANSWER}|rank|rating|score"  # what one cell may hold several of
+_NAMING_KEYS = ("from_name", "forced_label", "element_path", "question", "name", "title", "field", "key")
+_MOST_NAMES = 12  # of the values that one list names
+_LONGEST_LABEL, _USUAL_TEXT = 60, 15  # characters
+_LONGEST_LIST = 10_000  # characters of a list in a cell of text
+_MANY_ROWS, _NEARLY_ALL = 1000, 0.9
+_SEPARATED = re.compile(r"[^;|]{1,40}(?:[;|][^;|]{1,40})+")
+_VOTES_AS_TEXT = re.compile(r"\s*[^:=,;|\n]{1,40}[:=]\s*[^:=,;|\n]{1,20}(?:[,;|\n]|$)")
+_TWO_NUMBERS = re.compile(r"\s*(\d+(?:\.\d+)?)(?:\s*[;|]\s*|,?\s+)(\d+(?:\.\d+)?)\s*")
+
+
+# -- cells -----------------------------------------------------------------------------------------------------
+
+
+def opened(name: str, column: pd.Series) -> pd.Series:
+    """A column of chat messages, of lists or of objects, which a file may hold as arrays or as text; else as it is.
+
+    JSON that may be the text of a prompt or a response stays text.
+    """
+    at = column.first_valid_index()
+    first = None if at is None else column[at]
+    if isinstance(first, dict | list | np.ndarray):
+        return column.map(_without_arrays)
+    if not isinstance(first, str):
+        return column
+    if first.lstrip()[:1] not in ("[", "{"):
+        return _opened_text(name, column, first)
+    value = parsed(first)
+    is_dialogue = is_chat(_without_arrays(value))
+    # the text of an answer stays text, unless it is what a judge wrote
+    is_vote = isinstance(value, dict) and columns_named(
+        [*map(str, value)], ("winner", "rating_a", "rating_b")
+    )
+    is_text = re.fullmatch(OF_TEXTS, folded(name)) and not is_vote
+    has_parts = isinstance(value, dict) or (isinstance(value, list) and len(value) > 0)
+    if not is_dialogue and (is_text or not has_parts):
+        return column
+    values = column.map(lambda cell: parsed(cell) if isinstance(cell, str) else cell, na_action="ignore")
+    values = values.map(_without_arrays)
+    return values if values.notna().equals(column.notna()) else column
+
+
+def _opened_text(name: str, column: pd.Series, first: str) -> pd.Series:
+    """A column of texts such as ``Ann: A; Ben: B`` as objects, and of ratings such as ``8 7`` as lists."""
+    cells = column.dropna()
+    parts = [part.split(":" if ":" in part else "=") for part in _VOTES_AS_TEXT.findall(first)]
+    are_votes = all(
+        side_of(value.strip(" ,;|\n")) and math.isnan(number_of(who)) for who, value in parts
+    )
+    if len(parts) > 1 and are_votes:
+        pairs = cells.map(lambda cell: re.findall(r"\s*([^:=,;|\n]+)[:=]\s*([^:=,;|\n]+)", str(cell)))
+        return pairs.map(lambda found: {who: vote.strip() for who, vote in found}).reindex(column.index)
+    two = (
+        cells.map(lambda cell: _TWO_NUMBERS.fullmatch(str(cell)))
+        if _TWO_NUMBERS.fullmatch(first)
+        else cells[:0]
+    )
+    if re.fullmatch("ratings?|scores?", folded(name)) and len(two) and two.notna().all():
+        return two.map(lambda found: [*found.groups()]).reindex(column.index)
+    return column
+
+
+def _without_arrays(cell: Any) -> Any:
+    """A cell whose arrays, which parquet has for lists, are lists, and pairs of role and text are messages."""
+    if isinstance(cell, dict):
+        return {key: _without_arrays(value) for key, value in cell.items()}
+    if not isinstance(cell, list | np.ndarray):
+        return cell
+    values = [*map(_without_arrays, cell)]
+    are_turns = len(values) > 0 and all(_is_turn(value) for value in values)
+    if are_turns and len({value[0].casefold() for value in values}) == min(2, len(values)):
+        return [{"role": role.casefold(), "content": text} for role, text in values]
+    return values
+
+
+def _is_turn(value: Any) -> bool:
+    """Whether a value is a role and what it says, as logs of chats have it."""
+    is_pair = isinstance(value, list) and len(value) == 2 and isinstance(value[0], str)
+    return is_pair and value[0].casefold() in _ROLES and isinstance(value[1], str | None)
+
+
+_ROLES = ("user", "human", "assistant", "system", "gpt", "bot")
+
+
+def singular(name: str) -> str:
+    """The noun for one of several, as ``summary`` for ``summaries``."""
+    return re.sub(r"(ie)?s$", lambda end: "y" * bool(end[1]), name)
+
+
+def _listed(cell: Any) -> list[Any] | None:
+    """The list that a cell is or holds as text, as in ``["x", "y"]`` or ``x; y``; None of anything else."""
+    if isinstance(cell, str) and len(cell) < _LONGEST_LIST:
+        text = cell.strip()
+        parts = re.split(r" *[;|] *", text) if _SEPARATED.fullmatch(text) else None
+        cell = parsed(text) if text[:1] == "[" else parts
+    return cell if isinstance(cell, list) and cell else None
+
+
+# -- columns ---------------------------------------------------------------------------------------------------
+
+
+def flatten(table: Table) -> Table:
+    """The table with a column for each part of an object, and a row for each vote in a list.
+
+    Examples
+    --------
+    >>> nested = Table(pd.DataFrame({"data": [{"prompt": "Why?"}], "summaries": [["So.", "No."]]}), "t")
+    >>> [*flatten(nested).frame]
+    ['data.prompt', 'summary_1', 'summary_2']
+    """
+    inside = ""  # lists beside those that became rows stay lists
+    for _ in range(_DEEPEST):
+        frame = _with_columns(table, _parts_of_objects)
+        if frame is not None:
+            table = replace(table, frame=frame)
+        elif (votes := _with_rows_of_votes(table, inside)) is not None:
+            table, inside = votes
+        elif (frame := _with_columns(table, _parts_of_lists)) is not None:
+            table = replace(table, frame=frame)
+        else:
+            break
+    return table
+
+
+def _with_columns(table: Table, parts_of: Any) -> pd.DataFrame | None:
+    """The frame with the parts of nested columns in their places; None if there is nothing nested."""
+    columns: list[tuple[str, Any]] = []
+    is_changed = False
+    for i, name in enumerate(map(str, table.frame)):
+        column = table.frame.iloc[:, i]
+        first = next((cell for cell in column if isinstance(cell, str | dict | list)), "")
+        is_nested = (
+            isinstance(first, dict | list) and not is_chat(first) and name not in TEMPLATE_COLUMNS
+        )
+        parts = parts_of(name, [*column]) if is_nested else None
+        if parts is None:
+            columns.append((name, column))
+            continue
+        is_changed = True
+        require_size(f'column "{name}"', len(column), len(parts))
+        columns += [
+            (part, pd.Series(as_objects(cells), column.index))
+            for part, cells in parts.items()
+            # a part gives way to a column of the same name
+            if part == name or (part not in table.frame and any(cell is not None for cell in cells))
+        ]
+    if not is_changed:
+        return None
+    names = [name for name, _ in columns]
+    frame = pd.concat([column for _, column in columns], axis=1)
+    return frame.set_axis(pd.Index(names, dtype=object), axis=1)
+
+
+Parts = dict[str, list[Any]]
+
+
+def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
+    """The columns of a column of objects, of lists that name their values, and of lists of one; None of others."""
+    if any(map(is_message, cells)):
+        contents = [
+            cell.get("content", cell.get("value")) if is_message(cell) else cell for cell in cells
+        ]
+        are_texts = all(cell is None or isinstance(cell, str) for cell in contents)
+        return {name: contents} if are_texts else None
+    if any(isinstance(cell, dict) for cell in cells):
+        objects = [cell if isinstance(cell, dict) else {} for cell in cells]
+        if (votes := _votes_by_person(name, objects)) is not None:
+            return {name: votes}
+        keys = dict.fromkeys(itertools.chain(*objects))
+        return {f"{name}.{key}": [each.get(key) for each in objects] for key in keys}
+    lists = [cell for cell in cells if isinstance(cell, list)]
+    n_cells = sum(cell is not None for cell in cells)
+    is_one = max(map(len, lists), default=0) == 1 and len(lists) >= _NEARLY_ALL * n_cells
+    if is_one and not like_annotators([name]):
+        return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
+    if re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))):
+        return None
+    for key in _NAMING_KEYS:
+        if _names_values(key, lists):
+            return {
+                name: [
+                    {one[key]: {part: one[part] for part in one if part != key} for one in cell}
+                    if isinstance(cell, list)
+                    else None
+                    for cell in cells
+                ]
+            }
+    return None
+
+
+def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
+    """Whether each object in a list has a name of its own under ``key``, and most lists have most of the names."""
+    lists = [each for each in lists if each]
+    if not lists or not all(isinstance(one, dict) for each in lists for one in each):
+        return False
+    names = [[one.get(key) for one in each] for each in lists]
+    if not all(isinstance(one, str) and len(one) <= _LONGEST_LABEL for each in names for one in each):
+        return False
+    counts = Counter(itertools.chain(*names))
+    is_distinct = all(len({*each}) == len(each) for each in names)
+    return is_distinct and len(counts) <= _MOST_NAMES and 2 * min(counts.values()) >= len(lists)
+
+
+def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
+    """Objects with a vote under the name of each person as lists of votes; None of other objects."""
+    counts = Counter(itertools.chain(*objects))
+    is_varied = len(counts) > 2 and max(map(len, objects)) < len(counts)
+    if any(side_of(str(key)) for key in counts):
+        return None
+    values = [value for each in objects for value in each.values() if value is not None]
+    if values and all(isinstance(value, dict) for value in values):
+        called = is_varied or re.search("vote|annotat|judg", folded(name)) is not None
+        if not called or not all(_holds_side(value) for value in values):
+            return None
+        return [
+            [{"annotator": key, **value} for key, value in each.items() if value] for each in objects
+        ]
+    if not values or not is_varied or not all(isinstance(one, str) and side_of(one) for one in values):
+        return None
+    return [
+        [{"annotator": key, "vote": value} for key, value in each.items() if value] for each in objects
+    ]
+
+
+def _parts_of_lists(name: str, cells: list[Any]) -> Parts | None:
+    """The columns of a column of lists of answers, ratings or pairs; None of others."""
+    stem = singular(name)
+    lists = [cell if isinstance(cell, list) else [] for cell in cells]
+    sizes = {len(each) for each in lists if each}
+    elements = [one for each in lists for one in each]
+    are_listed = re.fullmatch(_LISTED, folded(stem.rpartition(".")[2])) is not None
+    are_pairs = sizes == {2} and all(isinstance(one, dict) or is_chat(one) for one in elements)
+    are_texts = (
+        len(sizes) == 1
+        and 2 in sizes
+        and all(isinstance(one, str) and len(one) >= _USUAL_TEXT for one in elements)
+    )
+    if not sizes or not (are_listed or are_pairs or are_texts):
+        return None
+    require_size(f'column "{name}"', len(lists), max(sizes))
+    places = enumerate(itertools.zip_longest(*lists), start=1)
+    return {f"{stem}_{i}": [*each] for i, each in places}
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """What stands in objects and lists at any depth, with its path."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from leaves(inner, path)
+    else:
+        yield path, value
+
+
+def _holds_side(vote: Any) -> bool:
+    """Whether an object names a side of a pair, in words or, under a name for votes, in numbers."""
+    for path, value in leaves(vote):
+        label, is_called = str(value), names_vote(path.rpartition(".")[2])
+        is_word = (
+            isinstance(value, str) and len(label) <= _LONGEST_LABEL and math.isnan(number_of(label))
+        )
+        if value is not None and (is_word or is_called) and side_of(label):
+            return True
+    return False
+
+
+def _inner_votes(keys: Sequence[str]) -> dict[str, str]:
+    return columns_named(keys, ("winner", "rating"))
+
+
+def _clearness_of_votes(elements: Sequence[Any]) -> int:
+    """How clearly objects are votes: 2 if all name a side or are rated, 1 if they name people, and 0 otherwise."""
+    if not elements or not all(isinstance(one, dict) for one in elements) or is_message(elements[0]):
+        return 0
+    keys = [*map(str, elements[0])]
+    paths = [*dict.fromkeys(path for path, _ in leaves(elements[0]))]
+    if columns_named(keys, ["response"]) and not like_annotators(keys):
+        return 0
+    are_ratings = bool(_inner_votes(keys))
+    if are_ratings or all(map(_holds_side, elements)):
+        return 2
+    return int(bool(like_annotators(paths)))
+
+
+def _with_rows_of_votes(table: Table, inside: str) -> tuple[Table, str] | None:
+    """A row for each vote, if columns hold lists of votes, or lists of annotators beside lists of their votes.
+
+    Only columns whose names begin with ``inside`` count; the second result is what those of the votes begin with.
+    """
+    beginning = table.frame[:_MANY_ROWS].filter(regex=f"^{re.escape(inside)}")
+    names = [
+        name for name, column in beginning.items() if column.map(_listed).notna().mean() >= _NEARLY_ALL
+    ]
+    lists = {name: table.frame[name].map(_listed) for name in names}
+    n_of = {name: column.map(len, na_action="ignore") for name, column in lists.items()}
+    elements = {name: [*itertools.chain(*column.dropna())] for name, column in lists.items()}
+    clearness = {name: _clearness_of_votes(elements[name]) for name in lists}
+    best = max(clearness.values(), default=0)
+    if best:
+        first, *others = [name for name in lists if clearness[name] == best]
+        keys = [*elements[first][0]]
+        same = [first, *(name for name in others if [*elements[name][0]] == keys)]
+        parts = zip(*(lists[name] for name in same), strict=True)
+        joined = [[*itertools.chain(*filter(None, of))] or None for of in parts]
+        table = replace(table, frame=table.frame.drop(columns=same[1:]))
+        lists[first] = pd.Series(as_objects(joined), table.frame.index)
+        return _exploded(table, {first: lists[first]}, elements[first][0]), f"{first}."
+    for name in like_annotators(map(str, lists)):
+        if elements[name] and not any(isinstance(one, dict) for one in elements[name]):
+            beside = [other for other in lists if n_of[other].equals(n_of[name])]
+            beside = [other for other in beside if not _are_texts(elements[other])]
+            if len(beside) > 1:
+                return _exploded(table, {other: lists[other] for other in beside}, None), f"{name}."
+            if isinstance(table.frame[name].iat[0], list):
+                # a judge may be a list, as of a model and its prompt
+                joined = lists[name].map(lambda cell: " ".join(map(str, cell)), na_action="ignore")
+                return replace(table, frame=table.frame.assign(**{name: joined})), inside
+    return None
+
+
+def _are_texts(cells: Iterable[Any]) -> bool:
+    lengths = [len(cell) for cell in cells if isinstance(cell, str)]
+    return bool(lengths) and float(np.median(lengths)) >= _USUAL_TEXT
+
+
+def _exploded(table: Table, lists: Mapping[str, pd.Series], vote: Json | None) -> Table:
+    """A row for each element of lists of equal length; ``vote`` is the first one, if they are objects."""
+    n_votes = int(sum(map(len, next(iter(lists.values())).dropna())))
+    require_size(table.name, n_votes, table.frame.shape[1])
+    frame = table.frame
+    if vote is not None and _inner_votes([*map(str, vote)]):
+        # a verdict beside the votes of single people sums them up
+        outer = [name for name in frame if name not in lists and _inner_votes([str(name)])]
+        frame = frame.drop(columns=[name for name in outer if _are_labels(frame[name])])
+    frame = frame.assign(**lists).explode([*lists])
+    what = f"lists in {', '.join(map(str, lists))}: {counted(n_votes, 'vote')} of {counted(len(table.frame), 'row')}"
+    return table.with_rows(frame).noted("N106", what)
+
+
+def _are_labels(column: pd.Series) -> bool:
+    """Whether a column holds nothing but labels of a side or numbers."""
+    cells = {str(cell) for cell in column.dropna()}
+    return all(side_of(cell) or math.isfinite(number_of(cell)) for cell in cells)
+
+
+_MOST_LISTS = 10  # in one file
+
+
+def records_in(value: Any) -> list[Json] | None:
+    """A list of objects, or objects that stand under their ids in a mapping; None of anything else."""
+    if isinstance(value, list):
+        return value if value and all(isinstance(one, dict) for one in value) else None
+    is_keyed = isinstance(value, dict) and len(value) > 1
+    if is_keyed and all(isinstance(one, dict) for one in value.values()):
+        return [{"id": key, **one} for key, one in value.items()]
+    return None
+
+
+def joined_records(tables: Mapping[str, list[Json]]) -> list[Json]:
+    """Several lists of objects as one, joined by ids: a vote with a ``pair_id`` gets the fields of its pair.
+
+    Empty if ids do not join all of them. People may hold the votes that they cast.
+    """
+    left = {name: _opened_records(name, records) for name, records in tables.items()}
+    if not 1 < len(left) <= _MOST_LISTS:
+        return []
+    while len(left) > 1:
+        joined: list[Json] = []
+        # votes take the fields of what they name, and not the other way round
+        pairs = sorted(itertools.permutations(left, 2), key=lambda pair: not _hold_votes(left[pair[0]]))
+        for name, other in pairs:
+            if joined := _joined_pair(left[name], left[other], singular(other)):
+                break
+        if not joined:
+            return []
+        left[name] = joined
+        del left[other]
+    return next(iter(left.values()))
+
+
+def _hold_votes(records: Sequence[Json]) -> bool:
+    return bool(columns_named([*records[0]], ("winner", "annotator")))
+
+
+def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
+    """The rows with the fields of those among others that they name by ids; none if a row names no other.
+
+    The columns of ids have the same name, or one is called an id or after the others, as ``pair_id`` after ``pairs``.
+    A row may name several of the others, as ``answer_a_id`` and ``answer_b_id``, or one id may stand for two of them.
+    """
+    if melted := _melted(rows, others):
+        rows = melted
+    for named in (others, _beside(others)):
+        for key in named[0] if named else ():
+            by_id = {str(one.get(key)): one for one in named}
+            if not 1 < len(by_id) == len(named):
+                continue
+            columns = [column for column in rows[0] if _names(column, key, noun)]
+            columns = [
+                column for column in columns if all(str(row.get(column)) in by_id for row in rows)
+            ]
+            # an id that is called after the others stands before one that has the same numbers by chance
+            thing = singular(folded(noun.partition(".")[0]))
+            columns = [column for column in columns if thing in folded(column).split("_")] or columns
+            is_own_id = (
+                columns == [key] and folded(key) == "id" and len({*_values(rows, key)}) == len(rows)
+            )
+            if columns and not is_own_id:
+                return [
+                    _with_fields(row, {name: by_id[str(row[name])] for name in columns}, key, noun)
+                    for row in rows
+                ]
+    return []
+
+
+def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
+    """A row for each column that is called after one of the others, as the questions of a survey; else none."""
+    for key in others[0]:
+        ids = {*_values(others, key)}
+        columns = [name for name in rows[0] if name in ids]
+        if len(ids) == len(others) and len(columns) > 1 and 2 * len(columns) > len(ids):
+            left = [name for name in rows[0] if name not in columns]
+            return [
+                {**{name: row.get(name) for name in left}, key: column, "winner": row.get(column)}
+                for row in rows
+                for column in columns
+                if row.get(column) is not None
+            ]
+    return []
+
+
+def _values(rows: Sequence[Json], name: str) -> list[str]:
+    return [str(row.get(name)) for row in rows]
+
+
+def _names(column: str, key: str, noun: str) -> bool:
+    """Whether a column may hold what stands under ``key`` in a list of things called ``noun``."""
+    words, own, thing = folded(column).split("_"), folded(key).split("_"), folded(noun)
+    if words == own or (folded(column) in (thing, f"{thing}_id") and own == ["id"]):
+        return True
+    is_id = bool({"id", "ids", "nr", "no", "code", "key"} & {*words, *own})
+    shared = {*words} & {*own}
+    return is_id and words != ["id"] and (bool(shared) or own == ["id"])
+
+
+def _with_fields(row: Json, others: Mapping[str, Json], key: str, noun: str) -> Json:
+    """A row with the fields of the others that its columns name; of several with the name of the column before them."""
+    if len(others) == 1:
+        ((column, other),) = others.items()
+        fields = {
+            f"{noun}_{name}" if name in row else name: other[name]
+            for name in other
+            if name not in (key, column)
+        }
+        return fields | row
+    fields = {}
+    for column, other in others.items():
+        stem = "_".join(word for word in folded(column).split("_") if word not in ("id", "ids"))
+        for name in other:
+            if name != key:
+                same = len({str(one.get(name)) for one in others.values()}) == 1
+                fields[name if same else f"{stem}_{name}"] = other[name]
+    return fields | row
+
+
+def _beside(records: list[Json]) -> list[Json]:
+    """Records of which always two have an id in common, as one that holds the fields of both; none of others."""
+    for key in records[0] if records else ():
+        counts = Counter(_values(records, key))
+        if len(counts) < 2 or {*counts.values()} != {2}:
+            continue
+        pairs: dict[str, list[Json]] = {}
+        for record in records:
+            pairs.setdefault(str(record[key]), []).append(record)
+        names = [name for name in records[0] if name != key]
+        alike = {name for name in names if all(a.get(name) == b.get(name) for a, b in pairs.values())}
+        return [
+            {key: a[key]}
+            | {name: a.get(name) for name in alike}
+            | {
+                f"{name}_{i}": one.get(name)
+                for i, one in enumerate((a, b), 1)
+                for name in names
+                if name not in alike
+            }
+            for a, b in pairs.values()
+        ]
+    return []
+
+
+def _opened_records(name: str, records: list[Json]) -> list[Json]:
+    """The records, or those in a list inside of each if these hold ids of others."""
+    for key in records[0]:
+        lists = [record.get(key) for record in records]
+        inner: list[Json] = next(filter(None, map(records_in, lists)), [{}])
+        are_lists = all(isinstance(each, list) and (not each or records_in(each)) for each in lists)
+        if are_lists and any(part.endswith("_id") for part in inner[0]):
+            return [
+                {f"{singular(name)}_{part}": cell for part, cell in record.items() if part != key} | one
+                for record in records
+                for one in record[key]
+            ]
+    return records

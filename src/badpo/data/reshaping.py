@@ -1,0 +1,835 @@
+"""Tables whose rows are not votes, or whose cells hold several values, become tables with a row for each vote."""
+
+import html
+import itertools
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from badpo.data.cells import (
+    FEW_ROWS,
+    MANY_ROWS,
+    NEARLY_ALL,
+    Findings,
+    Groups,
+    Table,
+    are_no_votes,
+    as_numbers,
+    as_objects,
+    as_ratings,
+    few_labels,
+    holds_texts,
+    ids_in,
+    is_chat,
+    parsed,
+    require_size,
+)
+from badpo.data.problems import counted, listed
+from badpo.data.vocabulary import (
+    ANSWER,
+    ANSWERS,
+    EVEN,
+    PAIR,
+    PROMPT,
+    TURNED,
+    columns_named,
+    columns_of_orders,
+    direction_of,
+    folded,
+    has_word,
+    is_called_like_people,
+    legends_in,
+    names_vote,
+    number_of,
+    numbered_answers,
+    side_of,
+    which_wins,
+)
+from badpo.theory import Floats
+
+Recognised = tuple[Table, dict[str, str]]
+
+_MANY_ROWS = 1000
+_LONGEST_QUOTE = 20_000
+_USUAL_QUESTION = 15  # characters
+_LONGEST_OPTION = 60  # characters
+_WORDS = re.compile(r"[^\W\d_]\s|[^\x00-\x7f]")
+
+
+def is_legend(text: str) -> bool:
+    """Whether a text says what numbers mean, as in ``1 = A is better, 5 = B is better``."""
+    return any(legends_in(text)) and bool(direction_of(f"x ({text})") or which_wins(f"x ({text})"))
+
+
+def with_legends(table: Table) -> tuple[Table, dict[str, str]]:
+    """The table with what legends say of its numbers in the names of columns, and these names by those without it.
+
+    A legend stands beside the table, alone in a column, or in the first row of its column.
+    """
+    frame, legends = table.frame, [*table.legends]
+    of_columns: dict[str, str] = {}
+    for name in map(str, frame):
+        column = frame[name]
+        if not isinstance(column, pd.Series) or not len(column) or not isinstance(column.iat[0], str):
+            continue
+        text = "; ".join(few_labels(column))
+        if (
+            is_legend(text)
+            and all(any(legends_in(label)) for label in few_labels(column))
+            and len(column) > 1
+        ):
+            legends.append(text)
+            frame = frame.drop(columns=[name])
+        elif is_legend(column.iat[0]) and np.isfinite(as_numbers(column.iloc[1:])).any():
+            of_columns[name] = column.iat[0]
+    if of_columns:
+        frame = frame.iloc[1:]
+    for text in legends:
+        if is_legend(text):
+            of_columns |= dict.fromkeys(_explained(text, frame), text) | of_columns
+        elif meanings := _meanings(text):
+            for name in [name for name in frame if {*few_labels(frame[name])} <= {*meanings}]:
+                if few_labels(frame[name]):
+                    table = replace(
+                        table, frame=(frame := frame.assign(**{name: ids_in(frame[name]).map(meanings)}))
+                    )
+    if not of_columns:
+        return table, {}
+    names = {name: f"{name} ({re.sub(r'[()]', ' ', text)})" for name, text in of_columns.items()}
+    what = f"a legend says what the numbers in {counted(len(of_columns), 'column')} mean"
+    return table.with_rows(frame.rename(columns=names)).noted("N106", what), names
+
+
+def _meanings(text: str) -> dict[str, str]:
+    """The codes that a legend explains, and their meanings, if these name both sides; else empty."""
+    pairs = [part.partition(" = ") for part in text.split("; ")]
+    meanings = {code: meaning for code, _, meaning in pairs if meaning}
+    sides = {side[0] for meaning in meanings.values() if (side := side_of(meaning))}
+    return meanings if {"a", "b"} <= sides else {}
+
+
+def _explained(text: str, frame: pd.DataFrame) -> list[str]:
+    """The columns whose numbers a legend explains: those it names, else those called votes, else all on its scale."""
+    form = f"_{folded(text)}_"
+    ends = [float(number) for legend in legends_in(text) for number, _ in legend]
+    columns = []
+    for name in map(str, frame):
+        numbers = np.array([number_of(label) for label in few_labels(frame[name])])
+        is_on_scale = len(numbers) > 0 and min(ends) <= min(numbers) and max(numbers) <= max(ends)
+        if is_on_scale and not direction_of(name) and which_wins(name) != "low":
+            columns.append(name)
+    if named := [name for name in columns if f"_{folded(name)}_" in form]:
+        return named
+    if text.partition(":")[0] in map(str, frame):
+        return []  # of another column
+    said = [
+        name for name in columns if names_vote(name) or re.search("rating|score|likert", folded(name))
+    ]
+    return said or [name for name in columns if not are_no_votes(name, frame[name])]
+
+
+def reshape(table: Table, told: Collection[str]) -> Table:
+    """The table with one row for each vote; columns that were ``told`` by name stay as they are."""
+    for change in (
+        _without_trials,
+        _votes_beside_events,
+        _blocks_of_comparisons,
+        _answers_to_questions,
+        _replies_beside,
+        _split_texts,
+        _choice_of_ticks,
+        _votes_of_voters,
+        _votes_of_both_orders,
+    ):
+        changed = change(table)
+        if {*told} <= {*map(str, changed.frame)} or not {*told} <= {*map(str, table.frame)}:
+            table = changed
+    return table
+
+
+# -- rows ------------------------------------------------------------------------------------------------------
+
+
+def spread(
+    table: Table,
+    frame: pd.DataFrame,
+    theirs: Mapping[str, str],
+    new: Sequence[str],
+    what: str,
+    code: str = "N106",
+) -> Recognised:
+    """A table of votes, whose index says from which row each was made, with its ``new`` columns and a notice."""
+    table = table.with_rows(frame)
+    kept = {ours: name for ours, name in theirs.items() if name in frame and ours not in ANSWERS}
+    return table.noted(code, what), kept | {name: name for name in new}
+
+
+def melt_groups(
+    table: Table, theirs: Mapping[str, str], groups: Groups, key: str, what: str
+) -> Recognised:
+    """A row for each group of columns in each row of the table, unless all cells of the group are empty.
+
+    The name of the group stands in the column ``key``, unless one of its columns does. If few votes have no annotator,
+    one annotator without a name stands for these, so that no vote is lost.
+    """
+    old = {*itertools.chain(*(columns.values() for columns in groups.values()))}
+    new = [*dict.fromkeys([key, *next(iter(groups.values()))])]
+    others = table.frame.drop(columns=[name for name in table.frame if name in (*old, *new)])
+    require_size(table.name, len(others) * len(groups), others.shape[1] + len(new))
+    of_groups = (
+        {key: name} | {ours: table.frame[own] for ours, own in columns.items()}
+        for name, columns in groups.items()
+    )
+    votes = pd.concat([others.assign(**cells) for cells in of_groups]).sort_index(kind="stable")
+    cells = [ids_in(votes[name]) for name in new if name not in (key, "annotator")]
+    is_empty = pd.isna(cells).all(axis=0)
+    votes, n_empty = votes[~is_empty], int(is_empty.sum())
+    what += f": {counted(len(votes), 'vote')}, {counted(n_empty, 'empty pair' if cells[1:] else 'empty cell')}"
+    is_unnamed = ids_in(votes[key]).isna()
+    if 0 < (n_unnamed := int(is_unnamed.sum())) <= FEW_ROWS * len(votes):
+        votes = votes.assign(**{key: votes[key].mask(is_unnamed, "no id")})
+        what += f"; {counted(n_unnamed, 'vote')} without an annotator count as those of one annotator"
+    return spread(table, votes, theirs, new, what)
+
+
+def without_rows(table: Table, is_out: Any, reason: str, what: str) -> Table:
+    """The table without some of its rows, which are counted and noted."""
+    at = np.flatnonzero(is_out)
+    if not len(at) or len(at) == len(table.frame):
+        return table
+    entry = {"reason": reason, "annotator": "unknown", "n": len(at)}
+    rows = listed([table.row_name(row) for row in at[:5]], len(at))
+    what = f"{counted(len(at), 'row')} left out, {what}: {'row' if len(at) == 1 else 'rows'} {rows}"
+    table = replace(table, dropped=(*table.dropped, entry))
+    return table.with_rows(table.frame[~np.asarray(is_out)]).noted("N106", what)
+
+
+_TRIAL = re.compile(
+    "practice|practise|training|tutorial|warm_?up|attention(?:_check)?|catch(?:_trial)?|attn_check|instructional|"
+    "übung|uebung|probedurchgang|práctica|practica|entrenamiento|entraînement|entrainement|essai|treino|prática|"
+    "pratica|練習|练习|練習問題|연습|тренировка|oefening|övning"
+)
+_TEST_USER = re.compile(
+    r"(?:test|tester|demo|dummy|debug|admin)(?:_?(?:user|account|annotator|rater|worker|person|\d+))*"
+)
+_NO_VOTE = re.compile("(?:was_|is_)?(?:cancell?ed|skipped|discarded|test(?:_user|_account|_row)?)")
+_STATUS = re.compile("status|state|progress|estado|statut|stato")
+_NOT_FINISHED = re.compile(
+    "timed_?out|skipped|incomplete|in_progress|partial|returned|cancell?ed|discarded|unanswered|pending|"
+    "not_started|draft|survey_preview|preview|abandoned|expired|abgebrochen|übersprungen"
+)
+_OF_CONTENT = re.compile(
+    "split|subset|dataset|source|topic|category|domain|task|genre|tags?|skill|label|reason|comments?"
+)
+
+
+def _is_trial(label: str) -> bool:
+    form = folded(label)
+    return (
+        _TRIAL.fullmatch(re.sub(r"_?(?:trials?|items?|phase|block|round|questions?|\d+)", "", form))
+        is not None
+    )
+
+
+def _without_trials(table: Table) -> Table:
+    """The table without practice trials, checks of attention, votes of test accounts and cancelled votes."""
+    names = [*map(str, table.frame)]
+    known = columns_named(names, (*PAIR, "response", "chosen", "rejected", "winner")).values()
+    for name in names:
+        column = table.frame[name]
+        if not isinstance(column, pd.Series) or has_word(name, _OF_CONTENT) or name in known:
+            continue
+        form = re.sub("^(?:is|was)_|_flag$", "", folded(name))
+        if _is_trial(form) or _NO_VOTE.fullmatch(form):
+            ticks = as_ratings(column)
+            if {*ticks[np.isfinite(ticks)]} <= {0.0, 1.0} and pd.notna(column).any():
+                table = without_rows(table, ticks == 1, "trial", f'marked by the column "{name}"')
+            continue
+        if has_word(name, _STATUS):
+            ids = ids_in(column)
+            others = [one for one in few_labels(column) if _NOT_FINISHED.fullmatch(folded(one))]
+            named = " or ".join(f'"{label}"' for label in others)
+            table = without_rows(table, ids.isin(others), "not finished", f'"{name}" is {named}')
+            continue
+        if is_called_like_people(name):
+            ids = ids_in(column)
+            tests = [who for who in ids.dropna().unique() if _TEST_USER.fullmatch(folded(who))]
+            what = f'votes of a test account in "{name}"'
+            table = without_rows(table, ids.isin(tests), "test account", what)
+        elif trials := [label for label in few_labels(column) if _is_trial(label)]:
+            named = " or ".join(f'"{label}"' for label in trials)
+            table = without_rows(table, ids_in(column).isin(trials), "trial", f'"{name}" is {named}')
+    return table
+
+
+def _votes_beside_events(table: Table) -> Table:
+    """The votes of a log of events beside the texts that an earlier event showed, if ids say which event.
+
+    The texts of an event must be the only ones under its ids: the sides may be shown in either order.
+    """
+    frame = table.frame
+    known = columns_named([*map(str, frame)], PAIR)
+    if not {"response_a", "response_b"} <= {*known} or len({*frame}) < frame.shape[1]:
+        return table
+    texts = [*known.values()]
+    shown = frame[frame[texts].notna().all(axis=1)]
+    # columns of the votes are empty in every row that shows texts
+    of_votes = [name for name in frame if len(shown) and shown[name].isna().all() and name not in texts]
+    votes = frame[frame[texts].isna().all(axis=1) & frame[of_votes].notna().any(axis=1)]
+    if not len(votes):
+        return table
+    ids = {name: ids_in(frame[name]) for name in frame if name not in (*texts, *of_votes)}
+    keys = [
+        name
+        for name in ids
+        if ids[name].nunique() > 1 and ids[name][votes.index].isin(ids[name][shown.index].dropna()).all()
+    ]
+    events = shown[[*keys, *texts]].drop_duplicates()
+    if not keys or events.duplicated(keys).any():
+        return table
+    joined = votes.drop(columns=texts).reset_index().merge(events, on=keys, how="inner")
+    if len(joined) < len(votes):
+        return table
+    what = f"{counted(len(joined), 'vote')} beside the texts that {counted(len(shown), 'row')} showed"
+    return table.with_rows(joined.set_index("index")).noted("N106", what)
+
+
+def _blocks_of_comparisons(table: Table) -> Table:
+    """A row for each of several comparisons in a row, whose columns differ in the number of the comparison alone.
+
+    A comparison has a prompt or two responses, and a vote; a survey may write its code before each question, as in
+    ``P01left. Left answer``.
+    """
+    blocks: dict[str, dict[str, str]] = {}
+    for name in map(str, table.frame):
+        if number := re.search(r"\d+", name):
+            code, _, question = name.partition(". ")
+            kind = question or f"{name[: number.start()]}{name[number.end() :]}".strip("_ .-")
+            blocks.setdefault(number[0], {})[re.sub("__+", "_", kind)] = name
+    kinds = Counter(frozenset(block) for block in blocks.values())
+    for names, n in kinds.most_common(1):
+        known = columns_named(sorted(names), (*PAIR, "winner"))
+        if n < 2 or not {"response_a", "response_b"} <= {*known}:
+            continue
+        groups = {number: of for number, of in blocks.items() if names == {*of}}
+        votes = [
+            kind
+            for kind in names
+            if kind not in (known.get("prompt"), known["response_a"], known["response_b"])
+        ]
+        if len(votes) == 0 or len({*table.frame}) < table.frame.shape[1]:
+            continue
+        if not columns_named([*map(str, table.frame)], ["annotator"]):
+            people = [f"row {row + 1}" for row in range(len(table.frame))]
+            table = replace(table, frame=table.frame.assign(annotator=people))
+        what = f"{counted(n, 'block')} of columns, a comparison in each"
+        return melt_groups(table, {}, groups, "comparison number", what)[0]
+    return table
+
+
+def _answers_to_questions(table: Table) -> Table:
+    """A row for each vote of a survey that has a row for each person and a column for each comparison.
+
+    The name of such a column quotes the prompt and both responses, or it is the prompt and the cells are the texts of
+    two responses. The person is the column that is called so, or the row.
+    """
+    frame = table.frame
+    names = [str(name) for name in frame]
+    if len({*names}) < len(names) or columns_named(names, ("response_a", "chosen", "response")):
+        return table
+    questions = {name: of for name in names if (of := question_in(name))}
+    n_alike: dict[str, int] = {}
+    for name in names if not questions else ():
+        texts = sorted(few_labels(frame[name])) if holds_texts(frame[name]) else []
+        if len(texts) == 2 < frame[name].count():
+            questions[name] = name, texts[0], texts[1]
+        elif len(texts) == 1 and len(name) >= _USUAL_QUESTION and _WORDS.search(name):
+            n_alike[name] = int(frame[name].count())
+    if len(questions) < 2:
+        return table
+    if n := sum(n_alike.values()):
+        reason = "everybody chose the same text, and the other one is not in the table"
+        entry = {"reason": reason, "annotator": "unknown", "n": n}
+        table = replace(table, dropped=(*table.dropped, entry))
+        what = f"{counted(len(n_alike), 'question')} ({counted(n, 'vote')}) left out: {reason}"
+        frame = frame.drop(columns=[*n_alike])
+        table = replace(table, frame=frame).noted("N106", what)
+    if not columns_named(names, ["annotator"]):
+        frame = frame.assign(annotator=[f"row {row + 1}" for row in range(len(frame))])
+    what = f"{counted(len(questions), 'column')} of a comparison each, one row for each person"
+    groups = {name: {"winner": name} for name in questions}
+    table, _ = melt_groups(replace(table, frame=frame), {}, groups, "question", what)
+    cells = [questions[name] for name in table.frame["question"]]
+    columns = {ours: [each[i] for each in cells] for i, ours in enumerate(PAIR)}
+    return replace(table, frame=table.frame.drop(columns=["question"]).assign(**columns))
+
+
+def _replies_beside(table: Table) -> Table:
+    """Of messages that name the message before them, those with a rank, beside the prompt that they answer.
+
+    Whoever wrote a message did not rank it.
+    """
+    forms = {folded(str(name)): name for name in table.frame}
+    wanted = ("parent_id", "parent_message_id"), ("message_id", "id"), ("text", "content"), ("rank",)
+    called = [next((forms[form] for form in names if form in forms), None) for names in wanted]
+    if None in called:
+        return table
+    parent, own, text, rank = called
+    texts = table.frame.set_index(ids_in(table.frame[own]))[text]
+    above = ids_in(table.frame[parent]).map(texts[~texts.index.duplicated()])
+    writers = columns_named([str(name) for name in table.frame], ["annotator"]).values()
+    others = table.frame.drop(columns=[parent, own, "prompt", "response", *writers], errors="ignore")
+    replies = others.rename(columns={text: "response"}).assign(prompt=above)
+    replies = replies[above.notna() & replies[rank].notna()]
+    what = f"{counted(len(replies), 'ranked message')} beside the message above each"
+    return table.with_rows(replies).noted("N106", what)
+
+
+_TIES = re.compile("🤝|🤷.*|⚖️|=|🟰")
+
+
+def _votes_of_voters(table: Table) -> Table:
+    """A row for each person whose name stands in the column of an answer, as under the reactions to a message."""
+
+    def tail(name: str) -> str:
+        return re.sub(r"\.(?:users|voters|people|names)$", "", name).rpartition(".")[2]
+
+    frame = table.frame
+    called = {str(name): _as_number(tail(str(name))) for name in frame}
+    called = {name: re.sub(_BESIDE_VOTERS, "", folded(label)) or label for name, label in called.items()}
+    sides = {name: side for name, label in called.items() if (side := _side_alone(label))}
+    names = {name: frame[name].map(_names_in) for name in sides}
+    names = {name: cells for name, cells in names.items() if any(map(len, cells))}
+    sides = {name: sides[name] for name in names}
+    if Counter(sides.values())["a"] != 1 or Counter(sides.values())["b"] != 1:
+        return table
+    people = {name: {*itertools.chain(*cells)} for name, cells in names.items()}
+    first, second = (next(name for name in sides if sides[name] == side) for side in "ab")
+    n_named = sum(len(cell) for cells in names.values() for cell in cells)
+    everybody = {*itertools.chain(*people.values())}
+    # names come back; labels of sides, numbers and texts are none
+    if not people[first] & people[second] or len(everybody) > n_named / 2:
+        return table
+    are_numbers = np.isfinite(as_ratings(pd.Series([*everybody], dtype=object)))
+    if are_numbers.any() or any(side_of(who) or len(who) > 60 for who in everybody):
+        return table
+    votes = [
+        (row, who, sides[name])
+        for row, cells in enumerate(zip(*names.values(), strict=True))
+        for name, cell in zip(names, cells, strict=True)
+        for who in cell
+    ]
+    rows = [row for row, _, _ in votes]
+    made = frame.drop(columns=[*names]).iloc[rows]
+    made = made.assign(annotator=[who for _, who, _ in votes], winner=[side for _, _, side in votes])
+    what = (
+        f"{counted(len(names), 'column')} of names, one for each answer: {counted(len(votes), 'vote')}"
+    )
+    return spread(table, made, {}, [], what)[0]
+
+
+def _side_alone(label: str) -> str:
+    """The side that a label is, and not only names among other words; empty if it is none."""
+    if _TIES.fullmatch(label.strip()) or EVEN.fullmatch(label):
+        return "tie"
+    side, word = side_of(label) or ("", "")
+    return side if folded(label) in (word, "") else ""
+
+
+_BESIDE_VOTERS = (
+    r"(?:^|_)(?:voters?|votes?|users?|people|names?|reactions?|who|for|by|chose|prefers?)(?=_|$)|^_"
+)
+_NUMBER_WORDS = {"one": "1", "two": "2", "+1": "1"}
+
+
+def _as_number(label: str) -> str:
+    """A label with the name of an emoji for a number, as ``:one:``, as that number."""
+    return _NUMBER_WORDS.get(label.strip(": "), label)
+
+
+def _names_in(cell: Any) -> list[str]:
+    """The names that a cell lists; none if it holds anything else."""
+    if isinstance(cell, list):
+        return [one for one in cell if isinstance(one, str)]
+    return (
+        [name for part in re.split("[,;|\n]", cell) if (name := part.strip())]
+        if isinstance(cell, str)
+        else []
+    )
+
+
+def _votes_of_both_orders(table: Table) -> Table:
+    """A row for each of two verdicts on a pair, of which the second saw the answers in the other order.
+
+    The labels of the second name places on the screen, unless both verdicts agree more often than by chance if they
+    name the same answers.
+    """
+    frame = table.frame
+    pairs = []
+    for pair in columns_of_orders([*map(str, frame)]):
+        labels = [few_labels(frame[name]) for name in pair]
+        if all(one and all(map(side_of, one)) for one in labels) or (
+            labels[0] and {*labels[0]} == {*labels[1]} and not any(map(side_of, labels[0]))
+        ):
+            pairs.append(pair)
+    if len(pairs) != 1:
+        return table
+    first, second = pairs[0]
+    sides = [frame[name].map(lambda cell: (side_of(str(cell)) or (cell,))[0]) for name in pairs[0]]
+    a, b = ([np.mean(column == side) for column in sides] for side in "ab")
+    same = np.mean((sides[0] == sides[1]) & sides[0].isin(["a", "b"]))
+    excess = (same - a[0] * a[1] - b[0] * b[1]) * np.sqrt(len(frame))
+    columns = {folded(str(name)) for name in frame}
+    are_columns = any(folded(label) in columns for label in few_labels(frame[first]))
+    is_turned = excess < (-1 if are_columns else 1)
+    if is_turned:
+        sides[1] = sides[1].map(lambda side: TURNED.get(side, side))
+    others = frame.drop(columns=[first, second])
+    votes = [
+        others.assign(winner=cells, shown_first=side) for cells, side in zip(sides, "ab", strict=True)
+    ]
+    made = pd.concat(votes).sort_index(kind="stable")
+    meant = "the place on the screen" if is_turned else "the answer"
+    what = (
+        f'a vote in "{first}" and one in "{second}", with the answers exchanged; its labels name {meant}'
+    )
+    return spread(table, made, {}, [], what, "N107")[0]
+
+
+# -- columns ---------------------------------------------------------------------------------------------------
+
+
+def _choice_of_ticks(table: Table) -> Table:
+    """One column of labels for columns of ticks, of which each row has at most one, called after a side or a tie."""
+    frame = table.frame
+    ticks: dict[str, dict[str, str]] = {}
+    for name in map(str, frame):
+        label = re.split(r":{2,}|[./:\[]\s*|\s-\s", name.rstrip(" ]"))[-1]
+        side = side_of(label) if few_labels(frame[name]) else None
+        numbers = as_ratings(frame[name]) if side else np.array([np.nan])
+        if side and {*numbers[np.isfinite(numbers)]} in ({1.0}, {0.0, 1.0}):
+            ticks.setdefault(name.removesuffix(label), {})[name] = label
+    for stem, of_stem in ticks.items():
+        numbers = np.nan_to_num([as_ratings(frame[name]) for name in of_stem])
+        sides = Counter((side_of(label) or ("",))[0] for label in of_stem.values())
+        if (
+            sides["a"] != 1
+            or sides["b"] != 1
+            or not sides["tie"]
+            or (numbers.sum(axis=0) > 1).mean() > FEW_ROWS
+        ):
+            continue
+        names = as_objects([*of_stem.values(), None])
+        choice = names[np.where(numbers.any(axis=0), numbers.argmax(axis=0), -1)]
+        called = stem.strip(" :.[/-") or "choice"
+        called = called if called not in frame else f"{called} choice"
+        columns = {called: choice}
+        what = f"{counted(len(of_stem), 'column')} of ticks as one column of labels"
+        made = frame.drop(columns=[*of_stem]).assign(**columns)
+        table = replace(table, frame=made).noted("N106", what)
+        break
+    return table
+
+
+def _split_texts(table: Table) -> Table:
+    """The prompt and both answers in columns of their own, if one cell holds all three."""
+    frame = table.frame
+    names = [*map(str, frame)]
+    if len({*names}) < len(names):
+        return table
+    for name in names:
+        column = frame[name]
+        first = next((cell for cell in column if isinstance(cell, str | list)), None)
+        if _three_texts(first) is None or not (isinstance(first, list) or holds_texts(column)):
+            continue
+        cells = [_three_texts(cell) for cell in column]
+        if sum(each is not None for each in cells) < NEARLY_ALL * column.notna().sum():
+            continue
+        parts = zip(*(each or (None, None, None) for each in cells), strict=True)
+        made = dict(zip(PAIR, map(list, parts), strict=True))
+        prompts = {text for text in made["prompt"] if text}
+        if "prompt" in names or not prompts:
+            del made["prompt"]
+        if any(part in frame for part in made):
+            return table
+        what = f'prompt, response_a and response_b were read from "{name}"'
+        return replace(table, frame=frame.drop(columns=[name]).assign(**made)).noted("N106", what)
+    return table
+
+
+def _three_texts(cell: Any) -> tuple[str, str, str] | None:
+    if is_chat(cell):
+        cell = cell[-1].get("content")
+    if isinstance(cell, str):
+        texts = parsed(cell) if cell.startswith("[") else None
+        return _three_texts(texts) if isinstance(texts, list) else question_in(cell, needs_prompt=False)
+    are_texts = isinstance(cell, list) and len(cell) == 3 and all(isinstance(one, str) for one in cell)
+    return (cell[0], cell[1], cell[2]) if are_texts else None
+
+
+_TAG = re.compile(r"</?\s*([a-zA-Z]\w*)\b[^<>]*>")
+_INLINE = {"b", "i", "em", "strong", "span", "u", "a", "code", "font", "small"}
+_COUNTED_WORDS = (
+    r"(\d+) ?(?:words?|wörter|woerter|mots|palabras|palavras|parole|woorden|ord|字|語|слов\w*)"
+)
+_LABELLED = re.compile(
+    rf"^\W*(?:{PROMPT}|user[ _](?:question|prompt)|user|human|context|item|q)"
+    r"\s*(?:\d+\s*)?\W*[:\n]\W*",
+    re.IGNORECASE,
+)
+_TITLES = re.compile(r"[\s,;|/*#:\[(\u2013-]*$")
+
+
+def _mark(side: str) -> re.Pattern[str]:
+    """What stands before an answer, as in ``A:``, ``[1]``, ``Answer B (60 words):`` or ``:two:``."""
+    called = rf"(?:(?i:(?:{ANSWER}|model|system|version|variante?|opci[oó]n|antwort))[ _#]*)"
+    note = r"(?: ?\([^()\n]{1,40}\))?"
+    return re.compile(
+        rf"(?:(?<!\w){called}?{side}{note}\s?[*_]*[:)\]][*_]*|:{side}:|"
+        rf"(?:(?<=\n)|^)[ *#\[<|]*(?i:(?:the |start of |begin(?:ning)? of )*)"
+        rf"{called}?{side}(?:['’]s \w+)?{note}[ *\]>|:]*(?=\n)|"
+        rf"(?<!\w){called}{side} ?\((?=\d))"
+    )
+
+
+_MARKS = [(_mark(a), _mark(b)) for a, b in (("A", "B"), ("1", "2"), ("one", "two"))]
+
+
+def question_in(name: str, needs_prompt: bool = True) -> tuple[str, str, str] | None:
+    """The prompt and the two responses that a text quotes, as headers of surveys do; None if it quotes none.
+
+    A response of which only a number of words is told becomes as many words.
+
+    Examples
+    --------
+    >>> question_in("Why is the sky blue? A: Because of the air. B: It is not.")
+    ('Why is the sky blue?', 'Because of the air.', 'It is not.')
+    >>> question_in("Which one? Answer A (2 words) or answer B (1 word)?")
+    ('Which one?', 'word word', 'word')
+    """
+    if len(name) > _LONGEST_QUOTE:
+        return None
+    text = name
+    if _TAG.search(text):
+        text = html.unescape(_TAG.sub(lambda tag: "" if tag[1].lower() in _INLINE else "\n", text))
+    text = re.sub(r"\s*\n\s*", "\n", text.strip())
+    question, _, option = text.rpartition("\n")
+    text = question if question and side_of(option) and len(option) <= _LONGEST_OPTION else text
+    for first, second in _MARKS:
+        a = first.search(text)
+        b = second.search(text, a.end()) if a else None
+        if not a or not b:
+            continue
+        between, behind = text[a.end() : b.start()], text[b.end() :]
+        prompt = _LABELLED.sub("", _TITLES.sub("", text[: a.start()]).strip())
+        answers = [_answer_in_words(*each) for each in ((a[0], between), (b[0], behind))]
+        if all(answers) and (prompt or not needs_prompt):
+            return prompt, answers[0], answers[1]
+    return None
+
+
+_END_OF_ANSWER = re.compile(r"(?is)\n\W*(?:the )?end of [^\n]{1,60}(?:\n.*)?$|\n\[/?inst.*$")
+
+
+def _answer_in_words(mark: str, text: str) -> str:
+    """The text behind a mark; as many words as it says if there is no text."""
+    text = _TITLES.sub("", _END_OF_ANSWER.sub("", text.strip())).strip(" \t\n*[]|")
+    n_words = re.search(_COUNTED_WORDS, f"{mark}{text}", re.IGNORECASE)
+    rest = re.sub(rf"\(?{_COUNTED_WORDS}\)?", "", text, flags=re.IGNORECASE)
+    if n_words and len(rest.split()) < 5:
+        return " ".join(["word"] * int(n_words[1]))
+    return text
+
+
+_ORDER = re.compile(r"\s*\w{1,20}(?:\s*[>≻=]\s*\w{1,20}){2,}\s*")  # as in "B>A=C"
+
+
+_RANKS = "rank|place|position|ranking"
+
+
+_SCORES = "score|rating|stars|points|quality|grade|overall_score|overall_rating"
+
+
+_BEST, _WORST = re.compile("best|most|top|favou?rite"), re.compile("worst|least")
+
+
+def find_answers(frame: pd.DataFrame, free: Sequence[str]) -> dict[str, str]:
+    """Columns of three or more answers to one prompt, as their names or the labels of another column say."""
+    if answers := numbered_answers(free):
+        return answers
+    texts = {folded(name): name for name in free if holds_texts(frame[name])}
+    if len(texts) < 3:
+        return {}
+    kinds: dict[str, dict[str, str]] = {}
+    for form, name in texts.items():
+        key, _, kind = form.rpartition("_")
+        kinds.setdefault(kind * bool(key), {})[key] = name
+    for kind, of_kind in kinds.items():
+        if len(of_kind) > 2 and re.fullmatch(ANSWER, kind) and not {"best", "worst"} & {*of_kind}:
+            return of_kind
+    labels = [{*map(folded, few_labels(frame[name]))} for name in free if name not in texts.values()]
+    for name in free:
+        if holds_rankings(frame[name]):
+            groups = _groups_in(frame[name].dropna().iat[0])
+            labels.append({folded(one) for one in itertools.chain(*groups)})
+    called = max((one & {*texts} for one in labels), key=len, default=set())
+    return {form: texts[form] for form in texts if form in called} if len(called) > 2 else {}
+
+
+def find_judges(frame: pd.DataFrame, answers: Mapping[str, str]) -> Groups:
+    """The columns in which each of several judges rates every answer, as ``answer_1.annotations.JUDGE.rating``."""
+    groups: Groups = {}
+    for key, answer in answers.items():
+        inside = answer.rpartition(".")[0] + "."
+        for name in frame if inside != "." else ():
+            *head, leaf = str(name).removeprefix(inside).split(".")
+            judge = head[1:]
+            if (
+                str(name).startswith(inside)
+                and judge
+                and re.fullmatch(f"{_RANKS}|{_SCORES}", folded(leaf))
+            ):
+                groups.setdefault(".".join(judge), {})[f"{folded(leaf)}_{key}"] = name
+    whole = {judge: of for judge, of in groups.items() if len(of) == len(answers)}
+    return whole if len(whole) > 1 else {}
+
+
+def best_beside_others(
+    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
+) -> Recognised:
+    """Of three or more answers the best, beside each of the others, and these beside the worst, if a column names it.
+
+    The table itself if nothing ranks the answers.
+    """
+    frame, keys = table.frame, [*answers]
+    texts = frame[[*answers.values()]].to_numpy(dtype=object)
+    places, used, has_worst = _places(table, theirs, answers)
+    if not used:
+        return table, dict(theirs)
+    places[pd.isna(texts)] = np.nan
+    has_best = np.isfinite(places).sum(axis=1) > 1
+    best = np.nan_to_num(places, nan=np.inf).argmin(axis=1)[:, None]
+    first, second = np.triu_indices(len(keys), 1)
+    is_said = places[:, first] != places[:, second] if has_worst else (best == first) | (best == second)
+    is_said &= np.isfinite(places[:, first] + places[:, second])
+    require_size(table.name, int(is_said.sum()), frame.shape[1] - len(keys))
+    rows, pair = np.nonzero(is_said)
+    first, second = first[pair], second[pair]
+    beside = ", and these beside the worst," if has_worst else ""
+    what = f"the best beside each of the others{beside} makes {counted(len(rows), 'pair')}"
+    n_without = int((~has_best).sum())
+    n_pairs = len(keys) * (len(keys) - 1) // 2
+    what = (
+        f"rankings of up to {len(keys)} answers by {', '.join(dict.fromkeys(used))}: {what} "
+        f"of {counted(len(frame) - n_without, 'choice')}, not all {n_pairs} pairs of each"
+    )
+    if n_without:
+        what += f"; {counted(n_without, 'row')} without a best answer left out"
+        entry = {"reason": "no best answer", "annotator": "unknown", "n": n_without}
+        table = replace(table, dropped=(*table.dropped, entry))
+    new = {"response_a": texts[rows, first], "response_b": texts[rows, second]}
+    sides = np.sign(places[rows, second] - places[rows, first]).astype(np.intp)
+    new["winner"] = as_objects(["tie", "a", "b"])[sides]
+    votes = frame.drop(columns=[*answers.values(), *used]).iloc[rows].assign(**new)
+    left = {ours: name for ours, name in theirs.items() if ours not in ("judgment_id", "comparison_id")}
+    # who takes places for an order, or the other way round, sees it in rows as read
+    return spread(table, votes, left, [*new], what, "N107")
+
+
+def _places(
+    table: Table, theirs: Mapping[str, str], answers: Mapping[str, str]
+) -> tuple[Floats, list[str], bool]:
+    """The place of each answer in each row, 0 the best and NaN of one without a place; the columns that say so.
+
+    These are a number for each answer, a column for each place, an order such as ``2>1=3``, or the best and the worst,
+    as the last of the three results says.
+    """
+    frame, keys = table.frame, [*answers]
+    forms = {folded(name): name for name in frame if name not in answers.values()}
+    called = [
+        [key, folded(name), re.sub(rf"_?(?:{ANSWER})$", "", folded(name))]
+        for key, name in answers.items()
+    ]
+    for words, sign in ((_RANKS, 1), (_SCORES, -1)):
+        of_answers = []
+        for names in called:
+            answer = "|".join(map(re.escape, filter(None, names)))
+            pattern = re.compile(f"(?:{words})_(?:of_)?(?:{answer})|(?:{answer})_(?:{words})")
+            of_answers.append([name for form, name in forms.items() if pattern.fullmatch(form)])
+        if all(of_answers):
+            numbers = [as_ratings(frame[names[0]]) for names in of_answers]
+            if np.isfinite(numbers).any():
+                return sign * np.array(numbers).T, [names[0] for names in of_answers], False
+    in_order = [name for i in range(len(keys)) for form, name in forms.items() if _is_place(form, i)]
+    orders = [forms[form] for form in ("ranking", "order", "rank", "ranks", "ranked") if form in forms]
+    orders += [name for name in forms.values() if holds_rankings(frame[name])]
+    best, worst = (
+        [name for name in forms.values() if has_word(name, words)] for words in (_BEST, _WORST)
+    )
+    best = [*best, theirs["winner"]] if "winner" in theirs else best
+    if len(in_order) == len(keys):
+        used = in_order
+    elif orders:
+        used = orders[:1]
+    else:
+        used = best[:1] + (worst[:1] if best else [])
+    columns = [frame[name].to_numpy(dtype=object) for name in answers.values()]
+    known = {form: i for i, names in enumerate(called) for form in names if form}
+    if used and "0" not in known and "0" in few_labels(frame[used[0]]):
+        known = {str(i): i for i in range(len(keys))}  # an index that counts from 0
+    places = np.full((len(frame), len(keys)), np.nan)
+    for row, cells in enumerate(zip(*(frame[name] for name in used), strict=True)):
+        texts = [column[row] for column in columns]
+        groups = [
+            group for cell in cells for group in (_groups_in(cell) if used == orders[:1] else [[cell]])
+        ]
+        order = [[i for one in group if (i := _answer_in(one, texts, known)) >= 0] for group in groups]
+        if any(order):
+            # what is not named stands behind the others, but before the worst
+            rest = [i for i in range(len(keys)) if all(i not in group for group in order)]
+            order.insert(1 if used[0] in best else len(order), rest)
+        for place, group in enumerate(order):
+            places[row, group] = place
+    if used:
+        found, what = Findings(table), f"the ranking names none of the answers {', '.join(keys)}"
+        is_wrong = np.isnan(places).all(axis=1) & frame[used].notna().any(axis=1).to_numpy()
+        found.rows("E107", what, used[0], is_wrong, "name the best answer first", {})
+        found.stop_at_errors()
+    return places, used, len(used) == 2 and used[0] in best
+
+
+def _is_place(form: str, i: int) -> bool:
+    """Whether a column is called like the one of the answers in place ``i``, counted from 0."""
+    nth = ("first", "second", "third", "fourth", "fifth", "sixth")[i : i + 1] or ("-",)
+    number = rf"(?:rank|place|position|choice|top)_{i + 1}|{i + 1}_(?:st|nd|rd|th)"
+    return (
+        re.fullmatch(rf"(?:{number}|{nth[0]})(?:_(?:place|choice|rank|best|preference))?", form)
+        is not None
+    )
+
+
+def _groups_in(cell: Any) -> list[list[str]]:
+    """The answers that an order names, those of one place together: a list, or text as in ``2>1=3`` or ``B, A, C``."""
+    if isinstance(cell, list):
+        return [[one] for one in cell]
+    places = re.split(r"[>≻]+", str(cell)) if ">" in str(cell) else re.split(r"[\s,;]+", str(cell))
+    return [[one.strip() for one in place.split("=")] for place in places]
+
+
+def _answer_in(cell: Any, texts: Sequence[object], known: Mapping[str, int]) -> int:
+    """The number of the answer that a cell is the text of, or names; -1 where it is none."""
+    if isinstance(cell, str) and texts.count(cell) == 1:
+        return texts.index(cell)
+    form = folded(str(cell).removesuffix(".0"))
+    return known.get(form, known.get(form.rpartition("_")[2], -1))
+
+
+def holds_rankings(column: pd.Series) -> bool:
+    """Whether the cells of a column are rankings, such as ``B>A>C``."""
+    cells = column.dropna()[:MANY_ROWS].map(str)
+    return bool(len(cells) and cells.str.fullmatch(_ORDER).all())

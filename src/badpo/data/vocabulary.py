@@ -1,0 +1,872 @@
+"""Words in the names of columns and in labels: sides, answers, people, votes, grades, in several languages."""
+
+import math
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
+from typing import NamedTuple
+
+_HUMP = re.compile(
+    r"(?<=[a-z0-9])(?=[A-Z])|(?<=[\u3040-\u9fff\uac00-\ud7a3])(?=[A-Za-z0-9])|"
+    r"(?<=[A-Za-z0-9])(?=[\u3040-\u9fff\uac00-\ud7a3])"
+)
+
+
+_VOWEL_MARKS = re.compile("[\u064b-\u0652]")
+
+
+# what a scale means, as in "Preference (1 = A is better, 7 = B is better)", is no part of a column's name
+LEGEND = re.compile(r"\s*[(\[](?=[^)\]]*[=\d])[^)\]]{3,}[)\]]")
+
+
+# what Mechanical Turk and Toloka put before names
+_OF_CROWD = re.compile(r"^(?:(?:Input|Answer)\.|(?:INPUT|OUTPUT|ASSIGNMENT):)")
+
+
+_PARTS = re.compile(r"[^\W\d_]+|\d+")
+
+
+LONGEST_LEGEND = 1000
+
+# columns of a data set for TRL that hold arguments of the chat template
+TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
+
+
+# words for the first and the second of two sides
+SIDES = {
+    **{"a": "b", "1": "2", "left": "right", "first": "second", "links": "rechts", "linke": "rechte"},
+    **{"erste": "zweite", "gauche": "droite", "première": "seconde", "premier": "second"},
+    **{"izquierda": "derecha", "primera": "segunda", "primero": "segundo", "esquerda": "direita"},
+    **{"primeira": "segunda", "sinistra": "destra", "prima": "seconda", "左": "右", "左边": "右边"},
+    **{"первый": "второй", "первая": "вторая", "слева": "справа", "левый": "правый", "левая": "правая"},
+    **{"الأولى": "الثانية", "الأول": "الثاني", "첫번째": "두번째", "왼쪽": "오른쪽", "甲": "乙"},
+}
+
+
+SECONDS = {*SIDES.values(), "deuxième", "zweiter"}
+
+
+ANSWER = (
+    "(?:(?:model|assistant)_)?"
+    "(?:response|resp|completion|answer|ans|output|generation|text|option|candidate|reply|argument|summary|assistant|item|"
+    "antwoord|antwort|r[eé]ponse|respuesta|resposta|risposta|回答)"
+)
+
+
+PROMPT = (
+    "(?:(?:user_)?prompt(?:_text)?|(?:user_)?(?:instruction|question|query)|frage|pregunta|pergunta|domanda|"
+    "anfrage|aufgabe|问题|問題|質問|السؤال|вопрос|질문)"
+)
+
+
+PERSON = (
+    "annotator|worker|rater|judge|evaluator|labell?er|reviewer|assessor|grader|participant|voter|coder|"
+    "标注员|标注者|評価者|评估者|المقيم|gutachter(?:_in)?|juge|voter|assesseur|esperto|эксперт|оценщик|contributor|"
+    "respondent|turker|bearbeiter|bewerter|annotateur|[eé]valuateur|evaluador|anotador"
+)
+
+
+# words that stand for people too, but that other columns may also have in their names
+PEOPLE = re.compile(
+    "who|user|subject|person|editor|experte?|tester|student|member|volunteer|prüfer|nutzer|proband|testperson|usuario|"
+    "correo|e?mail|testeur|utilisateur|oceniający|beoordelaar|bedömare|checker|评估员|评审|用户|担当者|평가자|مقيم|"
+    "инициалы|initials|name|by|valutatore|avaliador|ip"
+)
+
+
+YES, NO = (
+    ("true", "yes", "y", "ja", "oui", "sí", "si", "sim"),
+    ("false", "no", "n", "nein", "non", "não"),
+)
+
+
+# words that say that no side was preferred, and words that may stand beside them
+EVEN = re.compile(
+    "tie|ties|tied|draw|drawn|even|equal|equally|same|similar|alike|both|bothbad|neither|either|none|undecided|"
+    "indifferent|gleich|gleichwertig|unentschieden|remis|egal|beide|beides|keine|keiner|keins|empate|empates|"
+    "empatado|igual|iguales|iguais|ambos|ambas|ninguno|ninguna|nenhum|nenhuma|égalité|égal|égaux|égales|pareil|"
+    "pareils|identiques|nul|aucun|aucune|pareggio|uguali|entrambi|entrambe|nessuno|nessuna|gelijk|gelijkspel|lika|"
+    "remisowy|oba|obie|równe|pari|parità|uguale|gleichstand|gelijkwaardig|oavgjort|équivalent|équivalentes|équivalents|"
+    "equivalentes|parejo|żaden|eşit|berabere|ничья|одинаково|одинаковы|поровну|оба|обе|平局|平手|一样|一样好|一樣|"
+    "相同|valent|都好|都不好|都差|引き分け|同じ|同等|同点|무승부|동점|비슷|비슷함|동일|egalite|æquo|aequo|متساويتان|"
+    "متساويان|متساوية|متعادل|تعادل|同程度|同じくらい|どちらも|差なし|равны|差不多|一致"
+)
+
+
+TURNED = {"a": "b", "b": "a", "tie": "tie"}
+
+
+def folded(text: str) -> str:
+    """A name without what people write now in one way, now in another: case, spaces, signs, humps.
+
+    Examples
+    --------
+    >>> folded("Response A"), folded("responseA"), folded("worker-ID"), folded("answer1")
+    ('response_a', 'response_a', 'worker_id', 'answer_1')
+    """
+    bare = without_legend(_OF_CROWD.sub("", text)) or text
+    even = _VOWEL_MARKS.sub("", unicodedata.normalize("NFKC", bare))
+    return "_".join(_PARTS.findall(_HUMP.sub("_", even).casefold()))
+
+
+def without_legend(name: str) -> str:
+    """A name of a column without what it says of its values; a longer one, which takes long to search, as it is."""
+    return LEGEND.sub("", name) if len(name) <= LONGEST_LEGEND else name
+
+
+def has_word(name: str, words: re.Pattern[str]) -> bool:
+    """Whether one of the words in the name of a column is among ``words``."""
+    return any(map(words.fullmatch, folded(name).split("_")))
+
+
+def like_annotators(found: Iterable[str]) -> list[str]:
+    """Columns that may hold the annotators, by a word in their names."""
+    return [name for name in found if re.search(f"{PERSON}|user", name.casefold())]
+
+
+def is_called_like_people(name: str) -> bool:
+    """Whether a word in the name of a column may stand for the person who voted."""
+    return bool(like_annotators([name])) or has_word(name, PEOPLE)
+
+
+# the words that may stand beside a side: "not a" must not be read as a
+_AROUND = re.compile(
+    f"{ANSWER}|model|system|strongly|slightly|clearly|much|significantly|somewhat|definitely|far|viel|etwas|deutlich|"
+    "mucho|beaucoup|i|prefer|prefers|preferred|the|choice|opt|ответ|الإجابة|答案|응답|one|on|side|wins|win|won|is|was|"
+    "ist|es|est|é|better|besser|mejor|meilleur|meilleure|melhor|migliore|лучше|أفضل|la|le|el|il|die|der|das|lo|l|"
+    "更好|较好|好|更优|胜|の方が良い|のほうが良い|の方がよい|が良い|がよい|veel|iets|beter|molto|poco|un|po|"
+    "meglio|muito|um|pouco|algo|nettement|légèrement|peu|jest|lepsza|lepszy|lepsze|trochę|znacznie|bättre|mycket|lite|är|"
+    "гораздо|намного|немного|чуть|가|이|더|훨씬|조금|약간|좋음|좋다|좋아요|낫다|나음|우수|답변|회답|항목"
+)
+
+
+_BESIDE = re.compile(
+    "a|about|almost|an|and|answer|answers|are|b|bad|better|bien|bonnes|bons|buenas|buenos|de|des|deux|die|fine|"
+    "good|great|gut|in|is|it|its|les|los|malas|malos|match|mauvais|model|of|one|options|poor|quality|response|"
+    "responses|s|schlecht|se|so|son|the|them|they|two|very|were|well|wrong|ex|ok|okay|dos|due|as|las"
+)
+
+
+_NO_SIDE = re.compile(
+    "(?:no|sans|keine?n?|sin|sem|nessuna|geen|ingen|без)_(?:clear_)?(?:difference|preference|winner|préférence|"
+    "différence|präferenz|unterschied|preferencia|diferencia|preferência|diferença|preferenza|differenza|voorkeur|"
+    "verschil|preferens|skillnad|предпочтения|разницы)"
+)
+
+
+_OF_THREE: dict[tuple[float, ...], tuple[str, ...]] = {
+    (-1.0, 0.0, 1.0): ("a", "tie", "b"),
+    (0.0, 1.0, 2.0): ("tie", "a", "b"),
+}
+
+
+_SIGNS = {
+    **dict.fromkeys(("=", "==", "[[C]]", "🤝"), ("tie", "")),
+    **dict.fromkeys(("←", "👈", "⬅️", ">"), ("a", "left")),
+    **dict.fromkeys(("→", "👉", "➡️", "<"), ("b", "right")),
+}
+
+
+_SCORE = re.compile(r"(1|0|½|1/2|0[.,]5) ?[-\u2013:] ?(1|0|½|1/2|0[.,]5)")
+
+
+_POINTS = {"1": 1.0, "0": 0.0, "½": 0.5, "1/2": 0.5, "0.5": 0.5}
+
+
+_COMPARED = re.compile(r"\W*(?:(a|1)|b|2)\s*(>+|<+|=+)\s*(?:a|b|1|2)\W*")
+
+
+def _side_of_label(label: str) -> tuple[str, str] | None:
+    """As `side_of`, of a short label."""
+    if compared := _COMPARED.fullmatch(label.casefold()):
+        sign = compared[2][0]
+        side = "tie" if sign == "=" else "a" if (sign == ">") == bool(compared[1]) else "b"
+        return side, side.removeprefix("tie")
+    if label.strip() in _SIGNS:
+        return _SIGNS[label.strip()]
+    if score := _SCORE.fullmatch(label.strip()):
+        # of two that are one together, as chess has them
+        a, b = (_POINTS[points.replace(",", ".")] for points in score.groups())
+        return (("tie", "") if a == b else ("ab"[a < b],) * 2) if a + b == 1 else None
+    if len(several := re.split(r"\s*[,;|&]\s*", label.strip())) > 1:
+        # a question with several choices: both answers are as good as neither
+        chosen = [*map(_side_of_label, several)]
+        if len(chosen) == 2 and {one[0] for one in chosen if one} == {"a", "b"}:
+            return "tie", ""
+    # a survey may write the number before its meaning, as in "7 - B is much better"
+    for form in ((whole := folded(label)), whole.lstrip("0123456789").lstrip("_")):
+        words = [word.removesuffix("vote") or word for word in form.split("_")]
+        left = [word for word in words if not EVEN.fullmatch(word)]
+        if _NO_SIDE.fullmatch(form) or (len(left) < len(words) and all(map(_BESIDE.fullmatch, left))):
+            return "tie", ""
+        named = [word for word in words if not _AROUND.fullmatch(word)]
+        if len(named) == 1 and (named[0] in SIDES or named[0] in SECONDS):
+            return "a" if named[0] in SIDES else "b", named[0]
+    return None
+
+
+EXCHANGED = " (exchanged)"  # beside a label that names a place, in rows whose sides were exchanged
+
+
+_DECISION = "verdict|winner|answer|decision|choice|preference|preferred|better|best|judge?ment|selected|vote|result"
+
+
+# Where a longer text says what was preferred, the likeliest place first.
+_VERDICTS = [
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"(\[\[[^\[\]]{1,20}\]\])",
+        rf"[\"'](?:\w{{1,20}}_)?(?:{_DECISION})(?:_\w{{1,20}})?[\"']\s*:\s*[\"']?([^\"',}}]{{1,80}})",
+        rf"<(?:{_DECISION})>\s*([^<>]{{1,80}}?)\s*</",
+        rf"\b(?:{_DECISION})\b[^.:=\n]{{0,30}}?(?:[:=]|\bis\b|[*#]*$)[\s*]*([^\n]{{1,80}}?)[\s*.!]*$",
+        r"\b(?:pick|choose|prefer|select|favou?r|go with) ([^.\n]{1,60})",
+        r"\A\W*([^.,;:\n]{1,60}?)(?:[.,;:\n]| because\b| since\b| as\b)",
+    )
+]
+
+
+_LONGEST_VERDICT, _LONGEST_LABEL, _USUAL_LABEL = 100_000, 60, 12
+
+
+def side_of(label: str) -> tuple[str, str] | None:
+    """The side that a label or a judge's text names, and the word for that side; None if it names none.
+
+    Examples
+    --------
+    >>> side_of("Response 2 is better"), side_of("[[A]]"), side_of("A>>B"), side_of("both bad"), side_of("not a")
+    (('b', '2'), ('a', 'a'), ('a', 'a'), ('tie', ''), None)
+    >>> side_of("A is long, and B is short. My final verdict: B"), side_of('{"reason": "A is long", "winner": "tie"}')
+    (('b', 'b'), ('tie', ''))
+    """
+    if side := _side_of_label(label):
+        return side
+    if _USUAL_LABEL < len(label) < _LONGEST_VERDICT:
+        for pattern in _VERDICTS:
+            if found := pattern.findall(label):
+                return _side_of_label(found[-1])
+    return None
+
+
+_NUMBER_FIRST = re.compile(
+    r"([+-]?\d+)\s*(?:[=:()]|\s-\s|\s(?=[^\W\d]))\s*(.+?)\s*"
+    r"(?=[,;|/)\]\u2013\u2026]|$|\.\.| (?:to|bis|and) |\s(?:\([+-]?\d+\)|[+-]?\d+\s*[=:(]))"
+)
+
+
+_NUMBER_LAST = re.compile(r"([^\W\d_][\w ]*?)\s*[=(]\s*([+-]?\d+)")
+
+
+def legends_in(name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Numbers and what they mean, as in ``1 = A is better`` and as in ``A is better = 1``."""
+    return _NUMBER_FIRST.findall(name), [found[::-1] for found in _NUMBER_LAST.findall(name)]
+
+
+# A name such as "p_a_over_b" or "How much better is A?" says which side a high number prefers: words that say so, and
+# words that may stand beside these.
+_PREFERS = re.compile(
+    "p|prob|probability|likelihood|chance|better|win|wins|won|winner|preferred|prefers|preference|chosen|over|minus|beats"
+)
+
+
+_BESIDE_PREFERS = re.compile(
+    rf"{_PREFERS.pattern}|{ANSWER}|is|was|are|the|for|of|that|than|to|how|much|rate|vote|score|model|judge|degree|percent"
+)
+
+
+_BETWEEN_SIDES = re.compile("over|minus|beats|(?:is_|was_)?(?:better|preferred)_(?:than|to|over)")
+
+
+_VOTED = (
+    "prefer|preferid|präfer|bevorzug|better|best|besser|meilleur|préfér|mejor|prefier|melhor|miglior|winner|winning|verdict|vote|"
+    "choice|chosen|choix|pick|select|judg|urteil|label|elegid|哪个|哪個|更好|偏好|أفضل|评价|評価|好み|лучше|предпоч|result|outcome|which"
+)
+
+
+def names_vote(name: str) -> bool:
+    """Whether the name of a column says that it holds what was preferred."""
+    return re.search(_VOTED, folded(name)) is not None
+
+
+def direction_of(name: str) -> dict[str, str]:
+    """What the name of a column says of its values: the sides of numbers, and which side a ``high`` one prefers.
+
+    Examples
+    --------
+    >>> direction_of("Preference (1 = A is much better, 4 = same, 7 = B is much better)")
+    {'1': 'a', '4': 'tie', '7': 'b', 'high': 'b'}
+    >>> direction_of("a_is_better"), direction_of("score_b_minus_a"), direction_of("Helpfulness (1-5)")
+    ({'high': 'a'}, {'high': 'b'}, {})
+    """
+    if len(name) > LONGEST_LEGEND:
+        return {}
+    sides: dict[str, str] = {}
+    for legend in legends_in(name):
+        words_of = {number.lstrip("+"): words for number, words in legend}
+        told = {number: side[0] for number, words in words_of.items() if (side := side_of(words))}
+        if len(told) < len(words_of):
+            mirrored = mirrored_sides(words_of.values(), fewest=2)
+            told |= {number: mirrored[words] for number, words in words_of.items() if words in mirrored}
+        if {"a", "b"} <= {*told.values()} and len(told) > len(sides):
+            sides = told
+    if sides:
+        order = [sides[number] for number in sorted(sides, key=float)]
+        ends = order[0], order[-1]
+        # without a tie at an end, and without a side that comes twice
+        is_scale = "tie" not in ends and order == sorted(order, key=(ends[0], "tie", ends[1]).index)
+        return sides | ({"high": ends[1]} if is_scale else {})
+    if folded(name).rpartition("_")[2] in ("idx", "index"):
+        # indices count from 0; numbers that stand for no side have no meaning here
+        return {"0": "a", "1": "b"} if re.search(_VOTED, folded(name)) else {}
+    words = folded(name).split("_")
+    at = [i for i, word in enumerate(words) if word in SIDES or word in SECONDS]
+    others = [word for i, word in enumerate(words) if i not in at]
+    is_said = any(map(_PREFERS.fullmatch, others)) and all(map(_BESIDE_PREFERS.fullmatch, others))
+    between = (
+        "_".join(word for word in words[at[0] + 1 : at[-1]] if not re.fullmatch(ANSWER, word))
+        if at
+        else ""
+    )
+    # "p1" is a person
+    is_of_one = len(at) == 1 and words != ["p", words[at[0]]] or words in (["p", "a"], ["p", "b"])
+    if not is_said or not (is_of_one or (len(at) == 2 and _BETWEEN_SIDES.fullmatch(between))):
+        return {}
+    return {"high": "a" if words[at[0]] in SIDES else "b"}
+
+
+_LOW_WINS = re.compile(
+    "(?:.*_)?(?:rank|place|schulnoten?|platz|rang|error|errors|loss|lower_is_better|low_is_better|lower_better)(?:_.*)?"
+)
+
+
+_HIGH_WINS = re.compile(
+    "(?:.*_)?(?:rating|score|stars?|points|likert|quality|better|best|preferred|higher_is_better|qualität|punkte|puntos|calidad|"
+    "qualité|nota|voto|punteggio|cijfer|betyg|pontuação|puntuación|ocena|оценка|评分|分数|得点|점수|votes|wins|won|win|chosen|selected|ups|upvotes|likes|karma)(?:_.*)?"
+)
+
+
+def which_wins(name: str) -> str:
+    """Whether the higher or the lower of two numbers wins, as the name of their column says: high, low, or empty.
+
+    Examples
+    --------
+    >>> which_wins("Mark (1 = very good, 6 = bad)"), which_wins("quality 1"), which_wins("value 1")
+    ('low', 'high', '')
+    """
+    if len(name) > LONGEST_LEGEND:
+        return ""
+    legend = found[0].strip(" ()[]") if (found := LEGEND.search(name)) else name
+    for pairs in legends_in(legend):
+        is_good = {float(number): grade_of(words) > 0 for number, words in pairs}
+        good = [number for number in is_good if is_good[number]]
+        others = [number for number in is_good if not is_good[number]]
+        if good and (others or min(good) == 1):
+            return "low" if min(good) < min(others, default=2) else "high"
+    form = folded(legend) if found is None else f"{folded(name)}_{folded(legend)}"
+    return "low" if _LOW_WINS.fullmatch(form) else "high" if _HIGH_WINS.fullmatch(form) else ""
+
+
+def number_of(label: str) -> float:
+    """The number that a label is, also with a decimal comma, of percent, of so many or in stars; NaN where none is."""
+    text = label.strip().replace("\u2212", "-").replace(",", ".")
+    if found := re.fullmatch(
+        r"([+-]?\d{1,9}(?:\.\d+)?)(?: ?%| ?/ ?\d+| ?(?:stars?|points?|sterne?|punkte?))?", text, re.I
+    ):
+        return float(found[1])
+    return float(text.count("\u2605")) if text and not text.strip("\u2605\u2606") else math.nan
+
+
+_GRADES = {
+    word: grade
+    for grade, words in {
+        3.0: (
+            "excellent excellente excelente perfect outstanding great best top hervorragend "
+            "beste ótimo ottimo"
+        ),
+        1.0: (
+            "good like liked helpful up agree positive win won chosen 👍 winner preferred "
+            "accepted approved pass better satisfied gut bon stimme zu correct useful bueno "
+            "buena bien buono selected upvote"
+        ),
+        0.0: "neutral fair ok okay average mixed acceptable mittel",
+        -1.0: (
+            "bad poor dislike disliked unhelpful down disagree negative loss lost lose loser "
+            "rejected fail worse dissatisfied schlecht 👎 incorrect useless malo mala mauvais "
+            "downvote unacceptable"
+        ),
+        -3.0: "terrible awful horrible",
+    }.items()
+    for word in words.split()
+}
+
+
+_DEGREES = {
+    word: degree
+    for degree, words in {
+        2.0: "very strongly extremely completely totally sehr très muy highly",
+        0.5: "somewhat slightly rather fairly mostly eher partly",
+        -1.0: "not nicht no don pas",
+        1.0: "thumb thumbs a t d the is i it response answer",
+    }.items()
+    for word in words.split()
+}
+
+
+def grade_of(label: str) -> float:
+    """The number that a grade or a degree of agreement in words stands for; NaN of any other label.
+
+    Examples
+    --------
+    >>> [grade_of(label) for label in ("thumbs up", "Strongly disagree", "fair", "not helpful", "A")]
+    [1.0, -2.0, 0.0, -1.0, nan]
+    """
+    words = folded(label).split("_") if label.strip() not in _GRADES else [label.strip()]
+    grades = [_GRADES[word] for word in words if word in _GRADES]
+    degrees = [_DEGREES.get(word, math.nan) for word in words if word not in _GRADES]
+    return grades[0] * math.prod(degrees) + 0.0 if len(grades) == 1 else math.nan
+
+
+def graded(labels: Sequence[str]) -> dict[str, float]:
+    """The number of each label, where all of two or more labels are grades in words; else none."""
+    grades = {label: grade_of(label) for label in labels}
+    return grades if len({*grades.values()}) > 1 and all(map(math.isfinite, grades.values())) else {}
+
+
+# "A is worse" prefers the other side
+_WORSE = re.compile(
+    "worse|worst|not|loses|lost|rejected|schlechter|nicht|pire|peor|pior|peggio|slechter|gorsza|хуже"
+)
+
+
+def mirrored_sides(labels: Iterable[str], fewest: int = 3) -> dict[str, str]:
+    """The side that each label names if the labels for the two sides differ in the word for the side alone.
+
+    This holds in any language; labels without such a word are ties. Empty if the labels are of another kind, as codes
+    of people and names of groups are, or if there are fewer than ``fewest``.
+
+    Examples
+    --------
+    >>> mirrored_sides(["A är bättre", "B är bättre", "lika bra"]), mirrored_sides(["A är bättre", "B är större"])
+    ({'A är bättre': 'a', 'B är bättre': 'b', 'lika bra': 'tie'}, {})
+    """
+    sides: dict[str, str] = {}
+    around: defaultdict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for label in labels:
+        if label.endswith(EXCHANGED):
+            return {}
+        words = folded(label.lstrip("+-0123456789 ")).split("_")
+        named = [word for word in words if word in SIDES or word in SECONDS]
+        others = tuple(word for word in words if word not in named)
+        is_name = any(re.fullmatch(PERSON, word) for word in others) or re.fullmatch(
+            r"[^\W\d]+[-_ ]?\d+", label
+        )
+        # a third side is no tie
+        if len(named) > 1 or is_name or (not named and min(map(len, words)) < 2 and label.isascii()):
+            return {}
+        side = ("a" if named[0] in SIDES else "b") if named else "tie"
+        around[side].add(others)
+        sides[label] = TURNED[side] if any(map(_WORSE.fullmatch, others)) else side
+    is_mirrored = around["a"] == around["b"] != set() and len(around["tie"]) < 3
+    return sides if is_mirrored and len(sides) >= fewest else {}
+
+
+class RatingScale(NamedTuple):
+    """The ends of a rating's scale, the number that is a tie, and the side that a high rating prefers or ""."""
+
+    low: float
+    middle: float
+    end: float
+    high: str
+
+
+def scale_of(labels: Sequence[str], told: Mapping[str, str], is_rating: bool) -> RatingScale | None:
+    """The scale that labels make up, where they are a rating; without signs or a word of the user its middle is taken.
+
+    ``told`` says what a ``high`` or ``low`` rating means, and which number is a tie. More than three numbers that
+    ``told`` does not mention, three that lie evenly by another step than 1, or one below -1, are a rating too.
+
+    Examples
+    --------
+    >>> scale_of(["1", "7", "3"], {"low": "a"}, is_rating=False)
+    RatingScale(low=1.0, middle=4.0, end=7.0, high='b')
+    >>> scale_of(["1", "5", "3"], {}, is_rating=False).middle
+    3.0
+    """
+    ends = [key for key, side in told.items() if side != "tie"]
+    numbers = {number: one for one in [*ends, *labels] if math.isfinite(number := number_of(one))}
+    untold = sorted(number for number, label in numbers.items() if label not in told)
+    is_rating = is_rating or len(untold) > 3 or min(untold, default=0) < -1
+    # 1, 3 and 5, or 0, 0.5 and 1, have a middle, where 1, 2 and 3 may be a, b and tie
+    is_rating = is_rating or (len(untold) == 3 and untold[1] - untold[0] == untold[2] - untold[1] != 1)
+    if not numbers or not (is_rating or {"high", "low"} & {*told}):
+        return None
+    # what a legend says of the ends is the scale, whatever its cells reach
+    legend = [number for number in map(number_of, ends) if math.isfinite(number)]
+    low, end = (min(legend), max(legend)) if len(legend) > 1 else (min(numbers), max(numbers))
+    ties = [number_of(label) for label, side in told.items() if side == "tie"]
+    step = 10 if end > 10 else 1  # of which the ends of a scale are multiples
+    guess = 0.0 if low < 0 else (math.floor(low / step) + math.ceil(end / step)) * step / 2
+    middle = next(filter(math.isfinite, ties), guess)
+    return RatingScale(low, middle, end, told.get("high") or TURNED.get(told.get("low", ""), ""))
+
+
+def side_told(
+    label: str,
+    told: Mapping[str, str],
+    columns: Sequence[str],
+    scale: RatingScale | None,
+    are_places: bool,
+) -> tuple[str, str]:
+    """The side that a label names, and whether its name or its place among the sides says so; empty texts else.
+
+    ``columns`` are the names of the two responses, and ``are_places`` says that the numbers among labels are 1 and 2.
+    """
+    own, number, form = label.strip().casefold(), number_of(label), folded(label)
+    if label in told or own in TURNED:
+        return told.get(label, own), "name"
+    is_called = [form == column or form in column.split("_") for column in columns]
+    # of answers that are counted from 0 their numbers are names
+    is_from_0 = "0" in columns[0].split("_")
+    if (math.isnan(number) or is_from_0) and sum(is_called) == 1:
+        return "ab"[is_called.index(True)], "name"
+    if scale and not math.isnan(number):
+        above = scale.high if number > scale.middle else TURNED.get(scale.high, "")
+        return "tie" if number == scale.middle else above, "name"
+    side, word = (side_of(label) if are_places or math.isnan(number) else None) or ("", "")
+    is_named = word in ("", "a", "b") or any(word in column.split("_") for column in columns)
+    return side, ("name" if is_named else "order") * bool(side)
+
+
+def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) -> dict[str, str]:
+    """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
+
+    Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
+    """
+    if scale and not scale.high:
+        # a scale between two answers is usually written from the first to the second; a share is of the first
+        return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
+            {f"{scale.middle:g}": "tie"} if scale.low >= 0 else {}
+        )
+    if any(label.endswith(EXCHANGED) for label in labels):
+        sides_there = {label: side_of(label.removesuffix(EXCHANGED)) for label in labels}
+        return {label: TURNED[side[0]] for label, side in sides_there.items() if side}
+    if {"a", "b"} & known or max(map(len, labels), default=0) > _LONGEST_LABEL:
+        return {}
+    if mirrored := mirrored_sides(labels):
+        return mirrored
+    if len(labels) not in (2, 3):
+        return {}
+    numbers = sorted(map(number_of, labels))
+    ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in YES, label)) + [*labels[2:]]
+    sides: tuple[str, ...] = ("a", "b", "tie")
+    if all(map(math.isfinite, numbers)):
+        ordered, sides = sorted(labels, key=number_of), _OF_THREE.get(tuple(numbers), sides)
+    return dict(zip(ordered, sides, strict=False))
+
+
+KNOWN = (
+    *("prompt", "annotator", "annotator_class", "comparison_id", "prompt_id", "judgment_id"),
+    *("weight", "shown_first", "response_a", "response_b", "winner", "chosen", "rejected"),
+)
+
+
+MODELS = ("model_a", "model_b")
+
+
+PAIR = ("prompt", "response_a", "response_b")
+
+
+TEXTS = (*PAIR[1:], "chosen", "rejected", "response")
+
+
+# What may stand in place of a winner.
+ANSWERS = (
+    "rating",
+    "rating_a",
+    "rating_b",
+    "rank_a",
+    "rank_b",
+    "votes_a",
+    "votes_b",
+    "votes_tie",
+)
+
+
+# Of a table with an answer in each row.
+OF_ONE_ANSWER = ("response", "rank")
+
+
+_SIDE_PARTS = (("a", "b"), ("chosen", "rejected"))
+
+
+_WITH_SIDE = r"(?:.*_)?{}(?:_.*)?"
+
+
+def side_pairs(names: Iterable[str]) -> dict[str, str]:
+    """Columns that hold one value for each side: the name of the first side's -> the name of the second's.
+
+    A name has ``a`` and ``b``, or ``chosen`` and ``rejected``, as one of the parts that underscores separate.
+    Columns of identifiers are left out.
+
+    Examples
+    --------
+    >>> side_pairs(["score_a", "score_b", "chosen_words", "rejected_words", "id_a", "id_b", "a_b"])
+    {'score_a': 'score_b', 'chosen_words': 'rejected_words'}
+    """
+    forms = {name: name for name in names if {"id", "ids"}.isdisjoint(name.split("_"))}
+    return dict(_pairs(forms, _SIDE_PARTS, _WITH_SIDE))
+
+
+# which also name two columns, and as a label could be something else
+_SIDES_OF_COLUMNS = (
+    *SIDES.items(),
+    *(("0", "1"), ("x", "y"), ("white", "black"), ("baseline", "candidate"), ("control", "treatment")),
+)
+
+
+_WON = (
+    *(("chosen", "rejected"), ("better", "worse"), ("winning", "losing"), ("winner", "loser")),
+    *(("preferred", "rejected"), ("preferred", "non_preferred"), ("preferred", "dispreferred")),
+    *(("bevorzugt", "abgelehnt"), ("gewählt", "abgelehnt"), ("préférée", "rejetée")),
+    *(("elegida", "rechazada"), ("preferida", "rechazada"), ("escolhida", "rejeitada")),
+)
+
+
+LOST = frozenset({*(lost for _, lost in _WON), "worst"})
+
+
+OF_TEXTS = f"(?:.*_)?(?:{ANSWER}|prompt|chosen|rejected|input|question|instruction)(?:_.*)?"
+
+
+_OF_PERSON = "class|group|team|type|role|cohort|category"
+
+
+# What stands for a column of ours, where no column has the name itself.
+_NAMED = {
+    "prompt": PROMPT,
+    "response": ANSWER,
+    "rank": "ranking|place|position",
+    "winner": (
+        "preference|pr[eé]f[eé]rence|preferencia|präferenz|urteil|choix|偏好|preferred|preferred_(?:side|response|answer|text|system|model)|choice|vote|verdict|better|best|selected|"
+        f"(?:better|best|preferred|chosen|winning)_(?:{ANSWER})(?:_(?:id|idx|index|number|nr|no))?|which(?:_{ANSWER})?_(?:is_better|do_you_prefer)|(?:overall|human)_preference|winning_(?:{ANSWER})|1_st_(?:choice|place)|first_choice"
+    ),
+    "annotator": (
+        rf"(?:{PERSON})(?:_(?:id|name|model|code|key|nr|no|number|hash|e_?mail))?|user_id|prolific_(?:id|pid)|e_?mail_ad\w*|"
+        r"mturk_(?:worker_)?id|network_id|(?:annotat|label|labell|complet|judg|rat)ed_by(?:_id)?"
+    ),
+    "annotator_class": f"(?:{PERSON}|user)_(?:{_OF_PERSON})",
+    "rating": "likert|likert_rating|slider|score|preference_(?:rating|score|strength)",
+    "votes_tie": "(?:n_|num_)?ties|(?:votes|n|count)_(?:for_)?(?:tie|equal|both|neither)|winner_tie",
+}
+
+
+_FILLERS = re.compile(
+    "text|body|content|string|value|column|field|full|the|your|my|our|is|was|it|of|for|this|raw|user|final"
+)
+
+
+# where nothing else stands for one
+_ELSE = {
+    "prompt": (
+        "(?:user_)?input|task|conversations?|dialogue?|post|article|document|messages|history|"
+        "instructions|consigne"
+    )
+}
+
+
+# Two columns that differ in the word for a side, and in nothing else; {} is that word.
+_NAMED_PAIRS = {
+    ("response_a", "response_b"): (
+        _SIDES_OF_COLUMNS,
+        rf"(?:{ANSWER}|conversation|conv|dialogue?|messages|chat|transcript|state)s?_{{}}(?:_(?:text|content|messages))?|"
+        rf"{{}}(?:_(?:{ANSWER}))?",
+    ),
+    ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
+    ("rating_a", "rating_b"): (
+        [*SIDES.items()],
+        r"(?:rating|score|stars|points|likert)s?_{}|{}_(?:rating|score|stars|points)",
+    ),
+    ("rank_a", "rank_b"): ([*SIDES.items()], r"(?:rank|place)_(?:of_)?{}|{}_(?:rank|place)"),
+    ("model_a", "model_b"): (_SIDES_OF_COLUMNS, r"(?:model|system)(?:_name)?_{}|{}_(?:model|system)"),
+    ("votes_a", "votes_b"): (
+        [*SIDES.items()],
+        r"(?:n_|num_)?(?:(?:up_?)?votes|wins|count|n|likes|votos|voti|voix|stimmen|stemmen|röster)_"
+        r"(?:(?:for|pour|para|per|für|voor|för)_)?{}|{}_(?:(?:up_?)?votes|wins|count|likes|on|(?:is_)?better)|"
+        r"winner_(?:model_)?{}",
+    ),
+}
+
+
+_PATH = re.compile(r"^[^./]*\w[./](?=\w)")
+
+
+_CLOSE = 0.75
+
+
+_LONGEST_NAME = 200  # the comparison of two longer words takes seconds
+
+
+def columns_named(found: Sequence[str], wanted: Iterable[str]) -> dict[str, str]:
+    """Our names among ``wanted`` and the column that each stands for; none where two columns could be meant.
+
+    A column that has our name comes first, then one that is our name written otherwise, then one of `_NAMED`.
+    """
+    wanted = list(wanted)
+    theirs = {ours: ours for ours in wanted if ours in found}
+    are_several = False
+    # a sign alone, as "#", is no name
+    free = {name: form for name in found if name not in theirs and (form := folded(name))}
+
+    def take(ours: str, names: Sequence[str]) -> None:
+        if len(names) == 1:
+            theirs[ours] = names[0]
+            del free[names[0]]
+
+    for ours in wanted:
+        if ours not in theirs:
+            take(ours, [name for name, form in free.items() if form == ours])
+    for pair, (words, pattern) in _NAMED_PAIRS.items():
+        if {*pair} <= {*wanted} and not {*pair} & {*theirs}:
+            pairs = _pairs(free, words, pattern)
+            for ours, name in zip(pair, pairs[0] if len(pairs) == 1 else (), strict=False):
+                take(ours, [name])
+    for ours in wanted:
+        for pattern in (_NAMED.get(ours, ""), _ELSE.get(ours, "")):
+            if ours not in theirs:
+                names = [name for name, form in free.items() if re.fullmatch(pattern, form)]
+                take(ours, [name for name in names if free[name].endswith("_id")] or names)
+    if "winner" in wanted and "winner" not in theirs:
+        names = [name for name in free if direction_of(name)]
+        are_several = len(names) > 1
+        take("winner", [name for name in names if "overall" in free[name]] or names)
+    for ours in wanted:
+        if ours not in theirs:
+            bare = {name: _without_fillers(form) for name, form in free.items()}
+            take(
+                ours, [name for name, form in bare.items() if re.fullmatch(_NAMED.get(ours, ours), form)]
+            )
+    if {"votes_a", "votes_b"} <= {*theirs} and "votes_tie" in wanted and "votes_tie" not in theirs:
+        take("votes_tie", [name for name in free if (side_of(name) or ("",))[0] == "tie"])
+    # a path, as data.prompt, is known by its end
+    ends = [
+        (end, name) for name in free if len(end := _PATH.sub("", name, count=1)) not in (1, 2, len(name))
+    ]
+    inner = {end: name for end, name in ends if [*zip(*ends, strict=True)][0].count(end) == 1}
+    if inner:
+        # one of several columns that say what numbers mean is not the winner
+        left = [ours for ours in wanted if ours not in (*theirs, *["winner"] * are_several)]
+        theirs |= {ours: inner[end] for ours, end in columns_named([*inner], left).items()}
+    return theirs
+
+
+def _without_fillers(form: str) -> str:
+    """A folded name without the words that say nothing of its kind, as ``answer`` for ``the_answer_text``."""
+    return "_".join(word for word in form.split("_") if not _FILLERS.fullmatch(word))
+
+
+def _pairs(
+    free: Mapping[str, str], words: Iterable[tuple[str, str]], pattern: str
+) -> list[tuple[str, str]]:
+    """Columns of the two sides whose names differ in the word for the side alone."""
+    by_form = {form: name for name, form in free.items()}
+    pairs: list[tuple[str, str]] = []
+    for first, second in words:
+        for form, name in by_form.items():
+            other = "_".join(second if part == first else part for part in form.split("_"))
+            # a number alone is no name, and is a column that nobody named
+            is_side = re.fullmatch(pattern.replace("{}", first), form) and not form.isdigit()
+            if is_side and other != form and other in by_form:
+                pairs.append((name, by_form[other]))
+    return pairs
+
+
+def columns_of_sides(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Columns that differ in the word for a side and in nothing else, whatever they hold.
+
+    Examples
+    --------
+    >>> columns_of_sides(["quality 1", "quality 2", "Mark A (1 = best)", "Mark B (1 = best)", "note"])
+    [('Mark A (1 = best)', 'Mark B (1 = best)'), ('quality 1', 'quality 2')]
+    """
+    # people, questions and columns without a name are numbered too, and answers may be three
+    forms = {name: form for name in names if (form := folded(name)) and not _NUMBERED.match(form)}
+    ends = {form.rpartition("_")[::2] for form in forms.values()}
+    pairs = _pairs(forms, _SIDES_OF_COLUMNS, _WITH_SIDE)
+    stems = {pair: folded(pair[0]).rpartition("_")[0] for pair in pairs}
+    return [pair for pair in pairs if ends.isdisjoint({(stems[pair], "3"), (stems[pair], "c")})]
+
+
+def columns_of_outcomes(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Columns that differ in the word for what won and what lost, and in nothing else.
+
+    Examples
+    --------
+    >>> columns_of_outcomes(["winner_tokens", "loser_tokens", "len_a", "len_b"])
+    [('winner_tokens', 'loser_tokens')]
+    """
+    return _pairs({name: folded(name) for name in names}, _WON, _WITH_SIDE)
+
+
+# words for the two orders in which a judge saw the answers
+_ORDERS = (
+    *(("ab", "ba"), ("original", "swapped"), ("original", "flipped"), ("original", "reversed")),
+    *(("forward", "backward"), ("forward", "reverse"), ("forward", "reversed"), ("normal", "swapped")),
+    *(("12", "21"), ("direct", "swapped"), ("first_order", "second_order"), ("hin", "zurück")),
+    *(
+        ("orig", "swap"),
+        ("original", "swap"),
+        ("order_1", "order_2"),
+        ("normal", "flipped"),
+        ("ord_1", "ord_2"),
+    ),
+)
+
+
+def columns_of_orders(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Columns that differ in the word for the order of the answers, and in nothing else.
+
+    Examples
+    --------
+    >>> columns_of_orders(["verdict_AB", "verdict_BA", "judge"])
+    [('verdict_AB', 'verdict_BA')]
+    """
+    by_form = {folded(name): name for name in names}
+    pairs: dict[tuple[str, str], None] = {}
+    for first, second in _ORDERS:
+        word = rf"(?<![^_]){second}(?![^_])"
+        for form, name in by_form.items():
+            # the usual order may have no word of its own
+            for other in (re.sub(word, first, form), re.sub(rf"_?{word}", "", form)):
+                if other != form and other in by_form:
+                    pairs[by_form[other], name] = None
+    return [*pairs]
+
+
+_NUMBERED = re.compile(rf"column_|q_?\d|(?:.*_)?(?:{PERSON})_")
+
+
+def numbered_answers(found: Iterable[str]) -> dict[str, str]:
+    """Columns of three or more answers of one kind, by what their names end in: 1, 2, 3 or a, b, c."""
+    kinds: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name in found:
+        kind, _, key = folded(name).rpartition("_")
+        if re.fullmatch(rf"(?:.*_)?(?:{ANSWER})s?", kind) and re.fullmatch(r"[a-z]|\d\d?", key):
+            kinds[kind][key] = name
+    many = [sides for sides in kinds.values() if len(sides) > 2]
+    return many[0] if len(many) == 1 else {}
+
+
+def alike(ours: Sequence[str], found: Sequence[str]) -> dict[str, str]:
+    """For each of our names the column that is written most like it; no column stands for two."""
+    pairs = [
+        (SequenceMatcher(None, name, folded(other)).ratio(), name, other)
+        for name in ours
+        for other in found
+        if len(other) <= _LONGEST_NAME
+    ]
+    theirs: dict[str, str] = {}
+    for ratio, name, other in sorted(pairs, key=lambda pair: -pair[0]):
+        if ratio >= _CLOSE and name not in theirs and other not in theirs.values():
+            theirs[name] = other
+    return theirs

@@ -1,0 +1,449 @@
+"""Exports whose rows are no votes: nested records, sheets, texts in one cell, ticks, names, legends, trials."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from badpo.data.judgments import Judgments
+from badpo.data.problems import DataError
+
+N = 8
+PROMPTS = [f"what is to be said about case {i}?" for i in range(N)]
+LONG_FIRST = [i % 2 == 0 for i in range(N)]
+SIDES = [
+    ("a long answer with many words on {}", "a short one on {}")[:: 1 if first else -1]
+    for first in LONG_FIRST
+]
+A, B = ([pair[k].format(i) for i, pair in enumerate(SIDES)] for k in (0, 1))
+WHO = [["ann", "bob", "eve"][i % 3] for i in range(N)]
+# the long answer wins six of eight
+A_WON = [first == (i not in (2, 5)) for i, first in enumerate(LONG_FIRST)]
+
+
+def labels(a="A", b="B"):
+    return [a if won else b for won in A_WON]
+
+
+def table(**columns):
+    return pd.DataFrame({"prompt": PROMPTS, "response_a": A, "response_b": B, **columns})
+
+
+def records(make):
+    return [make(*each) for each in zip(PROMPTS, A, B, WHO, labels(), strict=True)]
+
+
+def scored(of_high):
+    """Ratings from 1 to 5, of which a high one prefers ``of_high``."""
+    return [5 if won == (of_high == "a") else 2 for won in A_WON]
+
+
+def state(prompt, text):
+    return {"model_name": "m", "messages": [["USER", prompt], ["ASSISTANT", text]]}
+
+
+RECORDS = {
+    "labels of a project": lambda p, a, b, who, side: {
+        "data_row": {"row_data": {"prompt": p, "response_a": a, "response_b": b}},
+        "projects": {
+            "x1": {
+                "labels": [
+                    {
+                        "label_details": {"created_by": who},
+                        "annotations": {
+                            "classifications": [
+                                {"name": "better?", "radio_answer": {"name": f"Response {side}"}},
+                                {"name": "note", "text_answer": {"content": "fine"}},
+                            ]
+                        },
+                    }
+                ]
+            }
+        },
+    },
+    "named values": lambda p, a, b, who, side: {
+        "metadata": {"annotatorEmail": who},
+        "instances": [
+            {"element_path": name, "value": value}
+            for name, value in dict(prompt=p, response_a=a, response_b=b, choice=side).items()
+        ],
+    },
+    "answers under questions": lambda p, a, b, who, side: {
+        "fields": {"prompt": p, "response_a": a, "response_b": b},
+        "responses": {
+            "preference": [{"value": side, "user_id": who}],
+            "comment": [{"value": "fine", "user_id": who}],
+        },
+    },
+    "votes under names": lambda p, a, b, who, side: {
+        "prompt": p,
+        "outputs": {"A": a, "B": b},
+        "votes": {who: {"choice": side, "seconds": 3}},
+    },
+    "reactions": lambda p, a, b, who, side: {
+        "text": f"*Prompt:* {p}\n:one: {a}\n:two: {b}",
+        "reactions": [
+            {"name": name, "users": [who] * (name == {"A": "one", "B": "two"}[side])}
+            for name in ("one", "two")
+        ],
+    },
+    "a log of battles": lambda p, a, b, who, side: {
+        "type": {"A": "leftvote", "B": "rightvote"}[side],
+        "states": [state(p, a), state(p, b)],
+        "ip": who,
+    },
+    "a judge's request": lambda p, a, b, who, side: {
+        "judge": who,
+        "request": [
+            {"role": "system", "content": "You are a judge."},
+            {"role": "user", "content": f"[Question]\n{p}\n\n[Answer A]\n{a}\n\n[Answer B]\n{b}"},
+        ],
+        "reply": {"role": "assistant", "content": f"My verdict: [[{side}]]"},
+    },
+}
+
+
+def read(source):
+    """The table, read at once or as the first command says."""
+    try:
+        return Judgments.read(source)
+    except DataError as error:
+        assert error.fix
+        return Judgments.read(source, **error.fix)
+
+
+def counts(judgments):
+    """The votes, those for the longer answer, and the annotators."""
+    votes = judgments.votes
+    texts = judgments.comparisons.loc[votes["comparison"], ["response_a", "response_b"]]
+    longer = texts["response_a"].map(str).str.len() > texts["response_b"].map(str).str.len()
+    n_long = int((longer.to_numpy() == (votes["sign"] > 0).to_numpy()).sum())
+    return judgments.n_votes, n_long, judgments.n_annotators
+
+
+@pytest.mark.parametrize("make", RECORDS.values(), ids=RECORDS)
+def test_nested_records_are_read(make, tmp_path):
+    path = tmp_path / "export.json"
+    path.write_text("\n".join(map(json.dumps, records(make))))
+    assert counts(read(path)) == (N, 6, 3)
+
+
+SEVERAL = {
+    "workers and their data": lambda who, side: {
+        "worker_id": who,
+        "data": {"Which is better?": f"Response {side}", "Why?": "clear"},
+    },
+    "choices": lambda who, side: {
+        "completed_by": {"id": who},
+        "result": [{"from_name": "pref", "value": {"choices": [f"Answer {side}"]}}],
+    },
+    "scores": lambda who, side: {"user": who, "score": -2 if side == "A" else 2, "reasoning": "clear"},
+}
+
+
+@pytest.mark.parametrize("vote", SEVERAL.values(), ids=SEVERAL)
+def test_lists_of_several_votes_become_rows(vote, tmp_path):
+    people = ("ann", "bob", "eve")
+    tasks = records(
+        lambda p, a, b, _, side: {
+            "data": {"prompt": p, "answer_a": a, "answer_b": b},
+            "annotations": [vote(who, side) for who in people],
+        }
+    )
+    (tmp_path / "tasks.json").write_text(json.dumps(tasks))
+    assert counts(read(tmp_path / "tasks.json")) == (3 * N, 3 * 6, 3)
+
+
+def test_names_of_voters_stand_in_the_column_of_an_answer():
+    sides = {"1️⃣": "A", "2️⃣": "B"}
+    columns = {
+        name: ["ann, bob, eve" if one == side else "" for one in labels()]
+        for name, side in sides.items()
+    }
+    assert counts(read(table(**columns))) == (3 * N, 3 * 6, 3)
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_places_on_the_screen_are_read_beside_what_stood_there(is_named):
+    exchanged = [i % 3 == 0 for i in range(N)]
+    first = ["right" if won == turned else "left" for won, turned in zip(A_WON, exchanged, strict=True)]
+    columns = {"vote": first, "rater": WHO}
+    if is_named:
+        names = [("y", "x") if turned else ("x", "y") for turned in exchanged]
+        columns |= {
+            "left_model": [pair[0] for pair in names],
+            "right_model": [pair[1] for pair in names],
+        }
+    else:
+        columns["order"] = ["BA" if turned else "AB" for turned in exchanged]
+    frame = table(**columns)
+    frame = frame.rename(columns={"response_a": "x", "response_b": "y"}) if is_named else frame
+    assert counts(read(frame)) == (N, 6, 3)
+
+
+@pytest.mark.parametrize("is_survey", [True, False])
+def test_codes_and_questions_are_explained_on_another_sheet(is_survey, tmp_path):
+    pytest.importorskip("openpyxl")
+    texts = table(Question=[f"Q{i}" for i in range(N)])
+    votes, other = (
+        table(rater=WHO, verdict=labels("X", "Q")),
+        pd.DataFrame({"code": ["Q", "X"], "meaning": ["Response B preferred", "Response A preferred"]}),
+    )
+    if is_survey:
+        votes = pd.DataFrame([labels()] * 3, columns=texts["Question"]).assign(
+            Respondent=["ann", "bob", "eve"]
+        )
+        other = texts
+    with pd.ExcelWriter(tmp_path / "votes.xlsx") as book:
+        votes.to_excel(book, sheet_name="Data", index=False)
+        other.to_excel(book, sheet_name="Items", index=False)
+    n, n_long, n_annotators = counts(read(tmp_path / "votes.xlsx"))
+    assert (n_long / n, n_annotators) == (6 / 8, 3)
+
+
+HTML = [
+    f"<b>Prompt</b><p>{p}</p><h3>A</h3><p>{a}</p><h3>B</h3><p>{b}</p>"
+    for p, a, b in zip(PROMPTS, A, B, strict=True)
+]
+CELLS = {
+    "both texts in one cell": pd.DataFrame({"user": WHO, "text": HTML, "label": labels()}),
+    "a list of three texts": pd.DataFrame(
+        {"user": WHO, "text": [json.dumps(each) for each in zip(PROMPTS, A, B, strict=True)]}
+    ).assign(label=labels()),
+    "one tick of three": table(user=WHO).assign(
+        **{f"choice:::{side}": [one == side for one in labels()] for side in ("A", "B", "Tie")}
+    ),
+    "answers under names of models": table(
+        user=WHO, verdict=labels("👈 A is better", "👉 B is better")
+    ).rename(columns={"response_a": "Model A", "response_b": "Model B"}),
+    "practice": pd.concat(
+        [table(user=WHO, choice=labels(), block="main"), table(user=WHO, choice="A", block="practice")]
+    ),
+    "a test account": pd.concat([table(user=WHO, choice=labels()), table(user="test_user", choice="A")]),
+    "skipped": pd.concat([table(user=WHO, choice=labels()), table(user=WHO, choice="skip")]),
+    "a scale in a column": table(
+        user=WHO, preference=scored("a"), scale="1 = B is much better; 5 = A is much better"
+    ),
+    "marks of single answers": pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "Frage": PROMPTS,
+                    "Antwort": texts,
+                    "Bewerter": WHO,
+                    "Note (1 = gut, 6 = schlecht)": marks,
+                }
+            )
+            for texts, marks in ((A, labels(1, 4)), (B, labels(4, 1)))
+        ]
+    ),
+    "ratings by people under a legend": table(
+        **{f"{who} (1 = B better, 5 = A better)": scored("a") for who in ("Ann", "Bob", "Eve")}
+    ),
+}
+
+
+@pytest.mark.parametrize("frame", CELLS.values(), ids=CELLS)
+def test_a_table_of_other_cells_is_read(frame):
+    n, n_long, n_annotators = counts(read(frame.reset_index(drop=True)))
+    assert (n_long / n, n_annotators) == (6 / 8, 3)
+
+
+@pytest.mark.parametrize("place", ["above", "below", "first row", "another key"])
+def test_a_legend_beside_the_cells_says_what_numbers_mean(place, tmp_path):
+    legend = "1 = B is much better, 5 = A is much better"
+    frame = table(user=WHO, preference=scored("a")).astype(str)
+    path = tmp_path / "votes.csv"
+    if place == "another key":
+        path = tmp_path / "votes.json"
+        path.write_text(json.dumps({"scale": legend, "data": frame.to_dict("records")}))
+    elif place == "first row":
+        first = pd.DataFrame([["the prompt", "one", "two", "who", legend]], columns=frame.columns)
+        pd.concat([first, frame]).to_csv(path, index=False)
+    else:
+        lines = frame.to_csv(index=False).splitlines()
+        quoted = f'"{legend}"'
+        path.write_text("\n".join([quoted, *lines] if place == "above" else [*lines, "", quoted]))
+    judgments = Judgments.read(path)
+    assert counts(judgments) == (N, 6, 3)
+
+
+@pytest.mark.parametrize("is_long", [False, True])
+def test_sheets_are_joined_by_ids(is_long, tmp_path):
+    pytest.importorskip("openpyxl")
+    ids = [f"i{i}" for i in range(N)]
+    texts = table(Item=ids).rename(columns={"response_a": "Response A", "response_b": "Response B"})
+    votes = pd.DataFrame({"Item": ids, "Rater": WHO, "Preference": labels()})
+    if is_long:
+        answers = [
+            pd.DataFrame({"Item": ids, "prompt": PROMPTS, "system": name, "output": text})
+            for name, text in (("x", A), ("y", B))
+        ]
+        texts, votes = pd.concat(answers), votes.assign(Preference=labels("x", "y"))
+    with pd.ExcelWriter(tmp_path / "votes.xlsx") as book:
+        texts.to_excel(book, sheet_name="Items", index=False, startrow=2)
+        votes.to_excel(book, sheet_name="Votes", index=False)
+    assert counts(read(tmp_path / "votes.xlsx")) == (N, 6, 3)
+
+
+@pytest.mark.parametrize("second", [labels("B", "A"), labels("A", "B")])
+def test_verdicts_in_both_orders_are_two_votes(second):
+    judgments = Judgments.read(
+        pd.concat([table(judge=WHO, verdict_AB=labels(), verdict_BA=second)] * 4, ignore_index=True)
+    )
+    assert counts(judgments)[:2] == (8 * N, 6 * N)
+    assert set(judgments.votes["shown_first"]) == {"a", "b"}
+
+
+def test_a_header_that_tells_lengths_alone_stands_for_texts():
+    columns = {
+        f"Frage {i}: Antwort A ({len(a.split())} Wörter) oder Antwort B ({len(b.split())} Wörter)?": [
+            label
+        ]
+        * 3
+        for i, (a, b, label) in enumerate(zip(A, B, labels(), strict=True))
+    }
+    judgments = Judgments.read(pd.DataFrame({"Name": ["ann", "bob", "eve"], **columns}))
+    assert counts(judgments) == (3 * N, 3 * 6, 3)
+
+
+@pytest.mark.parametrize("name", ["worker_A2B7", "rater maria.kovacs"])
+def test_the_only_annotator_is_read_from_the_header_and_never_shown(name):
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table(**{name: labels()}))
+    assert caught.value.fix == {"layout": "wide"} and name not in str(caught.value)
+    assert Judgments.read(table(**{name: labels()}), layout="wide").has_identities
+
+
+def wins_of_the_long_answer(judgments):
+    """Votes, and how many of them prefer the longer response."""
+    measured = judgments.with_attributes(["length:ratio=1.5"])
+    return measured.n_votes, int((measured.delta[:, 0] == measured.votes["sign"]).sum())
+
+
+def read_as_offered(source):
+    try:
+        return Judgments.read(source)
+    except DataError as error:
+        options = dict(error.fix)
+        return Judgments.read(options.pop("source", source), **options)
+
+
+@pytest.mark.parametrize("name", ["A", "response_a"])
+def test_labels_of_places_stand_for_the_answers_that_columns_name(name):
+    other = {"A": "B", "response_a": "response_b"}[name]
+    is_a_left = [i % 3 == 0 for i in range(N)]
+    rows = table(
+        left_response=[name if left else other for left in is_a_left],
+        right_response=[other if left else name for left in is_a_left],
+        side_chosen=[
+            "left" if won == left else "right" for won, left in zip(A_WON, is_a_left, strict=True)
+        ],
+    )
+    assert wins_of_the_long_answer(read_as_offered(rows)) == (N, 6)
+
+
+def test_two_sides_in_one_label_are_a_tie():
+    choices = labels("Response A", "Response B")
+    choices[0] = "Response A,Response B"
+    judgments = Judgments.read(table(winner=choices))
+    assert judgments.n_votes == N - 1
+    assert judgments.dropped.set_index("reason")["n"].to_dict() == {"tie": 1}
+
+
+def test_options_below_a_question_are_no_part_of_its_answers(tmp_path):
+    questions = [f"Which is better? Answer A: {a}. Answer B: {b}." for a, b in zip(A, B, strict=True)]
+    lines = [["who", *(cell for question in questions for cell in (question, "", ""))]]
+    lines += [["", *["Answer A", "Answer B", "The same"] * N]]
+    for who in ("ann", "bob"):
+        lines += [
+            [who, *(cell for won in A_WON for cell in ("Answer A" * won, "Answer B" * (not won), ""))]
+        ]
+    path = tmp_path / "survey.csv"
+    pd.DataFrame(lines).to_csv(path, index=False, header=False)
+    judgments = Judgments.read(path)
+    assert (judgments.n_comparisons, *wins_of_the_long_answer(judgments)) == (N, 2 * N, 12)
+
+
+@pytest.mark.parametrize(
+    "names", [("Votes pour A", "Votes pour B", "Sans préférence"), ("A better", "B better", "Same")]
+)
+def test_a_tie_beside_counts_is_counted(names):
+    counts = dict(
+        zip(names, ([2 * won for won in A_WON], [2 * (not won) for won in A_WON], [1] * N), strict=True)
+    )
+    judgments = Judgments.read(table(**counts))
+    assert wins_of_the_long_answer(judgments) == (2 * N, 12)
+    assert judgments.dropped.set_index("reason")["n"].to_dict() == {"tie": N}
+
+
+def test_na_is_nobody():
+    with pytest.raises(DataError) as caught:
+        Judgments.read(table(winner=labels(), annotator=["NA", *WHO[1:]]))
+    assert {problem.code: problem.count for problem in caught.value.problems}["E112"] == 1
+
+
+def test_columns_as_mappings_from_numbers_of_rows(tmp_path):
+    path = tmp_path / "columns.json"
+    table(winner=labels(), annotator=WHO).to_json(path)
+    assert wins_of_the_long_answer(Judgments.read(path)) == (N, 6)
+
+
+def test_ids_of_answers_that_are_numbers_are_no_ratings():
+    rows = table(response_a_id=[100 + i for i in range(N)], response_b_id=[200 - i for i in range(N)])
+    rows = rows.astype(str)
+    won = [
+        a if won else b
+        for won, a, b in zip(A_WON, rows["response_a_id"], rows["response_b_id"], strict=True)
+    ]
+    assert wins_of_the_long_answer(read_as_offered(rows.assign(preferred_response_id=won))) == (N, 6)
+
+
+def test_an_answer_may_be_one_message_of_a_dialogue():
+    rows = [
+        {
+            "conversations": [{"from": "human", "value": prompt}],
+            "chosen": {"from": "gpt", "value": a if won else b},
+            "rejected": {"from": "gpt", "value": b if won else a},
+        }
+        for prompt, a, b, won in zip(PROMPTS, A, B, A_WON, strict=True)
+    ]
+    assert wins_of_the_long_answer(Judgments.read(rows)) == (N, 6)
+
+
+def test_several_comparisons_in_a_row_differ_in_their_number():
+    row = {"token": "x"}
+    for i, (prompt, a, b, label) in enumerate(zip(PROMPTS, A, B, labels(), strict=True), 1):
+        row |= {
+            f"P{i:02}prompt. Question": prompt,
+            f"P{i:02}left. Left answer": a,
+            f"P{i:02}right. Right answer": b,
+        }
+        row |= {
+            f"P{i:02}choice. Which answer is better?": {"A": "Left answer", "B": "Right answer"}[label]
+        }
+    assert wins_of_the_long_answer(read_as_offered([row])) == (N, 6)
+
+
+def test_votes_of_a_log_follow_the_texts_that_were_shown():
+    events = []
+    for i, (prompt, a, b, who, label) in enumerate(zip(PROMPTS, A, B, WHO, labels(), strict=True)):
+        event = {"user": who, "pair_id": f"pair {i}"}
+        events += [event | {"event": "shown", "ts": f"1{i}:00", "prompt": prompt, "left": a, "right": b}]
+        events += [event | {"event": "vote", "ts": f"1{i}:30", "button": {"A": "👈", "B": "👉"}[label]}]
+    assert wins_of_the_long_answer(read_as_offered(events)) == (N, 6)
+
+
+def test_sheets_of_items_ratings_and_codes_are_joined(tmp_path):
+    path = tmp_path / "study.xlsx"
+    with pd.ExcelWriter(path) as writer:
+        items = {"Item no.": range(N), "Prompt": PROMPTS, "First text": A, "Second text": B}
+        pd.DataFrame(items).to_excel(writer, sheet_name="Items", index=False)
+        ratings = {"Item no.": range(N), "Rater": WHO, "Code": [1 if won else 2 for won in A_WON]}
+        pd.DataFrame(ratings).to_excel(writer, sheet_name="Ratings", index=False)
+        codes = {
+            "Code": [1, 2, 0],
+            "Meaning": ["First text is better", "Second text is better", "No difference"],
+        }
+        pd.DataFrame(codes).to_excel(writer, sheet_name="Codes", index=False)
+    assert wins_of_the_long_answer(read_as_offered(path)) == (N, 6)
