@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 
 from badpo.estimation.conditional_likelihood import log_total, winners
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import Votes, fit_conditional
 
 
 def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):
@@ -117,7 +117,7 @@ def test_estimate_and_covariance_are_those_of_statsmodels(q, varies):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that unanimous comparisons say nothing
         peer = ConditionalLogit((sign > 0).astype(int), design.reshape(-1, m * q), groups=comparison)
-    leans = fit_conditional(comparison, sign, annotator, delta, m)
+    leans = fit_conditional(Votes(comparison, sign, annotator, delta, m))
     assert np.abs(peer.score(leans.deviation.ravel())).max() < 1e-6
     expected = np.linalg.pinv(-peer.hessian(leans.deviation.ravel()), rcond=1e-5)
     np.testing.assert_allclose(leans.covariance, expected, atol=1e-5)
@@ -137,7 +137,7 @@ def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, bet
         lean += per_comparison * rng.normal(size=n)[comparison]
         chance = expit(rng.normal(size=n)[comparison] + lean * position)
         sign = np.where(rng.random(n * m) < chance, 1, -1)
-        found.append(fit_conditional(comparison, sign, annotator, position[:, None], m))
+        found.append(fit_conditional(Votes(comparison, sign, annotator, position[:, None], m)))
     drawn = np.std([leans.level[0] for leans in found], ddof=1)
     error = np.mean([leans.level_se_beyond[0] if between else leans.level_se[0] for leans in found])
     assert error == pytest.approx(drawn, rel=0.25)

@@ -5,8 +5,9 @@ import pytest
 
 from badpo.estimation import fit, newton
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.fit import Votes
+from badpo.estimation.log_odds import cluster_errors
 from badpo.estimation.newton import Information
-from badpo.estimation.pool import cluster_errors
 from badpo.theory.identifiability import separating_mixes
 from bench.simulated_pools import Pool, draw_votes
 from tests.estimation.test_conditional import pool
@@ -66,7 +67,7 @@ def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said(monkeypatch
     for seed in range(140):
         votes, anchored = small_pool(seed)
         mixes.clear()
-        leans = fit.fit_conditional(*votes, anchored=anchored, min_informative=1)
+        leans = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
         assert leans.gradient_norm < 1e-8
         assert np.isfinite(leans.deviation[leans.status == "ok"]).all()
         n_not_finite += int(np.isin(leans.status, ("separated_high", "separated_low")).sum())
@@ -90,11 +91,11 @@ def test_infinite_leans_beside_others():
     delta, mine = np.random.default_rng(0).normal(size=(300, 2))[comparison], annotator == 0
     delta[:, 0] = np.sign(delta[:, 0])
     others = [each[~mine] for each in (comparison, sign, annotator, delta)]
-    without = fit.fit_conditional(*others, m)
+    without = fit.fit_conditional(Votes(*others, m))
     for follows, status in ((1.0, "separated_high"), (0.0, "no_information")):
         weighed = delta * [1.0, 1.0 if follows else 0.1]
         sign[mine] = np.where(weighed[mine] @ [1.0, follows] > 0, 1, -1)
-        leans = fit.fit_conditional(comparison, sign, annotator, weighed, m)
+        leans = fit.fit_conditional(Votes(comparison, sign, annotator, weighed, m))
         assert leans.status[0].tolist() == ["separated_high", status]
         assert (leans.status[1:] == "ok").all()
         if follows:
@@ -103,7 +104,7 @@ def test_infinite_leans_beside_others():
     # votes that the other attribute explains to the last digit have no error, rather than one beyond all numbers
     delta = np.repeat([[0.0, 1.0], [1.0, 4000.0]], [60, 20], axis=0)
     sign = np.tile([1, -1], 40) * np.repeat([-1, 1], [20, 60])
-    leans = fit.fit_conditional(np.repeat(np.arange(40), 2), sign, np.tile([0, 1], 40), delta, 2)
+    leans = fit.fit_conditional(Votes(np.repeat(np.arange(40), 2), sign, np.tile([0, 1], 40), delta, 2))
     assert leans.status[0].tolist() == ["separated_high", "ok"] and np.isnan(leans.finite_se[0, 0])
 
 
@@ -112,7 +113,7 @@ def decided(*meetings: tuple[int, int]):
     comparison = np.repeat(np.arange(len(meetings)), 2)
     sign, delta = np.tile([1, -1], len(meetings)), np.ones((len(comparison), 1))
     votes = comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1
-    return fit.fit_conditional(*votes, min_informative=1)
+    return fit.fit_conditional(Votes(*votes), min_informative=1)
 
 
 @pytest.mark.parametrize("anchored", [None, np.arange(5) == 4])
@@ -120,7 +121,7 @@ def test_an_infinite_lean_is_in_the_component_of_those_whom_it_met(anchored):
     """0 wins against everybody, and the others win and lose."""
     meetings = np.array([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (0, 1), (0, 2)])
     votes = np.repeat(np.arange(8), 2), np.tile([1, -1], 8), meetings.ravel(), np.ones((16, 1)), 5
-    leans = fit.fit_conditional(*votes, anchored=anchored, min_informative=1)
+    leans = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
     assert leans.status[0] == "separated_high"
     assert len(set(leans.component.ravel())) == 1
 
@@ -173,7 +174,7 @@ def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
 
 def both_ways(votes, anchored=None):
     """What the graph leads to expect with whether the information confirms it, and what the rank says."""
-    given = fit.lean_votes(*votes, anchored)
+    given = fit.lean_votes(Votes(*votes), anchored)
     status = np.where(given.crossed & ~given.anchored[:, None], "ok", "no_cross").astype(object)
     used = fit.finite_part(given, status)
     active = status == "ok"
@@ -242,11 +243,11 @@ def votes_twice():
 
 @pytest.mark.parametrize(("votes", "error"), [(grouped_pool(n=1500, m=40), 0.05), (votes_twice(), 0.1)])
 def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
-    small = fit.fit_conditional(*votes)
+    small = fit.fit_conditional(Votes(*votes))
     for module in (fit, newton):
         monkeypatch.setattr(module, "LARGEST_DENSE", 10)
     monkeypatch.setattr(newton, "LARGEST_FACTORED", 10)
-    large = fit.fit_conditional(*votes)
+    large = fit.fit_conditional(Votes(*votes))
     assert large.covariance is None
     np.testing.assert_allclose(large.deviation, small.deviation, atol=1e-7)
     np.testing.assert_allclose(large.se, small.se, rtol=error)
@@ -265,14 +266,17 @@ def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
     held = []
     for seed in range(25):
         *votes, prompt = tastes_by_prompt(seed)
-        leans, plain = fit.fit_conditional(*votes, clusters=prompt), fit.fit_conditional(*votes)
+        leans, plain = (
+            fit.fit_conditional(Votes(*votes), clusters=prompt),
+            fit.fit_conditional(Votes(*votes)),
+        )
         np.testing.assert_array_equal(leans.deviation, plain.deviation)
         known = leans.status == "ok"
         held.append([((x.ci_low < 0) & (x.ci_high > 0))[known].mean() for x in (leans, plain)])
     clustered, plain = np.mean(held, axis=0)
     assert 0.93 < clustered < 0.97 and plain < 0.9
     monkeypatch.setattr(fit, "LARGEST_DENSE", 5)
-    large = fit.fit_conditional(*votes, clusters=prompt)
+    large = fit.fit_conditional(Votes(*votes), clusters=prompt)
     assert large.covariance is None
     np.testing.assert_allclose(large.df, leans.df)
     assert np.median(np.abs(np.log(large.se / leans.se))) < 0.1
@@ -293,7 +297,7 @@ def test_each_lean_has_the_errors_of_its_own_clusters_and_one_prompt_gives_none(
     assert np.isnan(df[2])
     *votes, prompt = tastes_by_prompt(0, m=6)
     prompt[votes[2] == 0] = 0
-    leans = fit.fit_conditional(*votes, clusters=prompt)
+    leans = fit.fit_conditional(Votes(*votes), clusters=prompt)
     assert np.isfinite(leans.deviation[0]).all()
     assert np.isnan([leans.se[0], leans.finite_deviation[0]]).all()
 
@@ -306,7 +310,7 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
     for seed in range(3):
         two = Pool(600 + n_bridges, 12, mean=0.0, spread=0.0, teams=1.0, n_joint=n_bridges)
         votes = draw_votes(two, np.random.default_rng(seed))
-        teams = fit.weakly_joined_teams(*votes.arrays)[:, 0]
+        teams = fit.weakly_joined_teams(votes.arrays)[:, 0]
         assert len(set(teams[:6])) == len(set(teams[6:])) == 1
         assert (teams[0] != teams[6]) == are_apart
 
@@ -315,4 +319,4 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
 def test_random_assignment_makes_one_team(m, n, each):
     for seed in range(10):
         votes, _ = pool(n=n, m=m, votes=each, seed=seed)
-        assert not fit.weakly_joined_teams(*votes).any()
+        assert not fit.weakly_joined_teams(Votes(*votes)).any()

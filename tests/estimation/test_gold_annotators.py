@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from badpo.estimation.care import STEEPEST, Care
 from badpo.estimation.gold_annotators import PROBIT, _gold_line
+from badpo.estimation.reliability import STEEPEST, Care
 from badpo.theory.summaries import Interval
 from bench.audited_pools import CELLS, audited
 

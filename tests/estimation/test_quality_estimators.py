@@ -7,14 +7,14 @@ from scipy.special import expit
 
 from badpo.estimation import alternative_estimators
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from bench.simulated_pools import Pool, draw_votes
 
 ALL = {
     "conditional": fit_conditional,
-    "marginal": lambda *votes, **options: alternative_estimators.fit_marginal(
-        *votes, np.zeros(int(votes[0].max(initial=-1)) + 1), absolute=False, **options
+    "marginal": lambda votes, **options: alternative_estimators.fit_marginal(
+        votes, np.zeros(int(votes.comparison.max(initial=-1)) + 1), absolute=False, **options
     ),
 }
 EVERY = pytest.mark.parametrize("kind", ALL)
@@ -29,7 +29,7 @@ def test_beside_a_given_quality_it_is_a_logistic_regression_with_a_scale():
     from statsmodels.discrete.discrete_model import Logit
 
     votes, arrays = drawn(Pool(300, n_annotators=6))
-    leans = alternative_estimators.fit_marginal(*arrays, 2.0 * votes.quality, absolute=False)
+    leans = alternative_estimators.fit_marginal(arrays, 2.0 * votes.quality, absolute=False)
     of_people = np.eye(6)[votes.annotator] * votes.delta
     columns = np.column_stack([of_people, 2.0 * votes.quality[votes.comparison]])
     peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
@@ -45,8 +45,8 @@ def test_marginal_sums_and_the_pooled_one_are_logistic_regressions():
 
     votes, (comparison, sign, annotator, delta, m) = drawn(Pool(4000, n_annotators=5, votes_each=1))
     delta = np.column_stack([delta, np.random.default_rng(0).choice([-1.0, 0.0, 1.0], len(sign))])
-    given = comparison, sign, annotator, delta, m, votes.quality
-    sums = alternative_estimators.fit_marginal(*given, absolute=[True, False])
+    given = Votes(comparison, sign, annotator, delta, m)
+    sums = alternative_estimators.fit_marginal(given, votes.quality, absolute=[True, False])
     columns = (np.eye(m)[annotator][:, :, None] * delta[:, None]).reshape(len(sign), -1)
     columns = np.column_stack([columns, votes.quality[comparison]])
     peer = Logit((sign > 0).astype(float), columns).fit(disp=0)
@@ -104,7 +104,7 @@ def test_statuses_and_infinite_leans(kind):
     delta = delta.copy()
     delta[np.isin(comparison, comparison[annotator == 0])] = 0.0
     sign = np.where((annotator == 1) & (delta[:, 0] != 0), np.sign(delta[:, 0]), sign).astype(int)
-    leans = ALL[kind](comparison, sign, annotator, delta, m + 1)
+    leans = ALL[kind](Votes(comparison, sign, annotator, delta, m + 1))
     assert leans.status[0, 0] == leans.status[m, 0] == "no_cross"
     assert np.isnan(leans.deviation[[0, m], 0]).all() and (leans.component[[0, m], 0] == -1).all()
     assert leans.status[1, 0] == "separated_high"
@@ -112,7 +112,7 @@ def test_statuses_and_infinite_leans(kind):
     assert (leans.status[2:m, 0] == "ok").all()
     assert leans.deviation[2:m, 0].mean() == pytest.approx(0.0, abs=1e-9)
     assert np.isnan(leans.level).all() and not leans.absolute.any()
-    few = ALL[kind](comparison, sign, annotator, delta, m + 1, min_informative=10_000)
+    few = ALL[kind](Votes(comparison, sign, annotator, delta, m + 1), min_informative=10_000)
     assert (few.status[2:m, 0] == "insufficient").all()
     np.testing.assert_array_equal(few.deviation, leans.deviation)
 
@@ -126,7 +126,7 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     annotator = np.append(np.repeat(np.arange(m - 1), each), np.full(n_votes, m - 1))
     sign = np.append(wins, np.ones(n_votes, dtype=int))
     votes = np.arange(len(sign)), sign, annotator, np.ones((len(sign), 1)), m
-    leans = alternative_estimators.fit_marginal(*votes, np.zeros(len(sign)), absolute=False)
+    leans = alternative_estimators.fit_marginal(Votes(*votes), np.zeros(len(sign)), absolute=False)
     assert leans.deviation[-1, 0] == np.inf
     found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
     grid = np.linspace(-8, 10, 20_001)
@@ -140,7 +140,7 @@ def test_anchors_make_leans_absolute():
     gold = np.arange(m) < 3
     fair = np.where(rng.random(len(sign)) < expit(votes.quality[comparison]), 1, -1)
     sign = np.where(gold[annotator], fair, sign)
-    leans = fit_conditional(comparison, sign, annotator, delta, m, anchored=gold)
+    leans = fit_conditional(Votes(comparison, sign, annotator, delta, m), anchored=gold)
     assert (leans.status[gold, 0] == "anchored").all() and (leans.deviation[gold, 0] == 0).all()
     assert leans.absolute.all()
     assert leans.level[0] == pytest.approx(leans.deviation[~gold, 0].mean())
@@ -151,7 +151,7 @@ def test_attributes_that_only_move_together_are_not_known():
     _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
     both = np.column_stack([delta, delta])
     both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
-    leans = ALL["marginal"](comparison, sign, annotator, both, m)
+    leans = ALL["marginal"](Votes(comparison, sign, annotator, both, m))
     assert (leans.status[0] == "no_information").all()
     assert (leans.status[1:] == "ok").all()
 
@@ -169,11 +169,11 @@ def test_wrong_input_is_named(at, wrong, words):
     votes = [[0, 1], [1, -1], [0, 1], [[1.0], [1.0]], 2]
     votes[at] = wrong
     with pytest.raises(ValueError, match=words):
-        fit_conditional(*votes)
+        fit_conditional(Votes(*votes))
 
 
 @EVERY
 def test_no_votes_at_all(kind):
     empty = np.zeros(0, dtype=int)
-    leans = ALL[kind](empty, empty, empty, np.zeros((0, 1)), 2)
+    leans = ALL[kind](Votes(empty, empty, empty, np.zeros((0, 1)), 2))
     assert (leans.status == "no_cross").all() and np.isnan(leans.deviation).all()

@@ -8,7 +8,7 @@ from scipy import stats
 from scipy.special import expit, logsumexp
 from scipy.stats import false_discovery_control
 
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.shrinkage import (
     DROP,
     FAR_RATIOS,
@@ -86,7 +86,7 @@ def test_one_annotator_says_nothing_of_a_spread_and_nobody_nothing_at_all():
     assert (alone.posterior.mean[0], alone.posterior.sd[0]) == pytest.approx((0.7, 0.2))
     nobody, (unasked,) = (
         shrink_normal([np.nan, np.inf], [np.nan, np.nan]),
-        shrink_votes(np.arange(5), np.ones(5), np.arange(5), np.ones((5, 1)), 5),
+        shrink_votes(Votes(np.arange(5), np.ones(5), np.arange(5), np.ones((5, 1)), 5)),
     )
     for found in (alone, nobody, unasked):
         assert np.isnan([found.tau, found.reliability]).all()
@@ -159,7 +159,7 @@ def test_against_brute_force_integration(monkeypatch):
     monkeypatch.setattr("badpo.estimation.shrinkage.FAR_SHARES", ())
     n, m = 100, 5
     votes = drawn(Pool(n, n_annotators=m, votes_each=3, spread=0.7), 3)
-    (found,) = shrink_votes(*votes.arrays)
+    (found,) = shrink_votes(Votes(*votes.arrays))
     rng = np.random.default_rng(1)
     standard = rng.standard_normal((15_000, m))
     standard -= standard.mean(axis=1, keepdims=True)
@@ -193,7 +193,7 @@ def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
     votes = drawn(Pool(600, n_annotators=20), 6)
     toward = np.sign(votes.delta[:, 0])
     sign = np.where((votes.annotator == 0) & (toward != 0), toward, votes.sign)
-    (found,) = shrink_votes(votes.comparison, sign, votes.annotator, votes.delta, 21)
+    (found,) = shrink_votes(Votes(votes.comparison, sign, votes.annotator, votes.delta, 21))
     assert found.basis.tolist() == ["votes"] * 20 + ["prior"]
     assert 0.3 < found.posterior.mean[0] < 6 and found.posterior.mean[0] == found.posterior.mean.max()
     assert abs(found.posterior.mean[20]) < 0.1 and found.posterior.sd[20] > found.tau * 0.9
@@ -203,12 +203,15 @@ def test_infinite_estimates_are_drawn_in_and_strangers_rest_on_the_prior():
 def test_comparisons_exported_four_times_say_no_more_than_once(is_known, monkeypatch):
     """With the dispersion of 4 all is as with one copy; what the scores of 300 clusters say of it is near."""
     comparison, sign, annotator, delta, m = drawn(Pool(300, n_annotators=60), 4).arrays
-    (once,) = shrink_votes(comparison, sign, annotator, delta, m)
+    (once,) = shrink_votes(Votes(comparison, sign, annotator, delta, m))
     apart = np.arange(4).repeat(len(sign)) * 300 + np.tile(comparison, 4)
     copies = apart, np.tile(sign, 4), np.tile(annotator, 4), np.tile(delta, (4, 1)), m
     if is_known:
-        monkeypatch.setattr("badpo.estimation.shrinkage._dispersion", lambda *_: np.array([4.0]))
-    (sure,), (found,) = shrink_votes(*copies), shrink_votes(*copies, np.tile(comparison, 4))
+        monkeypatch.setattr("badpo.estimation.shrinkage._dispersion", lambda *_: 4.0)
+    (sure,), (found,) = (
+        shrink_votes(Votes(*copies)),
+        shrink_votes(Votes(*copies), np.tile(comparison, 4)),
+    )
     near = 0.04 if is_known else 0.07
     np.testing.assert_allclose(found.posterior.mean, once.posterior.mean, atol=1.5 * near)
     np.testing.assert_allclose(found.posterior.sd, once.posterior.sd, rtol=near)
@@ -246,9 +249,9 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch, n_alone):
     sign = np.append(votes.sign, np.random.default_rng(3).choice([-1.0, 1.0], n_alone))
     delta = np.append(votes.delta, np.ones((n_alone, 1)), axis=0)
     arrays = comparison, sign, annotator, delta, annotator.max() + 1
-    (exact,) = shrink_votes(*arrays)
+    (exact,) = shrink_votes(Votes(*arrays))
     monkeypatch.setattr("badpo.estimation.shrinkage.LARGEST_DENSE", 10)
-    (close,) = shrink_votes(*arrays)
+    (close,) = shrink_votes(Votes(*arrays))
     near, narrow = (0.03, 0.05) if n_alone else (0.02, 0.03)
     np.testing.assert_allclose(close.posterior.mean, exact.posterior.mean, atol=near)
     np.testing.assert_allclose(close.posterior.sd, exact.posterior.sd, rtol=narrow)
@@ -262,7 +265,10 @@ def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_e
     chance = expit(logit + 0.8 * position[:, 0])
     sign = np.where(np.random.default_rng(2).random(len(sides)) < chance, 1, -1)
     votes = comparison, sign, annotator, np.hstack([position, sides]), m
-    leans = fit_conditional(*votes)
-    expected, found = shrink_normal(leans.deviation[:, 1], leans.se[:, 1]), shrink_votes(*votes)[1]
+    leans = fit_conditional(Votes(*votes))
+    expected, found = (
+        shrink_normal(leans.deviation[:, 1], leans.se[:, 1]),
+        shrink_votes(Votes(*votes))[1],
+    )
     assert found.tau == pytest.approx(expected.tau, rel=0.05)
     np.testing.assert_allclose(found.posterior.mean, expected.posterior.mean, atol=0.05)

@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from badpo.estimation.care import class_merit
 from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
-from badpo.estimation.fit import fit_conditional
+from badpo.estimation.fit import Votes, fit_conditional
+from badpo.estimation.reliability import class_merit
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import (
     annotator_agreement,
@@ -19,7 +19,6 @@ from badpo.estimation.significance import (
     other_feature_p,
     pool_agreement,
     recommend,
-    self_contradictions,
 )
 from badpo.theory.summaries import cluster_mean, wilson_ends
 from bench.simulated_pools import Pool, draw_votes
@@ -51,15 +50,11 @@ def test_agreement_by_counting_pairs_of_two_people():
     np.testing.assert_allclose(each, [np.append(x, np.nan) for x in (mean, low, high)])
 
 
-def test_agreement_not_known_or_whole_and_contradictions_of_the_same_person():
+def test_agreement_that_is_not_known_or_complete():
     alone = pool_agreement([0, 0, 0], [1, 1, 1], [4, 4, 4])
     assert alone.n_votes == 0 and np.isnan(alone.percent)
     always = pool_agreement([0, 0, 1, 1], [1, 1, -1, -1], [0, 1, 0, 1])
     assert (always.low, always.high) == wilson_ends(np.array(1.0), np.array(2))
-    comparison, annotator = [0, 0, 0, 1, 1, 2, 2, 2], [0, 0, 1, 0, 0, 1, 1, 1]
-    found = self_contradictions(comparison, [1, -1, 1, 1, 1, 1, 1, -1], annotator)
-    assert found.values.tolist() == [[0, 0, True], [0, 1, False], [1, 2, True]]
-    assert self_contradictions([0], [1], [0]).empty
 
 
 SPREAD = shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4)
@@ -99,10 +94,10 @@ def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_o
     _, _, annotator, delta, m = votes
     if varies:
         delta[:, 0] = np.random.default_rng(0).choice([-1.0, 1.0], len(delta))
-    leans = fit_conditional(*votes)
+    leans = fit_conditional(Votes(*votes))
     level = np.where(leans.absolute, leans.level, 0.0)
     assert level.any() == varies
-    p_value = equal_leans_test(*votes[:4], leans)
+    p_value = equal_leans_test(Votes(*votes), leans)
     for j in range(2):
         logits = leans.deviation[annotator, 1 - j] * delta[:, 1 - j] + level[j] * delta[:, j]
         score, covariance = moments(votes, logits)
@@ -117,7 +112,7 @@ def test_classes_are_compared_by_the_analysis_of_variance_of_their_annotators():
     """Equal errors that are small beside the spread: the ordinary F test and the plain means of the classes."""
     random, of = np.random.default_rng(0), np.repeat([0, 1, 2, -1], [3, 4, 6, 2])
     votes, _ = pool(n=40, m=15, seed=2)
-    leans = fit_conditional(*votes)
+    leans = fit_conditional(Votes(*votes))
     value = random.standard_normal((15, 1))
     size = {"finite_se": np.full((15, 1), 0.01), "n_informative": np.full((15, 1), 9)}
     alike = replace(leans, finite_deviation=value, covariance=None, **size)
@@ -138,7 +133,7 @@ def test_classes_are_compared_by_the_analysis_of_variance_of_their_annotators():
 def test_classes_that_do_not_differ_are_seldom_said_to_and_one_that_does_is_found(sizes):
     random, of, rejected = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes), []
     votes, _ = pool(n=200, m=len(of), seed=2)
-    leans = fit_conditional(*votes)
+    leans = fit_conditional(Votes(*votes))
     for shift in np.repeat([0.0, 1.5], 200):
         se = random.uniform(0.15, 0.45, len(of))
         value = random.normal(shift * (of == 0), np.hypot(0.5, se))
@@ -156,7 +151,7 @@ MOST_BY_ONE = Pool(1500, 40, classes=(4,) * 10, busiest=0.6, cross_share=1.0)
 def test_few_annotators_who_cast_most_votes_count_as_few(of_pool):
     of, rejected = np.repeat(np.arange(len(of_pool.classes)), of_pool.classes), []
     for seed in range(60):
-        leans = fit_conditional(*draw_votes(of_pool, np.random.default_rng([3, seed])).arrays)
+        leans = fit_conditional(draw_votes(of_pool, np.random.default_rng([3, seed])).arrays)
         rejected.append(class_offsets(leans, of).p_value[0] < 0.05)
     assert np.mean(rejected) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
 
@@ -168,9 +163,8 @@ def test_classes_that_differ_in_reliability_are_not_said_to_be_biased_but_one_th
         rejected = []
         for seed in range(16):
             votes = draw_votes(replace(alike, **change), np.random.default_rng([4, seed])).arrays
-            comparison, sign, annotator, delta, _ = votes
-            merit = class_merit(comparison, sign, of[annotator], delta, 2)
-            leans = fit_conditional(*votes)
+            merit = class_merit(votes._replace(annotator=of[votes.annotator], n_annotators=2))
+            leans = fit_conditional(Votes(*votes))
             p_values = class_offsets(leans, of).p_value[0], class_offsets(leans, of, merit).p_value[0]
             rejected.append([p < 0.05 for p in p_values])
         shares.append(np.mean(rejected, axis=0))
@@ -186,7 +180,7 @@ def test_classes_that_judged_together_share_an_error():
     first = np.where(side < 0, 4 * (np.arange(1600) % 4 // 2), 6 * side)
     annotator = np.minimum(first + random.integers(6, size=1600), 11)
     votes = comparison, random.choice([-1, 1], 1600), annotator, np.ones((1600, 1)), 12
-    leans = fit_conditional(*votes)
+    leans = fit_conditional(Votes(*votes))
     apart = class_offsets(leans, of)
     as_if = class_offsets(replace(leans, covariance=None), of)
     assert np.ptp([apart.ci_low, apart.ci_high]) > 1.5 * np.ptp([as_if.ci_low, as_if.ci_high])
@@ -196,14 +190,16 @@ def test_tastes_by_prompt_are_no_difference_between_annotators():
     rejected = []
     for seed in range(60):
         *votes, prompt = tastes_by_prompt(seed)
-        leans = fit_conditional(*votes, clusters=prompt)
-        rejected.append([equal_leans_test(*votes[:4], leans, each)[0] < 0.05 for each in (prompt, None)])
+        leans = fit_conditional(Votes(*votes), clusters=prompt)
+        rejected.append(
+            [equal_leans_test(Votes(*votes), leans, each)[0] < 0.05 for each in (prompt, None)]
+        )
     clustered, plain = np.mean(rejected, axis=0)
     assert clustered <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60) and plain > 0.25
 
 
 def test_classes_are_tested_with_one_annotator_beyond_them():
-    leans = fit_conditional(*pool(n=200, m=3, votes=2, seed=1)[0])
+    leans = fit_conditional(Votes(*pool(n=200, m=3, votes=2, seed=1)[0]))
     found = [class_offsets(leans, of).p_value[0] for of in ([0, 0, 1], [0, 1, 2], [0, 0, 0])]
     assert 0 < found[0] < 1 and np.isnan(found[1:]).all()
 
@@ -211,12 +207,12 @@ def test_classes_are_tested_with_one_annotator_beyond_them():
 def test_classes_in_groups_that_no_votes_compare_and_nothing_to_test_are_nan():
     comparison, annotator = np.repeat(np.arange(60), 2), np.tile(np.arange(4), 30)
     sign = np.where(np.arange(120) % 3, 1, -1) * np.tile([1, -1], 60)
-    leans = fit_conditional(comparison, sign, annotator, np.ones((120, 1)), 4)
+    leans = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
     apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
     assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
-    votes = [0, 0], [1, 1], [0, 1], [[1.0], [1.0]]
-    assert np.isnan(equal_leans_test(*votes, fit_conditional(*votes, 2))).all()
+    votes = Votes(np.zeros(2, int), np.ones(2, int), np.arange(2), np.ones((2, 1)), 2)
+    assert np.isnan(equal_leans_test(votes, fit_conditional(Votes(*votes)))).all()
 
 
 @pytest.mark.parametrize("n", [400, 900])
@@ -231,11 +227,12 @@ def test_biases_are_about_what_annotators_prefer_where_only_one_of_two_things_di
         who = np.argsort(rng.random((n, 12)), axis=1)[:, :4]
         bias = np.where(is_known, attribute, feature)[:, None] * rng.normal(0, 0.9, 12)[who]
         sign = np.where(rng.logistic(size=(n, 4)) < bias + rng.normal(size=(n, 1)), 1, -1)
-        sides = (np.repeat(side, 4) for side in (attribute, feature))
-        found.append(other_feature_p(np.repeat(np.arange(n), 4), sign.ravel(), who.ravel(), *sides))
+        delta, other = (np.repeat(side, 4) for side in (attribute, feature))
+        votes = Votes(np.repeat(np.arange(n), 4), sign.ravel(), who.ravel(), delta[:, None], 12)
+        found.append(other_feature_p(votes, other))
     assert (
         np.median(found) > 0.2 and min(found) > 0.005
         if is_known
         else np.mean(np.array(found) < 0.02) > 0.7
     )
-    assert np.isnan(other_feature_p([0, 0], [1, 1], [0, 1], [1, 1], [1, 1]))
+    assert np.isnan(other_feature_p(Votes([0, 0], [1, 1], [0, 1], np.ones((2, 1)), 2), [1, 1]))

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
-from scipy.special import chdtrc, chdtri, expit, log_expit, softmax
+from scipy.special import chdtrc, chdtri, expit, softmax
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks
-from badpo.estimation.fit import Leans, fit_leans, lean_votes
+from badpo.estimation.fit import Leans, Votes, fit_leans, lean_votes
+from badpo.estimation.log_odds import LEVEL, NO_SPREAD, dependent_columns, summed
 from badpo.estimation.newton import Curvature, QualityModel
-from badpo.estimation.pool import LEVEL, NO_SPREAD, dependent_columns, summed
 from badpo.theory import Floats, Ints
 
 # Prior standard deviation of the strength of a model that wrote responses.
@@ -50,11 +50,7 @@ class GivenQuality(QualityModel):
 
 
 def fit_marginal(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
+    votes: Votes,
     quality: ArrayLike,
     *,
     absolute: ArrayLike,
@@ -67,27 +63,26 @@ def fit_marginal(
 
     :math:`s_k` is the annotator's bias plus the reliability times the merit of the attribute. One vote per comparison
     does not identify the two parts. If ``absolute`` (a bool for each attribute) is True, the result is the sums
-    themselves; otherwise it is their deviations from the mean over annotators. ``quality``, of shape (n_comparisons,),
-    is known beforehand, for example from the strengths of the models that wrote the responses, or zero. Other arguments
-    are those of `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative here.
+    themselves; otherwise it is their deviations from the mean over annotators. ``quality``, of shape
+    (n_comparisons,), is known beforehand, for example from the strengths of the models that wrote the responses, or
+    zero. Other arguments are those of `badpo.estimation.fit.fit_conditional`. Every cross-group vote is informative
+    here.
 
     Examples
     --------
     An annotator who chose the longer side in 30 of 40 comparisons: the log-odds are log(3).
 
     >>> sign = np.repeat([1, -1], [30, 10])
-    >>> votes = np.arange(40), sign, np.zeros(40, int), np.ones((40, 1)), 1, np.zeros(40)
-    >>> fit_marginal(*votes, absolute=[True]).deviation.round(3)
+    >>> votes = Votes(np.arange(40), sign, np.zeros(40, int), np.ones((40, 1)), 1)
+    >>> fit_marginal(votes, np.zeros(40), absolute=[True]).deviation.round(3)
     array([[1.099]])
     """
     of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    of_votes = np.asarray(quality, float)[np.asarray(comparison, np.intp)]
+    of_votes = np.asarray(quality, float)[votes.comparison]
     return fit_leans(
         "marginal",
-        lambda votes: GivenQuality(votes.blocks, votes.sign, of_votes[votes.row]),
-        lean_votes(
-            comparison, sign, annotator, delta, n_annotators, free_quality=False, absolute=absolute
-        ),
+        lambda kept: GivenQuality(kept.blocks, kept.sign, of_votes[kept.row]),
+        lean_votes(votes, free_quality=False, absolute=absolute),
         min_informative,
         of,
     )
@@ -109,9 +104,9 @@ def pooled_sums(
     .. math:: \operatorname{logit} P(a \text{ wins}) = s \cdot d_j + \beta_{a(j)} - \beta_{b(j)}, \qquad
         \beta \sim N(0, 1)
 
-    ``models``, of shape (n_votes, n_models), is +1 for the model that wrote response a and -1 for the model that wrote
-    b. It has no columns if the models are not known. Standard errors are clustered. They are infinite for an attribute
-    if all votes are for one side, or if other attributes determine the attribute.
+    ``models``, of shape (n_votes, n_models), is +1 for the model that wrote response a and -1 for the model that
+    wrote b. It has no columns if the models are not known. Standard errors are clustered. They are infinite for an
+    attribute if all votes are for one side, or if other attributes determine the attribute.
 
     Examples
     --------
@@ -148,8 +143,8 @@ class ExchangeTest(NamedTuple):
     """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
 
     ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
-    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5 %
-    over all columns.
+    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5
+    % over all columns.
     """
 
     p_value: Floats
@@ -162,8 +157,8 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
 
     .. math:: T = \sum_k n_k (\bar z_k - \bar z)^2
 
-    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations of
-    the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
+    T is compared with the scaled chi-squared distribution of the same mean and variance as T under all permutations
+    of the values (Kazi-Aoual et al., 1995). If the values are votes minus their expectation, the hypothesis is that
     annotators vote alike. If the values describe the comparisons, the hypothesis is that comparisons were assigned at
     random. The p-value is NaN for a constant column, and with too few values.
 
@@ -202,12 +197,13 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
 
 @dataclass(frozen=True)
 class QualityPrior:
-    r"""What the qualities of comparisons are like before their votes are seen.
+    r"""Prior distribution of the quality of comparisons.
 
     .. math:: P(s_j = 1) = \sigma(v_c + x_j), \qquad v_c \sim N(\mu \cdot \bar d_c, \sigma^2)
 
-    ``slope`` is :math:`\mu`, of shape (n_attributes,): the merit that goes with the attributes and the bias that all
-    annotators share, per mean difference :math:`\bar d_c` of the sides; ``sd`` is :math:`\sigma`. In log-odds.
+    ``slope`` is :math:`\mu`, of shape (n_attributes,), in log-odds per unit of the mean difference :math:`\bar d_c`
+    of the sides: the merit that correlates with the attributes plus the shared bias. ``sd`` is :math:`\sigma`, in
+    log-odds.
     """
 
     slope: Floats
@@ -216,24 +212,31 @@ class QualityPrior:
     def posterior(
         self, comparison: Ints, sign: Ints, shift: Floats, differing: Floats
     ) -> tuple[Floats, Floats]:
-        """Possible qualities of each comparison and their probabilities given its votes, (n_comparisons, n_nodes)."""
+        """Nodes of the quality of each comparison and their posterior probabilities, (n_comparisons, n_nodes).
+
+        Votes are sorted by comparison, and each comparison has a vote.
+        """
         value = (differing @ self.slope)[:, None] + self.sd * NODES[0]
-        likelihood = log_expit(sign[:, None] * (value[comparison] + shift[:, None]))
-        log_weight = summed(comparison, likelihood, len(value)) + np.log(NODES[1])
+        # -log P(s_j) = log(1 + exp(-s_j v_c) exp(-s_j x_j)), with one exponential for each comparison, node and side
+        odds = np.exp(np.stack([value, -value]))[np.where(sign > 0, 1, 0), comparison]
+        odds *= np.exp(-sign * shift)[:, None]
+        starts = np.flatnonzero(np.diff(comparison, prepend=-1))
+        log_weight = np.log(NODES[1]) - np.add.reduceat(np.log1p(odds, out=odds), starts)
         return value, softmax(log_weight, axis=1)
 
 
 def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Floats) -> QualityPrior:
-    """The most likely prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
+    """Fit the prior by EM, from the votes on at most ``LARGEST_FIT`` comparisons.
 
-    ``comparison``, ``sign`` and ``shift``, the part of the logit that is known, are of shape (n_votes,); ``differing``,
-    of shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
+    ``comparison``, ``sign`` and ``shift`` (the known part of the logit) are of shape (n_votes,). ``differing``, of
+    shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
     """
     step = -(-len(differing) // LARGEST_FIT)
-    kept, some = comparison % step == 0, differing[::step]
+    kept, some = np.argsort(comparison, kind="stable"), differing[::step]
+    kept = kept[comparison[kept] % step == 0]
+    votes = comparison[kept] // step, sign[kept], shift[kept]
     prior = QualityPrior(np.zeros(differing.shape[1]), 1.0)
     for _ in range(FIT_ROUNDS):
-        votes = comparison[kept] // step, sign[kept], shift[kept]
         value, weight = prior.posterior(*votes, some)
         slope = np.linalg.lstsq(some, (weight * value).sum(axis=1), rcond=None)[0]
         squares = weight * (value - (some @ slope)[:, None]) ** 2

@@ -10,6 +10,7 @@ in which the quality no longer stands.
 
 import math
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import combinations, pairwise
@@ -25,7 +26,8 @@ from badpo.theory import Floats, Ints
 
 # Of up to so many votes all sets of winners are listed; beyond that the sums over them come from a polynomial's values.
 LARGEST_LISTED = 10
-MOST_ROOTS = 28
+# Roots of unity whose share of the sum is smaller are left out.
+MOST_ROOTS, NO_SHARE = 28, 1e-20
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
 # Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
 AT_ONCE = 2**18
@@ -88,6 +90,12 @@ class ComparisonBlocks:
                 found.append(AlikeComparisons(slice(start, end), votes, size, of))
         return found
 
+    def chosen(self, comparisons: Ints) -> tuple["ComparisonBlocks", Ints]:
+        """Blocks of some comparisons, which may stand there more than once, and the votes on them."""
+        sizes = self.sizes[comparisons]
+        votes = _ranges(self.starts[comparisons], sizes)
+        return ComparisonBlocks(np.cumsum(sizes) - sizes, len(votes)), votes
+
     def pairs(self, votes: slice) -> slice:
         """Where the entries of `matrix` in the rows of some votes stand."""
         ends = self._layout[1]
@@ -95,8 +103,15 @@ class ComparisonBlocks:
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
         """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
+        found = copy(self._ones)
+        found.data = entries
+        return found
+
+    @cached_property
+    def _ones(self) -> sparse.csr_array:
+        """The matrix with ones, whose layout is validated once."""
         shape = self.n_votes, self.n_votes
-        return sparse.csr_array((entries, *self._layout), shape)
+        return sparse.csr_array((np.ones(self.n_pairs), *self._layout), shape)
 
     @cached_property
     def n_pairs(self) -> int:
@@ -114,6 +129,12 @@ class ComparisonBlocks:
         return columns.astype(kind), ends.astype(kind)
 
 
+def _ranges(starts: Ints, lengths: Ints) -> Ints:
+    """The numbers from each start on, as many as its length."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
+
+
 def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
     """The order that brings the votes of a comparison together, and the blocks in that order.
 
@@ -128,15 +149,15 @@ def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, 
     order = np.lexsort((wins, found.sizes))
     sizes = found.sizes[order]
     starts = np.cumsum(sizes) - sizes
-    votes = np.repeat(first[order] - starts, sizes) + np.arange(len(labels))
-    return by_label[votes], ComparisonBlocks(starts, len(labels))
+    return by_label[_ranges(first[order], sizes)], ComparisonBlocks(starts, len(labels))
 
 
 class Winners(NamedTuple):
-    """The chance of every vote to win, (n, T), and the covariance of winning between votes, (n, T, T)."""
+    """Every vote's chance to win, (n, T), the covariance between votes, (n, T, T), and `log_total`, (n,)."""
 
     chance: Floats
     covariance: Floats
+    log_total: Floats
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
@@ -151,23 +172,24 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
     """
     size = logits.shape[1]
     if size > LARGEST_LISTED:
-        _, share, won = _frequencies(logits, n_wins)
+        log_totals, share, won = _frequencies(logits, n_wins)
         chance = (share * won).real.sum(axis=2).T
-        # the real part of the products, as products of real and imaginary parts side by side
-        halves = np.sqrt(share) * (won - chance.T[:, :, None])
-        left, right = (x.view(float).transpose(1, 0, 2) for x in (halves.conj(), halves))
-        covariance = left @ right.transpose(0, 2, 1)
+        halves = (np.sqrt(share) * (won - chance.T[:, :, None])).transpose(1, 0, 2)
+        real, imaginary = map(np.ascontiguousarray, (halves.real, halves.imag))
+        # numpy takes half as long for a matrix times its own transpose
+        covariance = real @ real.transpose(0, 2, 1)
+        covariance -= imaginary @ imaginary.transpose(0, 2, 1)
         each = np.arange(size)
         covariance[:, each, each] = chance * (1 - chance)
-        return Winners(chance, covariance)
+        return Winners(chance, covariance, log_totals)
     members = _sets_of_winners(size, int(n_wins))
-    weight, total, _ = _weights(members, logits)
+    weight, total, highest = _weights(members, logits)
     weight /= total
     pairs = (members[:, :, None] * members[:, None, :]).reshape(len(members), -1)
     together = (pairs.T @ weight).T.reshape(-1, size, size)
     chance = (members.T @ weight).T
     covariance = together - chance[:, :, None] * chance[:, None, :]
-    return Winners(chance, covariance)
+    return Winners(chance, covariance, highest + np.log(total))
 
 
 def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
@@ -238,7 +260,9 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, NDArray, N
     total = weight.real.sum(axis=1)
     log_total = np.log(total / n_roots) - n_wins * tilt
     log_total += np.logaddexp(0, shifted).sum(axis=0)
-    return log_total, weight / total[:, None], won / factors
+    share = weight / total[:, None]
+    n_kept = 1 + np.flatnonzero((np.abs(share) > NO_SHARE).any(axis=0))[-1]
+    return log_total, share[:, :n_kept], won[:, :, :n_kept] / factors[:, :, :n_kept]
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
@@ -286,9 +310,16 @@ class KnownWins(QualityModel):
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
-        score, entries = np.zeros(len(logits)), np.zeros(self._blocks.n_pairs)
-        for run, x, won, n_wins in self._parts(logits):
+        found = self.winners(logits)
+        return Curvature(self._won - found.chance, self._blocks.matrix(found.covariance))
+
+    def winners(self, logits: Floats) -> Winners:
+        """`winners` of all comparisons: chances by vote, and covariances as entries of `ComparisonBlocks.matrix`."""
+        chance, entries = self._won.copy(), np.zeros(self._blocks.n_pairs)
+        log_totals = self._blocks.sums(self._won * logits)
+        for run, x, _, n_wins in self._parts(logits):
             found = winners(x, n_wins)
-            score[run.votes] = (won - found.chance).ravel()
+            chance[run.votes] = found.chance.ravel()
             entries[self._blocks.pairs(run.votes)] = found.covariance.ravel()
-        return Curvature(score, self._blocks.matrix(entries))
+            log_totals[run.comparisons] = found.log_total
+        return Winners(chance, entries, log_totals)

@@ -1,7 +1,7 @@
 """Estimate annotators' biases from votes: which are finite, their estimates, and what the votes do not identify.
 
-A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's default
-estimator, `fit_conditional`, conditions on the number of wins, so that quality cancels.
+A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's
+default estimator, `fit_conditional`, conditions on the number of wins, so that quality cancels.
 `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison. In this module a
 "lean" is the bias of one annotator toward one attribute.
 """
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,7 @@ from scipy.sparse.linalg import lobpcg
 from scipy.special import stdtrit
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
+from badpo.estimation.log_odds import summed, summed_products
 from badpo.estimation.newton import (
     LARGEST_DENSE,
     LARGEST_FACTORED,
@@ -32,7 +33,6 @@ from badpo.estimation.newton import (
     covariance_of_leans,
     maximize,
 )
-from badpo.estimation.pool import summed, summed_products
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import (
     annotator_components,
@@ -54,9 +54,28 @@ NO_INFORMATION = 1e-12
 # If one cluster has more than this share of a lean's information, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
 # Two teams are weakly joined if the variance of their difference exceeds the variance due to individual errors by the
-# first factor, if its standard error exceeds the second number in log-odds, and if the individual errors on either side
-# are below the third. The fourth is the least number of annotators of a team.
+# first factor, if its standard error exceeds the second number in log-odds, and if the individual errors on either
+# side are below the third. The fourth is the least number of annotators of a team.
 WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 1.0, 3
+
+
+class Votes(NamedTuple):
+    """Votes as arrays, from which biases and reliability are estimated.
+
+    ``comparison`` and ``annotator`` are numbers, of shape (n_votes,). ``sign``, of shape (n_votes,), is +1 for a vote
+    for a and -1 for a vote for b. ``delta``, of shape (n_votes, n_attributes), is g(a) - g(b).
+    """
+
+    comparison: Ints
+    sign: Ints
+    annotator: Ints
+    delta: Floats
+    n_annotators: int
+
+    def chosen(self, rows: Bools) -> Votes:
+        """The chosen votes."""
+        comparison, sign, annotator = (each[rows] for each in self[:3])
+        return Votes(comparison, sign, annotator, self.delta[rows], self.n_annotators)
 
 
 @dataclass(frozen=True)
@@ -68,9 +87,9 @@ class Leans:
     quality : str
         How the comparisons' quality is treated: "conditional" or "marginal".
     deviation : array of shape (m, q)
-        :math:`\theta_k` minus the mean over the annotators of its component with a finite estimate. If the shared bias
-        is known (``absolute``), :math:`\theta_k` itself, which is 0 for anchored annotators. NaN without information;
-        infinite if all votes are for one side.
+        :math:`\theta_k` minus the mean over the annotators of its component with a finite estimate. If the shared
+        bias is known (``absolute``), :math:`\theta_k` itself, which is 0 for anchored annotators. NaN without
+        information; infinite if all votes are for one side.
     se : array of shape (m, q)
         Standard error of the deviation, including the error of the mean. NaN without a finite estimate, and for
         everybody if the likelihood has no maximum.
@@ -80,9 +99,9 @@ class Leans:
         The same, except that an infinite lean is replaced by one Newton step from the mean of the others. This is the
         estimate that a prior around the others needs. NaN if the error is not known.
     status : object array of shape (m, q)
-        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient" for an estimate from
-        fewer than ``min_informative`` informative votes; "no_cross" if the annotator never saw the attribute differ;
-        "no_information" if the annotator saw it differ only in votes that are not informative.
+        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient" for an estimate
+        from fewer than ``min_informative`` informative votes; "no_cross" if the annotator never saw the attribute
+        differ; "no_information" if the annotator saw it differ only in votes that are not informative.
     component : int array of shape (m, q)
         The votes compare annotators with the same number; -1 without information.
     n_informative : int array of shape (m, q)
@@ -90,8 +109,8 @@ class Leans:
     origin : array of shape (m, q)
         The value from which the deviation is measured, as far as it is identified; 0 if the shared bias is known.
     level, level_se, level_se_beyond : array of shape (q,)
-        Mean bias if it is known, otherwise NaN; its standard error for other comparisons; its standard error for other
-        comparisons and other annotators like these, which is NaN for one annotator.
+        Mean bias if it is known, otherwise NaN; its standard error for other comparisons; its standard error for
+        other comparisons and other annotators like these, which is NaN for one annotator.
     absolute : bool array of shape (q,)
         Whether the shared bias is known, because annotators are anchored or because the attribute varies between the
         votes on one comparison. If this identifies the bias of some annotators only, deviations are measured from
@@ -121,21 +140,17 @@ class Leans:
 
     @property
     def ci_low(self) -> Floats:
-        """Lower ends of the 95 % intervals; NaN where there is no finite estimate."""
+        """Lower ends of the 95 % confidence intervals; NaN without a finite estimate."""
         return self.deviation - stdtrit(self.df, 0.975) * self.se
 
     @property
     def ci_high(self) -> Floats:
-        """Upper ends of the 95 % intervals; NaN where there is no finite estimate."""
+        """Upper ends of the 95 % confidence intervals; NaN without a finite estimate."""
         return self.deviation + stdtrit(self.df, 0.975) * self.se
 
 
 def fit_conditional(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
+    votes: Votes,
     *,
     anchored: ArrayLike | None = None,
     min_informative: int = 10,
@@ -149,17 +164,12 @@ def fit_conditional(
     Here :math:`W_c` is the set of votes for response a on comparison c, and V is any set of the same number of its
     votes. The quality of the comparison cancels, so the estimator assumes neither a distribution of quality nor a
     random assignment of comparisons to annotators. It is consistent for any number of votes per comparison, unlike an
-    estimator with a free quality parameter per comparison. Comparisons with one vote and unanimous comparisons contain
-    no information.
+    estimator with a free quality parameter per comparison. Comparisons with one vote and unanimous comparisons
+    contain no information.
 
     Parameters
     ----------
-    comparison, annotator : int array of shape (n_votes,)
-    sign : array of shape (n_votes,)
-        +1 chose a, -1 chose b.
-    delta : array of shape (n_votes, n_attributes)
-        g(a) - g(b).
-    n_annotators : int
+    votes : Votes
     anchored : bool array of shape (n_annotators,), or None
         Annotators who are declared to have no bias.
     min_informative : int
@@ -189,13 +199,12 @@ def fit_conditional(
     --------
     Two annotators who disagree on four comparisons, three times in the same way: the difference is log(3).
 
-    >>> votes = dict(comparison=np.repeat(np.arange(4), 2), annotator=np.tile([0, 1], 4), n_annotators=2)
     >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
-    >>> leans = fit_conditional(**votes, sign=sign, delta=np.ones((8, 1)))
+    >>> leans = fit_conditional(Votes(np.repeat(np.arange(4), 2), sign, np.tile([0, 1], 4), np.ones((8, 1)), 2))
     >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
     1.0
     """
-    given = lean_votes(comparison, sign, annotator, delta, n_annotators, anchored)
+    given = lean_votes(votes, anchored)
     of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
     return fit_leans(
         "conditional",
@@ -213,10 +222,10 @@ def fit_conditional(
 class LeanVotes:
     """The votes of a fit, in the order of their ``blocks``.
 
-    ``row`` is the position of a vote among all votes. ``told`` says whether a vote is informative about its annotator's
-    lean toward an attribute. ``crossed`` says whether an annotator saw the sides differ in any vote. ``absolute`` marks
-    the attributes whose shared bias is taken as known. If ``free_quality``, nothing is assumed about the comparisons'
-    quality, so a vote is informative only in relation to other votes on its comparison.
+    ``row`` is the position of a vote among all votes. ``told`` says whether a vote is informative about its
+    annotator's lean toward an attribute. ``crossed`` says whether an annotator saw the sides differ in any vote.
+    ``absolute`` marks the attributes whose shared bias is taken as known. If ``free_quality``, nothing is assumed
+    about the comparisons' quality, so a vote is informative only in relation to other votes on its comparison.
     """
 
     row: Ints
@@ -287,19 +296,15 @@ class LeanVotes:
 
 
 def lean_votes(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
+    votes: Votes,
     anchored: ArrayLike | None = None,
     *,
     free_quality: bool = True,
     absolute: ArrayLike = False,
 ) -> LeanVotes:
     """Validate votes and arrange them."""
-    c, k, d, m = judgment_arrays(comparison, annotator, delta, n_annotators)
-    s = np.asarray(sign, float)
+    c, k, d, m = judgment_arrays(votes.comparison, votes.annotator, votes.delta, votes.n_annotators)
+    s = np.asarray(votes.sign, float)
     wrong = np.flatnonzero(np.abs(s) != 1)
     if len(s) != len(c) or len(wrong):
         told = f"{len(s)} signs"
@@ -318,13 +323,15 @@ def lean_votes(
 
 
 def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
-    """The votes without those of infinite leans, one round after the other, until every remaining lean is finite.
+    """Remove the votes of infinite leans until every remaining lean is finite.
 
-    A lean whose informative votes all point one way is infinite; in the limit it predicts these votes without error,
-    so the others are estimated as if they had not been cast. That can leave other leans without a counterweight or
-    without votes, hence the rounds. Several attributes together can explain all votes of an annotator as well.
+    A lean is infinite if all its informative votes are for one side. In the limit the infinite lean predicts these
+    votes without error, so the other leans are estimated without these votes. Other leans may then have votes for one
+    side only, or no votes, so the removal is repeated. A combination of attributes can also explain all votes of an
+    annotator.
 
-    ``status``, as in `Leans`, is "ok" where a lean may be finite; what is found of the others is written into it.
+    ``status``, as in `Leans`, is "ok" for leans that may be finite. The function writes the status of the other leans
+    into ``status``.
     """
     while True:
         live = votes.told & (status == "ok")[votes.annotator]
@@ -338,7 +345,8 @@ def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
             lowest, highest = separating_mixes(votes.annotator, toward, m)
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
-        # along what a mix can go both ways is undetermined: its annotator saw it move with others only
+        # A lean that can be infinite in both directions is not identified: the attribute differed only together with
+        # others.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
         aside = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
@@ -348,14 +356,15 @@ def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
 
 
 def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
-    r"""Votes that a direction of recession explains without error, when the number of wins is given.
+    r"""Mask of the votes that a direction of recession explains without error, given the number of wins.
 
-    Along a direction the winners of every comparison must have the largest changes of the logit, else the likelihood
-    falls in the end. Then it rises without end, or stays: a vote whose change lies above the least of its
-    comparison's winners, or below, becomes certain, and those that lie at it remain a comparison of their own.
+    A direction is a direction of recession if the winners of every comparison have the largest changes of the logit;
+    otherwise the likelihood decreases eventually. Along a direction of recession the likelihood increases without
+    bound or stays constant. The reference is the smallest change of a comparison's winners: a vote with a different
+    change becomes certain, and the votes with the same change remain as a smaller comparison.
 
-    ``change`` is that of each vote's logit along the direction. All are False where the direction is none of
-    recession, or changes no likelihood.
+    ``change`` is the change of each vote's logit along the direction. All entries are False if the direction is not a
+    direction of recession or does not change the likelihood.
     """
     change, of = change / np.abs(change).max(), blocks.comparison
     winner = np.minimum.reduceat(np.where(won, change, np.inf), blocks.starts)
@@ -370,12 +379,13 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
 
 @dataclass(frozen=True)
 class Identified:
-    """What the votes fix of p leans: the differences within groups, and leans themselves.
+    """The leans, of p leans in total, that the votes identify: differences within groups, and leans themselves.
 
-    ``annotator`` and ``attribute`` say whose lean it is. Leans toward one attribute with the same ``group`` can be
-    compared, and ``label`` is the same over all attributes; ``absolute`` are leans that are known themselves,
-    ``compared`` those that are known at least beside another one's; ``flat`` has orthonormal directions that change no
-    probability, none where there are too many to hold.
+    ``annotator`` and ``attribute`` are the annotator and the attribute of each lean. Leans toward one attribute with
+    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks leans that
+    are identified themselves. ``compared`` marks leans that are identified at least relative to another lean. The
+    columns of ``flat`` are orthonormal directions that change no probability; there are no columns if the matrix is
+    too large.
     """
 
     annotator: Ints
@@ -388,34 +398,34 @@ class Identified:
 
     @cached_property
     def member(self) -> sparse.csr_array:
-        """Which lean is in which group, of shape (p, n_groups); one whose level is known is in none."""
+        """Indicator matrix of the group of each lean, of shape (p, n_groups); zero for leans in ``absolute``."""
         n, relative = len(self.label), (~self.absolute).astype(float)
         entries = relative, (np.arange(n), self.label)
         return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
 
     @cached_property
     def size(self) -> Floats:
-        """How many leans each group has."""
+        """Number of leans of each group."""
         return np.maximum(self.member.sum(axis=0).ravel(), 1)
 
     def centered(self, values: Floats) -> Floats:
-        """The values of the leans, along the first axis, less the mean of their group."""
+        """Values of the leans, along the first axis, minus the mean of their group."""
         return values - self.member @ ((self.member.T @ values).T / self.size).T
 
     def centered_variance(self, variance: Floats) -> Floats:
-        """Variances of uncorrelated values after their groups' means are taken from them."""
+        """Variances of uncorrelated values after subtracting the means of their groups."""
         shared = (self.member.T @ variance) / self.size**2
         weight = 1 - 2 * (self.member @ (1 / self.size))
         return weight * variance + self.member @ shared
 
 
 def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identified:
-    """Under a free quality the informative design decides; otherwise every pair of leans is comparable.
+    """Find the identified leans: from the design if quality is free; otherwise every pair of leans is comparable.
 
-    The level of a lean is known only where no quality of the comparisons could stand in for it: where annotators are
-    anchored, or an attribute varies between the votes on one comparison. The rank of the design says all of it. Of a
-    large one the graph of each attribute is asked, which holds unless attributes stand in for each other: `confirmed`
-    tells whether it does.
+    A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators
+    are anchored, or if an attribute varies between the votes on one comparison. The rank of the design decides this
+    exactly. For a large design the function uses the graph of each attribute, which is correct unless attributes are
+    collinear; `confirmed` checks the result.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -435,19 +445,20 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
     group, absolute = group[active] * votes.free_quality, absolute[active]
     label = attribute * (group.max(initial=0) + 1) + group
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
-    # a level that is known of some only is left open
+    # a shared bias that is identified for some annotators only counts as not identified
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
     return Identified(annotator, attribute, group, label, absolute, absolute | in_company, flat)
 
 
 def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
-    """Groups, and whose level is known.
+    """Groups of annotators, and mask of the leans that are identified themselves.
 
-    It is in a group with someone whose lean is held at zero, or with comparisons within which the attribute varies.
+    A lean is identified if its group contains an anchored annotator, or votes on a comparison within which the
+    attribute varies.
     """
     held, groups, absolute = len(active), [], []
     for told, varies, mine in zip(votes.told.T, votes.varying.T, active.T, strict=True):
-        # one node for all who are held
+        # one node for all anchored annotators
         people = np.where(mine, np.arange(held), held)[votes.annotator]
         cast = votes.comparison, people, told.astype(float)
         *found, anchors = annotator_components(*cast, held + 1)[:, 0]
@@ -458,7 +469,7 @@ def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
 
 
 def confirmed(expected: Identified, information: Information) -> bool:
-    """Whether the information has no other flat directions than the means of the groups that are expected.
+    """Whether the only flat directions of the information are the means of the expected groups.
 
     A random vector without these components is in the range of the information only if there are none, and
     conjugate gradients converge for it.
@@ -475,10 +486,10 @@ def confirmed(expected: Identified, information: Information) -> bool:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Leans at the top of the likelihood, the votes used, and what these identify.
+    """Leans at the maximum of the likelihood, the votes used, and the identified leans.
 
-    ``variance`` and ``covariance`` are of the deviations; the second is None where it is too large to hold.
-    ``cluster`` is the prompt of each vote, None where errors are not clustered.
+    ``variance`` and ``covariance`` belong to the deviations; ``covariance`` is None if it is too large to store.
+    ``cluster`` is the prompt of each vote, or None if errors are not clustered.
     """
 
     votes: LeanVotes
@@ -490,7 +501,7 @@ class _Fit:
 
     @cached_property
     def _information(self) -> Floats:
-        """Of each vote beside those of its annotator on the same comparison, times the sides that they saw."""
+        """Information of each vote with its annotator's votes on the same comparison, times their differences."""
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)
@@ -521,7 +532,8 @@ class _Fit:
     def variance(self) -> Floats:
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # of each annotator's leans, as if the others' were known; ones for those not estimated
+        # Information of each annotator's leans as if the leans of other annotators were known; 1 for leans not
+        # estimated.
         votes, active = self.votes, self.active
         m, q = active.shape
         own = summed_products(votes.annotator, votes.delta, self._information, m)
@@ -535,20 +547,21 @@ class _Fit:
 def clustered_errors(
     lean: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_leans: int
 ) -> tuple[Floats, Floats]:
-    r"""How much larger the variance of each lean is than its information says, by the scores of clusters.
+    r"""Ratio of the clustered variance of each lean to its variance for independent votes, and degrees of freedom.
 
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
         \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
 
-    with s and h the score and the information of lean k in cluster g and K_{kg} the cluster's share of h_k: CR2 and the
-    degrees of freedom of Bell and McCaffrey, as in `badpo.estimation.pool.cluster_errors`, for every lean as if the
-    others were known; NaN where one cluster has all information. Of what few comparisons join, a sandwich of all scores
-    would see no error at all; a factor of the inverse information keeps it. Each piece of the likelihood is a vote and
+    Here s and h are the score and the information of lean k in cluster g, and K_{kg} is the cluster's share of h_k.
+    The result is the CR2 estimator with the degrees of freedom of Bell and McCaffrey, as in
+    `badpo.estimation.log_odds.cluster_errors`, for every lean as if the other leans were known. The result is NaN if
+    one cluster has all information. A sandwich estimator of all scores would have almost no error for leans that only a
+    few comparisons connect; a factor on the inverse information avoids this. Each entry of the arrays is a vote and
     an attribute.
 
     Examples
     --------
-    Four clusters of equal information: three degrees of freedom.
+    Four clusters of equal information have three degrees of freedom:
 
     >>> pieces = np.zeros(4, int), np.arange(4), [1.0, -1.0, 1.0, -1.0], np.ones(4)
     >>> [each.round(3).tolist() for each in clustered_errors(*pieces, 1)]
@@ -579,11 +592,11 @@ def fit_leans(
     min_informative: int,
     cluster: Ints | None = None,
 ) -> Leans:
-    """Fit the leans that are finite, and say of the others why there is no estimate.
+    """Fit the finite leans, and set the status of the other leans.
 
-    Where some annotators won every vote that they cast against the rest, the likelihood rises without end as the two
-    groups part, though every one of them has votes of both kinds. Only a free quality per comparison allows it. The
-    votes that are explained so are set aside too.
+    If a group of annotators won every vote against the rest, the likelihood increases without bound with the distance
+    of the two groups, although every annotator has votes for both sides. This is possible only if the quality of
+    every comparison is free. The votes between the two groups are then left out too.
     """
     kept = given
     while True:
@@ -674,7 +687,7 @@ def _leans(
 def _one_step(
     given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
-    """Deviations after one Newton step of every lean alone, from the mean of those estimated, and their errors."""
+    """Deviations after one Newton step of each lean from the mean of the estimated leans, and their errors."""
     leans, extra = np.zeros(fit.active.shape), fit.top.extra
     leans[fit.active] = fit.top.leans
     mean = leans.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
@@ -686,13 +699,13 @@ def _one_step(
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
     pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2
     slope, bend = (summed(given.annotator, each, len(leans)) for each in pieces)
-    # other attributes may explain every vote of somebody
+    # other attributes may explain every vote of an annotator
     bend = np.where(bend > NO_INFORMATION, bend, np.nan)
     return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
 def _components(given: LeanVotes, fit: _Fit, status: NDArray, informed: Bools) -> Ints:
-    """Groups of annotators that the votes compare; an infinite lean belongs where its votes join it."""
+    """Groups of annotators that the votes compare; the votes of an infinite lean determine its group."""
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
     if not given.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
@@ -709,10 +722,10 @@ def _components(given: LeanVotes, fit: _Fit, status: NDArray, informed: Bools) -
 
 
 def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
-    """Mean of some leans that are known, its error, and that for annotators like these.
+    """Mean of some identified leans, its error for these annotators, and its error for a population of annotators.
 
-    The first error is clustered, by comparison at least, since a lean may be stronger on some; the second adds the
-    variance of leans between annotators, beyond what their own errors explain.
+    The first error is clustered by comparison or by prompt, because a lean may differ between comparisons. The second
+    error adds the variance of leans between annotators that the errors of the estimates do not explain.
     """
     leans, n, variance = fit.top.leans[mine], len(mine), fit.variance
     moves = np.zeros(len(variance))
@@ -730,7 +743,7 @@ def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
 
 
 def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
-    """The covariance with a row for every annotator and attribute; NaN where there is no finite estimate."""
+    """The covariance with a row for every annotator and attribute; NaN without a finite estimate."""
     if fit.covariance is None or n_leans > LARGEST_DENSE:
         return None
     full, shown = np.full((n_leans, n_leans), np.nan), fit.known.compared
@@ -739,52 +752,47 @@ def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
     return full
 
 
-# -- teams that hardly meet ------------------------------------------------------------------------------------
+# -- weakly joined teams ---------------------------------------------------------------------------------------
 
 
-def weakly_joined_teams(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-) -> Ints:
-    r"""Teams of annotators between which an attribute's votes say next to nothing, for each attribute.
+def weakly_joined_teams(given: Votes) -> Ints:
+    r"""Teams of annotators whose difference in bias the votes hardly identify, for each attribute.
 
-    Among the sets A of annotators that the slowest direction of the information L sorts apart, with L taken where all
-    lean alike, the one is sought whose difference from the rest is least known beside what single leans leave open:
+    L is the information at equal leans. The slowest direction of L sorts the annotators, and each cut of this order
+    gives a set A. The function chooses the set whose difference from the rest has the largest variance relative to
+    the variance that the errors of individual leans imply:
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
 
-    Its numerator is the effective resistance between the two when each is rigid. They are teams of their own if R
-    exceeds ``WEAKEST_JOINT``, the difference has a standard error above ``LARGE_ERROR``, and on either side the mean of
-    the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared; each is then looked at again. Random
-    assignment has an R of a few; with two informative votes each, though, some part of any pool hangs by a thread. All
-    are 0 where no teams are found.
+    The numerator is the variance of the difference if all leans within a side are equal. The two sides are separate
+    teams if R exceeds ``WEAKEST_JOINT``, the standard error of the difference exceeds ``LARGE_ERROR``, and the mean
+    of the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared on both sides. Each team is then
+    examined in the same way. Random assignment has a small R, except if annotators have only about two informative
+    votes each. All numbers are 0 if there are no separate teams.
 
     Examples
     --------
-    Two times three people who judged 30 comparisons among themselves, and one comparison of two and two:
+    Two teams of three judged 30 comparisons each, and two annotators of each team share one comparison:
 
     >>> comparison, annotator = np.repeat(np.arange(61), 4), np.tile([0, 1, 2, 0, 3, 4, 5, 3], 31)[:244]
     >>> annotator[-4:] = [0, 1, 3, 4]
-    >>> votes = comparison, np.tile([1, -1, -1, 1], 61), annotator, np.ones((244, 1)), 6
-    >>> teams = weakly_joined_teams(*votes).ravel()
+    >>> votes = Votes(comparison, np.tile([1, -1, -1, 1], 61), annotator, np.ones((244, 1)), 6)
+    >>> teams = weakly_joined_teams(votes).ravel()
     >>> teams == teams[0]
     array([ True,  True,  True, False, False, False])
     """
-    votes = lean_votes(comparison, sign, annotator, delta, n_annotators)
+    votes = lean_votes(given)
     at = KnownWins(votes.blocks, votes.sign).curvature(np.zeros(len(votes.row)))
     teams = np.zeros(votes.crossed.shape, dtype=np.intp)
     for j in np.flatnonzero(~votes.varying.any(axis=0)):
-        mine = lean_design(votes.annotator, votes.delta[:, [j]], n_annotators)
+        mine = lean_design(votes.annotator, votes.delta[:, [j]], given.n_annotators)
         information = sparse.csr_array(mine.T @ (at.information @ mine))
         left = [np.flatnonzero(votes.counted(votes.told)[:, j])]
         while left:
             members = left.pop()
             among = information[members][:, members]
-            # without what others have to do with it: rows sum to zero
+            # without the information shared with annotators outside the team, so that rows sum to zero
             others = sparse.diags_array(among.sum(axis=1))
             apart = _least_joined(sparse.csr_array(among - others))
             if apart.any():
@@ -794,7 +802,7 @@ def weakly_joined_teams(
 
 
 def _least_joined(information: sparse.csr_array) -> Bools:
-    """Who stands apart from the others; nobody where no two teams are joined weakly enough."""
+    """Mask of a weakly joined team; all False if there is no such team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
     if n < 2 * SMALLEST_TEAM or own.min() <= 0:
@@ -819,7 +827,7 @@ def _least_joined(information: sparse.csr_array) -> Bools:
 
 
 def _slowest(scaled: sparse.csr_array, flat: Floats) -> Floats:
-    """The direction of least scaled information beside the flat one."""
+    """The direction with the least scaled information, orthogonal to the flat direction."""
     if len(flat) <= LARGEST_FACTORED:
         unit = flat / np.linalg.norm(flat)
         return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]

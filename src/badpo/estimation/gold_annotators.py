@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc, softmax
 
-from badpo.estimation.care import STEEPEST, USUAL, Care
 from badpo.estimation.fit import Leans
+from badpo.estimation.reliability import STEEPEST, USUAL, Care
 from badpo.estimation.shrinkage import Mixture
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import Interval
@@ -157,7 +157,7 @@ def _gold_line(
     r"""Posterior of the merit and of the gold annotators' nonnegative reliability.
 
     Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The prior of m is that of the slope of
-    a line in reliability (`badpo.estimation.care.beside_care`).
+    a line in reliability (`badpo.estimation.reliability.beside_care`).
     """
     a = np.maximum(reliability + math.sqrt(open_reliability) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a

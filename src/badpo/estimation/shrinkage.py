@@ -13,10 +13,11 @@ available for pools in which all others may be equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,15 +25,13 @@ from numpy.polynomial.hermite_e import hermegauss
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 from scipy.interpolate import PchipInterpolator
-from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import brentq, minimize_scalar
 from scipy.sparse.linalg import cg
 from scipy.special import chdtri, logit, ndtr, ndtri, softmax
 from scipy.stats import false_discovery_control
 
-from badpo.estimation.conditional_likelihood import KnownWins
-from badpo.estimation.fit import LeanVotes, identified_leans, lean_votes
-from badpo.estimation.newton import Curvature
+from badpo.estimation.conditional_likelihood import KnownWins, Winners
+from badpo.estimation.fit import LeanVotes, Votes, identified_leans, lean_votes
 from badpo.theory import Bools, Floats, Ints
 
 # Decrease of the log-likelihood from its maximum at the ends of a 95 % interval, and at the ends of its relevant range.
@@ -49,6 +48,9 @@ LARGEST_DENSE = 600
 FEW = 40
 MOST_EXPLAINED = 0.9
 NEWTON_STEPS, MOST_HALVINGS = 50, 40
+# Mean square of a Newton step, in posterior standard deviations, below which the step is the last; number of modes
+# from which the next one is predicted.
+NEAR_ENOUGH, MOST_NEAR = 3e-11, 5
 NODES = 11
 ROUNDS_OF_CLUSTERS, SETTLED = 8, 0.01
 LIKELY = 0.5
@@ -307,8 +309,10 @@ def _seen(prior: Floats, value: Floats, se: Floats, center: Floats) -> tuple[Flo
     apart = value - offset - center[..., None]
     with np.errstate(divide="ignore"):
         part = np.log(share) + (np.log(weight) - weight * apart**2) / 2
-    log_likelihood = np.logaddexp.reduce(part, axis=0)
-    return weight, log_likelihood, np.exp(part - log_likelihood)
+    highest = part.max(axis=0)
+    chance = np.exp(part - highest)
+    total = chance.sum(axis=0)
+    return weight, highest + np.log(total), chance / total
 
 
 def _believed(
@@ -400,61 +404,117 @@ class _Pool:
     """The informative votes, and the leans they inform: attribute and group of each.
 
     A group is what one attribute compares with one another; ``companions`` is its size, infinite where the attribute
-    varies between the votes on one comparison, so that these fix its level. ``turned`` is the transposed design,
-    ``squares`` has its entries squared. ``scale`` has for each attribute the typical error of a lean when all lean
-    alike. ``point`` is where the likelihood was expanded last, from where the next mode is sought. The likelihood is
-    raised to 1 / ``dispersion``.
+    varies between the votes on one comparison, so that these fix its level. ``scale`` has for each attribute the
+    typical error of a lean when all lean alike. ``point`` is where the likelihood was expanded last, from where the
+    next mode is sought. The likelihood is raised to 1 / ``dispersion``.
+
+    The votes on a comparison are in the order of their codes, which are the same for votes of one annotator with the
+    same differences. Comparisons with the same codes and as many wins have the same moments: one of each ``kind`` is
+    kept in ``model`` and ``design``, for a number of comparisons, ``count``; ``squares`` has the squares of the design.
+    ``alike`` adds up the covariances of comparisons with the same codes, for each number of votes; ``sums`` takes these
+    to the entries of the information.
     """
 
     def __init__(self, votes: LeanVotes) -> None:
-        informed = votes.counted(votes.told) > 0
+        self.informed = informed = votes.counted(votes.told) > 0
         known = identified_leans(votes, informed, by_rank=False)
-        self.informed, self.attribute, self.group = informed, known.attribute, known.label
+        self.attribute, self.group = known.attribute, known.label
         self.companions = np.where(known.absolute, np.inf, known.member @ known.size)
-        self.model, self.won = KnownWins(votes.blocks, votes.sign), votes.sign > 0
-        self.design = votes.design(informed)
-        self.turned, self.squares = sparse.csr_array(self.design.T), self.design.power(2)
-        self.row, self.dispersion = votes.row, 1.0
-        self.point = self.expanded(np.zeros(self.design.shape[1]))
-        diagonal = self.point.information.diagonal()
-        total = np.bincount(self.attribute, diagonal, informed.shape[1])
+        own = np.column_stack([votes.annotator, votes.delta])
+        code, order = np.empty(len(own), np.intp), np.lexsort(own.T)
+        code[order] = np.append(0, (np.diff(own[order], axis=0) != 0).any(axis=1).cumsum())
+        order = np.lexsort((code, votes.comparison))
+        code, fields = code[order], ("row", "sign", "annotator", "delta", "told")
+        self.votes = replace(votes, **{name: getattr(votes, name)[order] for name in fields})
+        design, won = self.votes.design(informed), (self.votes.sign > 0).astype(float)
+        self.wins, n_wins = design.T @ won, votes.blocks.sums(won).astype(np.intp)
+        each, with_wins = np.arange(len(n_wins)), np.append(code, code.max() + 1 + n_wins)
+        first, self.kind = _kinds(np.append(votes.comparison, each), with_wins)
+        self.blocks, self.kept = votes.blocks.chosen(first)
+        self.model = KnownWins(self.blocks, self.votes.sign[self.kept])
+        self.dispersion, self.design = 1.0, design[self.kept]
+        self.squares, self.count = self.design.power(2), np.bincount(self.kind)
+        self.sums_of_leans, self.sums_of_squares = self.design.T, self.squares.T
+        self.count_of_votes = self.count[self.blocks.comparison]
+        self._add_pairs(code[self.kept])
+        self.paths: dict[tuple[float, ...], dict[float, _Given]] = {}
+        self.point = self.expanded(np.zeros(design.shape[1]))
+        total = np.bincount(self.attribute, self.point.information[self.diagonal], informed.shape[1])
         n_leans = np.maximum(informed.sum(axis=0), 1)
         self.scale = np.sqrt(n_leans / np.where(total > 0, total, 1.0))
 
-    def value(self, leans: Floats) -> float:
-        """The log-likelihood."""
-        return float(self.model.values(self.design @ leans).sum()) / self.dispersion
+    def _add_pairs(self, code: Ints) -> None:
+        """Find which entries of the information the covariances of the winners are part of."""
+        first, same = _kinds(self.blocks.comparison, code)
+        self.alike = []
+        for size in np.unique(self.blocks.sizes).tolist():
+            of = np.flatnonzero(self.blocks.sizes == size)
+            pairs = self.blocks.pairs(
+                slice(self.blocks.starts[of[0]], self.blocks.starts[of[-1]] + size)
+            )
+            cells = same[of] - same[of[0]], np.arange(len(of))
+            self.alike.append((pairs, sparse.csr_array((1.0 * self.count[of], cells))))
+        blocks, votes = self.blocks.chosen(first)
+        row, column = blocks.matrix(np.ones(blocks.n_pairs)).tocoo().coords
+        n_leans, annotator = self.design.shape[1], self.votes.annotator[self.kept[votes]]
+        delta = (self.votes.delta[self.kept[votes]] * self.informed[annotator]).T
+        lean = (np.cumsum(self.informed).reshape(self.informed.shape) - 1)[annotator].T
+        found = []
+        for i, j in product(range(len(delta)), repeat=2):
+            weight = delta[i][row] * delta[j][column]
+            pair = np.flatnonzero(weight)
+            found.append((weight[pair], lean[i][row[pair]] * n_leans + lean[j][column[pair]], pair))
+        weight, place, pair = map(np.concatenate, zip(*found, strict=True))
+        places, place = np.unique(place, return_inverse=True)
+        rows, columns = np.divmod(places, n_leans)
+        self.diagonal = np.flatnonzero(rows == columns)
+        places = sparse.coo_array((np.ones(len(rows)), (rows, columns)), (n_leans, n_leans))
+        self.information = sparse.csr_array(places)
+        self.sums = sparse.csr_array((weight, (place, pair)), (len(rows), blocks.n_pairs))
 
-    def expanded(self, leans: Floats, value: float | None = None) -> _Point:
-        """The likelihood around some leans, where its value may be known."""
-        at = self.model.curvature(self.design @ leans)
-        for derivative in (at.score, at.information.data):
-            derivative /= self.dispersion
-        value = self.value(leans) if value is None else value
-        return _Point(leans, value, at, self.turned @ (at.information @ self.design))
+    def curvature(self, precision: Floats) -> sparse.csr_array:
+        """The information at ``point`` plus the precision of the priors."""
+        found = copy(self.information)
+        found.data = self.point.information / self.dispersion
+        found.data[self.diagonal] += precision
+        return found
 
-    def temper(self, dispersion: float) -> None:
-        """Take another dispersion from here on."""
-        self.dispersion = dispersion
-        self.point = self.expanded(self.point.leans)
+    def expanded(self, leans: Floats) -> _Point:
+        """The likelihood around some leans, as if the dispersion was 1."""
+        found = self.model.winners(self.design @ leans)
+        value = float(self.wins @ leans - self.count @ found.log_total)
+        of_sizes = [(adds, found.covariance[pairs]) for pairs, adds in self.alike]
+        added = [(adds @ one.reshape(adds.shape[1], -1)).ravel() for adds, one in of_sizes]
+        gradient = self.wins - self.sums_of_leans @ (self.count_of_votes * found.chance)
+        return _Point(leans, value, gradient, self.sums @ np.concatenate(added), found)
 
 
 class _Point(NamedTuple):
-    """Leans, their log-likelihood, its derivatives in the logits and its information in the leans."""
+    """Leans, their log-likelihood, its gradient and information, and the moments of the winners."""
 
     leans: Floats
     value: float
-    at: Curvature
-    information: sparse.csr_array
+    gradient: Floats
+    information: Floats
+    winners: Winners
+
+
+def _kinds(group: Ints, value: Ints) -> tuple[Ints, Ints]:
+    """First group of each kind, and the kind of each group; those of one kind hold the same values, as often.
+
+    Each value stands for a random number of 64 bits. Of a million different groups, two have the same sum of these
+    with a probability below 1e-7.
+    """
+    numbers = np.random.default_rng(0).integers(2**64, size=value.max() + 1, dtype=np.uint64)
+    total = np.zeros(group.max() + 1, np.uint64)
+    np.add.at(total, group, numbers[value])
+    _, first, kind = np.unique(total, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return first[order], np.argsort(order)[kind]
 
 
 def shrink_votes(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-    clusters: ArrayLike | None = None,
+    given: Votes, clusters: ArrayLike | None = None, wanted: ArrayLike = True
 ) -> tuple[Shrunk, ...]:
     r"""Posterior deviations and tau from the conditional likelihood of the votes, the leans integrated out.
 
@@ -469,6 +529,8 @@ def shrink_votes(
     with phi how much more than the model says the clusters' scores vary (`_dispersion`): where people lean more on one
     prompt than on another, errors are larger, and tau and the leans are those over all prompts.
 
+    ``wanted`` marks the attributes whose posterior is needed; the result has no estimate for the other attributes.
+
     Deviations are from the mean of the annotators that the votes compare; ``basis`` is "votes", or "prior" for an
     annotator without an informative vote. Of several attributes each is averaged over its own tau, the others' held
     where they are most likely. Anchors are not taken, and an attribute whose level the votes fix is pulled toward zero
@@ -480,84 +542,113 @@ def shrink_votes(
     >>> lean = np.repeat([-1.0, 1.0], 10)
     >>> who = np.array([rng.permutation(20)[:4] for _ in range(300)]).ravel()
     >>> sign = np.where(rng.random(1200) < 1 / (1 + np.exp(-lean[who])), 1, -1)
-    >>> found, = shrink_votes(np.repeat(np.arange(300), 4), sign, who, np.ones((1200, 1)), 20)
+    >>> found, = shrink_votes(Votes(np.repeat(np.arange(300), 4), sign, who, np.ones((1200, 1)), 20))
     >>> low, high = np.split(found.posterior.mean, 2)
     >>> bool(low.max() < 0 < high.min()), bool(found.tau_low < 1 < found.tau_high)
     (True, True)
     """
-    pool = _Pool(lean_votes(comparison, sign, annotator, delta, n_annotators))
+    votes = lean_votes(given)
+    found = [_nothing_known(given.n_annotators)] * votes.delta.shape[1]
+    if not len(votes.row):
+        return tuple(found)
+    pool = _Pool(votes)
     spread, dispersion = pool.scale.copy(), np.ones(len(pool.scale))
     known = np.flatnonzero(pool.informed.sum(axis=0) > 1).tolist()
     of = None if clusters is None else np.unique(clusters, return_inverse=True)[1]
     for _ in range(min(len(known), 2) if of is None else ROUNDS_OF_CLUSTERS):
         before = dispersion.copy()
         for j in known:
-            pool.temper(dispersion[j])
-            at = _profile(pool, spread, j)
+            pool.dispersion = dispersion[j]
+            at = partial(_given_share, pool, spread, j)
             best = minimize_scalar(
-                lambda share, at=at: -at(share)[2],
+                lambda share, at=at: -at(share).log_marginal,
                 bounds=(NARROWEST, WIDEST),
                 method="bounded",
                 options={"xatol": 1e-2},
             )
             if of is not None:
-                dispersion[j] = _dispersion(pool, at(best.x)[1], of)[j]
+                dispersion[j] = _dispersion(pool, j, at(best.x), of)
             spread[j] = _tau_at(best.x, pool.scale[j])
         if of is not None and np.abs(dispersion - before).max() < SETTLED:
             break
-    found = [_nothing_known(n_annotators)] * len(spread)
+    is_wanted = np.broadcast_to(wanted, len(found))
     for j in known:
-        pool.temper(dispersion[j])
+        if not is_wanted[j]:
+            continue
+        pool.dispersion = dispersion[j]
         found[j] = _shrunk_attribute(pool, spread, j)
     return tuple(found)
 
 
-def _profile(pool: _Pool, spread: Floats, j: int) -> Callable[[float], tuple[Floats, Floats, float]]:
-    """What is known given the spreads, as a function of one attribute's tau / (scale + tau), which is 0 to 1."""
+class _Given(NamedTuple):
+    """Mode, mean and standard deviation of every bias given the spreads, and the log marginal likelihood."""
 
-    def at(share: float) -> tuple[Floats, Floats, float]:
+    mode: Floats
+    mean: Floats
+    sd: Floats
+    log_marginal: float
+
+
+def _given_share(pool: _Pool, spread: Floats, j: int, share: float) -> _Given:
+    """Posterior given the spreads, if attribute j has this tau / (scale + tau), which is 0 to 1.
+
+    The mode is sought from the polynomial through the modes at the nearest shares, which is so close to it that one
+    expansion of the likelihood is usually enough.
+    """
+    path = pool.paths.setdefault((j, pool.dispersion, *np.delete(spread, j)), {})
+    if share not in path:
+        near = sorted(path, key=lambda one: abs(one - share))[:MOST_NEAR]
+        if len(near) > 1:
+            parts = [prod((share - b) / (a - b) for b in near if b != a) for a in near]
+            modes = [path[one].mode for one in near]
+            pool.point = pool.expanded(np.array(parts) @ np.array(modes))
         spreads = spread.copy()
         spreads[j] = _tau_at(share, pool.scale[j])
-        return _given_spreads(pool, spreads)
+        path[share] = _given_spreads(pool, spreads)
+    return path[share]
 
-    return at
 
-
-def _dispersion(pool: _Pool, sd: Floats, cluster: Ints) -> Floats:
-    r"""How much more than the model says the scores of clusters vary, for each attribute; at least 1.
+def _dispersion(pool: _Pool, j: int, given: _Given, cluster: Ints) -> float:
+    r"""Ratio of the variance of the clusters' scores to the variance that the model implies; at least 1.
 
     .. math:: \phi = \frac{\sum_{kg} \big(s_{kg}^2 + \sum_l h_{kl,g}^2 v_l\big)}{\sum_{kg} h_{kk,g}}
 
-    with s the score of lean k in cluster g, h the cluster's information and v the posterior variances: what scores at
-    the mode lack, because every lean is drawn to its own votes and to its co-voters', is put back.
+    Here k is an annotator's bias toward attribute j, s its score in cluster g, h the cluster's information and v the
+    posterior variances. The second term replaces what the scores lack at the mode, because every bias is fitted to its
+    own votes and depends on the votes of others on the same comparisons.
     """
-    saw, n_leans = pool.design.tocoo(), pool.design.shape[1]
-    pairs = saw.col + n_leans * cluster[pool.row][saw.row]
+    votes, n_leans = pool.votes, pool.design.shape[1]
+    saw = votes.design(pool.informed).tocoo()
+    pairs = saw.col + n_leans * cluster[votes.row][saw.row]
     cells, cell = np.unique(pairs, return_inverse=True)
     lean, apart = cells % n_leans, sparse.csr_array((saw.data, (saw.row, cell)))
-    at, into = pool.point.at, sparse.csr_array(apart.T)
-    score = pool.dispersion * (into @ at.score)
-    information = pool.dispersion * (into @ (at.information @ apart))
-    squares = score**2 + information.power(2) @ sd[lean] ** 2
-    of, q = pool.attribute[lean], len(pool.scale)
-    found = np.bincount(of, squares, q)
-    expected = np.bincount(of, information.diagonal(), q)
-    return np.maximum(found / np.where(expected > 0, expected, np.inf), 1.0)
+    mine = np.flatnonzero(pool.attribute[lean] == j)
+    own = sparse.csr_array(apart[:, mine].T)
+    _, same = pool.blocks.chosen(pool.kind)
+    chance, covariance, _ = pool.expanded(given.mode).winners
+    score = own @ ((votes.sign > 0) - chance[same])
+    among = votes.blocks.matrix(pool.blocks.matrix(covariance)[same].data)
+    seen = own @ among
+    squares = score**2 + (seen @ apart).power(2) @ given.sd[lean] ** 2
+    expected = float(seen.multiply(own).sum())
+    return max(float(squares.sum()) / expected, 1.0) if expected > 0 else 1.0
 
 
 def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
     scale, known, mine = pool.scale[j], pool.informed[:, j], pool.attribute == j
-    at, top = _profile(pool, spread, j), spread[j] / (scale + spread[j])
+    at, top = partial(_given_share, pool, spread, j), spread[j] / (scale + spread[j])
     # out to where little of the posterior is left or the range ends
-    least, ends = at(top)[2] - 4.5, []
+    least, ends = at(top).log_marginal - 4.5, []
     for farthest in (NARROWEST - top, WIDEST - top):
         reach = 0.05 * farthest
-        while abs(reach) < abs(farthest) and at(top + reach)[2] > least:
+        while abs(reach) < abs(farthest) and at(top + reach).log_marginal > least:
             reach *= 1.7
         ends.append(top + min(reach, farthest, key=abs))
     shares = np.unique(np.append(np.linspace(min(ends), max(ends), NODES), top))
+    for share in sorted(shares, key=lambda share: abs(share - top)):
+        at(share)
     found = zip(*map(at, shares), strict=True)
-    mean, sd, log_marginal = (np.stack(each, axis=-1) for each in found)
+    _, mean, sd, log_marginal = (np.stack(each, axis=-1) for each in found)
     mean, sd = mean[mine], sd[mine]
     taus, log_prior = _tau_at(shares, scale), _flat(shares)
     masses = softmax(log_marginal + log_prior)
@@ -582,53 +673,52 @@ def _shrunk_attribute(pool: _Pool, spread: Floats, j: int) -> Shrunk:
 # -- given the spreads ---------------------------------------------------------------------------------------
 
 
-def _given_spreads(pool: _Pool, spread: Floats) -> tuple[Floats, Floats, float]:
-    """Mean and sd of every lean given the spreads, and their log marginal likelihood."""
-    precision, here = 1 / spread[pool.attribute] ** 2, pool.point
+def _given_spreads(pool: _Pool, spread: Floats) -> _Given:
+    """Find the mode by Newton's method, and the moments around it."""
+    precision, phi = 1 / spread[pool.attribute] ** 2, pool.dispersion
+    is_dense = len(precision) <= LARGEST_DENSE
 
-    def penalty(leans: Floats) -> float:
-        return float(precision @ leans**2) / 2
+    def height(point: _Point) -> float:
+        return point.value / phi - float(precision @ point.leans**2) / 2
 
     for _ in range(NEWTON_STEPS):
-        value = here.value - penalty(here.leans)
-        curvature = here.information + sparse.diags_array(precision)
-        gradient = pool.turned @ here.at.score - precision * here.leans
-        if len(gradient) <= LARGEST_DENSE:
-            step = cho_solve(cho_factor(curvature.toarray()), gradient)
+        here, value = pool.point, height(pool.point)
+        curvature = pool.curvature(precision)
+        gradient = here.gradient / phi - precision * here.leans
+        if is_dense:
+            inverse, log_determinant = inverted(curvature.toarray())
+            step = inverse @ gradient
         else:
             scaling = sparse.diags_array(1 / curvature.diagonal())
             step = cg(curvature, gradient, rtol=1e-8, M=scaling)[0]
-        if np.abs(step).max(initial=0.0) < 1e-4 * spread.max():
+        if gradient @ step < NEAR_ENOUGH * len(step):
             break
         for halvings in range(MOST_HALVINGS):
-            leans = here.leans + 0.5**halvings * step
-            reached = pool.value(leans)
-            if reached - penalty(leans) >= value - 1e-9 * abs(value):
+            pool.point = pool.expanded(here.leans + 0.5**halvings * step)
+            if height(pool.point) >= value - 1e-9 * abs(value):
                 break
-        pool.point = here = pool.expanded(leans, reached)
     mode = here.leans + step
-    variance, log_determinant = _deviation_variances(pool, curvature, precision)
+    level = 1 / (precision * pool.companions)
+    if is_dense:
+        variance = np.diag(inverse) - level
+    else:
+        variance, log_determinant = _variances_by_neighbours(pool, curvature, level)
     variance = np.maximum(variance, 1e-12)
-    mean, sd, gained = _one_by_one(pool, mode, variance, precision, here.at)
+    mean, sd, gained = _one_by_one(pool, mode, variance, precision)
     laplace = gradient @ step + np.log(precision).sum() - log_determinant
-    return mean, sd, float(value + gained + laplace / 2)
+    return _Given(mode, mean, sd, float(value + gained + laplace / 2))
 
 
-def _deviation_variances(
-    pool: _Pool, curvature: sparse.csr_array, precision: Floats
+def _variances_by_neighbours(
+    pool: _Pool, curvature: sparse.csr_array, level: Floats
 ) -> tuple[Floats, float]:
     """Variance of every lean beside the level of its group, which the votes do not fix, and the log-determinant.
 
     In a large pool two annotators share few comparisons. There a lean is taken with its neighbours, and they as if
     they had no others; groups of few are taken whole.
     """
-    level = 1 / (precision * pool.companions)
-    if curvature.shape[0] <= LARGEST_DENSE:
-        inverse, log_determinant = inverted(curvature.toarray())
-        return np.diag(inverse) - level, log_determinant
     diagonal = curvature.diagonal()
-    scaling = sparse.diags_array(1 / np.sqrt(diagonal))
-    neighbours = (scaling @ curvature @ scaling).power(2).sum(axis=1) - 1
+    neighbours = curvature.power(2) @ (1 / diagonal) / diagonal - 1
     left = 1 - np.minimum(neighbours, MOST_EXPLAINED)
     variance = 1 / (diagonal * left)
     log_determinants = np.log(diagonal) + np.log(left) / 2
@@ -642,13 +732,12 @@ def _deviation_variances(
 
 def inverted(positive: Floats) -> tuple[Floats, float]:
     """Inverse and log-determinant of a positive definite matrix."""
-    factor = cho_factor(positive)
-    half = float(np.log(np.diag(factor[0])).sum())
-    return cho_solve(factor, np.eye(len(positive))), 2 * half
+    half = float(np.log(np.diag(np.linalg.cholesky(positive))).sum())
+    return np.asarray(np.linalg.inv(positive), dtype=np.float64), 2 * half
 
 
 def _one_by_one(
-    pool: _Pool, mode: Floats, variance: Floats, precision: Floats, at: Curvature
+    pool: _Pool, mode: Floats, variance: Floats, precision: Floats
 ) -> tuple[Floats, Floats, float]:
     r"""Mean and sd of every lean beyond the normal approximation, and what the marginal likelihood gains by it.
 
@@ -658,14 +747,14 @@ def _one_by_one(
     :math:`\kappa_{iik} = (1 - 2 p_i) c_{ik}` and
     :math:`\kappa_{iikk} = (1 - 2 p_i)(1 - 2 p_k) c_{ik} - 2 c_{ik}^2`.
     """
-    skew = 1 - 2 * (pool.won - pool.dispersion * at.score)
-    spread = pool.squares @ variance
-    once = at.information @ (skew * spread)
-    twice = pool.dispersion * (at.information.power(2) @ spread)
+    chance, covariance, _ = pool.point.winners
+    skew, spread = 1 - 2 * chance, pool.squares @ variance
+    once = pool.blocks.matrix(covariance) @ (skew * spread) / pool.dispersion
+    twice = pool.blocks.matrix(covariance**2) @ spread / pool.dispersion
     information = np.maximum(1 / variance - precision, 1e-9)
     share = variance * information
-    third = -(pool.turned @ once) / share
-    fourth = pool.squares.T @ (2 * twice - skew * once) / share
+    third = -(pool.sums_of_leans @ (pool.count_of_votes * once)) / share
+    fourth = pool.sums_of_squares @ (pool.count_of_votes * (2 * twice - skew * once)) / share
     unit = 2 * np.maximum(fourth, 0.0) + 3 * third**2
     unit = np.sqrt(np.maximum(unit, 1e-6))
     chance = (1 + third / unit) / 2

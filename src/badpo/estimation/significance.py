@@ -10,10 +10,10 @@ from scipy import sparse
 from scipy.sparse.linalg import cg
 from scipy.special import chdtrc, ndtr, softmax
 
-from badpo.estimation.care import ANY_LINE, ClassMerit
 from badpo.estimation.conditional_likelihood import KnownWins
-from badpo.estimation.fit import Leans, lean_votes
-from badpo.estimation.pool import LEVEL, NO_SPREAD
+from badpo.estimation.fit import Leans, Votes, lean_votes
+from badpo.estimation.log_odds import LEVEL, NO_SPREAD
+from badpo.estimation.reliability import ANY_LINE, ClassMerit
 from badpo.estimation.shrinkage import Mixture, Shrunk
 from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import lean_design
@@ -21,8 +21,8 @@ from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # Largest number of groups of annotators within which classes are compared.
 MOST_GROUPS = 50
-# Number of values of tau over which the test of classes is averaged; difference in log-mass from the most likely value
-# beyond which values are omitted.
+# Number of values of tau over which the test of classes is averaged; difference in log-mass from the most likely
+# value beyond which values are omitted.
 TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
@@ -43,7 +43,7 @@ class ClassOffsets:
     n : int array of shape (n_classes, n_attributes)
         Number of annotators of the class with an informative vote.
     p_value : array of shape (n_attributes,)
-        Of the test that classes do not differ; NaN where there is nothing to test.
+        P-value of the hypothesis that classes do not differ; NaN if there is nothing to test.
     """
 
     offset: Floats
@@ -53,41 +53,34 @@ class ClassOffsets:
     p_value: Floats
 
 
-def equal_leans_test(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    leans: Leans,
-    clusters: ArrayLike | None = None,
-) -> Floats:
+def equal_leans_test(given: Votes, leans: Leans, clusters: ArrayLike | None = None) -> Floats:
     r"""P-value, for each attribute, of the hypothesis that all annotators have the same bias.
 
-    If the bias is shared, the conditional likelihood does not depend on it (for an attribute of the responses), and the
-    score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. The statistic is
+    If the bias is shared, the conditional likelihood does not depend on it (for an attribute of the responses), and
+    the score of annotator k, :math:`S_k = \sum_j d_j (y_j - p_j)`, has mean 0 and covariance V. The statistic is
     :math:`\sum_k S_k^2`, the score in the variance of the biases. It is compared with the :math:`c \chi^2_\nu` of the
     same mean, tr V, and variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio
     test with one parameter per annotator does not.
 
-    Votes are as in `badpo.estimation.fit.fit_conditional`, and ``leans`` is its result. While one attribute is tested,
-    the biases toward the other attributes are those of ``leans``. An attribute that varies between the votes on one
-    comparison is tested at its estimated shared bias. With ``clusters``, V is the sum of the outer products of the
-    prompts' scores.
+    ``leans`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
+    tested, the biases toward the other attributes are those of ``leans``. An attribute that varies between the votes
+    on one comparison is tested at its estimated shared bias. With ``clusters``, V is the sum of the outer products of
+    the prompts' scores.
 
     Examples
     --------
     Annotator 0 always votes against annotator 1 on the side with more:
 
     >>> from badpo.estimation.fit import fit_conditional
-    >>> votes = (np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)))
-    >>> bool(equal_leans_test(*votes, fit_conditional(*votes, 2))[0] < 1e-6)
+    >>> votes = Votes(np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)), 2)
+    >>> bool(equal_leans_test(votes, fit_conditional(votes))[0] < 1e-6)
     True
     """
     finite = np.isfinite(leans.deviation)
     theta = np.where(finite, leans.deviation, 0.0) + leans.origin
     shared = np.where(leans.absolute, leans.level, leans.origin)
     m, q = theta.shape
-    votes = lean_votes(comparison, sign, annotator, delta, m)
+    votes = lean_votes(given)
     model, p_value = KnownWins(votes.blocks, votes.sign), np.full(q, np.nan)
     for j in range(q):
         lean = np.where(np.arange(q) == j, shared, theta)
@@ -117,23 +110,23 @@ def class_offsets(
     .. math:: \hat d_k = \mu_{class(k)} + h_{class(k)} + \gamma_{group(k)} + u_k + e_k, \qquad
         V = \tau^2 I + \Sigma, \qquad p = \int P(\chi^2_\nu > Q_0(\tau) - Q_1(\tau))\, \pi(\tau)\, d\tau
 
-    Sigma is the covariance of the estimates' errors (only their variances if the matrix is too large to store), scaled
-    to the average for the annotator's number of informative votes. Q is the residual sum of weighted squares,
-    :math:`Q_0` without classes (mu = 0) and :math:`Q_1` with classes. The integral includes the uncertainty of tau: pi
-    is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of tau^2, with s^2 the
-    harmonic mean of the errors' variances. For equally precise estimates with errors much smaller than tau, the test is
-    the analysis of variance, and a few annotators who cast most of the votes count as few. Groups that no votes compare
-    have separate means gamma. An infinite lean counts with the result of one Newton step. Anchored annotators and
-    annotators of class -1 are left out.
+    Sigma is the covariance of the estimates' errors (only their variances if the matrix is too large to store),
+    scaled to the average for the annotator's number of informative votes. Q is the residual sum of weighted squares,
+    :math:`Q_0` without classes (mu = 0) and :math:`Q_1` with classes. The integral includes the uncertainty of tau:
+    pi is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of tau^2, with s^2
+    the harmonic mean of the errors' variances. For equally precise estimates with errors much smaller than tau, the
+    test is the analysis of variance, and a few annotators who cast most of the votes count as few. Groups that no
+    votes compare have separate means gamma. An infinite lean counts with the result of one Newton step. Anchored
+    annotators and annotators of class -1 are left out.
 
     Parameters
     ----------
     leans : Leans
     annotator_class : int array of shape (n_annotators,)
     merit : ClassMerit or None
-        Distribution of h, the part of a class's offset that its reliability produces. p is averaged over h (Box, 1980),
-        and the intervals of the offsets contain h. If the covariance is None, classes count as equally reliable. The
-        same holds for an attribute whose shared bias is known, because merit does not affect it.
+        Distribution of h, the part of a class's offset that its reliability produces. p is averaged over h (Box,
+        1980), and the intervals of the offsets contain h. If the covariance is None, classes count as equally
+        reliable. The same holds for an attribute whose shared bias is known, because merit does not affect it.
 
     References
     ----------
@@ -146,7 +139,7 @@ def class_offsets(
     >>> from badpo.estimation.fit import fit_conditional
     >>> comparison, annotator = np.repeat(np.arange(60), 2), np.tile([0, 2, 1, 3, 0, 3, 1, 2], 15)
     >>> sign = np.tile([1, -1, -1, 1, 1, -1], 20)
-    >>> leans = fit_conditional(comparison, sign, annotator, np.ones((120, 1)), 4)
+    >>> leans = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
     >>> class_offsets(leans, [0, 0, 1, 1]).offset.ravel().round(3)
     array([ 0.347, -0.347])
     """
@@ -321,10 +314,10 @@ def recommend(
     >>> from badpo.estimation.shrinkage import shrink_normal
     >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
     >>> print(advice.variant, "-", advice.reason)
-    shared_mean - Annotators differ (test of one shared lean: p < 0.001).
+    shared_mean - Annotators differ (test of one shared bias: p < 0.001).
     """
     is_known = not np.isnan(shrunk.tau)
-    unknown = "" if is_known else "; spread not known"
+    unknown = "" if is_known else "; tau not known"
     if class_test_p is not None and class_test_p < LEVEL:
         told = f"test of no class difference: {_p(class_test_p)}{unknown}"
         return Recommendation("class", f"Classes of annotators differ ({told}).")
@@ -332,15 +325,15 @@ def recommend(
     told = f"tau {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
     if not np.isnan(equal_leans_p):
         differ = equal_leans_p < LEVEL
-        told = f"test of one shared lean: {_p(equal_leans_p)}"
+        told = f"test of one shared bias: {_p(equal_leans_p)}"
     if differ:
         return Recommendation("shared_mean", f"Annotators differ ({told}{unknown}).")
     if not is_known:
-        why = "The votes cannot tell annotators apart: too few of them judged contested comparisons together."
+        why = "The votes cannot show differences: too few annotators judged contested comparisons together."
     elif is_spread:
-        why = f"Whether annotators differ is not settled: the test does not show it, the spread does ({told})."
+        why = f"The evidence is mixed: the interval of tau shows that annotators differ, the test does not ({told})."
     else:
-        possible = f"A spread of up to {shrunk.tau_high:.2f} log-odds remains possible."
+        possible = f"A tau of up to {shrunk.tau_high:.2f} log-odds remains possible."
         why = f"The votes do not show that annotators differ ({told}). {possible}"
     return Recommendation("pooled", why)
 
@@ -423,10 +416,10 @@ def annotator_agreement(
     annotator: ArrayLike,
     n_annotators: int,
 ) -> AnnotatorAgreement:
-    """How often each annotator sides with their co-voters.
+    """Share of co-voters who agree with each annotator.
 
-    A lean lowers it a little on comparisons whose sides differ. To keep the two wholly apart give only the votes
-    without such a difference.
+    A bias lowers the agreement slightly on comparisons whose sides differ. For a measure without this effect, pass
+    only votes on comparisons whose sides do not differ.
 
     Examples
     --------
@@ -467,33 +460,10 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     return ~votes.duplicated().to_numpy()
 
 
-def self_contradictions(comparison: ArrayLike, sign: ArrayLike, annotator: ArrayLike) -> pd.DataFrame:
-    """Comparisons that an annotator judged more than once, and whether they chose both sides (``contradicted``).
-
-    Examples
-    --------
-    Annotator 0 judged comparison 0 twice and changed sides:
-
-    >>> self_contradictions([0, 0, 0, 1], [1, -1, 1, 1], [0, 0, 1, 1]).values.tolist()
-    [[0, 0, True]]
-    """
-    votes = pd.DataFrame({"annotator": annotator, "comparison": comparison, "sign": sign})
-    found = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
-    sides = found.groupby(["annotator", "comparison"])["sign"].nunique()
-    return (sides > 1).reset_index(name="contradicted")
-
-
 # -- biases toward other features -----------------------------------------------------------------------------
 
 
-def other_feature_p(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    feature: ArrayLike,
-    offset: ArrayLike = 0.0,
-) -> float:
+def other_feature_p(given: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
     r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
 
     If one side of a comparison has more of both, a bias toward the attribute and a bias toward the feature have the
@@ -502,18 +472,18 @@ def other_feature_p(
 
     .. math:: x_k d + \gamma x_k (f - d)
 
-    Here d is the difference in the attribute, and f is the difference in the feature, scaled to the average size of d.
-    The biases are toward the attribute if :math:`\gamma = 0`, and toward the feature if :math:`\gamma = 1`. The score
-    in :math:`\gamma`, under the conditional likelihood, is compared with its standard deviation, which includes the
-    errors of the :math:`x_k`, or with the standard deviation of its parts by annotator, if larger. The test is
+    Here d is the difference in the attribute, and f is the difference in the feature, scaled to the average size of
+    d. The biases are toward the attribute if :math:`\gamma = 0`, and toward the feature if :math:`\gamma = 1`. The
+    score in :math:`\gamma`, under the conditional likelihood, is compared with its standard deviation, which includes
+    the errors of the :math:`x_k`, or with the standard deviation of its parts by annotator, if larger. The test is
     one-sided.
 
     Parameters
     ----------
-    comparison, sign, annotator : array of shape (n_votes,)
-        As in `badpo.estimation.fit.fit_conditional`.
-    delta, feature : array of shape (n_votes,)
-        Difference of the sides in the attribute, in its unit; the side with more of the feature, +1 (a), -1 (b) or 0.
+    given : Votes
+        With one attribute, in its unit.
+    feature : array of shape (n_votes,)
+        The side with more of the feature: +1 (a), -1 (b) or 0.
     offset : array of shape (n_votes,)
         Known log-odds, such as biases toward other attributes.
 
@@ -527,17 +497,17 @@ def other_feature_p(
     On every second comparison the longer response has an emoji, on the others one of two equally long responses has.
     Two annotators choose the emoji, two avoid it:
 
-    >>> comparison, delta = np.repeat(np.arange(40), 4), np.repeat(np.tile([1.0, 0.0], 20), 4)
-    >>> sign, annotator = np.tile([1, 1, -1, -1], 40), np.tile(np.arange(4), 40)
-    >>> other_feature_p(comparison, sign, annotator, delta, np.ones(160)) < 0.001
+    >>> comparison, delta = np.repeat(np.arange(40), 4), np.repeat(np.tile([[1.0], [0.0]], (20, 1)), 4, axis=0)
+    >>> votes = Votes(comparison, np.tile([1, 1, -1, -1], 40), np.tile(np.arange(4), 40), delta, 4)
+    >>> other_feature_p(votes, np.ones(160)) < 0.001
     True
     """
-    d, f = np.asarray(delta, float), np.asarray(feature, float)
+    d, f = np.asarray(given.delta[:, 0], float), np.asarray(feature, float)
     agree = d * f > 0
-    people = np.unique(annotator, return_inverse=True)[1]
+    people = np.unique(given.annotator, return_inverse=True)[1]
     m = people.max(initial=-1) + 1
     f = f * np.abs(d[agree]).mean() if agree.any() else f
-    votes = lean_votes(comparison, sign, people, np.column_stack([d, f]), m)
+    votes = lean_votes(Votes(given.comparison, given.sign, people, np.column_stack([d, f]), m))
     model, (d, f) = KnownWins(votes.blocks, votes.sign), votes.delta.T
     known = np.broadcast_to(offset, len(agree))[votes.row]
     agree = d * f > 0

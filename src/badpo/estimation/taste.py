@@ -3,6 +3,7 @@
 A random responder agrees with nobody. An annotator with another taste agrees with annotators who share this taste.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.special import ndtr
 
+from badpo.estimation.fit import Votes
 from badpo.theory import Floats, Ints
 
 # Least number of votes of a compared annotator; largest number of compared annotators, who are those with the most
@@ -22,28 +24,28 @@ ROUNDS, LEVEL = 60, 0.05
 
 
 class Camps(NamedTuple):
-    """Result of the test for camps; both values are NaN if the votes are too few for the test.
+    """Result of the tests for camps; all values are NaN if the votes are too few for the tests.
 
     ``attenuation`` is approximately the ratio of estimated to true biases and tau if annotators of different camps are
-    compared.
+    compared. ``equal_p`` is the p-value of the test that all annotators agree with the others equally.
     """
 
     p_value: float
     attenuation: float
+    equal_p: float
 
     @property
     def are_found(self) -> bool:
         """Whether the test rejects one taste at 5 %."""
         return self.p_value < LEVEL
 
+    @property
+    def are_possible(self) -> bool:
+        """Whether no camps are found, but some annotators agree less with the others, by a test at 5 %."""
+        return not self.are_found and self.equal_p < LEVEL
 
-def find_camps(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    suspect: ArrayLike,
-) -> Camps:
+
+def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     r"""Test the hypothesis of one dimension of quality against camps of taste.
 
     With one dimension of quality and reliabilities :math:`v_k`, the mean product of two annotators' votes (+1 or -1,
@@ -52,6 +54,10 @@ def find_camps(
     comes from votes simulated with one normal quality and the same :math:`v_k`. ``suspect``, of shape (n_annotators,),
     marks annotators who agree little with the others. A second test is whether these annotators agree with one another.
     The p-value is twice the smaller one of the two.
+
+    A few annotators with another taste share too few votes for both tests, but they agree less with all others. Another
+    test compares the variance of :math:`v_k`, weighted by numbers of pairs, with that of votes simulated with equal
+    :math:`v_k`. Its result may be due to taste or to reliability.
 
     The attenuation is :math:`\sqrt{(1 - \rho_w) / (1 - \rho_b)}`, with the tetrachoric correlations :math:`\rho =
     \sin(\pi M / 2)` of mean products M within camps (w) and between camps (b). The reason is that biases are estimated
@@ -64,27 +70,28 @@ def find_camps(
     >>> random = np.random.default_rng(0)
     >>> taste = np.repeat(random.choice([-1, 1], (60, 2)), 3, axis=1)
     >>> sign = np.where(random.random((60, 6)) < 0.9, taste, -taste).ravel()
-    >>> votes = np.repeat(np.arange(60), 6), sign, np.tile(np.arange(6), 60), np.zeros((360, 1))
-    >>> find_camps(*votes, np.zeros(6, bool)).p_value
+    >>> votes = Votes(np.repeat(np.arange(60), 6), sign, np.tile(np.arange(6), 60), np.zeros((360, 1)), 6)
+    >>> find_camps(votes, np.zeros(6, bool)).p_value
     0.02
     """
-    who, suspect = np.asarray(annotator), np.asarray(suspect, bool)
+    who, suspect = votes.annotator, np.asarray(suspect, bool)
     n_votes = np.bincount(who, minlength=len(suspect))
     compared = np.argsort(-n_votes, kind="stable")[:MOST_COMPARED]
     compared = compared[n_votes[compared] >= FEWEST_VOTES]
     if len(compared) < 4:
-        return Camps(np.nan, np.nan)
+        return Camps(np.nan, np.nan, np.nan)
     place = np.full(len(suspect), -1)
     place[compared] = np.arange(len(compared))
     kept = np.flatnonzero(place[who] >= 0)
-    column, row = place[who[kept]], np.unique(np.asarray(comparison)[kept], return_inverse=True)[1]
-    rest = np.asarray(sign, float)[kept]
-    for side in np.asarray(delta, float)[kept].T:
+    column, row = place[who[kept]], np.unique(votes.comparison[kept], return_inverse=True)[1]
+    sign = np.asarray(votes.sign, float)[kept]
+    rest = sign.copy()
+    for side in votes.delta[kept].T:
         explained, squares = (np.bincount(column, side * each) for each in (rest, side))
         rest = rest - side * (explained / np.maximum(squares, 1e-9))[column]
     n = _products(np.ones(len(kept)), row, column)
     if not n.any():
-        return Camps(np.nan, np.nan)
+        return Camps(np.nan, np.nan, np.nan)
     products = _products(rest, row, column)
     left, factor = _one_factor(products, n)
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
@@ -92,24 +99,58 @@ def find_camps(
     sizes, along = np.linalg.eigh(left / scale)
     # with normal quality and normal errors, votes with the correlation rho have the mean product v^2
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
-    random = np.random.default_rng(0)
-    largest: list[float] = []
-    while len(largest) < SIMULATED and sum(np.array(largest) >= sizes[-1]) < ENOUGH_EXTREME:
-        quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
-        votes = np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise)
-        simulated, _ = _one_factor(_products(votes, row, column), n)
-        largest.append(float(np.linalg.eigvalsh(simulated / scale)[-1]))
-    p_value = (1 + sum(np.array(largest) >= sizes[-1])) / (1 + len(largest))
+
+    def largest_of(random: np.random.Generator) -> float:
+        simulated, _ = _one_factor(_products(_drawn(rho, row, random), row, column), n)
+        return float(np.linalg.eigvalsh(simulated / scale)[-1])
+
+    # biases make votes less variable
+    size = np.sqrt(np.maximum(1 - (sign - rest) ** 2, 0.0))
+    common = np.clip(products.sum() / _products(size, row, column).sum(), 0.01, 0.99)
+    equal_rho, n_pairs = np.sin(np.pi / 2 * common), n.sum(axis=1)
+
+    def variance_of(random: np.random.Generator) -> float:
+        drawn = size * _drawn(equal_rho, row, random)
+        return _variance(_one_factor(_products(drawn, row, column), n)[1], n_pairs)
+
+    p_value, usual = _simulated(sizes[-1], largest_of)
+    equal_p, _ = _simulated(_variance(factor, n_pairs), variance_of)
     pairs = np.outer(suspect[compared], suspect[compared])
     if n[pairs].sum():
         p_value = min(p_value, float(ndtr(-left[pairs].sum() / np.sqrt(2 * n[pairs].sum()))))
-    shown = sizes > np.mean(largest)
+    shown = sizes > usual
     beyond = (along[:, shown] * sizes[shown]) @ along[:, shown].T * scale / n.mean()
-    implied = np.outer(factor, factor) + beyond
+    attenuation = _attenuation(products, n, np.outer(factor, factor) + beyond)
+    return Camps(float(min(2 * p_value, 1.0)), attenuation, equal_p)
+
+
+def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
+    """Attenuation of biases by camps; two annotators are in one camp if they agree more than the mean of all pairs."""
     same = implied > implied.mean()
     mean = (products[each].sum() / max(n[each].sum(), 1.0) for each in (same, ~same))
     within, between = np.sin(np.pi / 2 * np.clip(list(mean), -0.99, 0.99))
-    return Camps(float(min(2 * p_value, 1.0)), float(np.sqrt(min((1 - within) / (1 - between), 1.0))))
+    return float(np.sqrt(min((1 - within) / (1 - between), 1.0)))
+
+
+def _drawn(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
+    """Votes of +1 or -1 from normal quality, which has the share ``rho`` of the variance of each vote's logit."""
+    quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
+    return np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise)
+
+
+def _variance(values: Floats, weight: Floats) -> float:
+    """Weighted variance, up to a factor."""
+    return float(weight @ (values - weight @ values / weight.sum()) ** 2)
+
+
+def _simulated(
+    observed: float, statistic: Callable[[np.random.Generator], float]
+) -> tuple[float, float]:
+    """P-value of an observed statistic, which is large if the hypothesis is false, and the mean of simulated ones."""
+    random, found = np.random.default_rng(0), list[float]()
+    while len(found) < SIMULATED and sum(np.array(found) >= observed) < ENOUGH_EXTREME:
+        found.append(statistic(random))
+    return (1 + sum(np.array(found) >= observed)) / (1 + len(found)), float(np.mean(found))
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:

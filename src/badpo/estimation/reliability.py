@@ -3,9 +3,9 @@ r"""Reliability: how closely an annotator follows quality, estimated separately 
 .. math:: \operatorname{logit} P(a \text{ wins}) = a_k q_c + \theta_k \cdot d_j
 
 The reliability :math:`a_k` ("care" in the names of this module) has the mean 1; a random responder has reliability 0.
-If :math:`c\, a_k` is added to every bias and :math:`c \cdot d_c` is subtracted from every quality, the votes keep their
-probabilities. Biases are therefore measured as deviations from a line in reliability. Reliability is estimated from
-comparisons whose sides do not differ, because no bias acts on them.
+If :math:`c\, a_k` is added to every bias and :math:`c \cdot d_c` is subtracted from every quality, the votes keep
+their probabilities. Biases are therefore measured as deviations from a line in reliability. Reliability is estimated
+from comparisons whose sides do not differ, because no bias acts on them.
 """
 
 import math
@@ -23,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator, cg
 from scipy.special import betaln, chdtrc, expit, log_softmax, logsumexp, softmax
 
 from badpo.estimation.conditional_likelihood import sorted_blocks
-from badpo.estimation.fit import Leans
+from badpo.estimation.fit import Leans, Votes
 from badpo.estimation.newton import LARGEST_FACTORED, NOTHING, Curvature, Information
 from badpo.estimation.shrinkage import Mixture, inverted
 from badpo.theory import Bools, Floats, Ints
@@ -34,7 +34,8 @@ SAME = 0.25
 # Quality at equally spaced nodes, in units of its spread.
 NODES = np.linspace(-3.9, 3.9, 13)
 LOG_MASS = log_softmax(-(NODES**2) / 2)
-# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal prior.
+# Between-annotator standard deviations of reliability, in units of its mean, and the scale of their half-normal
+# prior.
 SPREADS, USUAL = np.array([0.03, 0.12, 0.25, 0.4, 0.55, 0.75, 1.0, 1.3]), 0.5
 LOG_PRIOR = np.log(np.gradient(SPREADS)) - (SPREADS / USUAL) ** 2 / 2
 # Shares of random responders.
@@ -100,25 +101,17 @@ class _SameVotes:
     The ``kind`` of a comparison is its number of votes (``size``) and its number of votes for a (``n_wins``).
     """
 
-    def __init__(
-        self,
-        comparison: ArrayLike,
-        sign: ArrayLike,
-        annotator: ArrayLike,
-        delta: ArrayLike,
-        n_annotators: int,
-        shift: ArrayLike = 0.0,
-    ) -> None:
-        c, y = np.asarray(comparison), np.asarray(sign, float)
-        differs = (np.abs(delta) >= SAME).any(axis=1)
+    def __init__(self, votes: Votes, shift: ArrayLike = 0.0) -> None:
+        c, y = votes.comparison, np.asarray(votes.sign, float)
+        differs = (np.abs(votes.delta) >= SAME).any(axis=1)
         is_same = np.bincount(c, differs) == 0
         kept = np.flatnonzero((is_same & (np.bincount(c) > 1))[c])
         order, self.blocks = sorted_blocks(c[kept], y[kept] > 0)
         kept = kept[order]
         self.sign = y[kept]
-        self.annotator = np.asarray(annotator)[kept]
+        self.annotator = votes.annotator[kept]
         self.shift = np.broadcast_to(shift, c.shape)[kept]
-        self.of = _of(self.annotator, n_annotators)
+        self.of = _of(self.annotator, votes.n_annotators)
         sizes, number = np.unique(self.blocks.sizes, return_inverse=True)
         self.size = np.repeat(sizes, sizes + 1)
         self.n_wins = np.concatenate([NOTHING, *map(np.arange, sizes + 1)])
@@ -143,13 +136,7 @@ class _SameVotes:
         return float(best.x), loss(0.0) - float(best.fun)
 
 
-def equal_care_test(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-) -> float:
+def equal_care_test(given: Votes) -> float:
     r"""P-value of the test that all annotators are equally reliable; NaN if the votes contain no information about it.
 
     The test uses the comparisons whose sides do not differ in any attribute, because no bias acts on them. If
@@ -166,11 +153,11 @@ def equal_care_test(
     Annotator 0 votes at random beside three who agree:
 
     >>> sign = np.tile([1, 1, 1, 1, -1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1], 40)
-    >>> votes = (np.repeat(np.arange(160), 4), sign, np.tile(np.arange(4), 160), np.zeros((640, 1)))
-    >>> equal_care_test(*votes, 4) < 1e-6
+    >>> votes = Votes(np.repeat(np.arange(160), 4), sign, np.tile(np.arange(4), 160), np.zeros((640, 1)), 4)
+    >>> equal_care_test(votes) < 1e-6
     True
     """
-    votes = _SameVotes(comparison, sign, annotator, delta, n_annotators)
+    votes = _SameVotes(given)
     if not len(votes.sign):
         return np.nan
     scale, _ = votes.common_care()
@@ -182,7 +169,7 @@ def equal_care_test(
     expected = mass @ (NODES * expit(scale * NODES))
     squares = wins * (quality - expected) ** 2 + (size - wins) * expected**2
     pairs = (wins * quality - size * expected) ** 2 - squares
-    # variance of a vote's score and covariance with another's, by their number
+    # variance of a vote's score and covariance of two votes' scores, by the number of votes
     own, between = (
         np.bincount(size, chance * each)[votes.blocks.sizes]
         for each in (squares / size, pairs / (size * (size - 1)))
@@ -190,9 +177,9 @@ def equal_care_test(
     vote = votes.blocks.comparison
     kind = votes.kind[vote]
     score = of.T @ ((votes.sign > 0) * quality[kind] - expected[kind])
-    # a row for each comparison, then one for what is each annotator's own
+    # one row for each comparison, then one row for the variance that belongs to each annotator alone
     alone = of.T @ (own - between)[vote]
-    columns = np.append(votes.annotator, np.arange(n_annotators))
+    columns = np.append(votes.annotator, np.arange(given.n_annotators))
     starts = np.append(votes.blocks.starts, np.arange(len(vote), len(columns) + 1))
     cast, shared = (
         sparse.csr_array((each, columns, starts))
@@ -220,27 +207,19 @@ def _sum_of_squares(score: Floats, variance: sparse.csr_array) -> float:
 # -- reliability -----------------------------------------------------------------------------------------------
 
 
-def fit_care(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator: ArrayLike,
-    delta: ArrayLike,
-    n_annotators: int,
-    shift: ArrayLike = 0.0,
-    group: ArrayLike | None = None,
-) -> Care:
+def fit_care(given: Votes, shift: ArrayLike = 0.0, group: ArrayLike | None = None) -> Care:
     r"""Estimate reliability by the marginal likelihood of comparisons whose sides differ by less than a quarter unit.
 
-    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus the known ``shift``, and
-    :math:`a_k = s_k / \bar s`. Slopes are normal around their mean with a standard deviation :math:`\kappa` in units of
-    the mean. A share of annotators are random responders with slope 0. The result is averaged over the standard
-    deviation and the share, with weights from the marginal likelihood (Laplace approximation), a half-normal prior of
-    the standard deviation with the scale ``USUAL`` and a flat prior of the shares in ``CLICKERS``. An annotator who
-    nearly always chooses the side with an attribute does not count as a random responder.
+    With the quality :math:`z \sim N(0, 1)` the logit is :math:`s_k z` plus the known ``shift``, and :math:`a_k = s_k
+    / \bar s`. Slopes are normal around their mean with a standard deviation :math:`\kappa` in units of the mean. A
+    share of annotators are random responders with slope 0. The result is averaged over the standard deviation and the
+    share, with weights from the marginal likelihood (Laplace approximation), a half-normal prior of the standard
+    deviation with the scale ``USUAL`` and a flat prior of the shares in ``CLICKERS``. An annotator who nearly always
+    chooses the side with an attribute does not count as a random responder.
 
-    Votes are as in `badpo.estimation.fit.fit_conditional`. ``delta`` contains only attributes of the responses, in
-    standard units. ``shift`` is the known part of the logits, such as a bias toward the side that was shown first.
-    Annotators with the same ``group`` are shrunk toward their own mean; without ``group`` there is one group.
+    ``given.delta`` contains only attributes of the responses, in standard units. ``shift`` is the known part of the
+    logits, such as a bias toward the side that was shown first. Annotators with the same ``group`` are shrunk toward
+    their own mean; without ``group`` there is one group.
 
     Examples
     --------
@@ -250,12 +229,12 @@ def fit_care(
     >>> quality = 2 * random.standard_normal(300)
     >>> care = np.array([1, 1, 1, 1, 0])
     >>> sign = np.where(random.logistic(size=(300, 5)) < quality[:, None] * care, 1, -1).ravel()
-    >>> votes = (np.repeat(np.arange(300), 5), sign, np.tile(np.arange(5), 300), np.zeros((1500, 1)))
-    >>> fitted = fit_care(*votes, 5)
+    >>> votes = Votes(np.repeat(np.arange(300), 5), sign, np.tile(np.arange(5), 300), np.zeros((1500, 1)), 5)
+    >>> fitted = fit_care(votes)
     >>> bool(fitted.mean[4] + 3 * fitted.sd[4] < 1)
     True
     """
-    votes = _SameVotes(comparison, sign, annotator, delta, n_annotators, shift)
+    n_annotators, votes = given.n_annotators, _SameVotes(given, shift)
     n_votes = np.bincount(votes.annotator, minlength=n_annotators)
     n_people = np.count_nonzero(n_votes)
     scale, unknown = _common_slope(votes)
@@ -265,8 +244,8 @@ def fit_care(
         nothing = np.full((n_annotators, 1), np.nan)
         return Care(nothing, nothing, np.ones_like(nothing), np.nan, unknown, n_votes)
     # squared distance of each annotator's choices from 50 %, in standard errors, for the most extreme attribute
-    toward = np.sign(delta) * np.asarray(sign)[:, None]
-    of = _of(np.asarray(annotator), n_annotators).T
+    toward = np.sign(given.delta) * given.sign[:, None]
+    of = _of(given.annotator, n_annotators).T
     square = (of @ toward) ** 2 / np.maximum(of @ toward**2, 1)
     veto = np.maximum(square.max(axis=1, initial=0.0) - 4, 0.0)
     at, found, among = _likelihood(votes, np.full(n_annotators, scale)), [], []
@@ -308,7 +287,7 @@ def _common_slope(votes: _SameVotes) -> tuple[float, str]:
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of annotators, each with a mean of its own."""
+    """Groups of annotators with separate means."""
 
     member: sparse.csr_array
     size: Floats
@@ -353,27 +332,20 @@ class ClassMerit(NamedTuple):
     unknown: str
 
 
-def class_merit(
-    comparison: ArrayLike,
-    sign: ArrayLike,
-    annotator_class: ArrayLike,
-    delta: ArrayLike,
-    n_classes: int,
-    shift: ArrayLike = 0.0,
-) -> ClassMerit:
+def class_merit(given: Votes, shift: ArrayLike = 0.0) -> ClassMerit:
     r"""Distribution of the apparent biases of classes that differ in reliability only.
 
-    If the side with the attribute is better by m log-odds, an annotator with reliability a and without any bias prefers
-    that side by a m log-odds. Class c with the reliability a_c therefore appears to have the bias
+    If the side with the attribute is better by m log-odds, an annotator with reliability a and without any bias
+    prefers that side by a m log-odds. Class c with the reliability a_c therefore appears to have the bias
 
     .. math:: h_c = m\, (a_c - \bar a), \qquad m \sim N(0, \text{STEEPEST}^2), \qquad
         \operatorname{cov} h = \text{STEEPEST}^2\, E[(a - \bar a)(a - \bar a)^\top]
 
     in addition to its own. The votes do not separate m from bias, so m has the prior of the line in reliability
-    (`beside_care`). The reliability of the classes is estimated as in `fit_care`, with one slope for all annotators of
-    a class.
+    (`beside_care`). The reliability of the classes is estimated as in `fit_care`, with one slope for all annotators
+    of a class.
 
-    ``annotator_class`` has the class of each vote's annotator: 0 to n_classes - 1, or -1 for none.
+    In ``given``, annotators are replaced by their classes; -1 stands for an annotator without a class.
 
     Examples
     --------
@@ -383,16 +355,13 @@ def class_merit(
     >>> quality = 2 * random.standard_normal(300)
     >>> reliability = np.array([1, 1, 0, 0])
     >>> sign = np.where(random.logistic(size=(300, 4)) < quality[:, None] * reliability, 1, -1).ravel()
-    >>> votes = (np.repeat(np.arange(300), 4), sign, np.tile([0, 0, 1, 1], 300), np.zeros((1200, 1)))
-    >>> covariance = class_merit(*votes, 2).covariance
+    >>> votes = Votes(np.repeat(np.arange(300), 4), sign, np.tile([0, 0, 1, 1], 300), np.zeros((1200, 1)), 2)
+    >>> covariance = class_merit(votes).covariance
     >>> bool(np.sqrt([1, -1] @ covariance @ [1, -1]) > 1)
     True
     """
-    of = np.asarray(annotator_class)
-    known = of >= 0
-    shift = np.broadcast_to(shift, of.shape)[known]
-    c, y, d = (np.asarray(each)[known] for each in (comparison, sign, delta))
-    votes = _SameVotes(c, y, of[known], d, n_classes, shift)
+    known, n_classes = given.annotator >= 0, given.n_annotators
+    votes = _SameVotes(given.chosen(known), np.broadcast_to(shift, known.shape)[known])
     scale, unknown = _common_slope(votes)
     if unknown:
         return ClassMerit(None, unknown)
@@ -535,20 +504,20 @@ class Line(NamedTuple):
 
 
 class BesideCare(NamedTuple):
-    """Biases as deviations from lines in reliability, the lines by attribute, and p-values of no deviation at all."""
+    """Biases as deviations from lines in reliability, the line of each attribute, and p-values of no deviation."""
 
     leans: Leans
     lines: dict[int, Line]
     equal_leans_p: Floats
 
 
-def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int) -> Bools:
+def beyond_care(votes: Votes) -> Bools:
     r"""Annotators whose choices low reliability cannot explain, of shape (n_annotators, n_attributes).
 
     Low reliability moves the share of an annotator's votes for the side with more of the attribute toward one half.
     With :math:`n_k` votes, a share :math:`s_k` of them for that side and the pool's share :math:`S`, low reliability
-    does not explain the choices of annotator k if :math:`s_k` is outside the range from 1/2 to S by ``BEYOND`` standard
-    errors z:
+    does not explain the choices of annotator k if :math:`s_k` is outside the range from 1/2 to S by ``BEYOND``
+    standard errors z:
 
     .. math:: 2 \sqrt{n_k}\, (1/2 - s_k)\, g > z \quad\text{or}\quad
         \sqrt{n_k}\, \frac{(s_k - S)\, g}{\sqrt{S (1 - S)}} > z, \qquad g = \operatorname{sign}(S - 1/2)
@@ -558,11 +527,11 @@ def beyond_care(sign: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annot
     Annotators 0 to 2 choose the longer response in 75 % of 40 votes; annotator 3 never does:
 
     >>> sign = np.concatenate([np.tile([1, 1, 1, -1], 30), -np.ones(40)])
-    >>> beyond_care(sign, np.repeat(np.arange(4), 40), np.ones((160, 1)), 4).ravel()
+    >>> beyond_care(Votes(np.arange(160), sign, np.repeat(np.arange(4), 40), np.ones((160, 1)), 4)).ravel()
     array([False, False, False,  True])
     """
-    toward = np.sign(delta) * np.asarray(sign)[:, None]
-    of = _of(np.asarray(annotator), n_annotators).T
+    toward = np.sign(votes.delta) * votes.sign[:, None]
+    of = _of(votes.annotator, votes.n_annotators).T
     n, net = of @ toward**2, of @ toward
     total = net.sum(axis=0)
     pool = np.abs(total) / np.maximum(n.sum(axis=0), 1)
@@ -582,10 +551,11 @@ def beside_care(leans: Leans, care: Care, beyond: ArrayLike = False) -> BesideCa
     The line is fitted to shrunken reliability, because unshrunken reliability would attenuate the slope (Berkson,
     1950). Its weights include the residual variance (Paule and Mandel, 1982). The prior probability that the slope is
     zero is three in four; otherwise the slope has a normal prior, so that the line does not fit noise if reliability
-    hardly differs. The probability of a line is from the Savage-Dickey ratio. If the shared bias is known, its shift by
-    reliability is known too, and there is no line. Annotators in ``beyond`` do not take part in the fit
-    (`beyond_care`). The p-value is that of the sum of squared residuals over their variances. Its degrees of freedom
-    are the number of annotators minus one for the slope and one for each group. It is NaN without a line.
+    hardly differs. The probability of a line is from the Savage-Dickey ratio. If the shared bias is known, its shift
+    by reliability is known too, and there is no line. Annotators in ``beyond`` (`beyond_care`) do not take part in
+    the fit if their reliability is below the mean. The p-value is that of the sum of squared residuals over their
+    variances. Its degrees of freedom are the number of annotators minus one for the slope and one for each group. It
+    is NaN without a line.
     """
     leans, lines = deepcopy(leans), {}
     beyond = np.broadcast_to(beyond, leans.deviation.shape)
@@ -597,7 +567,8 @@ def beside_care(leans: Leans, care: Care, beyond: ArrayLike = False) -> BesideCa
         if _df(group[told]) < 1:
             continue
         lean, se = leans.deviation[:, j], leans.se[:, j]
-        explained = told & ~beyond[:, j]
+        # a reliable annotator may choose the attribute more often because of quality alone
+        explained = told & ~(beyond[:, j] & (care.mean < 1))
         explained = explained if _df(group[explained]) > 0 else told
         lines[j] = line = _line(lean, se, care, group, told, explained)
         for deviation, error in (own, finite):

@@ -20,19 +20,19 @@ from badpo.theory.summaries import Interval
 
 # Level of tests.
 LEVEL = 0.05
-# Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of 20
-# to 1.
+# Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of
+# 20 to 1.
 WIDEST_HALF = 3.0
-# Below this share of the error of independent votes, a clustered one is rounding of no spread at all.
+# A clustered error below this share of the error of independent votes is a rounding error of zero.
 NO_SPREAD = 1e-9
-# Eigenvalue of the matrix of cosines below which a mix of attributes is the same everywhere.
+# Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
-# Information relative to that of even odds, below which a direction is separated: its coefficient has no end. One
-# vote among ten million that goes the other way still gives 4e-7.
+# A coefficient is infinite if its information, relative to the information at even odds, is below this value. One
+# vote among ten million against the direction still gives 4e-7.
 _NO_INFORMATION = 1e-8
-# Below this leverage (trace) of a cluster, (1 - K)^(-1/2) is its series to K squared; the error is below 1e-9.
+# Below this leverage (trace) of a cluster, the series of (1 - K)^(-1/2) up to K squared has an error below 1e-9.
 _SMALL_LEVERAGE = 1e-3
-# Above this a cluster alone determines a direction, and nothing is left to measure the spread with.
+# Above this leverage a single cluster determines a direction, so that its variance cannot be estimated.
 _WHOLE = 1 - 1e-9
 
 
@@ -46,14 +46,14 @@ class LogOdds:
     Attributes
     ----------
     n_cross : int
-        Cross-group judgments: those whose sides differ on the attribute.
+        Number of cross-group judgments, whose sides differ in the attribute.
     carrier_wins : float or None
         Share of these judgments in which the side with more of the attribute won; None if there are none.
     log_odds : float or None
         log(share / (1 - share)): the offline theta with the quality of the responses set to zero. None without votes,
         or if all votes are for one side.
     n_clusters : int
-        Clusters (prompts) with a cross-group judgment.
+        Number of clusters (prompts) with a cross-group judgment.
     se_naive, se_clustered : float or None
         Standard errors of the log-odds if every judgment is independent, and if the judgments of a cluster are
         dependent (`cluster_errors`, which is accurate with few clusters). The second is None with fewer than two
@@ -72,14 +72,14 @@ class LogOdds:
 
     @property
     def odds(self) -> float | None:
-        """exp(log_odds): 2.7 reads "2.7 to 1"; None where the log-odds are."""
+        """exp(log_odds), such as 2.7 for "2.7 to 1"; None if the log-odds are None."""
         return None if self.log_odds is None else math.exp(self.log_odds)
 
     def interval(self, level: float = 0.95, naive: bool = False) -> tuple[float | None, float | None]:
         """Ends of the confidence interval: Student's t clustered by prompt, or normal if every judgment is independent.
 
-        If all votes are for one side, the end on that side is None and the other end is the exact one-sided bound, with
-        clusters as trials, or judgments in the naive interval.
+        If all votes are for one side, the end on that side is None and the other end is the exact one-sided bound,
+        with clusters as trials, or judgments in the naive interval.
         """
         if self.log_odds is None:
             n_trials = self.n_cross if naive else self.n_clusters
@@ -100,7 +100,7 @@ class LogOdds:
     def p_value(self) -> float | None:
         """Two-sided p-value of even odds, clustered; None with fewer than two clusters.
 
-        Votes that all go one way count as one trial for each cluster.
+        If all votes are for one side, each cluster counts as one trial.
         """
         if self.log_odds is None:
             return 2 * 0.5**self.n_clusters if self.n_clusters > 1 else None
@@ -217,12 +217,12 @@ def population_interval(
 
 
 def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
-    """Which side of each judgment carries more of each attribute: +1 a, -1 b, 0 none (a same-group judgment)."""
+    """Side with more of each attribute, for each judgment: +1 for a, -1 for b, 0 for a same-group judgment."""
     return np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool)
 
 
 def dependent_columns(columns: ArrayLike) -> Bools:
-    """Entry (i, j), i other than j: columns i and j stand together in an exact linear dependence.
+    """Matrix whose entry (i, j) says whether columns i and j are both part of an exact linear dependence.
 
     Examples
     --------
@@ -232,7 +232,7 @@ def dependent_columns(columns: ArrayLike) -> Bools:
     x = np.asarray(columns, float)
     size = np.sqrt((x**2).sum(axis=0))
     unit = x / np.where(size > 0, size, 1.0)
-    # nothing depends on a column of zeros
+    # a column of zeros counts as independent
     values, vectors = np.linalg.eigh(unit.T @ unit + np.diag(size == 0))
     null = vectors[:, values < _SAME]
     dependent = np.abs(null @ null.T) > 1e-8
@@ -246,16 +246,17 @@ def joint_log_odds(
     clusters: ArrayLike,
     level: float = 0.95,
 ) -> tuple[Interval | None, ...]:
-    r"""Coefficient of each column beside the others, in one logistic regression by maximum likelihood.
+    r"""Coefficient of each column, adjusted for the other columns, in one logistic regression by maximum likelihood.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \sum_i \theta_i x_i
 
-    There is no intercept: which response stands as a is arbitrary, and exchanging a and b must change nothing.
+    There is no intercept, because the choice of response a is arbitrary: exchanging a and b must not change the
+    result.
 
-    Intervals are clustered (`cluster_errors`). None for a column that is zero throughout, that others determine
-    exactly, whose votes all go one way, and for all columns where some mix of them tells every vote. The ends are NaN
-    where a single cluster determines the coefficient. A column that is left out for its one-way votes leaves its votes
-    in.
+    Intervals are clustered (`cluster_errors`). The result of a column is None if the column is zero, if other columns
+    determine the column exactly, or if all its votes are for one side. All results are None if a combination of
+    columns predicts every vote. The ends are NaN if a single cluster determines the coefficient. If a column is left
+    out because all its votes are for one side, its votes remain in the regression.
 
     Examples
     --------
@@ -286,7 +287,7 @@ def joint_log_odds(
 def _logistic_regression(
     x: Floats, sign: Floats, clusters: ArrayLike
 ) -> tuple[Floats, ClusterErrors] | None:
-    """Coefficients of linearly independent columns and their errors; None where a mix of columns tells every vote."""
+    """Coefficients of independent columns and their errors; None if a combination of columns predicts every vote."""
     labels, codes = np.unique(clusters, return_inverse=True)
     scale, n = np.sqrt((x**2).mean(axis=0)), len(labels)
     x = x / scale
@@ -314,49 +315,16 @@ def _logistic_regression(
 
 
 def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
-    """For each group of votes the sums of the columns, of shape (n_groups, n_columns)."""
+    """Sums of the columns over each group of votes, of shape (n_groups, n_columns)."""
     sums = [np.bincount(group, column, n_groups) for column in values.T]
     return np.reshape(sums, (values.shape[1], n_groups)).T.astype(float)
 
 
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
-    """For each group of votes the sum of left right', of shape (n_groups, n_columns, n_columns)."""
+    """Sum of the outer products left right' over each group of votes, of shape (n_groups, n_columns, n_columns)."""
     q = left.shape[1]
     found = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
     return np.reshape(found, (q * q, n_groups)).T.reshape(n_groups, q, q)
-
-
-def swap_log_odds(
-    side: ArrayLike, sign: ArrayLike, stratum: ArrayLike, clusters: ArrayLike
-) -> Interval | None:
-    r"""Log-odds that a side wins for carrying the attribute, from votes on the same two bodies both ways round.
-
-    .. math:: \hat\theta = \frac12 \log \frac{\sum_s A_s D_s / n_s}{\sum_s B_s C_s / n_s}
-
-    Half the Mantel-Haenszel log odds ratio. In stratum s (two bodies of text), A and B count the votes for the first
-    and the second body while the first carries the attribute, C and D while the second does. The quality of the
-    bodies cancels, whatever it is. Strata with the attribute on one body only say nothing. ``side`` is +1 where the
-    first body carries the attribute, -1 where the second does, 0 for neither or both; ``sign`` +1 where the first won.
-    The interval is clustered, its ends NaN with a single cluster. None without a stratum that is seen both ways, and
-    where its votes all go one way.
-    """
-    carried = np.asarray(side) != 0
-    of_votes = side, sign, stratum, clusters
-    toward, chosen, of, prompt = (np.asarray(each)[carried] for each in of_votes)
-    _, first, of = np.unique(of, return_index=True, return_inverse=True)
-    cell = 4 * of + 2 * (toward < 0) + (chosen < 0)
-    votes = np.bincount(cell, minlength=4 * len(first)).reshape(-1, 4)
-    (a, b, c, d), n = votes.T, votes.sum(axis=1)
-    told = a * d / n, b * c / n
-    if not (told[0].any() and told[1].any()):
-        return None
-    prompt = np.unique(prompt[first], return_inverse=True)[1]
-    won, lost = (np.bincount(prompt, each) for each in told)
-    # the log-odds of a share, with each cluster's error as of so many votes
-    errors = _share_errors(won, won + lost)
-    estimate, se = math.log(won.sum() / lost.sum()) / 2, float(errors.se[0]) / 2
-    half = float(errors.half_width()[0]) / 2
-    return Interval(estimate, se, estimate - half, estimate + half, errors.n_clusters)
 
 
 # -- clustered errors ----------------------------------------------------------------------------------------
@@ -364,9 +332,9 @@ def swap_log_odds(
 
 @dataclass(frozen=True)
 class ClusterErrors:
-    """Standard errors of coefficients with their degrees of freedom, NaN where a single cluster determines one.
+    """Standard errors of coefficients and degrees of freedom; NaN if a single cluster determines the coefficient.
 
-    ``n_clusters`` are those with information.
+    ``n_clusters`` is the number of clusters with information.
     """
 
     se: Floats
@@ -374,7 +342,7 @@ class ClusterErrors:
     n_clusters: int
 
     def half_width(self, level: float = 0.95) -> Floats:
-        """Half the interval's length at this coverage; NaN where there is no error."""
+        """Half-width of the interval at this coverage; NaN without a standard error."""
         return self.se * stdtrit(self.df, 0.5 + level / 2)
 
 
@@ -384,13 +352,13 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
     .. math:: V = H^{-1/2} \Bigl(\sum_g A_g t_g t_g^\top A_g\Bigr) H^{-1/2}, \qquad
         t_g = H^{-1/2} s_g, \quad K_g = H^{-1/2} H_g H^{-1/2}, \quad A_g = (I - K_g)^{-1/2}
 
-    with the scores s_g and the informations H_g of the clusters at the estimate, and H their sum. The degrees of
-    freedom are (tr P)^2 / tr(P^2) of the matrix P of the quadratic form, for votes that are independent given the
-    model, as Bell and McCaffrey have it.
+    Here s_g and H_g are the scores and the information matrices of the clusters at the estimate, and H is the sum of
+    the H_g. The degrees of freedom are (tr P)^2 / tr(P^2) with the matrix P of the quadratic form, for votes that are
+    independent given the model (Bell and McCaffrey).
 
     Examples
     --------
-    The mean of four clusters of one, 0, 0, 1, 1: the ordinary standard error with three degrees of freedom.
+    The mean of 0, 0, 1, 1, each a cluster, has the ordinary standard error with three degrees of freedom:
 
     >>> errors = cluster_errors([[-0.5], [-0.5], [0.5], [0.5]], np.ones((4, 1, 1)))
     >>> errors.se.round(4), errors.df.round(1)
@@ -419,7 +387,7 @@ def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:
 
 
 def _inverse_root_of_rest(leverage: Floats) -> tuple[Floats, Floats]:
-    """(I - K_g)^(-1/2) of every cluster, and the directions that a cluster determines alone, as rows."""
+    """(I - K_g)^(-1/2) of every cluster, and the directions that a single cluster determines, as rows."""
     q = leverage.shape[1]
     adjustment = np.eye(q) + leverage / 2 + 0.375 * (leverage @ leverage)
     large = np.trace(leverage, axis1=1, axis2=2) > _SMALL_LEVERAGE

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit, stdtrit
 
-from badpo.estimation import pool
+from badpo.estimation import log_odds as pool
 
 
 def test_sides_and_exact_dependences():
@@ -149,26 +149,3 @@ def test_what_the_votes_do_not_tell_has_no_coefficient(columns, signs, known):
     thrice = np.repeat(columns, 3, axis=0), np.repeat(signs, 3)
     found = pool.joint_log_odds(*thrice, np.arange(3 * len(signs)))
     assert [one is not None for one in found] == known
-
-
-def test_swapped_votes_are_half_the_odds_ratio_of_mantel_and_haenszel():
-    from statsmodels.stats.contingency_tables import StratifiedTable
-
-    rng = np.random.default_rng(0)
-    stratum = np.repeat(np.arange(400), 8)
-    side = rng.choice([-1, 1], len(stratum))
-    logit_of_first = 2 * rng.normal(size=400)[stratum] + 0.9 * side
-    sign = np.where(rng.random(len(stratum)) < expit(logit_of_first), 1, -1)
-    cells = np.bincount(4 * stratum + 2 * (side < 0) + (sign < 0), minlength=1600).reshape(400, 2, 2)
-    peer = StratifiedTable(np.moveaxis(cells, 0, 2).astype(float))
-    found = pool.swap_log_odds(side, sign, stratum, stratum)
-    assert found.estimate == pytest.approx(peer.logodds_pooled / 2)
-    assert found.se == pytest.approx(peer.logodds_pooled_se / 2, rel=0.1)
-    assert found.high - found.estimate == pytest.approx(1.97 * found.se, rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("side", "sign"), [*((s, [1, -1]) for s in ([1, 1], [1, -1], [0, 0])), ([], [])]
-)
-def test_swapped_votes_without_information(side, sign):
-    assert pool.swap_log_odds(side, sign, [0] * len(side), [0] * len(side)) is None

@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from badpo.estimation import care as of_care
-from badpo.estimation.care import (
+from badpo.estimation import reliability as of_care
+from badpo.estimation.fit import Votes, fit_conditional
+from badpo.estimation.reliability import (
     LOG_MASS,
     NODES,
     Care,
@@ -18,7 +19,6 @@ from badpo.estimation.care import (
     equal_care_test,
     fit_care,
 )
-from badpo.estimation.fit import fit_conditional
 from badpo.estimation.significance import equal_leans_test
 
 M = 16
@@ -33,7 +33,7 @@ def drawn(care, lean, n=600, better=1.0, quality_sd=1.5, seed=0):
     logit = np.asarray(care)[who] * quality[:, None] + np.asarray(lean)[who] * difference[:, None]
     sign = np.where(random.logistic(size=who.shape) < logit, 1, -1)
     comparison = np.repeat(np.arange(n), 4)
-    return comparison, sign.ravel(), who.ravel(), np.repeat(difference, 4)[:, None], M
+    return Votes(comparison, sign.ravel(), who.ravel(), np.repeat(difference, 4)[:, None], M)
 
 
 CARELESS = np.repeat([0.0, 1.0], [4, M - 4])
@@ -41,14 +41,14 @@ NOBODY = np.zeros(M)
 
 
 def about_the_line(votes):
-    leans, care = fit_conditional(*votes), fit_care(*votes)
+    leans, care = fit_conditional(votes), fit_care(votes)
     return *beside_care(leans, care), care
 
 
 def test_clickers_are_careless_and_do_not_lean():
     votes = drawn(CARELESS, NOBODY)
     leans, _, p, care = about_the_line(votes)
-    assert equal_leans_test(*votes[:4], fit_conditional(*votes))[0] < 0.05 < p[0]
+    assert equal_leans_test(votes, fit_conditional(votes))[0] < 0.05 < p[0]
     assert (np.abs(leans.deviation) < 1.96 * leans.se).mean() > 0.85
     assert leans.deviation.sum() == pytest.approx(0, abs=1e-9)
     assert care.mean[:4].max() < care.mean[4:].min() + 0.3
@@ -58,7 +58,7 @@ def test_clickers_are_careless_and_do_not_lean():
 
 @pytest.mark.parametrize(("care", "unequal"), [(np.ones(M), False), (CARELESS, True)])
 def test_of_equal_care_looks_past_leans(care, unequal):
-    p = [equal_care_test(*drawn(care, np.linspace(-2, 2, M), seed=seed)) for seed in range(12)]
+    p = [equal_care_test(drawn(care, np.linspace(-2, 2, M), seed=seed)) for seed in range(12)]
     assert (np.median(p) < 0.05) == unequal
 
 
@@ -83,13 +83,13 @@ def test_of_equal_care_uses_the_covariance_of_all_outcomes(monkeypatch):
     left = without @ covariance @ without.T
     mean, spread, squares = np.trace(left), (left**2).sum(), ((without @ total) ** 2).sum()
     expected = stats.chi2.sf(squares * mean / spread, mean**2 / spread)
-    found = equal_care_test(comparison, 2 * won - 1, who, np.zeros((len(who), 1)), 6)
+    found = equal_care_test(Votes(comparison, 2 * won - 1, who, np.zeros((len(who), 1)), 6))
     assert found == pytest.approx(expected)
 
 
 def test_a_deviation_moves_to_the_line_by_its_chance_and_groups_cost_degrees_of_freedom():
     """Annotators of four groups, in whose means neither lean nor care differs."""
-    leans, group = fit_conditional(*drawn(CARELESS, NOBODY)), np.repeat(np.arange(4), 4)
+    leans, group = fit_conditional(drawn(CARELESS, NOBODY)), np.repeat(np.arange(4), 4)
     x = np.tile([-0.6, -0.2, 0.2, 0.6], 4)
     lean = 0.9 * x + 0.3 * np.tile([1.0, -1.0, -1.0, 1.0], 4)
     own = {"deviation": lean[:, None], "se": np.full((M, 1), 0.2), "component": group[:, None]}
@@ -110,22 +110,22 @@ def test_a_known_lean_and_who_always_chooses_the_attribute_are_not_taken_for_car
     first = np.random.default_rng(1).choice([-1.0, 1.0], len(sign))
     shift = np.where(annotator < 4, 4.0, 0.0) * first
     sign = np.where(shift, first, sign)
-    votes = comparison, sign, annotator, delta, m
-    seen, unseen = (fit_care(*votes, known).mean[:4].mean() for known in (shift, 0.0))
+    votes = Votes(comparison, sign, annotator, delta, m)
+    seen, unseen = (fit_care(votes, known).mean[:4].mean() for known in (shift, 0.0))
     assert unseen < seen - 0.1
-    clicks = fit_care(*drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
+    clicks = fit_care(drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
     assert clicks[0] < 0.01 < clicks[1:4].min()
 
 
 def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance():
     comparison, _, *rest = all_careless = drawn(NOBODY, NOBODY)
-    unanimous = comparison, np.where(comparison % 2, 1, -1), *rest
-    few = *(each[:40] for each in all_careless[:4]), M
+    unanimous = Votes(comparison, np.where(comparison % 2, 1, -1), *rest)
+    few = all_careless.chosen(slice(40))
     for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), (few, "few")):
-        care = fit_care(*votes)
+        care = fit_care(votes)
         assert care.unknown == why
         assert np.isnan(care.mean).all()
-    leans = fit_conditional(*all_careless)
+    leans = fit_conditional(all_careless)
     assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
     alike = drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200)
     unlike = drawn(CARELESS, NOBODY, n=1200, better=1.5)
@@ -136,8 +136,8 @@ def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance(
 @pytest.mark.parametrize("larger", [False, True])
 def test_equal_care_is_not_spread_out(monkeypatch, larger):
     if larger:
-        monkeypatch.setattr("badpo.estimation.care.LARGEST_FACTORED", 3)
-    care = fit_care(*drawn(np.ones(M), NOBODY))
+        monkeypatch.setattr("badpo.estimation.reliability.LARGEST_FACTORED", 3)
+    care = fit_care(drawn(np.ones(M), NOBODY))
     assert care.spread < 0.4
     assert (np.abs(care.mean - 1) < 1.96 * care.sd).mean() > 0.8
 
@@ -145,9 +145,18 @@ def test_equal_care_is_not_spread_out(monkeypatch, larger):
 @pytest.mark.parametrize("way", [-1, 1])
 def test_an_adversary_who_is_blind_to_quality_draws_no_line(way):
     votes = drawn(NOBODY + (np.arange(M) > 0), 2.2 * way * (np.arange(M) == 0), better=0.7, n=900)
-    leans, care, beyond = fit_conditional(*votes), fit_care(*votes), beyond_care(*votes[1:])
+    leans, care, beyond = fit_conditional(votes), fit_care(votes), beyond_care(votes)
     assert beyond.ravel().tolist() == [True] + [False] * (M - 1)
     without, found = beside_care(leans, care, beyond), beside_care(leans, care)
     assert without.lines[0].chance < 0.25 < 0.5 < found.lines[0].chance
     far, near = (way * each.leans.deviation[0, 0] / each.leans.se[0, 0] for each in (without, found))
     assert far > 1.5 * near
+
+
+def test_the_most_reliable_who_choose_the_attribute_most_take_part_in_the_line():
+    """Without them the line would be flatter, because they are chosen by what it is about."""
+    votes = drawn(np.linspace(0.2, 1.8, M), NOBODY, better=1.5, n=2400)
+    leans, care, beyond = fit_conditional(votes), fit_care(votes), beyond_care(votes)
+    assert beyond[M // 2 :].any() and not beyond[: M // 2].any()
+    without, found = beside_care(leans, care), beside_care(leans, care, beyond)
+    assert found.lines[0].slope == without.lines[0].slope > 0.5
