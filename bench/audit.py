@@ -89,14 +89,18 @@ Found = Iterator[tuple[str, np.ndarray, dict[str, float]]]
 
 
 def badpo(votes: Votes) -> Found:
-    from badpo.estimation import care, fit
+    from badpo.estimation import fit, reliability
 
-    pool = (*votes[:4], len(votes.theta))
-    leans = fit.fit_conditional(*pool)
+    pool = fit.Votes(*votes[:4], len(votes.theta))
+    leans = fit.fit_conditional(pool)
     yield "conditional fit", leans.deviation, {"gradient": leans.gradient_norm}
-    care.equal_care_test(*pool)
+    reliability.equal_care_test(pool)
     yield "and the test for equal care", leans.deviation, {}
-    yield "and care beside lean", care.beside_care(leans, care.fit_care(*pool)).leans.deviation, {}
+    yield (
+        "and care beside lean",
+        reliability.beside_care(leans, reliability.fit_care(pool)).leans.deviation,
+        {},
+    )
 
 
 def whole_audit(votes: Votes) -> Found:

@@ -1,6 +1,7 @@
-"""Do the audit's estimates, intervals and flags keep their promises? `python -m bench.audit_statistics [--json]`.
+"""Do the audit's estimates, intervals and flags keep their promises? `python -m bench.audit_statistics`.
 
-Draws votes from pools whose leans are known and writes what was found to ``docs/results/audit_statistics.md``.
+Draws votes from pools whose biases are known and writes ``docs/results/audit_statistics.md``. The sums over the pools
+are in ``docs/results/audit_statistics.json``, so that a run continues the pools of earlier runs.
 """
 
 import argparse
@@ -11,18 +12,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student_t
 
 from badpo.estimation.alternative_estimators import fit_marginal
-from badpo.estimation.care import beside_care, fit_care
 from badpo.estimation.fit import Leans, fit_conditional
+from badpo.estimation.reliability import beside_care, fit_care
 from badpo.estimation.significance import equal_leans_test
-from badpo.theory.summaries import t_interval
 from bench import onevote_pools
 from bench.audit_streams import STREAMS, flags_on_the_way
 from bench.audited_pools import ALPHA, CELLS, GOALS, Cell, audited, from_line, goals_of, misses, told
@@ -31,9 +33,11 @@ from bench.simulated_pools import DrawnVotes, Pool, draw_votes
 
 Measured = dict[str, float]
 Row = dict[str, Any]
+Sums = dict[str, Any]
 Measure = Callable[[Pool, np.random.Generator], Measured]
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "audit_statistics.md"
+FIGURES = PAGE.with_suffix(".json")  # sums over the pools, from which a run goes on
 CODE = re.compile(r"[WN]\d{3}")
 CHUNK = 25  # pools that one process draws in turn
 
@@ -61,16 +65,43 @@ def measured(case: Case, replicates: Iterable[int]) -> list[Measured]:
     ]
 
 
-def summarized(label: Mapping[str, str], pools: Sequence[Measured]) -> Row:
-    """Mean of every figure over the pools, with its 95 % interval; pools without a figure are left out."""
-    figures = pd.DataFrame(pools)
-    # a code that does not stand on a page was not told there
-    figures = figures.fillna(dict.fromkeys(filter(CODE.fullmatch, figures), 0.0))
-    row: Row = {**label, "pools": len(figures)}
-    for name, values in figures.replace([np.inf, -np.inf], np.nan).items():
-        if values.notna().any():
-            interval = t_interval(values.dropna().to_numpy())
-            row[name] = {"mean": interval.estimate, "low": interval.low, "high": interval.high}
+def add_up(pools: Sequence[Measured]) -> Sums:
+    """Number, sum and sum of squares of every figure over pools; pools without a figure are left out of its number."""
+    figures = pd.DataFrame(pools).replace([np.inf, -np.inf], np.nan)
+    parts = pd.DataFrame({"n": figures.count(), "sum": figures.sum(), "squares": (figures**2).sum()})
+    return {
+        "pools": len(pools),
+        "figures": {name: [*map(float, row)] for name, *row in parts.itertuples()},
+    }
+
+
+def join_sums(one: Sums, other: Sums) -> Sums:
+    """The sums over the pools of both."""
+    figures = {
+        name: [
+            a + b
+            for a, b in zip(
+                *(each["figures"].get(name, (0, 0, 0)) for each in (one, other)), strict=True
+            )
+        ]
+        for name in one["figures"] | other["figures"]
+    }
+    return {"pools": one["pools"] + other["pools"], "figures": figures}
+
+
+def summarized(label: Mapping[str, str], sums: Sums) -> Row:
+    """Mean of every figure over the pools, with Student's 95 % confidence interval."""
+    row: Row = {**label, "pools": sums["pools"]}
+    for name, (n, total, squares) in sums["figures"].items():
+        # a code that is not on a page has no figure there
+        n = sums["pools"] if CODE.fullmatch(name) else n
+        if not n:
+            continue
+        mean, half = total / n, math.nan
+        if n > 1:
+            variance = max(squares - n * mean**2, 0.0) / (n - 1)
+            half = float(student_t.ppf(0.975, n - 1)) * math.sqrt(variance / n)
+        row[name] = {"mean": mean, "low": mean - half, "high": mean + half}
     return row
 
 
@@ -81,20 +112,20 @@ Estimator = Callable[[DrawnVotes], tuple[Leans, float]]
 
 def without_care(votes: DrawnVotes) -> tuple[Leans, float]:
     """The conditional likelihood, and the p-value of the test that all leans are equal."""
-    leans = fit_conditional(*votes.arrays)
-    return leans, equal_leans_test(*votes.arrays[:4], leans)[0]
+    leans = fit_conditional(votes.arrays)
+    return leans, equal_leans_test(votes.arrays, leans)[0]
 
 
 def about_a_line(votes: DrawnVotes) -> tuple[Leans, float]:
     """The audit's way: care where the sides do not differ, then conditional leans from the line in care."""
-    leans, _, p_value = beside_care(fit_conditional(*votes.arrays), fit_care(*votes.arrays))
+    leans, _, p_value = beside_care(fit_conditional(votes.arrays), fit_care(votes.arrays))
     return leans, p_value[0]
 
 
 ESTIMATORS: dict[str, Estimator] = {
     "conditional": without_care,
     "marginal, quality known": lambda votes: (
-        fit_marginal(*votes.arrays, votes.quality, absolute=False),
+        fit_marginal(votes.arrays, votes.quality, absolute=False),
         np.nan,
     ),
     "conditional, from a line in care": about_a_line,
@@ -233,13 +264,13 @@ INTRODUCTION = """\
 
 Votes are drawn from pools whose leans are known, and what the audit finds is compared with them. Written by
 
-    OMP_NUM_THREADS=1 python -m bench.audit_statistics{asked}
+    OMP_NUM_THREADS=1 python -m bench.audit_statistics --replicates 400
 
-which draws at least {replicates} pools for each row, or more if its option `--kept` names a file with more pools. The
-second column has the number of pools. Figures are percentages; the last row has the largest half-width of their 95 %
-Monte Carlo intervals. Unless a table says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote on
-a comparison, its quality has sd 1, and its sides differ in the attribute every other time. A vote is informative when
-the sides differ and the votes on the comparison are not unanimous.
+which continues from the pools in `docs/results/audit_statistics.json`. The second column has the number of pools.
+Figures are percentages; the last row has the largest half-width of their 95 % Monte Carlo intervals. Unless a table
+says otherwise leans have mean 0.8 and sd 0.5 log-odds, four annotators vote on a comparison, its quality has sd 1, and
+its sides differ in the attribute every other time. A vote is informative when the sides differ and the votes on the
+comparison are not unanimous.
 
 Three tables have goals in their heads. Tests of equal biases have the goal 0 to 6 in pools in which nobody deviates. A
 figure that misses its goal by more than two Monte Carlo errors is bold. The last column of its row then has the code of
@@ -248,10 +279,9 @@ which it stands. This is bold too if the share is below 80 % of the row's or abo
 """
 
 
-def statistics_page(tables: Mapping[str, list[Row]], replicates: int) -> str:
+def statistics_page(tables: Mapping[str, list[Row]]) -> str:
     """Markdown with one section per table."""
-    asked = "" if replicates == 100 else f" --replicates {replicates}"
-    parts = [INTRODUCTION.format(asked=asked, replicates=replicates)]
+    parts = [INTRODUCTION]
     for name, rows in tables.items():
         title, reading, _ = TABLES[name]
         heads = dict(HEADS)
@@ -327,80 +357,82 @@ def judged(table: str, rows: list[Row]) -> list[dict[str, str]]:
 # -- all pools -----------------------------------------------------------------------------------------------
 
 
-def draw_tables(
-    cases: Mapping[str, Sequence[Case]], replicates: int, processes: int, kept: Path | None
-) -> dict[str, list[Row]]:
-    """The rows of each table, from pools that are drawn in chunks.
+def draw_rows(cases: Sequence[tuple[str, Case]], replicates: int, processes: int, file: Path) -> None:
+    """Draw the pools that rows still lack and add their sums to a file.
 
-    The file ``kept`` has a line for each chunk. Chunks in this file are not drawn again, and each other chunk is added
-    when it is done, so that an interrupted run goes on. Files of several machines may be put together into one. All
-    pools of the file count, also if they are more than ``replicates``.
+    The file has, for each row, the sums over its pools, the chunks of pools that were drawn, and the figures of the
+    first pool. An interrupted run goes on. A row whose first pool has other figures now starts anew, because the
+    estimates have changed since.
     """
-    pools: dict[tuple[str, ...], list[Measured]] = {}
-    if kept is not None and kept.exists():
-        # a line that ends early was being written when the run was stopped
-        whole = (line for line in kept.read_text().splitlines() if line.endswith("]}"))
-        for row in map(json.loads, whole):
-            pools[tuple(row["chunk"])] = row["pools"]
-    chunks = {
-        (table, *case.label.values(), str(first)): (case, range(first, min(first + CHUNK, replicates)))
-        for table, rows in cases.items()
-        for case in rows
-        for first in range(0, replicates, CHUNK)
-    }
+    rows: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     with ProcessPoolExecutor(processes) as executor:
+        firsts = executor.map(measured, [case for _, case in cases], repeat([0]))
+        for (table, case), (figures,) in zip(cases, firsts, strict=True):
+            first = {name: value for name, value in figures.items() if math.isfinite(value)}
+            if not same_figures(rows.get(key := row_key(table, case), {}).get("first"), first):
+                rows[key] = {"first": first, "chunks": [], **add_up([])}
+        chunks = [
+            (first, table, case)
+            for first in range(0, replicates, CHUNK)
+            for table, case in cases
+            if first not in rows[row_key(table, case)]["chunks"]
+        ]
         drawn = {
-            executor.submit(measured, *chunk): key
-            for key, chunk in chunks.items()
-            if len(pools.get(key, ())) < len(chunk[1])
+            executor.submit(measured, case, range(first, first + CHUNK)): (row_key(table, case), first)
+            for first, table, case in chunks
         }
         for done in as_completed(drawn):
-            key = drawn[done]
-            pools[key] = done.result()
-            if kept is not None:
-                with kept.open("a") as file:
-                    file.write("\n" + json.dumps({"chunk": key, "pools": pools[key]}))
-    tables: dict[str, list[Row]] = {}
-    for table, rows in cases.items():
-        for case in rows:
-            name = (table, *case.label.values())
-            own = sorted((key for key in pools if key[:-1] == name), key=lambda key: int(key[-1]))
-            figures = [one for key in own for one in pools[key]]
-            tables.setdefault(table, []).append(summarized(case.label, figures))
-    return tables
+            key, first = drawn[done]
+            rows[key] |= join_sums(rows[key], add_up(done.result()))
+            rows[key]["chunks"] = sorted([*rows[key]["chunks"], first])
+            lines = [f"{json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows)]
+            replace_text(file, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def row_key(table: str, case: Case) -> str:
+    return " / ".join((table, *case.label.values()))
+
+
+def same_figures(one: Measured | None, other: Measured) -> bool:
+    if one is None or one.keys() != other.keys():
+        return False
+    return all(math.isclose(one[name], other[name], abs_tol=1e-6) for name in one)
+
+
+def replace_text(file: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    written = file.with_suffix(".new")
+    written.write_text(text)
+    written.replace(file)
 
 
 def main() -> None:
-    """Draw, estimate, compare; write the page or print the figures."""
+    """Draw, estimate, compare and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--replicates", type=int, default=100, help="pools for each row of a table")
-    parser.add_argument("--table", choices=[*TABLES], action="append", help="these alone, no page")
-    parser.add_argument("--pool", help="only rows whose name has this in it, no page")
+    parser.add_argument(
+        "--table", choices=[*TABLES], action="append", help="draw pools of these tables only"
+    )
+    parser.add_argument(
+        "--pool", default="", help="draw pools of rows whose name contains this text only"
+    )
     parser.add_argument(
         "--processes", type=int, default=2, help=f"chunks of {CHUNK} pools drawn at once"
     )
-    parser.add_argument("--kept", type=Path, help="file of the pools that are drawn, to go on from")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
-    asked = parser.parse_args()
-    cases = {
-        name: [case for case in TABLES[name][2]() if (asked.pool or "") in case.label["pool"]]
-        for name in asked.table or TABLES
-    }
-    if asked.kept is not None:
-        asked.kept.parent.mkdir(parents=True, exist_ok=True)
-    tables = draw_tables(
-        {name: rows for name, rows in cases.items() if rows},
-        asked.replicates,
-        asked.processes,
-        asked.kept,
-    )
-    if asked.json:
-        print(json.dumps({"replicates": asked.replicates, "tables": tables}))
-        return
-    page = statistics_page(tables, asked.replicates)
-    if asked.table is None and asked.pool is None:
-        PAGE.write_text(page)
-    print(page)
+    options = parser.parse_args()
+    cases = [(name, case) for name, (_, _, rows) in TABLES.items() for case in rows()]
+    wanted = [
+        (name, case)
+        for name, case in cases
+        if name in (options.table or TABLES) and options.pool in case.label["pool"]
+    ]
+    draw_rows(wanted, options.replicates, options.processes, FIGURES)
+    rows = json.loads(FIGURES.read_text())
+    tables: dict[str, list[Row]] = {}
+    for name, case in cases:
+        if (key := row_key(name, case)) in rows:
+            tables.setdefault(name, []).append(summarized(case.label, rows[key]))
+    PAGE.write_text(statistics_page(tables))
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from badpo.attributes import Column, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.privacy import pseudonym
-from badpo.estimation.care import class_merit
 from badpo.estimation.fit import fit_conditional
+from badpo.estimation.reliability import class_merit
 from badpo.estimation.significance import class_offsets
-from badpo.results.audit_verdicts import care_sentence
+from badpo.results.audit_findings import care_sentence
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
 
 Measured = dict[str, float]
@@ -90,7 +90,7 @@ CELLS = {
     "care of sd 0.4, 1,500 comparisons": cell(CARE, **NOBODY_LEANS, care_sd=0.4, n_comparisons=1500),
     "care of sd 0.4, leans of sd 0.5": cell(CARE, care_sd=0.4),
     "care and leans of sd 0.5, 1,500 comparisons": cell(
-        CARE, mean=0.0, better=1.0, care_sd=0.5, n_comparisons=1500
+        "W410 N435", mean=0.0, better=1.0, care_sd=0.5, n_comparisons=1500
     ),
     "teams at +1 and -1, joined by one comparison": cell("W406", **TEAMS, n_joint=1),
     "teams at +1 and -1, apart": cell("W406", **TEAMS),
@@ -149,7 +149,7 @@ CELLS = {
     },
     **{
         f"6 of 30 of another taste, {n:,} comparisons": cell(
-            "W419", n_comparisons=n, camps=(24, 6), quality_sd=1.5
+            "W419 N435", n_comparisons=n, camps=(24, 6), quality_sd=1.5
         )
         for n in (600, 2000)
     },
@@ -361,9 +361,10 @@ def class_tests(pool: Pool, random: np.random.Generator) -> Measured:
     of_people = np.repeat(np.arange(len(pool.classes)), pool.classes)
 
     def p_values(one: Pool) -> tuple[float, float, bool]:
-        comparison, sign, annotator, delta, _ = votes = draw_votes(one, random).arrays
-        leans = fit_conditional(*votes)
-        merit = class_merit(comparison, sign, of_people[annotator], delta, len(pool.classes))
+        votes = draw_votes(one, random).arrays
+        leans = fit_conditional(votes)
+        of_classes = of_people[votes.annotator]
+        merit = class_merit(votes._replace(annotator=of_classes, n_annotators=len(pool.classes)))
         found, if_equal = (class_offsets(leans, of_people, each).p_value[0] for each in (merit, None))
         return found, if_equal, bool(merit.unknown)
 

@@ -6,6 +6,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from badpo.estimation.fit import Votes
+
 OWN_DOMAIN = 0.9
 
 
@@ -96,9 +98,9 @@ class DrawnVotes:
     feature: NDArray[np.float64]
 
     @property
-    def arrays(self) -> tuple[NDArray, NDArray, NDArray, NDArray, int]:
+    def arrays(self) -> Votes:
         """The first arguments of every estimator."""
-        return self.comparison, self.sign, self.annotator, self.delta, self.n_annotators
+        return Votes(self.comparison, self.sign, self.annotator, self.delta, self.n_annotators)
 
 
 def draw_votes(pool: Pool, random: np.random.Generator) -> DrawnVotes:

@@ -1,4 +1,4 @@
-"""Votes that are no independent draws: repeated votes, adjudication; annotators as a sample."""
+"""Votes that are not independent: repeated votes, adjudication; annotators as a sample."""
 
 import numpy as np
 import pandas as pd
@@ -7,7 +7,7 @@ import pytest
 from badpo.attributes import Length, Position
 from badpo.auditing.audit import audit
 from badpo.auditing.dependence import adjudicating_votes
-from badpo.estimation.pool import population_interval
+from badpo.estimation.log_odds import population_interval
 from tests.auditing.planted import votes
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from badpo.attributes import Length, Position, Regex
 from badpo.auditing.audit import audit
-from badpo.auditing.pool import plain
+from badpo.auditing.pool_bias import plain
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import watch
 from badpo.data.judgments import Judgments
@@ -90,7 +90,7 @@ def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     for wrong, told in refused.items():
         with pytest.raises(ConfigError, match=told):
             result.plot(wrong)
-    with pytest.raises(ConfigError, match="is a file, and an audit is written into a folder"):
+    with pytest.raises(ConfigError, match="an audit needs a folder"):
         result.write(drawn_at)
     svg = ET.fromstring(drawn.svg)
     style, label = svg[0].text, [part.text for part in svg.iter() if part.get("class") == "label"]
@@ -100,7 +100,7 @@ def test_the_chart_of_the_page_is_a_picture_that_stands_alone(result, tmp_path):
     assert len(label) == 1 and label[0].startswith("length: ") and label[0].endswith(f"n = about {n:,}")
     table = votes(80, 6)[0]
     few = audit(table[table["annotator"].isin(["w0", "w1", "w2"])], "length")
-    with pytest.raises(ConfigError, match="no chart that may be passed on: fewer than 5 people"):
+    with pytest.raises(ConfigError, match="there is no shareable chart: fewer than 5 people"):
         few.plot()
     assert few.pool["n"].item()
 
@@ -120,23 +120,18 @@ def test_what_is_no_path_number_or_pattern_is_told_in_a_sentence(result, place):
             call()
 
 
-def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, tmp_path):
+def test_the_terminal_quotes_a_pair_of_the_table_and_no_file_does(result, tmp_path):
     (pair,) = result.pairs
     words = pair["chosen"], pair["other"]
-    for examples in (False, True):
-        result.write(tmp_path, examples)
-        page = (tmp_path / "report.html").read_text()
-        assert all((text in page) == examples for text in words)
-        assert ("The pairs of answers are texts of the table" in page) == examples
-        assert ("<code>--examples</code> adds" in page) != examples
+    page = result.write(tmp_path).read_text()
+    assert not any(text in page for text in words)
     told = " ".join(str(result).split())
-    assert f"{pair['n_chosen']} of {pair['n_votes']} votes were for the side that has more of it" in told
+    assert f"{pair['n_chosen']} of {pair['n_votes']} votes were for the longer response" in told
     assert all(text in told for text in words)
     assert not any(text in json.dumps(result.summary) for text in words)
     judgments = Judgments.read([*votes(40, 6)[0].to_dict("records")], attributes=[Length()])
-    for data, name in ((judgments, "this table"), (replace(judgments, source="mine.csv"), "mine.csv")):
-        shown = html.unescape(audit(data)._repr_html_())
-        assert f"<h1>What annotators lean toward: <bdi>{name}</bdi>" in shown
+    shown = html.unescape(audit(replace(judgments, source="mine.csv"))._repr_html_())
+    assert "<h1>What annotators lean toward: <bdi>this table</bdi>" in shown and "mine.csv" not in shown
 
 
 @pytest.mark.parametrize(
@@ -148,9 +143,9 @@ def test_the_page_has_words_of_the_table_only_where_they_are_asked_for(result, t
         ("length.log_odds<=9.5e0", "length.log_odds<=9.5e0: log_odds is"),
         ("length.tau>-1", "length.tau>-1: tau is"),
         # votes alone know no level
-        ("length.level>-99", 'bound "length.level>-99" would test nothing: this audit knows no level'),
-        ("width.tau>1", 'bound "width.tau>1" would test nothing: this audit knows no width; it knows l'),
-        ("length.width>1", 'bound "length.width>1" would test nothing: this audit knows no width; it'),
+        ("length.level>-99", 'bound "length.level>-99" would test nothing: this audit has no level'),
+        ("width.tau>1", 'bound "width.tau>1" would test nothing: this audit has no width; it has l'),
+        ("length.width>1", 'bound "length.width>1" would test nothing: this audit has no width; it'),
         ("length>1", 'bound "length>1": write ATTRIBUTE.FIGURE>NUMBER in quotes'),
     ],
 )
@@ -174,9 +169,9 @@ def test_votes_that_all_went_one_way_pass_any_bound_and_only_plain_values_have_a
 
 
 def with_everything(table: pd.DataFrame) -> AuditResult:
-    both = table.assign(shown_first=np.resize(["a", "b"], len(table)), at=range(len(table)))
+    both = table.assign(shown_first=np.resize(["a", "b"], len(table)))
     known = {"anchors": [f"w{k}" for k in range(5)], "models": ["w5"]}
-    return audit(both, [Length(), Position()], time="at", quality="marginal", **known)
+    return audit(both, [Length(), Position()], quality="marginal", **known)
 
 
 @pytest.mark.parametrize(

@@ -1,28 +1,30 @@
 """The audit's statistics: a few of their pools with wide margins, what a cell is, how a missed goal is shown."""
 
+import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from badpo.auditing.watch import AuditMonitor
-from badpo.estimation.sequential import e_bh
+from badpo.theory.summaries import t_interval
 from bench.audit_statistics import (
     ESTIMATORS,
     SCENES,
     Case,
     Pool,
+    add_up,
     beside_truth,
-    draw_tables,
+    draw_rows,
     judged,
     measured,
     summarized,
 )
-from bench.audit_streams import evidence_over_time, flags_on_the_way
+from bench.audit_streams import flags_on_the_way
 from bench.audited_pools import CELLS, Cell, audited
-from bench.simulated_pools import draw_votes, sized
+from bench.simulated_pools import sized
 
 
 def figures(name: str) -> dict[str, float]:
@@ -94,7 +96,7 @@ MEASURED = {
 @pytest.mark.parametrize("of", MEASURED)
 def test_figures_are_within_their_margins(of):
     measure, pool, replicates, margins = MEASURED[of]
-    row = summarized({}, measured(Case({}, 9, pool, measure, Cell(pool)), range(replicates)))
+    row = summarized({}, add_up(measured(Case({}, 9, pool, measure, Cell(pool)), range(replicates))))
     for name, (low, high) in margins.items():
         assert low <= row[name]["mean"] <= high, name
 
@@ -105,34 +107,19 @@ def count_draw(pool: Path, random: np.random.Generator) -> dict[str, float]:
     return {"figure": random.random()}
 
 
-def test_pools_that_are_kept_are_not_drawn_again(tmp_path):
-    counts, kept = tmp_path / "counts", tmp_path / "kept.jsonl"
-    cases = {"pools": [Case({"pool": "one"}, 1, counts, count_draw, Cell(counts))]}
-    whole = draw_tables(cases, 60, 1, None)
-    counts.unlink()
-    draw_tables(cases, 50, 1, kept)
-    # the last line was cut off when the run ended
-    kept.write_text(kept.read_text()[:-9])
-    assert draw_tables(cases, 60, 1, kept) == whole
-    assert draw_tables(cases, 60, 1, kept) == whole
-    assert len(counts.read_text()) == 50 + 25 + 10
-
-
-def test_what_is_found_on_the_way_is_what_the_monitor_says():
-    pool = replace(CLICKER, n_comparisons=600, n_planted=1)
-    votes, monitor, flags = draw_votes(pool, np.random.default_rng(2)), AuditMonitor(["x"]), np.zeros(3)
-    *evidence, informative = evidence_over_time(votes)
-    for c in range(600):
-        here = votes.comparison == c
-        names = [f"{k:02}" for k in votes.annotator[here]]
-        monitor.update(str(c), names, votes.sign[here], votes.delta[here])
-        if c % 15 == 14 and c > 90:
-            table, look = monitor.table(), c // 3
-            log_e, _, log_care = (each[look] for each in evidence)
-            expected = np.column_stack([np.exp(log_e), np.exp(log_care), informative[look]])
-            np.testing.assert_allclose(table[["e_value", "e_careless", "n_informative"]], expected)
-            said = table["flag"], table["reading"] == "lean", table["careless"]
-            for each, values in zip(said, evidence, strict=True):
-                assert each.tolist() == e_bh(values[look], 0.05).tolist()
-            flags += np.sum(said, axis=1)
-    assert (flags > 0).all()
+def test_pools_that_were_drawn_are_drawn_again_only_if_estimates_change(tmp_path):
+    counts, figures = tmp_path / "counts", tmp_path / "figures.json"
+    cases = [("pools", Case({"pool": "one"}, 1, counts, count_draw, Cell(counts)))]
+    draw_rows(cases, 50, 1, figures)
+    draw_rows(cases, 75, 1, figures)
+    # each run draws the first pool again
+    assert len(counts.read_text()) == 75 + 2
+    (row,) = json.loads(figures.read_text()).values()
+    pools = pd.DataFrame(measured(cases[0][1], range(75)))
+    shown = summarized({}, row)
+    assert shown["pools"] == 75 and shown["figure"]["mean"] == pytest.approx(pools["figure"].mean())
+    assert shown["figure"]["low"] == pytest.approx(t_interval(pools["figure"]).low)
+    changed = [("pools", cases[0][1]._replace(seed=2))]
+    draw_rows(changed, 25, 1, figures)
+    (row,) = json.loads(figures.read_text()).values()
+    assert row["pools"] == 25

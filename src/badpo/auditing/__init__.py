@@ -1,9 +1,9 @@
-"""Who leans toward what, from the votes alone: tables, checks, warnings and a page, without a model."""
+"""Audit of annotator bias from the votes alone, without a model: tables, checks, warnings and a report page."""
 
 from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.auditing.watch import AuditMonitor
 
-# at once, not when first used: the function and its module have one name
+# The function is imported eagerly because the function and its module have the same name.
 
 __all__ = ["AuditMonitor", "AuditResult", "audit"]

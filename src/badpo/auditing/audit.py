@@ -1,4 +1,4 @@
-"""The audit: judgments in; tables, checks, warnings and a page out."""
+"""The audit reads judgments and returns tables, checks, warnings and a report page."""
 
 import inspect
 import os
@@ -10,54 +10,52 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
-from scipy.special import expit, ndtri
+from scipy.special import ndtri
 
 from badpo import __version__
-from badpo.auditing.dependence import independent_votes, selective_ties, tie_effects
-from badpo.auditing.people import (
-    MOST_UNITS,
-    OUTLYING,
-    AuditedPeople,
+from badpo.auditing.annotators import (
     AuditOptions,
     Design,
     both_orders,
+    estimate_annotators,
     models_of,
-    people_of,
     with_models,
 )
-from badpo.auditing.pool import (
-    features_behind_biases,
+from badpo.auditing.dependence import independent_votes, selective_ties, tie_effects
+from badpo.auditing.findings import find_problems
+from badpo.auditing.impact import flips_without_leans, telling_pairs, to_reread
+from badpo.auditing.pool_bias import (
     plain,
     pool_attributes,
     scan_features,
+    swap_pair_sides,
     undeclared_features,
-    voters,
     with_usual_attributes,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
-from badpo.auditing.worth import drift, flips_without_leans, telling_pairs, times_of, to_reread
-from badpo.data.attributes import Attributes, Position, as_attributes
+from badpo.data.attributes import Attributes, as_attributes
 from badpo.data.checks import check, estimable
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments, ReadingOptions
+from badpo.data.privacy import is_dominated
 from badpo.data.problems import (
     ConfigError,
     DataError,
     Problem,
-    counted,
     did_you_mean,
     refuse_other_types,
     worst_first,
 )
 from badpo.data.tables import Source
-from badpo.estimation.significance import pool_agreement, self_contradictions
-from badpo.results.audit_verdicts import audit_verdicts
+from badpo.estimation.fit import Leans
+from badpo.estimation.significance import pool_agreement
+from badpo.results.audit_findings import attribute_findings
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
 HALF_WIDTHS = (0.5, 0.25)
-# Share of an audit's seconds, reading included, that have passed when a stage begins: the middle of four tables of
-# 1,000 to 20,000 comparisons with 30 to 200 annotators.
+# Share of an audit's running time, including reading, that has passed when a stage begins. The shares are medians of
+# four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
 DONE_BEFORE = {"annotators": 0.1, "features": 0.65, "pool": 0.85}
 
 
@@ -72,39 +70,41 @@ def audit(
     fdr: float = 0.1,
     min_informative: int = 10,
     models: Sequence[str] = (),
-    time: str | None = None,
     source: str | None = None,
     progress: Progress = lambda what, share: None,
     **reading: Unpack[ReadingOptions],
 ) -> AuditResult:
-    """Which way the pool and each annotator lean, how sure that is, and what the votes cannot say.
+    """Estimate the bias of the pool and of each annotator, with intervals, and report what the votes cannot identify.
 
     Parameters
     ----------
     data : Judgments, or anything that `Judgments.read` takes, with its options as ``reading``
     attributes : Attribute, or text such as "length:ratio=1.5", or several
-        Without any, those of Judgments; else length, Markdown and, where it is known, the side shown first. One on
-        which the sides never differ is left out, with a warning, while another is left.
+        Default: the attributes of the Judgments, or length, Markdown and, if known, the side shown first. The audit
+        leaves out an attribute on which the sides never differ, with a warning, if another attribute remains.
     quality : None, "conditional" or "marginal"
-        A comparison's quality drops out, given how many votes each side got; or stays in every estimate, which is then
-        the sum of bias and of reliability times merit. None: conditional, unless that says nothing about most
-        annotators (``checks.estimator.why``).
+        "conditional" conditions on the number of votes for each side, so that the quality of a comparison drops out.
+        "marginal" leaves the quality in, so that every estimate is the sum of bias and of reliability times merit.
+        None chooses "conditional" unless the conditional estimator says nothing about most annotators;
+        ``checks.estimator.why`` has the reason.
     anchors, anchor_class : sequence of str; str or None
-        Annotators known to lean nowhere, by id or by class. They fix the common level (BA-DPO, Section `theory`).
+        Annotators known to be unbiased, by id or by class. They identify the shared bias (BA-DPO, Section `theory`).
     rho, fdr, min_informative : float, float, int
-        Flagged is whose deviation exceeds ``rho`` log-odds more likely than not; a share ``fdr`` of the flagged may
-        deviate by less. Log-odds are of the attribute present against absent, or per median difference. Below so
-        many informative votes an annotator's estimate is called insufficient.
+        An annotator is flagged if their deviation from the pool mean exceeds ``rho`` log-odds with a probability
+        above one half; an expected share ``fdr`` of the flagged annotators deviates by less. Log-odds compare the
+        attribute present with absent, or are per median difference. An annotator with fewer than ``min_informative``
+        informative votes has the status insufficient.
     models : sequence of str
-        Annotators that are models, by id; so are those of the class "model". Models are named, people never.
-    time, source, progress : str or None, str or None, callable
-        The column of times (None: "time", "timestamp" or "created_at" if kept); the path or name of the data; takes
-        what is being done and the share of it that is done.
+        Ids of annotators that are models. Annotators of the class "model" are models too. The report names models and
+        never names people.
+    source, progress : str or None, callable
+        ``source`` is the path or name of the data. ``progress`` receives the name of the current stage and the share
+        of the work that is done.
 
     Raises
     ------
     DataError, ConfigError
-        The table or an attribute is of no use; an option.
+        DataError if the table or an attribute cannot be used; ConfigError if an option is wrong.
 
     Examples
     --------
@@ -115,49 +115,46 @@ def audit(
     >>> len(audit(rows, [Length()]).annotators)
     3
     """
-    refuse_other_types(models=models, time=time, progress=progress, keep=reading.get("keep", ()))
+    refuse_other_types(models=models, progress=progress, keep=reading.get("keep", ()))
     options = AuditOptions(quality, anchors, anchor_class, rho, fdr, min_informative)
     progress("audit: reading", 0.0)
-    whole, judgments, times, problems = _read(data, attributes, models, time, reading)
+    whole, judgments, problems = _read(data, attributes, models, reading)
     progress("audit: annotators", DONE_BEFORE["annotators"])
     design = Design(judgments)
-    people, both = people_of(judgments, design, options), both_orders(whole)
+    annotators, both = estimate_annotators(judgments, design, options), both_orders(whole)
     health = data_health(whole, design, both)
     progress("audit: undeclared features", DONE_BEFORE["features"])
     features, ties = undeclared_features(judgments), tie_effects(whole)
-    found = audit_findings(judgments, features, design, options, people, health["agreement"])
-    problems += [*selective_ties(ties), *found]
+    problems += selective_ties(ties)
+    problems += find_problems(judgments, features, design, options, annotators, health["agreement"])
     progress("audit: pool", DONE_BEFORE["pool"])
+    swap = swap_pair_sides(judgments)
     parts = {
         "data": {"source": _named(source or data) or whole.source or "this table", **health},
-        "attributes": pool_attributes(judgments, ties),
-        "pool": people.pool,
-        "models": models_of(people.table, design, both),
-        "checks": people.checks,
-        "flips": flips_without_leans(design, people.leans, people.spreads),
-        "drift": None if times is None else drift(judgments, design, times, min_informative),
-        "next": {"votes_needed": next_votes(design, people)},
+        "attributes": pool_attributes(judgments, ties, swap),
+        "pool": annotators.pool,
+        "models": models_of(annotators.table, design, both),
+        "checks": annotators.checks,
+        "flips": flips_without_leans(design, annotators.leans, annotators.spreads),
+        "next": {"votes_needed": next_votes(design, annotators.leans)},
         "warnings": _as_rows(problems, source or data),
-        "scan": scan_features(judgments, features),
+        "scan": scan_features(judgments, features, swap),
     }
-    return _result(judgments, design, options, people.table, parts)
+    return _result(judgments, design, options, annotators.table, parts)
 
 
 def _read(
     data: Any,
     attributes: Attributes,
     models: Sequence[str],
-    time: str | None,
     reading: ReadingOptions,
-) -> tuple[Judgments, Judgments, pd.Series | None, list[Problem]]:
-    """All judgments, those that count, when each of them was cast, and what is odd; an error if something is wrong."""
+) -> tuple[Judgments, Judgments, list[Problem]]:
+    """Return all judgments, the judgments that estimates use, and the problems; raise `DataError` for errors."""
     attributes = as_attributes(attributes)
     known = (*inspect.signature(audit).parameters, *ReadingOptions.__annotations__)
     for name in reading.keys() - set(known):
         raise ConfigError(f'audit takes no "{name}".{did_you_mean(name, known)}')
     if not isinstance(data, Judgments):
-        if time:
-            reading["keep"] = [*reading.get("keep", ()), time]
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
         given = ", ".join(reading)
@@ -165,26 +162,24 @@ def _read(
     elif attributes:
         data = data.with_attributes(attributes)
     judgments, left_out = estimable(with_models(with_usual_attributes(data), models))
-    times, problems = times_of(judgments, time)
-    problems = [*left_out, *check(judgments), *problems]
+    problems = [*left_out, *check(judgments)]
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
-    used, is_used, left_out = independent_votes(judgments)
-    times = None if times is None else times[is_used].reset_index(drop=True)
-    return judgments, used, times, worst_first([*problems, *left_out])
+    used, left_out = independent_votes(judgments)
+    return judgments, used, worst_first([*problems, *left_out])
 
 
 def _named(data: Any) -> str:
-    """The file's name without its folder, which may say whose computer it was; nothing where there is no file."""
+    """Return the file's name without its folder, because a folder can identify a person; empty if there is no file."""
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
 def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
-    """Problems as rows, errors first; a path is shown by its file's name alone."""
+    """Return the problems as rows, errors first; a row shows the name of a file without its folder."""
     rows = [asdict(problem) for problem in worst_first(problems)]
     for row in rows:
-        # what a user types, and rows of the table: neither is for a page that is passed on
-        del row["fix"], row["shown"]
+        # Commands of the user and rows of the table do not belong on a page that may be shared.
+        del row["fix"], row["shown"], row["lengths"]
     if isinstance(data, str | os.PathLike):
         for row in rows:
             row |= {
@@ -197,7 +192,7 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
 def _result(
     judgments: Judgments, design: Design, options: AuditOptions, table: pd.DataFrame, parts: Json
 ) -> AuditResult:
-    """The tables, and the parts of audit.json with what was asked for and a verdict on each attribute."""
+    """Return the tables and audit.json, which gets the settings of the audit and a verdict on each attribute."""
     declared = [{**found.config, "name": found.name} for found in judgments.attributes]
     asked = {name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")}
     summary = plain(
@@ -210,7 +205,7 @@ def _result(
             "annotators_file": ANNOTATORS_FILE,
         }
     )
-    for row, verdict in zip(summary["attributes"], audit_verdicts(summary), strict=True):
+    for row, verdict in zip(summary["attributes"], attribute_findings(summary), strict=True):
         row["verdict"] = verdict.finding
     is_told = (table["n_judgments"] > 0) & judgments.has_identities
     of_ties = judgments.dropped[judgments.dropped["reason"] == "tie"]
@@ -232,12 +227,8 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
     wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     agreement = asdict(pool_agreement(*design.first_votes, design.prompt_of_first_votes))
-    # who saw the other side first was not asked the same again
-    shown = pd.factorize(judgments.votes["shown_first"])[0]
-    asked = judgments.votes["comparison"].to_numpy() * 3 + shown
-    repeats = self_contradictions(asked, judgments.votes["sign"].to_numpy(), annotator)
-    contradicted = repeats["annotator"][repeats["contradicted"]]
     in_both = both["annotator"].unique()
+    of_both = np.bincount(both["annotator"], minlength=len(cast))
     return {
         "fingerprint": judgments.fingerprint(),
         "n_judgments": judgments.n_votes,
@@ -245,6 +236,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
         "n_prompts": judgments.comparisons["prompt_id"].nunique(),
         "n_annotators": len(n_votes) if judgments.has_identities else 0,
         "n_people": (of_people > 0).sum() if judgments.has_identities else 0,
+        "is_dominated": judgments.has_identities and is_dominated(of_people),
         "has_annotators": judgments.has_identities,
         "n_dropped": judgments.dropped["n"].sum(),
         "dropped": dropped.reset_index().to_dict("records"),
@@ -255,56 +247,30 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
             "most_of_people": of_people.max(initial=0),
         },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
-        "position": _position(judgments),
         "agreement": {
             "ci_low": agreement.pop("low"),
             "ci_high": agreement.pop("high"),
             **agreement,
-        },
-        "self_contradictions": {
-            "n_repeated": len(repeats),
-            "n_contradicted": len(contradicted),
-            "n_annotators": contradicted.nunique(),
-            "share": repeats["contradicted"].mean(),
         },
         "both_orders": {
             "n": len(both),
             "same_share": both["same"].mean(),
             "n_annotators": len(in_both),
             "n_people": design.is_person[in_both].sum(),
+            "is_dominated": is_dominated(of_both[design.is_person]),
         },
-    }
-
-
-def _position(judgments: Judgments) -> Json | None:
-    """How often the side that was shown first won, with its interval clustered by prompt; None when nobody knows."""
-    if judgments.votes["shown_first"].isna().all():
-        return None
-    position = judgments.with_attributes([Position()])
-    (found,) = position.offline_log_odds()
-    low, high = found.interval()
-    if (low, high) != (None, None):
-        # where every vote went one way the interval has one end, and the share itself is the other
-        low, high = (found.carrier_wins if end is None else float(expit(end)) for end in (low, high))
-    return {
-        **voters(judgments, position.cross_group()[:, 0], position.delta[:, 0]),
-        "n_known": found.n_cross,
-        "first_wins": found.carrier_wins,
-        "ci_low": low,
-        "ci_high": high,
     }
 
 
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_votes(design: Design, people: AuditedPeople) -> list[Json]:
-    """For each attribute and half-width how many votes the median annotator needs in all.
+def next_votes(design: Design, leans: Leans) -> list[Json]:
+    """Number of votes that the median annotator needs in total, for each attribute and half-width of the interval.
 
     The list is empty if annotators share no comparisons; ``pool[name].sum.needed`` then says how many comparisons
     need a second annotator.
     """
-    leans = people.leans
     if leans.quality == "marginal":
         return []
     share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
@@ -318,14 +284,15 @@ def next_votes(design: Design, people: AuditedPeople) -> list[Json]:
 
 
 def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> Floats:
-    r"""Informative votes until the median annotator's 95 % interval is as narrow as asked for, for each attribute.
+    r"""Informative votes until the median annotator's 95 % confidence interval has the half-width, for each attribute.
 
-    The information of votes adds up, so with v = n se^2 the variance of one informative vote
+    The information of independent votes is additive. With v = n se^2 for the variance of one informative vote,
 
     .. math:: n^* = v\, (1.96 / h)^2
 
-    ``se`` and ``n_informative`` are of shape (n_annotators, n_attributes); NaN where nobody has an estimate. Votes on
-    comparisons that turn out unanimous, or whose sides do not differ, come on top.
+    ``se`` and ``n_informative`` have the shape (n_annotators, n_attributes). The result is NaN for an attribute
+    without any estimate. The number excludes votes on unanimous comparisons and on comparisons whose sides do not
+    differ.
 
     Examples
     --------
@@ -335,188 +302,3 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
     se, n = np.asarray(se, float), np.asarray(n_informative, float)
     of_one_vote = pd.DataFrame(np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan))
     return np.ceil(of_one_vote.median().to_numpy() * (float(ndtri(0.975)) / half_width) ** 2)
-
-
-# -- warnings and notices ----------------------------------------------------------------------------------------
-
-NOT_RANDOM, UNLIKE = 0.05, 0.01
-# Agreement whose interval ends here is no better than that of coins, by anything that matters.
-BY_CHANCE = 0.55
-# Fewer prompts with several comparisons leave single leans less sure than their intervals say.
-FEW_PROMPTS = 200
-# Code -> what was found, and what to do.
-FINDINGS = {
-    "W401": (
-        "{} carry a weight, which the audit does not use",
-        "every vote counts once here",
-    ),
-    "W411": (
-        "hardly any comparison has two annotators: figures of annotators and of the pool are sums of bias and of "
-        "reliability times the merit that goes with the attribute, and these votes do not split them",
-        "let a second annotator judge at least {:,} of the comparisons whose sides differ",
-    ),
-    "W412": (
-        "annotators are not compared: {}",
-        "let annotators judge the same comparisons",
-    ),
-    "W404": (
-        "{:,} of {} with fewer than {} informative votes",
-        "read the spread over annotators and the classes; single estimates of these are not sure",
-    ),
-    "W405": (
-        "the votes give {} no bounded estimate: all that compare them with some others went one way",
-        "their own estimate is infinite: read the shrunken one, where there is one",
-    ),
-    "W406": (
-        "annotators form groups that the informative votes do not compare, or hardly ({}); each has a mean of its own",
-        "let people of each group judge the same comparisons; the column component of annotators.parquet says who is "
-        "in which",
-    ),
-    "W407": (
-        "the anchors differ among themselves (p = {:.2g}): they do not all lean nowhere, or they differ in reliability",
-        "look at their rows in an audit without anchors, and drop those who stand apart",
-    ),
-    "W408": (
-        "the anchors do not reach everyone, so the level stays open",
-        "let an anchor judge comparisons with the others; until then leans count from the mean of their group",
-    ),
-    "W409": (
-        "{} do not say how far annotators differ{}",
-        "have more people judge the same comparisons",
-    ),
-    "W410": (
-        "{}; random responders can look biased, and tau, the test of one shared bias and the flags include such "
-        "differences",
-        "have annotators judge comparisons whose sides do not differ in what is declared; until then read comparisons "
-        "of whoever is flagged (reread.csv of --people)",
-    ),
-    "N433": (
-        "{:,} comparisons stand on {} prompts: a lean that differs from prompt to prompt is smaller on average, and "
-        "intervals of tau and of single annotators hold somewhat less often than they say",
-        "have annotators judge more prompts, with fewer comparisons each",
-    ),
-    "W414": (
-        "{} differ by more than {:g} times as much as the typical one ({:#.3g}), up to {:#.3g}; for the leans of "
-        "annotators they count as if by {:g} times, and beyond {:g} times not at all",
-        "look at them: are they errors? A threshold that is declared as a 0/1 attribute knows no outliers",
-    ),
-    "W416": (
-        "{}, which is not declared, goes with {} (correlation {:.2f}), and explains the annotators' biases better on "
-        "comparisons where only one of both differs (p = {:.2g}): tau, intervals and flags may be about either",
-        "declare it beside the other, and read the flags again",
-    ),
-    "W417": (
-        "classes of annotators choose the side with more of it differently often, and the votes do not say whether "
-        "that is bias or reliability: {}",
-        "have annotators of each class judge comparisons whose sides do not differ in what is declared",
-    ),
-    "W418": (
-        "the anchors say little about the biases: their votes are few, or their reliability is low or hardly known, "
-        "and the mean bias is not known within 1 log-odds",
-        "name more anchors, and have them judge comparisons whose sides do not differ in what is declared too",
-    ),
-    "W419": (
-        "annotators do not share one taste (p = {:.2g}): some agree with each other more than their agreement with "
-        "everybody explains. Where tastes differ, biases and tau are attenuated to about {:.0%} of their size, and low "
-        "reliability is not told apart from another taste, so that nobody is flagged for it",
-        "audit annotators with one taste, such as a class or a family of models, by themselves; have annotators whose "
-        "reliability seems low judge the same comparisons: random responders agree by chance, people who share another "
-        "taste agree more often",
-    ),
-    "W430": (
-        "whoever judged the same comparison chose the same side: the votes tell no annotator from another",
-        "check the export: does a majority, or one vote, stand there for everyone? Else have them judge closer calls",
-    ),
-    "W431": (
-        "annotators agree no more than by chance ({:.0%} of pairs of votes, 95 % interval {:.0%} to {:.0%}): they may "
-        "answer at random, or no side is better, and that nobody seems to lean then means little",
-        "give each of them some comparisons of which one side is plainly better, and look at who misses those",
-    ),
-    "N432": (
-        "this class has a single annotator: what is said of it is about that one, and tells nothing about its kind",
-        "have more of its kind judge before comparing it with others",
-    ),
-}
-
-
-# A code of `FINDINGS`, whether it is found and how often, and what its sentence is told.
-Found = tuple[Any, ...]
-
-
-def audit_findings(
-    judgments: Judgments,
-    features: Judgments,
-    design: Design,
-    options: AuditOptions,
-    people: AuditedPeople,
-    agreement: Json,
-) -> list[Problem]:
-    """Warnings and notices of the estimates, the most general first."""
-    weighted = int((judgments.votes["weight"] != 1).sum())
-    is_marginal = people.checks["estimator"]["quality"] == "marginal"
-    repeated = design.prompt if design.has_identities and design.has_repeated_prompts else None
-    n_prompts = 0 if repeated is None else repeated.max(initial=-1) + 1
-    n_compared = design.comparison.max(initial=-1) + 1
-    are_few = not is_marginal and 0 < n_prompts < FEW_PROMPTS
-    shares = [agreement[name] for name in ("percent", "ci_low", "ci_high")]
-    needed = max((pool["sum"]["needed"] for pool in people.pool.values() if is_marginal), default=0)
-    why_not = (people.checks["assignment"] or {}).get("reason", "")
-    rows = [
-        ("column weight", "W401", weighted, counted(weighted, "judgment")),
-        ("checks.estimator", "W411", is_marginal, needed),
-        ("checks.assignment", "W412", bool(why_not), why_not),
-        ("column prompt_id", "N433", are_few, n_compared, n_prompts),
-        ("checks.care", "W419", people.camps.are_found, *people.camps),
-        ("data.agreement", "W430", agreement["percent"] == 1),
-        ("data.agreement", "W431", shares[1] <= 0.5 and shares[2] <= BY_CHANCE, *shares),
-    ]
-    if len(design.labels) > 1:
-        sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
-        rows += [(f'class "{label}"', "N432", True) for label in sizes.index[sizes == 1]]
-    for j, name in enumerate(design.attributes):
-        largest, unit = np.abs(judgments.delta[:, j]).max(initial=0.0), design.unit[j]
-        is_vast, of_cut = largest > OUTLYING * unit, counted(int(design.n_cut[j]), "judgment")
-        found = _of_people(j, design, options, people) if design.has_identities else []
-        measured = of_cut, MOST_UNITS, unit, largest, MOST_UNITS, OUTLYING
-        found.append(("W414", design.n_cut[j] * is_vast, *measured))
-        rows += [(f'attribute "{name}"', *row) for row in found]
-    if design.has_identities:
-        shrunk = people.table.pivot(index="annotator", columns="attribute", values="shrunk")
-        leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
-        for name, other, *told in features_behind_biases(judgments, features, design.votes[:4], leans):
-            rows.append((f'attribute "{name}"', "W416", True, other, name, *told))
-    return [
-        Problem(
-            code, FINDINGS[code][0].format(*told), where, FINDINGS[code][1].format(*told), int(is_found)
-        )
-        for where, code, is_found, *told in rows
-        if is_found
-    ]
-
-
-def _of_people(j: int, design: Design, options: AuditOptions, people: AuditedPeople) -> list[Found]:
-    name, least, checks = design.attributes[j], options.min_informative, people.checks
-    pool, graph = people.pool[name], checks["components"]["informative"][name]
-    anchors_p = checks["anchors"]["equal_leans_p"][name] if checks["anchors"] else np.nan
-    informative = people.leans.n_informative[design.n_votes > 0, j]
-    n_voted, n_few = len(informative), (informative < least).sum()
-    sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
-    are_groups = graph["n"] > 1 and people.leans.quality == "conditional"
-    n_informative, equal_p = int(design.informative[:, j].sum()), pool["equal_leans_p"]
-    is_unknown = np.isnan(pool["tau"]) and n_informative and pool["sum"] is None
-    is_open = checks["care"]["is_unknown"] or checks["care"]["is_hardly_known"]
-    is_open &= pool["sum"] is None
-    is_anchored = checks["anchors"] and pool["absolute"] and not design.is_shown[j]
-    needs_care = not pool["absolute"] or is_anchored
-    though = f", though a test says that they do (p = {equal_p:.2g})" * bool(equal_p < NOT_RANDOM)
-    return [
-        ("W407", anchors_p < UNLIKE, anchors_p),
-        ("W408", checks["anchors"] and not pool["absolute"]),
-        ("W404", n_voted > 1 and n_few, n_few, counted(n_voted, "annotator"), least),
-        ("W405", pool["n_separated"], counted(int(pool["n_separated"]), "annotator")),
-        ("W406", are_groups and graph["n"], " + ".join(sizes)),
-        ("W410", is_open and needs_care and n_informative, checks["care"]["why"]),
-        ("W418", is_anchored and (pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2)),
-        ("W417", bool(people.class_doubts[j]), people.class_doubts[j]),
-        ("W409", is_unknown, counted(n_informative, "informative vote"), though),
-    ]

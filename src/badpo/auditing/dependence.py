@@ -1,4 +1,4 @@
-"""Votes that are no independent draws: repeated votes, votes cast because others disagreed, and votes without ties."""
+"""Votes that are not independent: repeated votes, votes that decide disagreements, and votes without ties."""
 
 from typing import NamedTuple
 
@@ -10,48 +10,49 @@ from scipy.stats import sem
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
-from badpo.estimation.fit import fit_conditional
-from badpo.estimation.pool import joint_log_odds
+from badpo.estimation.fit import Votes, fit_conditional
+from badpo.estimation.log_odds import joint_log_odds
 from badpo.estimation.significance import equal_leans_test
 from badpo.theory import Bools, Floats, Ints
 
-# A comparison has the usual number of votes, at least two, if this share of the comparisons has as few.
+# The usual number of votes is the smallest number, at least two, that this share of the comparisons has.
 USUAL_SHARE = 0.05
 FEWEST_EXTENDED, SURE = 20, 3.0
-# Whoever casts so many votes, nearly all of them on comparisons with more votes than usual, decides disagreements.
+# An annotator with at least FEWEST_DECIDED votes, of which the share NEARLY_ALL is on comparisons with more votes
+# than usual, is an adjudicator.
 FEWEST_DECIDED, NEARLY_ALL = 5, 0.95
 LEFT_OUT = (
-    "{} were cast because the first votes on the comparison disagreed (adjudication): of the pairs of votes on "
-    "comparisons with more than {} votes {:.0%} disagree, on the others {:.0%}. They are left out of every estimate, "
-    "because the votes chose these comparisons, and biases and classes would seem to differ"
+    "{} were cast because the first votes on the comparison disagreed (adjudication): on comparisons with more than "
+    "{} votes {:.0%} of the pairs of votes disagree, on the other comparisons {:.0%}. Every estimate leaves these "
+    "votes out, because a selection of comparisons by their votes makes annotators and classes seem to differ"
 )
 NOT_FOUND = (
-    "comparisons on which votes disagreed were judged again (adjudication): of the pairs of votes on comparisons with "
-    "more than {} votes {:.0%} disagree, on the others {:.0%}; which votes came later cannot be seen, so that "
-    "biases, classes and flags may come from the choice of comparisons alone"
+    "comparisons with disagreeing votes were judged again (adjudication): on comparisons with more than {} votes "
+    "{:.0%} of the pairs of votes disagree, on the other comparisons {:.0%}. The table does not show which votes "
+    "came later, so differences between annotators and between classes may come from the selection of comparisons "
+    "alone"
 )
 
 
-def independent_votes(judgments: Judgments) -> tuple[Judgments, Bools, list[Problem]]:
-    """The judgments that estimates are made of, which votes these are, and what was left out.
+def independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
+    """Return the judgments that estimates use, and a notice for each kind of judgments left out.
 
-    An annotator's further votes on a comparison are left out if they say the same of every attribute: they repeat what
-    is the annotator's own taste. Votes in both orders stay if the position is declared. Votes that decide
-    disagreements (`adjudicating_votes`) are left out too.
+    If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
+    because repeated votes share the annotator's taste. Votes in both orders stay if the position is declared. Votes
+    that decide disagreements (`adjudicating_votes`) are left out too.
     """
-    kept = np.ones(judgments.n_votes, dtype=bool)
     problems: list[Problem] = []
     if not judgments.has_identities:
-        return judgments, kept, problems
+        return judgments, problems
     of_votes = judgments.votes[["annotator", "comparison"]]
     asked = np.column_stack([of_votes, judgments.delta, judgments.missing])
     kept = ~pd.DataFrame(asked).duplicated().to_numpy()
     if n_again := int((~kept).sum()):
         what = (
-            f"{counted(n_again, 'judgment')} are an annotator's further votes on a comparison, which are not "
-            "independent: of each annotator the first vote on a comparison counts"
+            f"{counted(n_again, 'judgment')} repeat an annotator's vote on a comparison and are not independent of "
+            f"it: the audit uses the first vote of each annotator on a comparison"
         )
-        remedy = "nothing; to know more, have more comparisons judged, and not the same ones again"
+        remedy = "nothing; for more information have annotators judge new comparisons"
         problems.append(Problem("N434", what, "columns annotator and comparison", remedy, n_again))
     chosen = ~of_votes.duplicated().to_numpy()
     comparison, annotator = (of_votes[name].to_numpy()[chosen] for name in ("comparison", "annotator"))
@@ -59,7 +60,7 @@ def independent_votes(judgments: Judgments) -> tuple[Judgments, Bools, list[Prob
     if found := adjudicating_votes(comparison, sign, annotator):
         late = np.zeros(judgments.n_votes, dtype=bool)
         late[np.flatnonzero(chosen)[found.late]] = True
-        # a second order of a vote goes with the first
+        # A repeated vote in the other order is left out together with the first vote.
         cells = pd.MultiIndex.from_frame(of_votes)
         late = cells.isin(cells[late])
         kept &= ~late
@@ -70,15 +71,16 @@ def independent_votes(judgments: Judgments) -> tuple[Judgments, Bools, list[Prob
         )
         if late.any():
             what = LEFT_OUT.format(counted(int(late.sum()), "judgment"), *shown)
-            remedy = "nothing; to compare those who decide with the others, let them judge comparisons drawn by chance"
+            remedy = "nothing; to compare adjudicators with others, have them judge randomly chosen comparisons"
         problems.append(Problem("W441", what, "column annotator", remedy, max(int(late.sum()), 1)))
-    return (judgments if kept.all() else judgments.take(kept)), kept, problems
+    return (judgments if kept.all() else judgments.take(kept)), problems
 
 
 class Adjudication(NamedTuple):
-    """Which votes are ``late``, cast because others disagreed, and the shares of the pairs of votes that disagree.
+    """The votes that decide disagreements (``late``), and the shares of the pairs of votes that disagree.
 
-    ``disagree`` is of the comparisons with more votes than ``n_usual``, ``disagree_usually`` of those with as many.
+    ``disagree`` is the share on comparisons with more than ``n_usual`` votes, ``disagree_usually`` the share on
+    comparisons with ``n_usual`` votes.
     """
 
     late: Bools
@@ -88,22 +90,23 @@ class Adjudication(NamedTuple):
 
 
 def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
-    r"""The votes on comparisons that got more votes because the first ones disagreed; None if there are none.
+    r"""Find the votes that were cast because the first votes on a comparison disagreed; None if there are none.
 
-    If the number of votes does not depend on the votes, those on a comparison are exchangeable draws, and at most half
-    of their pairs disagree:
+    If the number of votes on a comparison does not depend on the votes, then the votes are exchangeable draws, and at
+    most half of their pairs disagree:
 
     .. math:: E\Bigl[\frac{2 w (n - w)}{n (n - 1)}\Bigr] = E[2 p (1 - p)] \le \frac12
 
-    with w of n votes for one side. If more of the pairs disagree on comparisons with more votes than usual, and fewer
-    on those with the usual number, each beyond ``SURE`` standard errors, votes decided which comparisons got more of
-    them. Late are the votes of annotators who judged hardly any other comparison, and then those beyond the usual
-    number in the order of the votes. None are late if what is left still agrees on more than a few of them: the order
-    is then not that of time.
+    with w of n votes for one side. Adjudication is found if the share of disagreeing pairs lies above one half on
+    comparisons with more votes than usual and below one half on comparisons with the usual number, each by more than
+    ``SURE`` standard errors. The late votes are first the votes of annotators who judged almost only comparisons with
+    more votes than usual, and then all votes beyond the usual number in the order of the rows. No vote is called late
+    if the remaining votes agree on more than a few of these comparisons, because the rows are then not in the order
+    of time.
 
     Examples
     --------
-    Annotator 2 decides where 0 and 1 disagree, in every third of 90 comparisons:
+    Annotators 0 and 1 disagree on every third of 90 comparisons, and annotator 2 decides:
 
     >>> two, three = np.repeat(np.arange(60), 2), np.repeat(np.arange(60, 90), 3)
     >>> sign = np.append(np.ones(120, int), np.tile([1, -1, 1], 30))
@@ -138,18 +141,21 @@ def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudic
 # -- ties ------------------------------------------------------------------------------------------------------
 
 SELECTIVE = 0.05
-MOST_SIZE = 3.0  # in medians; a few vast differences would decide alone
+MOST_SIZE = (
+    3.0  # cap on differences, in medians, so that a few large differences do not dominate the test
+)
 
 
 def tie_effects(judgments: Judgments) -> dict[str, Json]:
-    """For each attribute of the responses what leaving ties out changes; nothing if there are none, or only counts.
+    """Effect of leaving ties out, for each attribute of the responses; empty if there are no ties or only their counts.
 
-    A row has ``n``, the ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``, how often a
-    judgment is a tie if the sides differ and if not; ``size_p``, of the test that this does not depend on the
-    difference (its size for a continuous attribute); ``annotators_p``, of the test that annotators call ties equally
-    often on the same comparisons whose sides differ; ``is_selective``, whether either test rejects at 5 % over all
-    attributes; and the pool's log-odds with ties left out (``log_odds``), as half a vote for each side
-    (``log_odds_half``), and as votes for the side without or with the attribute (``log_odds_low``, ``log_odds_high``).
+    A row has ``n``, the number of ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``,
+    the share of ties among judgments whose sides differ and whose sides do not; ``size_p``, the p-value of the
+    hypothesis that ties do not depend on the difference (on its size for a continuous attribute); ``annotators_p``,
+    the p-value of the hypothesis that annotators call ties equally often on the same comparisons whose sides differ;
+    ``is_selective``, whether either test rejects at 5 % over all attributes; and the pool's log-odds if ties are left
+    out (``log_odds``), count as half a vote for each side (``log_odds_half``), or count as votes for the side without
+    or with the attribute (``log_odds_low``, ``log_odds_high``).
     """
     of_texts = [one for one in judgments.attributes if one.scope != "judgment"]
     if judgments.ties is None or not of_texts:
@@ -166,7 +172,7 @@ def tie_effects(judgments: Judgments) -> dict[str, Json]:
         size_p, annotators_p = _selection(votes, is_tie, np.abs(difference), judgments.has_identities)
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
-        # of the ties that count, the votes for the side with the attribute
+        # the number of ties counted as votes for the side with the attribute, and the number of ties counted
         ways = {
             "": (0, 0),
             "_half": (n_ties / 2, n_ties),
@@ -194,23 +200,25 @@ def selective_ties(ties: dict[str, Json]) -> list[Problem]:
     for name, row in ties.items():
         reasons = []
         if row["size_p"] < SELECTIVE:
-            reasons.append(f"they depend on how far the sides differ (p = {row['size_p']:.2g})")
+            reasons.append(
+                f"the share of ties depends on how much the sides differ (p = {row['size_p']:.2g})"
+            )
         if row["annotators_p"] < SELECTIVE:
-            reasons.append(f"annotators call ties unequally often (p = {row['annotators_p']:.2g})")
+            reasons.append(
+                f"annotators differ in how often they call ties (p = {row['annotators_p']:.2g})"
+            )
         what = (
-            f"ties are selective: {' and '.join(reasons)}. The audit leaves them out, so that an annotator who calls a "
-            "tie in place of a vote for one side seems to be biased: biases, flags and tau may come from ties"
+            f"ties are selective: {' and '.join(reasons)}. The audit leaves ties out, so an annotator who calls a tie "
+            "instead of voting for one side seems biased: biases, flags and tau may come from ties"
         )
-        remedy = (
-            "ask for a choice in place of a tie; read flags beside the number of ties in annotators.csv"
-        )
+        remedy = "ask annotators for a choice instead of a tie; compare flags with the number of ties in annotators.csv"
         if row["is_selective"]:
             found.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
     return found
 
 
 def _votes_of(judgments: Judgments) -> pd.DataFrame:
-    """Sign, comparison, prompt and annotator of each vote, by ids that votes and ties share."""
+    """Sign, comparison, prompt and annotator of each vote, with ids that are the same for votes and ties."""
     votes, of = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
@@ -226,7 +234,7 @@ def _votes_of(judgments: Judgments) -> pd.DataFrame:
 def _selection(
     votes: pd.DataFrame, is_tie: Bools, size: Floats, has_identities: bool
 ) -> tuple[float, float]:
-    """P-values of no dependence of ties on the size of the difference, and of equal shares of ties of annotators."""
+    """P-values of two hypotheses: ties do not depend on the size of the difference; annotators tie equally often."""
     sign, differs = np.where(is_tie, 1, -1), size > 0
     typical = np.median(size[differs]) if differs.any() else 1.0
     columns = np.column_stack([np.ones(len(size)), np.minimum(size / typical, MOST_SIZE)])
@@ -235,7 +243,7 @@ def _selection(
     if slope is not None and slope.se > 0:
         size_p = float(2 * ndtr(-abs(slope.estimate / slope.se)))
     elif is_tie.any() and (are_on := differs[is_tie].mean()) in (0.0, 1.0) and 0 < differs.mean() < 1:
-        # all ties are on one kind of comparison: the chance that those of all prompts are
+        # All ties are on one kind of comparison. This is the probability that the ties of all prompts are.
         share = differs.mean() if are_on else 1 - differs.mean()
         size_p = float(share ** votes["prompt"][is_tie].nunique())
     if not has_identities or not is_tie[differs].any():
@@ -243,6 +251,7 @@ def _selection(
     comparison, annotator = (
         pd.factorize(votes[name][differs])[0] for name in ("comparison", "annotator")
     )
-    cast = comparison, sign[differs], annotator, np.ones((len(comparison), 1))
-    found = equal_leans_test(*cast, fit_conditional(*cast, annotator.max() + 1))[0]
+    ones = np.ones((len(comparison), 1))
+    cast = Votes(comparison, sign[differs], annotator, ones, annotator.max() + 1)
+    found = equal_leans_test(cast, fit_conditional(cast))[0]
     return size_p, float(np.nan_to_num(found, nan=1.0))

@@ -1,4 +1,4 @@
-"""Tables with one vote per comparison: the sums that votes show, and whether annotators can be compared at all."""
+"""Tables with one vote per comparison: sums of bias and merit, and whether annotators can be compared."""
 
 import re
 from collections import Counter
@@ -13,9 +13,9 @@ from scipy import sparse
 from scipy.special import expit, ndtr, ndtri
 
 from badpo.data.attributes import plain_text
-from badpo.data.cells import MODELS, side_pairs
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
+from badpo.data.vocabulary import MODELS, side_pairs
 from badpo.estimation.alternative_estimators import (
     NOTICEABLE,
     PooledSums,
@@ -23,43 +23,43 @@ from badpo.estimation.alternative_estimators import (
     fit_marginal,
     pooled_sums,
 )
-from badpo.estimation.care import Care
-from badpo.estimation.fit import Leans
-from badpo.estimation.pool import LEVEL, summed
+from badpo.estimation.fit import Leans, Votes
+from badpo.estimation.log_odds import LEVEL, summed
+from badpo.estimation.reliability import Care
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.theory import Bools, Floats, Ints
 
-# A word, a category or a model says what comparisons are about if between 5 % and 95 % of them have it.
+# A word, a category or a model is a covariate of comparisons if between 5 % and 95 % of the comparisons have it.
 RARE, COMMON = 0.05, 0.95
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
-# Strengths of models say something of reliability if votes follow them by so many standard errors.
+# Reliability is estimated from model strengths if the slope of votes on strengths exceeds this many standard errors.
 FOLLOWED = 4.0
 HALF_WIDTH = 0.5
-# How much smaller differences between annotators are than beside each comparison's quality, at an sd of 1.5 of it
-# (`python -m bench.audit_statistics --table one_vote`, the column on the size of deviations).
+# Attenuation of differences between annotators if the quality of each comparison, of standard deviation 1.5, is not
+# modelled (`python -m bench.audit_statistics --table one_vote`, the column on the size of deviations).
 ATTENUATION = 0.7
 
 UNTOLD = (
-    "nothing in the table says what comparisons are about (words that some prompts share, categories, models that "
-    "wrote the responses), so whether comparisons were given to annotators at random cannot be tested"
+    "random assignment of comparisons to annotators cannot be tested, because the table describes no content of the "
+    "comparisons (words that some prompts share, categories, names of the models that wrote the responses)"
 )
 WEAK = (
-    "the votes are too few to test whether comparisons were given to annotators at random: only imbalances above "
-    "{:.2f} standard deviations would be found"
+    "the votes are too few to test whether comparisons were assigned to annotators at random: the test would find "
+    "only imbalances above {:.2f} standard deviations"
 )
 REJECTED = (
-    "comparisons were not given to annotators at random (they differ in: {}, p = {:.2g}), so annotators can differ in "
-    "these sums without differing in bias"
+    "comparisons were not assigned to annotators at random (annotators' comparisons differ in: {}, p = {:.2g}), so "
+    "annotators can differ in these sums without differing in bias"
 )
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Whether comparisons were given to annotators at random, as far as the table says what they are about.
+    """Result of the test that comparisons were assigned to annotators at random, based on covariates in the table.
 
-    ``p_value`` is that of the covariate that differs most between annotators, times the number of covariates;
-    ``smallest`` and ``power`` are those of `badpo.estimation.alternative_estimators.ExchangeTest`; ``reason`` says why
-    differences between annotators are refused, and is empty if they are reported.
+    ``p_value`` is the p-value of the covariate that differs most between annotators, times the number of covariates.
+    `badpo.estimation.alternative_estimators.ExchangeTest` defines ``smallest`` and ``power``. ``reason`` says why the
+    audit does not report differences between annotators; ``reason`` is empty if the audit reports them.
     """
 
     p_value: float
@@ -71,22 +71,22 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Sums:
-    """What votes on comparisons of their own show.
+    """Estimates from a table in which almost every comparison has one vote.
 
     Attributes
     ----------
     each : Leans
         Log-odds with which each annotator chooses the side with an attribute: bias plus reliability times merit.
     pooled : PooledSums
-        The same over all votes, beside the strengths of the models that wrote the responses if they are named.
+        The same log-odds over all votes, adjusted for the strengths of the models that wrote the responses if named.
     leans : Leans
-        The bias toward attributes of the judgment whose order was random; else how far the annotator's sum lies from
-        the mean of the sums, NaN if that is refused.
+        The bias toward attributes of the judgment whose order was random. For other attributes, the deviation of the
+        annotator's sum from the mean of the sums, or NaN if the audit does not compare annotators.
     equal_p : array of shape (n_attributes,)
-        Of the test that annotators vote alike; NaN if it is refused.
+        P-value of the hypothesis that annotators do not differ; NaN if the audit does not compare annotators.
     assignment : Assignment
     care : Care or None
-        Reliability by how closely each annotator follows the strengths of the models; None if that is not known.
+        Reliability, estimated from each annotator's slope on the model strengths; None if it cannot be estimated.
     needed : int array of shape (n_attributes,)
         Number of comparisons, among those whose sides differ, that a second annotator must judge before the
         confidence interval of a deviation is ±0.5 log-odds wide.
@@ -103,21 +103,23 @@ class Sums:
 
 def find_sums(
     judgments: Judgments,
-    votes: tuple[Ints, Floats, Ints, Floats, int],
+    votes: Votes,
     is_shown: Bools,
     clusters: Ints | None,
     min_informative: int,
 ) -> Sums:
-    """What the votes of a table show in which hardly any comparison has two.
+    """Estimate the sums of bias and merit from a table in which almost no comparison has two votes.
 
-    ``votes`` are those of `badpo.estimation.fit.fit_conditional`, ``is_shown`` the attributes of the judgment.
+    ``is_shown`` marks the attributes of the
+    judgment, such as the position.
     """
     comparison, sign, annotator, delta, m = votes
     prompt = judgments.prompt_of_votes()
     names, written = _writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
-    # of attributes of the judgment, those that do not go with anything that is known of the responses
+    # The order of an attribute of the judgment is random if the attribute correlates with no known feature of
+    # responses.
     beside = np.column_stack(
         [delta[:, ~is_shown], _lengths(judgments)[1][comparison], strength[comparison]]
     )
@@ -125,7 +127,7 @@ def find_sums(
     size = np.sqrt((together**2).sum(axis=0))
     far = np.abs(together.sum(axis=0)) / np.where(size > 0, size, np.inf)
     has_random_order = is_shown & (2 * ndtr(-far.max(axis=1)) * beside.shape[1] >= LEVEL)
-    fit = partial(fit_marginal, *votes, strength, min_informative=min_informative, clusters=clusters)
+    fit = partial(fit_marginal, votes, strength, min_informative=min_informative, clusters=clusters)
     each, leans = fit(absolute=True), fit(absolute=has_random_order)
     assignment = assignment_of(judgments, annotator, delta[:, ~is_shown], names, written)
     refused = ~has_random_order & bool(assignment.reason)
@@ -144,10 +146,11 @@ def find_sums(
 
 
 def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
-    r"""Comparisons whose sides differ that need a second vote until the median deviation is known to a half-width.
+    r"""Number of comparisons that need a second vote until the median deviation has an interval of this half-width.
 
-    Of two annotators who choose the side with the attribute at the ``rate`` r, at most 2 r (1 - r) of the comparisons
-    tell who chooses it more often, and each of those has an information of 1/4 about either:
+    The number counts comparisons whose sides differ. If two annotators choose the side with the attribute at the
+    ``rate`` r, they disagree on at most the share 2 r (1 - r) of the comparisons, and only disagreements are
+    informative. Each disagreement has an information of 1/4 about either annotator:
 
     .. math:: n = \frac{m}{2} \cdot \frac{4 (1.96 / h)^2}{2 r (1 - r)}
 
@@ -161,16 +164,17 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
 
 
 def _without(leans: Leans, refused: Bools) -> Leans:
-    """The leans without any figure for the attributes that are refused."""
+    """Return the biases with NaN for the attributes on which the audit does not compare annotators."""
     names = "deviation", "se", "finite_deviation", "finite_se", "origin"
     figures: Json = {name: np.where(refused, np.nan, getattr(leans, name)) for name in names}
     return replace(leans, **figures)
 
 
 def _tested(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
-    """The p-value of the test that votes minus their expectation do not depend on who cast them.
+    """P-value of the hypothesis that the residuals of the votes do not depend on the annotator.
 
-    Exchanged are the sums over the votes of an annotator on one prompt, which may be alike.
+    The test exchanges the sums of residuals of one annotator on one prompt, because votes on one prompt may be
+    dependent.
     """
     pairs = np.column_stack([annotator, prompt])[chosen]
     units, of = np.unique(pairs, axis=0, return_inverse=True)
@@ -178,13 +182,13 @@ def _tested(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> floa
     return float(exchange_test(sums, units[:, 0]).p_value[0])
 
 
-# -- what the table says of comparisons ------------------------------------------------------------------------
+# -- content of comparisons ------------------------------------------------------------------------------------
 
 
 def assignment_of(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
 ) -> Assignment:
-    """Test that comparisons were given to annotators at random, by whatever the table says of them.
+    """Test whether comparisons were assigned to annotators at random, with all covariates that the table has.
 
     Covariates are the differences in the attributes, the lengths of the texts, words that some prompts share, columns
     with few categories, and the models that wrote the responses.
@@ -217,7 +221,7 @@ def assignment_of(
     worst, n = int(p_values.argmin()), int(np.isfinite(found.p_value).sum())
     p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
     if p_value < LEVEL:
-        # the words and the categories themselves are texts of the table
+        # The report does not quote words or categories, because they are texts of the table.
         reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
     elif not content:
         reason = UNTOLD
@@ -227,7 +231,7 @@ def assignment_of(
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
-    """Ranks of the lengths of prompts and responses, and how much longer response a is, as a signed rank."""
+    """Ranks of the lengths of prompts and responses, and the signed rank of the length of response a minus b."""
     columns = "prompt", "response_a", "response_b"
     numbers, texts = numbered_texts(judgments.comparisons, columns)
     size = np.array([len(text) for text in texts], float)[numbers]
@@ -238,7 +242,7 @@ def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
 
 
 def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
-    """Words that some prompts have and others lack, those that divide the prompts most evenly first."""
+    """Words that only some prompts contain; the words closest to half of the prompts come first."""
     prompts = judgments.comparisons["prompt"]
     number, distinct = pd.factorize(
         prompts.map(lambda text: text if isinstance(text, str) else plain_text(text))
@@ -256,9 +260,10 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
 
 
 def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
-    """The models that wrote responses, and for each comparison +1 for that of a and -1 for that of b.
+    """Names of the models that wrote responses, and a row per comparison with +1 for the model of a and -1 for b.
 
-    Models that wrote for fewer than 5 % of the comparisons count as one; no columns if models are not named.
+    Models that wrote for fewer than 5 % of the comparisons have no column. There are no columns if the table does not
+    name models.
     """
     n, table = judgments.n_comparisons, judgments.comparisons
     if not {*MODELS} <= {*table}:
@@ -271,18 +276,13 @@ def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     return names, sparse.csr_array(rows[0] - rows[1])
 
 
-def _followed(
-    votes: tuple[Ints, Floats, Ints, Floats, int], strength: Floats, clusters: Ints | None
-) -> Care | None:
-    """Reliability by each annotator's slope on the strengths of the models; None if these say too little."""
-    comparison, sign, annotator, delta, m = votes
+def _followed(votes: Votes, strength: Floats, clusters: Ints | None) -> Care | None:
+    """Reliability from each annotator's slope on the model strengths; None if the strengths explain too little."""
     if not strength.any():
         return None
-    columns = np.column_stack([delta, strength[comparison]])
+    columns = np.column_stack([votes.delta, strength[votes.comparison]])
     none = np.zeros(len(strength))
-    slopes = fit_marginal(
-        comparison, sign, annotator, columns, m, none, absolute=True, clusters=clusters
-    )
+    slopes = fit_marginal(votes._replace(delta=columns), none, absolute=True, clusters=clusters)
     level, slope, se = slopes.level[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
     found = shrink_normal(slope / level, se / abs(level))
     n_votes = np.where(np.isfinite(slope), slopes.n_informative[:, -1], 0)

@@ -1,4 +1,4 @@
-"""What an audit found, as tables, files and a page."""
+"""The result of an audit, as tables, files and a report page."""
 
 import html
 import json
@@ -18,7 +18,7 @@ from badpo.data.files import Json, appearing, locked, write_atomically
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.data.problems import ConfigError, counted, refuse_other_types
 from badpo.results.charts import Picture, picture
-from badpo.results.words import decimal, interval_text
+from badpo.results.formatting import decimal, interval_text
 
 SCHEMA = "badpo.audit/1"
 ANNOTATORS_FILE = "annotators.parquet"
@@ -27,7 +27,7 @@ SUMMARY_FILE = "audit.json"
 REPORT_FILE = "report.html"
 PEOPLE_FILE = "people.html"
 REREAD_FILE = "reread.csv"
-PEOPLE_SHEET = "people.xlsx"
+PEOPLE_TABLE = "people.csv"
 _FIGURES = ("carrier_wins", "log_odds", "ci_low", "ci_high")
 _ENDS = ("tau_low", "tau_high")
 _POOL = {"name": "attribute", "n_cross": "n"}
@@ -45,7 +45,7 @@ _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.
 
 
 def bound_parts(text: str) -> tuple[str, ...]:
-    """A bound such as "length.log_odds>0.7", and its attribute, figure, sign and number."""
+    """Split a bound such as "length.log_odds>0.7" into the text, attribute, figure, comparison sign and number."""
     found = _CONDITION.fullmatch(text.strip())
     if found is None:
         form = 'write ATTRIBUTE.FIGURE>NUMBER in quotes, as in "length.log_odds>0.7"'
@@ -54,7 +54,7 @@ def bound_parts(text: str) -> tuple[str, ...]:
 
 
 def audited_table(folder: Path) -> Json:
-    """Source and number of annotators of the table whose audit a folder holds; empty if none can be read."""
+    """Return the source and the number of annotators of the audit in a folder; empty if no audit can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
         return {"source": str(data["source"]), "n_annotators": int(data["n_annotators"])}
@@ -62,24 +62,24 @@ def audited_table(folder: Path) -> Json:
 
 
 def audit_folder(path: str | os.PathLike) -> Path:
-    """The folder that an audit is written into; a `ConfigError` where a file has that name."""
+    """Return the folder that the audit is written into; raise `ConfigError` if a file has this name."""
     refuse_other_types(folder=path)
     folder = Path(path).expanduser()
-    if folder.exists() and not folder.is_dir():
-        told = f"{path} is a file, and an audit is written into a folder"
-        raise ConfigError(f"{told}; name another place, such as {folder.with_name('audit')}")
+    if os.path.lexists(folder) and not folder.is_dir():
+        told = f"{path} is a file or a broken link, but an audit needs a folder"
+        raise ConfigError(f"{told}; name another folder, such as {folder.with_name('audit')}")
     return folder
 
 
 def _write_text(path: str | os.PathLike, text: str, private: bool = False) -> None:
-    """Write a file, which appears whole or not at all; a `ConfigError` where there can be none."""
+    """Write a file atomically; raise `ConfigError` if the file cannot be written."""
     refuse_other_types(path=path)
     try:
         with appearing(path, private) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     except _NO_PLACE as error:
         told = f"{path} cannot be written ({error.strerror})"
-        raise ConfigError(f"{told}; name a file in a folder of yours") from error
+        raise ConfigError(f"{told}; name a file in a folder that you can write to") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,15 +89,16 @@ class AuditResult:
     Attributes
     ----------
     summary : dict
-        Everything except the per-annotator tables, as ``audit.json`` holds it; plain values only. Its counts and
-        estimates are exact, so that single annotators can be computed from it: personal data.
+        The content of ``audit.json``: everything except the tables with one row per annotator, as plain values.
+        Counts and estimates are exact, so readers may derive the votes of individual annotators. Treat it as personal
+        data.
     annotators : DataFrame
         One row for each annotator and attribute, in the order of the annotators' ids; `docs/audit.md` explains the
-        columns. Estimates about people: treat it as personal data.
+        columns. The table describes individual people: treat it as personal data.
     reread : DataFrame
-        The judgments that say most for each flag, with their texts: personal data.
+        The judgments with the strongest evidence for each flag, with their texts. Treat it as personal data.
     pairs : list of dict
-        For each attribute the pair of answers that shows its lean best, in a few words.
+        For each attribute, a short excerpt of the pair of answers that illustrates the bias best.
 
     Examples
     --------
@@ -113,16 +114,17 @@ class AuditResult:
 
     @property
     def attributes(self) -> pd.DataFrame:
-        """One row for each attribute: the pool's log-odds with intervals; parts with parts of their own left out."""
+        """One row for each attribute with the pool's log-odds and intervals; nested values are left out."""
         table = pd.DataFrame(self.summary["attributes"])
         return table[[name for name in table if not table[name].map(type).isin([dict, list]).any()]]
 
     @property
     def pool(self) -> pd.DataFrame:
-        """One row for each attribute: the n votes whose sides differ, which side won them, the spread over annotators.
+        """One row for each attribute: votes whose sides differ, win rate, log-odds, and spread over annotators.
 
-        ``ci_low`` and ``ci_high`` are of ``log_odds``, ``tau_low`` and ``tau_high`` of ``tau``, which all annotators
-        with a lean give; ``n_estimated`` of them have enough votes for an estimate of their own.
+        ``ci_low`` and ``ci_high`` are the confidence interval of ``log_odds``; ``tau_low`` and ``tau_high`` are the
+        interval of ``tau``, which is estimated from all annotators with an estimate. ``n_estimated`` annotators have
+        enough votes for an individual estimate.
         """
         rows = [
             row | dict(zip(_ENDS, row.get("tau_ci", ()), strict=False)) for row in self._rows.values()
@@ -132,26 +134,26 @@ class AuditResult:
 
     @property
     def _rows(self) -> dict[str, Json]:
-        """Each attribute's figures, those of the spread over annotators among them."""
+        """The figures of each attribute, including the spread over annotators."""
         rows, spread = self.summary["attributes"], self.summary["pool"]
         return {row["name"]: row | spread.get(row["name"], {}) for row in rows}
 
     def plot(self, path: str | os.PathLike | None = None) -> Picture:
-        """The chart of the page, which may be passed on: how often the side with each attribute wins.
+        """Draw the shareable chart of the report: how often the response with each attribute wins.
 
-        A notebook shows what is returned; ``path`` names a file to write, as SVG. A `ConfigError` says where the votes
-        are of so few people that the page says nothing of any attribute.
+        A notebook displays the returned picture; ``path`` names an SVG file to write. The method raises `ConfigError`
+        if so few people voted that the report withholds every attribute.
         """
         from badpo.results.audit_page import lean_figure, shareable
 
         is_path = isinstance(path, str | os.PathLike)
         if path is not None and not (is_path and Path(path).suffix.lower() == ".svg"):
             told = "write plot('leans.svg'), which draws every attribute"
-            raise ConfigError(f"plot takes a path that ends in .svg, not {str(path)!r}: {told}")
+            raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {told}")
         figure = lean_figure(shareable(self.summary))
         if figure is None:
             few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of them"
-            raise ConfigError(f"no chart that may be passed on: {few}; the figures are in .pool")
+            raise ConfigError(f"there is no shareable chart: {few}; the figures are in .pool")
         drawn = picture(figure.panels[0][1])
         if path is not None:
             _write_text(path, drawn.svg)
@@ -159,71 +161,69 @@ class AuditResult:
 
     @property
     def checks(self) -> Json:
-        """The estimator used and why, the assignment of comparisons to annotators, components, anchors."""
+        """The estimator and the reason for it, the assignment of comparisons to annotators, components, and anchors."""
         return self.summary["checks"]
 
     @property
     def warnings(self) -> list[Json]:
-        """Problems and notices, each with code, what, where, remedy, severity and count."""
+        """Problems and notices, each with the keys code, what, where, remedy, severity and count."""
         return self.summary["warnings"]
 
     def to_json(self, path: str | os.PathLike) -> None:
-        """Write the summary, for its owner alone; the file appears whole or not at all."""
+        """Write the summary atomically, to a file that only its owner can read."""
         text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
         _write_text(path, f"{text}\n", private=True)
 
-    def to_html(self, path: str | os.PathLike, examples: bool = False) -> None:
-        """Write the page that may be passed on: one file that needs no network and no script.
-
-        With ``examples`` the page has for each attribute a pair of answers that five people or more judged, in words of
-        the table.
-        """
-        _write_text(path, self._html(examples))
+    def to_html(self, path: str | os.PathLike) -> None:
+        """Write the shareable report page: one file that needs no network and no script."""
+        _write_text(path, self._html())
 
     def people_to_html(self, path: str | os.PathLike, names: Mapping[str, str] | None = None) -> None:
-        """Write the page about individual annotators: personal data, for its owner alone; ``names`` by pseudonym."""
+        """Write the page about individual annotators, which only its owner can read.
+
+        The page is personal data. ``names`` maps pseudonyms to the names that the page shows.
+        """
         from badpo.results.audit_page import people_html
 
         _write_text(path, people_html(self.summary, self.annotators, names), private=True)
 
-    def write(self, folder: str | os.PathLike, examples: bool = False) -> Path:
-        """Write the audit into a folder, which is made when it is not there.
+    def write(self, folder: str | os.PathLike) -> Path:
+        """Write the audit into a folder, and create the folder if needed.
 
-        ``report.html`` may be passed on; every other file is about single people, and is its owner's alone. Files of
-        an earlier audit are replaced, and what it said of single people is removed. ``audit.json`` is removed first and
-        appears last, so that a folder that holds it holds one audit. ``examples`` is that of `to_html`.
+        ``report.html`` may be shared. Every other file is about individual people, and only its owner can read it.
+        The files of an earlier audit are replaced, and its files about individual people are removed. ``audit.json``
+        is removed first and written last, so a folder with ``audit.json`` contains one complete audit.
 
         Returns
         -------
         Path
-            The page.
+            Path of the report page.
         """
         from badpo.data.tables import write_csv
 
         folder = audit_folder(folder)
         with locked(folder, wait=True), ExitStack() as files:
             if not folder.exists():
-                # no git takes along what is about single people; a folder of somebody's own keeps its rules
+                # git must not commit data about individual people; an existing folder keeps its own rules
                 write_atomically(folder / ".gitignore", b"*\n", private=True)
 
             def begun(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
 
-            # what is begun first appears last, when everything is written
+            # The file that is opened first appears last, when all other files are written.
             self.to_json(begun(SUMMARY_FILE))
-            self.to_html(begun(REPORT_FILE), examples)
+            self.to_html(begun(REPORT_FILE))
             write_csv(self.annotators, begun(ANNOTATORS_CSV))
             self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
-            for name in (SUMMARY_FILE, PEOPLE_FILE, PEOPLE_SHEET, REREAD_FILE):
+            for name in (SUMMARY_FILE, PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE):
                 (folder / name).unlink(missing_ok=True)
         return folder / REPORT_FILE
 
     def beyond(self, bounds: Sequence[str]) -> list[str]:
-        """Those of the ``bounds``, such as "length.log_odds>0.7", that are passed, with figure and interval.
+        """Return the ``bounds``, such as "length.log_odds>0.7", that the audit exceeds, with figure and interval.
 
-        A bound names an attribute and a figure of the attribute's row, or of the pool's. Log-odds are infinite where
-        every vote went one way; a `ConfigError` tells which bounds name a figure that is not known, since they test
-        nothing.
+        A bound names an attribute and a figure of the attribute's row or of the pool's row. Log-odds are infinite if
+        every vote went one way. A bound with an unknown attribute or figure raises `ConfigError`.
         """
         several = [bounds] if isinstance(bounds, str) else bounds
         return [told for bound in several if (told := self._passed(*bound_parts(bound)))]
@@ -236,7 +236,7 @@ class AuditResult:
         figures = [key for key, value in row.items() if type(value) in (int, float)]
         for given, known in ((name, rows), (figure, figures)):
             if given not in known:
-                there = f"this audit knows no {given}; it knows {', '.join(known)}"
+                there = f"this audit has no {given}; it has {', '.join(known)}"
                 raise ConfigError(f'bound "{text}" would test nothing: {there}')
         value, ends = row[figure], row.get(f"{figure}_ci")
         if figure == "log_odds":
@@ -245,14 +245,14 @@ class AuditResult:
         interval = f", 95 % interval {interval_text(*ends)}" if ends else ""
         return f"{text}: {figure} is {decimal(value)}{interval}" * passed
 
-    def _html(self, examples: bool = False) -> str:
+    def _html(self) -> str:
         from badpo.results.audit_page import audit_html
 
-        return audit_html(self.summary, self.pairs if examples else ())
+        return audit_html(self.summary)
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own, so that its style does not touch the notebook's."""
-        # there a link of the page leads into the page, and not to the notebook
+        """The report page in an iframe, so that its style does not change the notebook."""
+        # With this base, links within the page lead to the page and not to the notebook.
         inside = self._html().replace("<head>", '<head><base href="about:srcdoc">', 1)
         page = html.escape(inside, quote=True)
         return (
@@ -266,13 +266,13 @@ class AuditResult:
         return audit_table(self.summary, self.pairs)
 
     def __repr__(self) -> str:
-        from badpo.results.audit_verdicts import audit_verdicts
+        from badpo.results.audit_findings import attribute_findings
 
         data = self.summary["data"]
         votes = counted(data["n_judgments"], "judgment")
         votes += f" by {counted(data['n_annotators'], 'annotator')}" * data["has_annotators"]
         table = self.pool.to_string(float_format="{:.2f}".format)
-        told = [f"{one.title}: {one.sentences[0][1]}" for one in audit_verdicts(self.summary)]
-        then = "next: .plot(), .pool, .annotators; print() for all that was found; .write('audit') for the page"
+        told = [f"{one.title}: {one.sentences[0][1]}" for one in attribute_findings(self.summary)]
+        then = "next: .plot(), .pool, .annotators; print() for all findings; .write('audit') for the report page"
         steps = (textwrap.fill(text, 100, subsequent_indent="  ") for text in told)
         return "\n".join([f"AuditResult: {votes}", table, *steps, then])

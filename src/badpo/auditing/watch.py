@@ -1,4 +1,4 @@
-"""The audit while labels still arrive: a monitor that may be looked at as often as one likes, and `badpo watch`."""
+"""Sequential audit while labels still arrive, valid at any number of looks, and the command `badpo watch`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from badpo.auditing.pool import with_usual_attributes
+from badpo.auditing.pool_bias import with_usual_attributes
 from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
@@ -36,19 +36,18 @@ from badpo.estimation.sequential import (
 from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
-# where the kinds of log-likelihood ratios end among the numbers of an annotator and attribute
+# End of each kind of log-likelihood ratios in the numbers of an annotator and attribute.
 _ENDS = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
-_LARGEST_LOG = 700.0  # e-values above 1e304 are shown as that
-_WHEN_TO_CLOSE = (
-    "close a comparison when it has all its votes; give votes that come later a comparison of their own"
-)
+_LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
+_WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
 
 
 class AuditMonitor:
-    """An e-process for each annotator and attribute, fed one closed comparison after the other.
+    """Sequential test for each annotator and attribute (an e-process), updated with each closed comparison.
 
-    At most a share alpha of the flags is false on average, however often one looks, and so of those that are read as a
-    lean, and of the annotators called careless. Stopping a comparison by looking at its votes breaks that.
+    The false discovery rate is at most alpha at any number of looks, for the flags, for the flags with the reading
+    "lean" (bias), and for the annotators called careless (unreliable). The guarantee fails if somebody closes a
+    comparison because of its votes.
 
     Parameters
     ----------
@@ -57,9 +56,9 @@ class AuditMonitor:
     alpha : float
         False discovery rate of the flags.
     units : sequence of float, or None
-        Size of a unit of each attribute, 1 unless given. It may depend on the texts but not on votes.
+        Size of a unit of each attribute; the default is 1. The unit may depend on the texts but not on the votes.
     definitions : sequence of mapping, or None
-        What the attributes are, as JSON; kept in the state, so that a caller sees whether they are still the same.
+        Definitions of the attributes as JSON. The state keeps the definitions, so that a caller can compare them.
 
     Examples
     --------
@@ -91,32 +90,32 @@ class AuditMonitor:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
             raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
-        # of each annotator, a row for each attribute: log-likelihood ratios against voting as the others, against
-        # clicking at random, and of less care (in all rows the same); informative votes
+        # For each annotator a row per attribute with four kinds of numbers: log-likelihood ratios against voting like
+        # the co-voters, against random responding, and of low reliability (equal in all rows); informative votes.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
     def update(
         self, comparison_id: str, annotators: Sequence[str], sign: ArrayLike, delta: ArrayLike
     ) -> None:
-        """Count the votes of a comparison that will get no further vote; the same votes again change nothing.
+        """Add the votes of a closed comparison; adding the same votes again changes nothing.
 
         Parameters
         ----------
         comparison_id : str
         annotators : sequence of str
-            Pseudonym of each vote's annotator. Of an annotator's repeated votes only the first counts.
+            Pseudonym of each vote's annotator. Only the first vote of an annotator counts.
         sign : array of shape (n_votes,)
-            +1 chose a, -1 chose b.
+            +1 for a vote for a, -1 for a vote for b.
         delta : array of shape (n_votes, n_attributes) or (n_attributes,)
-            g(a) - g(b); NaN where that is not known.
+            g(a) - g(b); NaN if a measurement is missing.
 
         Raises
         ------
         DataError
-            E420, when the comparison was counted with other votes; nothing is changed.
+            E420 if the comparison was already added with other votes; the monitor does not change.
         ValueError
-            When the shapes do not fit together.
+            If the shapes do not match.
         """
         sign, delta = np.asarray(sign, float), np.asarray(delta, float)
         shape, where = (len(annotators), len(self.attributes)), f"comparison {comparison_id}"
@@ -148,26 +147,28 @@ class AuditMonitor:
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
     def has_seen(self, comparison_id: str) -> bool:
-        """Whether a comparison was counted."""
+        """Whether the monitor has the votes of a comparison."""
         return _digest(comparison_id, 8) in self._seen
 
     @property
     def n_comparisons(self) -> int:
-        """Comparisons that were counted."""
+        """Number of comparisons in the monitor."""
         return len(self._seen)
 
     def table(self) -> pd.DataFrame:
-        """One row for each annotator and attribute, by pseudonym.
+        """One row for each annotator and attribute, sorted by pseudonym.
 
         Returns
         -------
         DataFrame
-            ``annotator, attribute``; ``n_informative``: votes on comparisons that differ and are not unanimous;
-            ``e_value`` against voting as the co-voters do; ``toward`` "more" or "less" of the attribute than they,
-            which is the direction of the evidence and no estimate; ``flag``: stands out among all annotators and
-            attributes (e-BH); ``reading`` of a flag: a "lean", which clicking at random does not explain either;
-            "care", of who is careless; "open". ``e_careless``: against as much care as the co-voters have, where
-            the sides do not differ; ``careless``: stands out by that; both the same in all rows of an annotator.
+            ``annotator``, ``attribute``; ``n_informative``: number of votes on comparisons that differ in the
+            attribute and are not unanimous; ``e_value``: evidence against the hypothesis that the annotator votes
+            like the co-voters; ``toward``: "more" or "less" of the attribute than the co-voters, the direction of the
+            evidence; ``flag``: significant among all annotators and attributes (e-BH); ``reading`` of a flag: "lean"
+            (bias, which random responding does not explain), "care" (low reliability) or "open" (either).
+            ``e_careless``: evidence against the hypothesis that the annotator is as reliable as the co-voters, from
+            comparisons whose sides do not differ; ``careless``: significant by ``e_careless``. Both are equal in all
+            rows of an annotator.
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
@@ -194,9 +195,9 @@ class AuditMonitor:
         return pd.DataFrame(columns, rows).reset_index()
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the state as JSON that only this user can read; the file appears whole or not at all.
+        """Write the state atomically, as JSON that only this user can read.
 
-        It holds numbers per annotator and 24 letters per comparison, no votes, and a checksum of itself.
+        The state has numbers for each annotator, 24 characters for each comparison and a checksum, but no votes.
         """
         state = {
             "schema": STATE_SCHEMA,
@@ -211,12 +212,12 @@ class AuditMonitor:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> AuditMonitor:
-        """Go on from a saved state: feeding the rest gives what feeding all would have given.
+        """Load a saved state; further updates give the same result as a monitor with all updates.
 
         Raises
         ------
         ConfigError
-            When the file is no state of a monitor, or is damaged.
+            If the file is not the state of a monitor or is damaged.
         """
         place = Path(path).absolute()
         try:
@@ -225,10 +226,10 @@ class AuditMonitor:
                 raise SealError(f"its schema is {state.get('schema')!r}, not {STATE_SCHEMA!r}")
         except (SealError, OSError) as error:
             remedy = "; name another file"
-            # what else is there may be somebody's only copy
+            # Suggest deleting only a state: another file may be the only copy of something else.
             if isinstance(error, SealError) and b'"badpo.watch/' in place.read_bytes()[:100]:
-                remedy = f": {error}. Name another file, or delete it to begin anew"
-            raise ConfigError(f"{path} is no state of badpo watch{remedy}") from error
+                remedy = f": {error}. Name another file, or delete this file to start again"
+            raise ConfigError(f"{path} is not a state of badpo watch{remedy}") from error
         monitor = cls(*(state[name] for name in ("attributes", "alpha", "units", "definitions")))
         monitor._evidence = {name: np.array(numbers) for name, numbers in state["annotators"].items()}
         seen = state["comparisons"]
@@ -241,7 +242,7 @@ def _digest(text: str, size: int) -> str:
 
 
 def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
-    """The same for the same votes in another order, or with the two responses exchanged."""
+    """Digest of the votes that depends neither on the order of the votes nor on the order of the responses."""
     votes = sorted(zip(annotators, (sign > 0).tolist(), strict=True))
     return _digest(json.dumps([(annotator, side == votes[0][1]) for annotator, side in votes]), 4)
 
@@ -249,31 +250,32 @@ def _votes_digest(annotators: Sequence[str], sign: Floats) -> str:
 # -- the command -------------------------------------------------------------------------------------------------
 
 GUARANTEE = (
-    "You may look as often as you like. Stopping a comparison, or adding votes to it, "
-    "by looking at its votes breaks the guarantee."
+    "The guarantee holds at any number of looks. The guarantee fails if somebody closes a "
+    "comparison, or adds votes to a comparison, because of its votes."
 )
 MEANING = (
-    "A flag says that someone votes unlike their co-voters on such comparisons, not "
-    "that they are wrong: where most lean or click at random, whoever does neither is "
-    "flagged. A lean is what clicking at random does not explain; half the care of "
-    "the others may still look like one. Carelessness is told where the sides do not "
-    "differ; there a taste for what is not declared looks like it."
+    "A flag says that an annotator votes differently from the co-voters, not that the "
+    "annotator is wrong: if most annotators are biased or respond at random, the others are "
+    "flagged. A bias is a difference that random responding does not explain, but half the "
+    "reliability of the co-voters may still look like a bias. Reliability is tested on "
+    "comparisons whose sides do not differ, on which a bias toward an undeclared attribute "
+    "may look like low reliability."
 )
 _READINGS = {
-    "lean": "leans",
-    "care": "careless",
-    "open": "lean or carelessness, not told apart yet",
+    "lean": "biased",
+    "care": "unreliable",
+    "open": "biased or unreliable, not yet decided",
 }
 _NAMED = 10
 
 
 @dataclass(frozen=True, eq=False)
 class WatchResult:
-    """What a look at the votes found.
+    """The findings of a look at the votes.
 
-    ``summary`` is what `badpo watch --json` prints: counts, the flagged annotators of each attribute with the reading
-    of each flag ("lean", "care" or "open"), the careless ones, warnings.
-    ``table`` has everyone's e-values, by pseudonym, as `badpo.auditing.watch.AuditMonitor.table` gives them.
+    ``summary`` is the output of `badpo watch --json`: counts, the flagged annotators of each attribute with the
+    reading of each flag ("lean", "care" or "open"), the unreliable annotators (``careless``) and warnings. ``table``
+    is the result of `badpo.auditing.watch.AuditMonitor.table`, with the e-values of all annotators.
     """
 
     summary: Json
@@ -297,7 +299,7 @@ class WatchResult:
                 for row in flagged
             ]
         careless = found["careless"].items()
-        lines += ["", f"careless: {counted(len(careless), 'annotator')}"]
+        lines += ["", f"unreliable: {counted(len(careless), 'annotator')}"]
         lines += [f"  {name}  e-value {e_value:.3g}" for name, e_value in careless]
         lines += ["", *(f"{problem['code']} {problem['what']}" for problem in found["warnings"])]
         return "\n".join([*lines, found["rule"], MEANING, GUARANTEE])
@@ -312,22 +314,22 @@ def watch(
     alpha: float = 0.05,
     **reading: Any,
 ) -> WatchResult:
-    """Feed the comparisons that closed since the last call, and say who stands out.
+    """Add the comparisons that closed since the last call to the state, and report the flagged annotators.
 
     Parameters
     ----------
     data : anything that `Judgments.read` takes
-        All votes so far, or those since the last look.
+        All votes so far, or the votes since the last look.
     attributes : Attribute, or text such as "length:ratio=1.5", or several
-        The same in every call.
+        The attributes, which must be equal in every call.
     state : path
-        Where the monitor's state is kept between calls; made when it is not there.
+        File of the monitor's state between calls; the first call creates the file.
     votes_per_comparison : int or None
-        A comparison is closed when it has so many judgments. A repeated judgment (same annotator, same order of the
+        Number of judgments at which a comparison is closed. A repeated judgment (same annotator, same order of the
         two responses) does not count. Ties count if the table has comparison ids. Without ``votes_per_comparison``
-        all comparisons in the table are taken as closed.
+        all comparisons in the table count as closed.
     alpha : float
-        Share of the flags that may be false.
+        False discovery rate of the flags.
     **reading
         Options of `Judgments.read`.
 
@@ -338,23 +340,24 @@ def watch(
     Raises
     ------
     DataError
-        The table is wrong, or has no annotators.
+        If the table has errors or has no annotators.
     ConfigError
-        An option that makes no sense, a file that is no state, or a state of other attributes.
+        If an option is wrong, or the file is not a state, or the state has other attributes.
     """
     declared = as_attributes(attributes)
     if votes_per_comparison is not None and votes_per_comparison < 2:
         raise ConfigError(
             f"votes per comparison must be 2 or more to compare; got {votes_per_comparison}"
         )
-    # with the state held before the table is read, whoever is forgotten meanwhile is in neither
+    # The lock is taken before reading, so an annotator who is forgotten meanwhile is neither in the table nor in the
+    # state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
         judgments = with_usual_attributes(Judgments.read(data, attributes=declared, **reading))
         if not judgments.has_identities:
             what, remedy = (
                 "the table has no annotator column",
-                "name the column that says who voted",
+                "name the column with the annotator ids",
             )
             raise DataError([Problem("E421", what, "column annotator", remedy)])
         is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading)
@@ -370,18 +373,18 @@ def watch(
 
 
 def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
-    """What a look found, with the state that it left."""
+    """Summarize the findings of a look and the state after the look."""
     table, n_reopened = monitor.table(), len(look["reopened"])
     if n_reopened:
         named = ", ".join(look["reopened"][:_NAMED])
-        what = f"{counted(n_reopened, 'comparison')} had other votes when counted; the new ones are refused: {named}"
+        what = f"{counted(n_reopened, 'comparison')} have other votes than before; the new votes are ignored: {named}"
         warnings = [
             Problem("W420", what, "comparison_id", _WHEN_TO_CLOSE, n_reopened),
             *warnings,
         ]
     if monitor.n_comparisons and not table["n_informative"].any():
-        what = "nothing tells annotators apart: wherever the sides differ, all votes are for one of them"
-        remedy = "let several people judge the same comparisons"
+        what = "the votes show no difference between annotators: comparisons whose sides differ are unanimous"
+        remedy = "have several annotators judge the same comparisons"
         warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
     shown = ["annotator", "toward", "e_value", "n_informative", "reading"]
     flagged, careless = table[table["flag"]], table[table["careless"]]
@@ -395,8 +398,8 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         },
         "careless": dict(zip(careless["annotator"], careless["e_careless"], strict=True)),
         "warnings": [vars(problem) for problem in warnings],
-        "rule": f"By pseudonym. By e-BH over all, at most {monitor.alpha:.0%} of the flags are "
-        "false on average; so of the leans, and of the careless.",
+        "rule": f"Annotators are listed by pseudonym. The false discovery rate (e-BH) is at most {monitor.alpha:.0%} "
+        "for the flags, for the biased annotators and for the unreliable annotators.",
         "guarantee": GUARANTEE,
     }
     return WatchResult(summary, table)
@@ -405,7 +408,7 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
 def _closed(
     judgments: Judgments, needed: int | None, data: Any, reading: Mapping[str, Any]
 ) -> tuple[Bools, list[Problem]]:
-    """Which comparisons have all their votes, and a warning where ties could not be counted."""
+    """Mask of the comparisons with all their votes, and a warning if ties could not be counted."""
     once = judgments.votes.drop_duplicates(["comparison", "annotator", "shown_first"])
     n_votes = np.bincount(once["comparison"], minlength=judgments.n_comparisons)
     n_ties = int(judgments.dropped.loc[judgments.dropped["reason"] == "tie", "n"].sum())
@@ -414,7 +417,7 @@ def _closed(
     source = read_table(data, reading.get("bad_rows") == "drop")
     table = recognise(source, reading.get("columns"), reading.get("layout"))
     if not table.dropped and "comparison_id" in table.frame:
-        # by rows: an id that names an annotator is another one in judgments
+        # Comparisons are matched by rows, because reading replaces a comparison id that contains an annotator's id.
         rows = table.rows if table.rows is not None else np.arange(len(table.frame))
         ids = pd.Series(as_ids(table.frame["comparison_id"]), rows)
         firsts = judgments.votes.groupby("comparison")["row"].first()
@@ -425,11 +428,9 @@ def _closed(
         return cast["comparison"].value_counts().loc[of_first].to_numpy() >= needed, []
     what = (
         f"{counted(n_ties, 'tie')} could not be counted toward the votes of a "
-        "comparison; those with a tie may stay open"
+        "comparison; comparisons with a tie may stay open"
     )
-    remedy = (
-        "give comparison ids with the ties, or leave comparisons that are still open out of the table"
-    )
+    remedy = "add comparison ids to the ties, or remove comparisons that are still open from the table"
     return n_votes >= needed, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 
@@ -438,7 +439,7 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
     definitions = [dict(attribute.config) for attribute in judgments.attributes]
     now: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
     if not state.exists():
-        # of a continuous attribute the root mean square of the differences that there are
+        # The unit of a continuous attribute is the root mean square of its nonzero differences.
         delta = pd.DataFrame(judgments.delta)
         sized = delta.where((delta != 0) & [one.continuous for one in judgments.attributes])
         units = np.sqrt((sized**2).mean()).fillna(1.0)
@@ -449,15 +450,15 @@ def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:
             raise ConfigError(
-                f"{state} was made with other {name}: {before}, now {after}; what is "
-                "chosen after looking holds no level. Keep it, or name another state "
-                "file"
+                f"{state} was made with other {name}: {before}, now {after}; a setting "
+                "chosen after looking at votes invalidates the error rate. Keep the setting, or name another "
+                "state file"
             )
     return monitor
 
 
 def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
-    """Count what is closed, in the order of last votes; ids of comparisons that were counted with other votes."""
+    """Add closed comparisons in the order of their last votes; return ids already counted with other votes."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]
     ids, sign = judgments.comparisons["comparison_id"].to_numpy(), votes["sign"].to_numpy()

@@ -1,4 +1,4 @@
-"""What an audit finds out about annotators: which way each leans, how sure that is, and what cannot be known."""
+"""Estimates of annotator bias in an audit: individual biases, intervals, flags, tau, classes and reliability."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,12 @@ from scipy.special import ndtri, stdtrit
 from badpo.auditing.marginal import ATTENUATION, HALF_WIDTH, Sums, find_sums
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.privacy import FEWEST_ANNOTATORS, model_names, pseudonyms
+from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean, refuse_other_types
-from badpo.estimation.care import (
+from badpo.estimation.fit import Leans, Votes, fit_conditional, weakly_joined_teams
+from badpo.estimation.gold_annotators import GoldLine, beside_gold, own_variance
+from badpo.estimation.log_odds import WIDEST_HALF, joint_log_odds, summed
+from badpo.estimation.reliability import (
     FEWEST,
     Care,
     Line,
@@ -25,9 +28,6 @@ from badpo.estimation.care import (
     equal_care_test,
     fit_care,
 )
-from badpo.estimation.fit import Leans, fit_conditional, weakly_joined_teams
-from badpo.estimation.gold_annotators import GoldLine, beside_gold, own_variance
-from badpo.estimation.pool import WIDEST_HALF, joint_log_odds, summed
 from badpo.estimation.shrinkage import (
     Shrunk,
     averaged,
@@ -49,98 +49,107 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import Interval
 
-# exp(5) is odds of 148 to 1: no distance between people
+# In log-odds. exp(5) is odds of 148 to 1, more than annotators can plausibly differ.
 WIDEST_SPREAD = 5.0
-# A few vast differences of a continuous attribute, which may be errors, would decide alone. Where 3 % of them are forty
-# times too large own intervals hold the truth in 74 %, cut at five units in 92 %, at three in 95 %. Posterior intervals
-# hold it in 89 % even then, as such comparisons tell nothing of a lean; without those beyond ten units in 94 %.
+# A few very large differences of a continuous attribute, possibly errors, would dominate the estimates. If 3 % of the
+# differences are forty times too large, the coverage of the annotators' confidence intervals is 74 %; a cap at five
+# units gives 92 %, a cap at three units 95 %. Credible intervals still have 89 % with this cap, because capped
+# outliers carry no information on bias, and 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
 SIZES_SHOWN = 5
-# Errors are clustered by prompt above this mean number of comparisons for each prompt, or this share of repeats.
+# Standard errors are clustered by prompt above this mean number of comparisons per prompt, or above this share of
+# repeated votes.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
-# The statuses of annotators whose bias has an estimate, finite or not.
+# Statuses of annotators whose bias has an estimate, finite or infinite.
 TOLD = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (
-    "conditional likelihood: given how many votes each side of a comparison got, its "
-    "unknown quality drops out, and nothing is assumed about who judged what"
+    "conditional likelihood: the unknown quality of a comparison drops out, because the likelihood conditions on the "
+    "number of votes for each side; no assumption is made on the assignment of comparisons"
 )
 MARGINAL = (
-    "nothing is taken out: each figure is the sum of bias and of reliability times the merit that goes with the "
-    "attribute, which votes on comparisons of one's own do not split"
+    "marginal estimator: each estimate is the sum of bias and of reliability times the merit that correlates with the "
+    "attribute, and comparisons with a single vote cannot separate the two"
 )
 QUALITIES = {"conditional": CONDITIONAL, "marginal": MARGINAL}
 NOT_IDENTIFIED = (
-    "not known: if everyone leaned more toward it, and the responses without it were "
-    "better by as much, the votes would be the same; naming annotators who are known "
-    "to lean nowhere (anchors) would tell"
+    "not known: a larger bias of all annotators and equally better responses without the attribute would give the "
+    "same votes; to identify the shared bias, name annotators who are known to be unbiased (anchors)"
 )
 OUT_OF_REACH = (
-    "not known: the votes do not compare everyone with the annotators declared to lean nowhere (anchors)"
+    "not known: the votes do not connect all annotators with the annotators declared unbiased (anchors)"
 )
-ANCHORED = "known from {n} declared to lean nowhere (anchors), and only as far as that is true"
+ANCHORED = "known if {n} declared unbiased (anchors) are in fact unbiased"
 AS_RELIABLE = (
-    "; reliability is not known (W410), and the intervals allow for one that differs between anchors and others with a "
-    "standard deviation of half its mean"
+    "; reliability is not known (W410), so the intervals assume that the reliability of anchors and other annotators "
+    "differs with a standard deviation of half the mean reliability"
 )
-VARIES = "known because votes on one comparison differ in this attribute, so that no quality can stand in for it"
-NO_INFORMATION = "not known: no vote tells annotators apart"
+VARIES = "known because votes on one comparison differ in this attribute, so quality cannot explain the differences"
+NO_INFORMATION = "not known: no vote shows a difference between annotators"
 NOT_SPLIT = (
-    "not known: one vote per comparison does not split that sum. At least {:,} comparisons whose sides differ need a "
-    "second annotator before the median annotator's deviation from the pool is known to within \u00b1{:g}"
+    "not known: one vote per comparison cannot separate bias from merit. At least {:,} comparisons whose sides differ "
+    "need a second annotator before the median annotator's deviation from the pool mean is known to within \u00b1{:g}"
 )
 RANDOM_ORDER = (
-    "known because the order does not go with anything that the table says of the responses; averaged over "
-    "comparisons, which pulls it toward zero"
+    "known because the order correlates with no feature of the responses in the table; the estimate averages over "
+    "comparisons, which attenuates it"
 )
-UNRELIABLE = "not known: reliability shows where two annotators judge the same comparison"
-BY_MODELS = "reliability shows in how closely somebody follows the strengths of the models that wrote the responses"
-# Who follows quality less than half as closely as the others is careless.
+UNRELIABLE = "not known: estimating reliability requires comparisons with two annotators"
+BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
+# An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
 CARELESS = 0.5
-# Below so many votes on equal sides, on average, who clicks at random is hardly found. Where 6 of 30 do and nobody
-# leans, 25 pools had 25 flags at 10 such votes, all wrong, 11 at 20, and none at 40.
+# With fewer votes on equal sides, on average, random responders are hard to detect. In 25 simulated pools without
+# bias, with 6 random responders among 30 annotators, the audit had 25 wrong flags at 10 such votes, 11 at 20, and 0
+# at 40.
 FEW_EQUAL = 25
-# If annotators differ in reliability and its standard error is larger than this share of the mean, on average, the line
-# in reliability is uncertain: with a standard deviation of 0.5 between annotators and 100 such votes each, own
-# intervals hold the truth in 88 %.
+# If annotators differ in reliability and its mean standard error exceeds this share of the mean reliability, then the
+# regression on reliability is uncertain: with a standard deviation of 0.5 between annotators and 100 such votes each,
+# confidence intervals have a coverage of 92 % and credible intervals of 90 %.
 UNSURE = 0.25
-# By what is known of care.
+# Reliability is shrunk toward the mean of a class with at least so many annotators. Shrinking toward the common mean
+# would understate the difference in reliability between classes, and the biases would contain the rest.
+OF_A_CLASS = 8
+# Explanations by the state of the reliability estimate.
 ABOUT_CARE = {
-    "": "deviations count from a line in reliability, estimated on comparisons whose sides do not differ",
+    "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
-        "reliability is hardly known: annotators have too few votes each on comparisons whose sides do not differ in "
+        "reliability is uncertain: annotators have too few votes on comparisons whose sides do not differ in "
         "any attribute"
     ),
     "few": "reliability is not known: too few votes are on comparisons whose sides do not differ in any attribute",
     "careless": (
-        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators agree no more "
-        "than by chance"
+        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators agree no "
+        "more than by chance"
     ),
     "unanimous": (
-        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators hardly ever "
+        "reliability is not known: on comparisons whose sides do not differ in any attribute, annotators almost never "
         "disagree"
     ),
 }
 NOT_NEEDED = "reliability is not needed: the votes on one comparison differ in each attribute"
 LESS_OF_EITHER = (
-    "Whoever chooses the attribute less often has less bias or is less reliable. Differences are smaller than with "
-    "several votes per comparison (about {:g} times as large in simulations). They count because comparisons look "
-    "assigned at random (p = {:.2g}; a spread of {:.2f} standard deviations between annotators is found with a power "
-    "of 80 %)."
+    "An annotator who chooses the attribute less often has less bias or is less reliable. Differences are smaller "
+    "than with several votes per comparison (about {:g} times as large in simulations). The audit reports "
+    "differences because no deviation from random assignment of comparisons was found (p = {:.2g}; the test detects "
+    "a standard deviation of {:.2f} between annotators with a power of 80 %)."
 )
-NO_MAJORITIES = "hardly any comparison has two votes"
+NO_MAJORITIES = "almost no comparison has two votes"
 TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
-NO_TAU = "the 95 % confidence interval of the spread has no end below {:g} log-odds"
-MAYBE_CARE = " They may differ in reliability instead, of which too little is known (W410)."
-EXPLAINED = "the classes differ in reliability, or their reliability is known too little"
-MAYBE_CLASS_CARE = " That classes differ in their choices may be reliability instead of bias (W417)."
-WITHIN = " That is within groups; whether groups differ from one another the votes do not say."
-UNANIMOUS = f"{CONDITIONAL}. All who judged the same comparison agree, which tells nobody from anybody"
+NO_TAU = "the 95 % confidence interval of tau has no upper end below {:g} log-odds"
+MAYBE_CARE = (
+    " Annotators may differ in reliability instead, which is not estimated precisely enough (W410)."
+)
+EXPLAINED = "the classes differ in reliability, or the reliability of the classes is too uncertain"
+MAYBE_CLASS_CARE = (
+    " The difference between classes may be a difference in reliability instead of bias (W417)."
+)
+WITHIN = " This applies within groups; the votes do not show whether groups differ from each other."
+UNANIMOUS = f"{CONDITIONAL}. All annotators of a comparison agree, so the votes show no difference between annotators"
 
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """Choices of an audit; `badpo.auditing.audit.audit` says what each means."""
+    """Options of an audit; `badpo.auditing.audit.audit` documents each option."""
 
     quality: str | None = None
     anchors: Sequence[str] = ()
@@ -168,20 +177,24 @@ class AuditOptions:
 
 
 class Design:
-    """Who judged what, with which difference on each attribute, and how they voted.
+    """The votes of an audit as arrays.
 
-    Of each vote: ``comparison``; ``stratum``, what is conditioned on in its place (`Judgments.comparable_votes`),
-    apart for teams that hardly meet (`weakly_joined_teams`), so that each has a mean of its own; ``annotator``;
-    ``sign``, +1 for a; ``delta``, g(a) - g(b) of each attribute in ``unit``, of which differences count as at most
-    ``most_units`` (``n_cut`` judgments had more), and as none where they are ``OUTLYING``; ``cross``, whether the sides
-    differ by more than the attribute's threshold; ``informative``, whether the vote tells annotators apart when nothing
-    is known of the comparison's quality; ``is_first``, whether the annotator had not voted on the comparison before;
-    ``prompt``, by which errors are clustered: None unless prompts have several comparisons (``has_repeated_prompts``)
-    or annotators several votes on one (in both orders). Of each attribute:
-    ``unit``, the difference that leans, tau and rho count per: 1, present against absent, or the median of a continuous
-    one where sides differ, so that its scale moves nothing; ``is_shown``, whether it is one of the judgment, such as
-    which side was shown first. Of each annotator: ``annotators``, the pseudonym; ``classes``; ``models``, the names of
-    models; ``is_person``; ``n_votes``. Where nobody knows who voted, all votes stand under one annotator.
+    Arrays with one entry per vote: ``comparison``; ``stratum``, the group of votes on which the conditional
+    likelihood conditions (`Judgments.comparable_votes`), split between teams with few common comparisons
+    (`weakly_joined_teams`), so that each team has its own mean; ``annotator``; ``sign``, which is +1 for a;
+    ``delta``, g(a) - g(b) of each attribute in multiples of ``unit``, capped at ``most_units`` (``n_cut`` judgments
+    exceed the cap) and set to 0 beyond ``OUTLYING`` units; ``cross``, whether the sides differ by more than the
+    attribute's threshold; ``informative``, whether the vote contributes to the conditional likelihood; ``is_first``,
+    whether the vote is the annotator's first vote on the comparison; ``prompt``, the clusters of standard errors,
+    which is None unless prompts have several comparisons (``has_repeated_prompts``) or annotators have several votes
+    on one comparison (in both orders).
+
+    Arrays with one entry per attribute: ``unit``, the difference to which biases, tau and rho refer, which is 1 for a
+    0/1 attribute and the median difference for a continuous attribute, so that the scale does not matter;
+    ``is_shown``, whether the attribute belongs to the judgment, such as the position.
+
+    Arrays with one entry per annotator: ``annotators``, the pseudonyms; ``classes``; ``models``, the names of models;
+    ``is_person``; ``n_votes``. If the table has no annotators, all votes belong to one annotator.
     """
 
     def __init__(self, judgments: Judgments):
@@ -215,19 +228,17 @@ class Design:
         self.has_repeated_prompts = judgments.n_comparisons >= OFTEN_REPEATED * n_prompts
         are_repeated = (~self.is_first).mean() > FEWEST_REPEATED
         self.prompt = prompt if self.has_repeated_prompts or are_repeated else None
-        votes = self.sign, self.annotator, self.delta
         self.stratum = judgments.comparable_votes()
-        teams = weakly_joined_teams(self.stratum, *votes, m)
+        teams = weakly_joined_teams(Votes(self.stratum, self.sign, self.annotator, self.delta, m))
         if teams.any():
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # what every estimator of leans takes first, and of care: vast differences are none
-        # that are alike
-        self.votes = (self.stratum, *votes, m)
-        first, of_responses = self.is_first, cut[:, ~self.is_shown]
-        stratum, sign, annotator, _, _ = self.votes
-        self.care_votes = stratum[first], sign[first], annotator[first], of_responses[first], m
+        # The first arguments of all estimators of bias (`votes`) and of reliability (`care_votes`). `care_votes` has
+        # outliers capped and not set to 0, because 0 would mean that the sides do not differ.
+        self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
+        of_responses = self.votes._replace(delta=cut[:, ~self.is_shown])
+        self.care_votes = of_responses.chosen(self.is_first)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
 
     @property
@@ -236,11 +247,11 @@ class Design:
         return tuple(each[self.is_first] for each in (self.comparison, self.sign, self.annotator))
 
     def per_annotator(self, chosen: Bools) -> Ints:
-        """How many of the chosen votes each annotator cast, of shape (n_annotators, n_attributes)."""
+        """Number of the chosen votes of each annotator, of shape (n_annotators, n_attributes)."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
     def raw_rate(self) -> Floats:
-        """How often each annotator chose the side with more of an attribute, among their cross-group judgments.
+        """Share of each annotator's cross-group judgments that chose the side with more of an attribute.
 
         Shape (n_annotators, n_attributes); NaN without such a judgment.
         """
@@ -250,7 +261,7 @@ class Design:
 
 
 def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
-    """Who is known to lean nowhere, of shape (n_annotators,): those named one by one, or everyone of a class."""
+    """Mask of the anchors, of shape (n_annotators,): annotators listed by id, or all annotators of a class."""
     label = options.anchor_class
     if label is None:
         return named_annotators(design.annotators, options.anchors, "anchors")
@@ -263,23 +274,22 @@ def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
 
 
 def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
-    """Who of the annotators is named, by id or pseudonym, in a list that was given under ``key``.
+    """Mask of the annotators that a list names by id or pseudonym; ``key`` is the name of the option for messages.
 
-    Raises `ConfigError` for a name that is not among the annotators; the message shows pseudonyms only.
+    Raises `ConfigError` if a name is not among the annotators; the message shows pseudonyms only.
     """
     wanted = pseudonyms(list(dict.fromkeys(map(str, named))))
     known = np.asarray(annotators, dtype=object)
     if missing := [name for name in wanted if name not in set(known)]:
         raise ConfigError(
-            f"{key}: {', '.join(missing)} cast no vote in this table (ids are shown as "
-            "pseudonyms); write the id as the table has it, or the pseudonym that the "
-            "report shows"
+            f"{key}: {', '.join(missing)} cast no vote in this table (this message shows ids as "
+            "pseudonyms); write the id as in the table, or the pseudonym as in the report"
         )
     return np.isin(known, wanted)
 
 
 def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
-    """The judgments, with these annotators named beside those of the class "model"."""
+    """Return the judgments with these annotators marked as models, in addition to the class "model"."""
     annotators = judgments.annotators.copy()
     named_annotators(annotators["pseudonym"], models, "models")
     ids = list(dict.fromkeys(map(str, models)))
@@ -293,14 +303,14 @@ def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
 
 
 def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
-    """The estimator and the reason for it, as a sentence for people.
+    """Choose the estimator, and return it with the reason as a sentence.
 
-    What is asked for; otherwise the conditional one, unless more than half of those who saw the sides of an attribute
-    differ have no informative vote, for every attribute: it spends the votes of comparisons that are unanimous or have
-    one. Sums of bias and merit use all votes.
+    An explicit option decides. Otherwise the estimator is conditional, unless for every attribute more than half of
+    the annotators with cross-group judgments have no informative vote. The conditional estimator ignores comparisons
+    that are unanimous or have one vote; the marginal estimator uses all votes.
     """
     if options.quality is not None:
-        return options.quality, f"asked for; {QUALITIES[options.quality]}"
+        return options.quality, f"set by the option quality; {QUALITIES[options.quality]}"
     is_shared = np.bincount(design.comparison)[design.comparison] > 1
     if not design.informative.any() and is_shared.mean() > 0.5:
         return "conditional", UNANIMOUS
@@ -309,24 +319,29 @@ def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     without = 1 - informed.sum(axis=0) / np.maximum(n_saw, 1)
     if not (without > 0.5).all() or (n_saw < 2).any():
         return "conditional", CONDITIONAL
-    lacking = "most annotators who saw the sides differ share no contested comparison with anybody"
+    lacking = (
+        "most annotators with cross-group judgments share no contested comparison with another annotator"
+    )
     return "marginal", f"{lacking}, so {MARGINAL}"
 
 
 def care_of(design: Design, leans: Leans, anchored: Bools) -> Care:
-    """Reliability of each annotator; leans toward attributes of the judgment are no part of it."""
-    return fit_care(*design.care_votes, _logits_of_judgments(design, leans), anchored)
+    """Estimate the reliability of each annotator, adjusted for bias toward attributes of the judgment."""
+    of_class = pd.Categorical(design.classes, design.labels).codes
+    is_large = np.bincount(of_class + 1)[of_class + 1] >= OF_A_CLASS
+    group = 2 * np.where(is_large, of_class, -1) + anchored
+    return fit_care(design.care_votes, _logits_of_judgments(design, leans), group)
 
 
 def gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]:
-    """Log-odds that gold annotators choose the side with each attribute, beside the others."""
+    """Log-odds that gold annotators choose the side with each attribute, adjusted for the other attributes."""
     cast = anchored[design.annotator]
     of = design.comparison if design.prompt is None else design.prompt
     return joint_log_odds(design.delta[cast], design.sign[cast], of[cast])
 
 
 def _logits_of_judgments(design: Design, leans: Leans) -> Floats:
-    """What leans toward attributes of the judgment add to the logit of each first vote, as in ``care_votes``."""
+    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``care_votes``."""
     own, logits = _own(leans), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
         believed = shrink_normal(*own[:, :, j]).posterior.mean
@@ -337,16 +352,17 @@ def _logits_of_judgments(design: Design, leans: Leans) -> Floats:
 def shrunken(
     design: Design, leans: Leans, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[Shrunk]:
-    """What is believed of each attribute's deviations, from a line in care as far as the attribute has one.
+    """Posterior of the deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
 
-    With the conditional likelihood the leans are integrated out of the votes, which holds with few votes each too, else
-    the estimates are taken as normal. Where hardly anybody has more than a vote or two on contested comparisons the
-    likelihood of the spread rises without end: tau is then NaN, and nothing can be shrunk to it. An error with the
-    variance ``shared`` that all estimates of an attribute have in common is no part of their spread.
+    With the conditional likelihood the biases are integrated out of the likelihood of the votes, which is accurate
+    also with few votes per annotator. Otherwise the estimates are treated as normal. If almost no annotator has more
+    than one or two votes on contested comparisons, the likelihood of tau increases without bound; tau is then NaN,
+    and nothing is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common,
+    which is not part of tau.
     """
     is_normal = leans.absolute | design.is_shown | (leans.status == "anchored").any()
     is_normal |= leans.quality != "conditional"
-    integrated = [] if is_normal.all() else shrink_votes(*design.votes, design.prompt)
+    integrated = [] if is_normal.all() else shrink_votes(design.votes, design.prompt, ~is_normal)
     own, found = _own(leans), []
     for j, normal in enumerate(is_normal):
         if shared[j]:
@@ -365,12 +381,12 @@ def shrunken(
 
 
 def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> Shrunk:
-    """Posterior of biases that count from gold annotators: the shared error is added to it after shrinking."""
+    """Posterior of biases relative to gold annotators, whose shared error is added after shrinking."""
     value, variance = own[0], own[1] ** 2
     if line is not None:
         value, variance = line.averaged(*own)
     found = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # reliability explains some of the spread at most
+    # The interval of tau covers both cases: reliability explains a part of the spread, or nothing.
     whole = shrink_normal(own[0], np.sqrt(own_variance(own[1] ** 2, shared)))
     sds = np.sqrt(found.posterior.sds**2 + shared)
     return replace(
@@ -382,7 +398,7 @@ def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> 
 
 
 def _own(leans: Leans, *values: Floats) -> Floats:
-    """Estimates and their errors, finite unless others are given; NaN for those who are anchored, or not compared."""
+    """Estimates and standard errors, NaN for anchors and for annotators who are not compared; finite by default."""
     is_given = (leans.status == "anchored") | (leans.se == 0)
     return np.where(is_given, np.nan, values or (leans.finite_deviation, leans.finite_se))
 
@@ -395,11 +411,11 @@ def annotator_table(
     options: AuditOptions,
     sums: Leans | None,
 ) -> pd.DataFrame:
-    """The rows of ``annotators.parquet``: for each annotator the attributes, in the order of their declaration.
+    """Build the rows of ``annotators.parquet``: one row per annotator and attribute, in the order of declaration.
 
-    Shrunken estimates are NaN for who has no informative vote; only who has enough of them can be flagged.
-    ``odds_ratio`` is of the shrunken deviation, or of the deviation itself where nothing was shrunk; ``log_odds`` are
-    the ``sums`` of bias and merit, NaN in a table whose comparisons have several votes.
+    Shrunken estimates are NaN for annotators without an informative vote, and only annotators with enough informative
+    votes can be flagged. ``odds_ratio`` belongs to the shrunken deviation, or to the deviation if nothing was shrunk.
+    ``log_odds`` are the ``sums`` of bias and merit; ``log_odds`` is NaN if comparisons have several votes.
     """
     (m, q), nothing = leans.deviation.shape, np.full(leans.deviation.shape, np.nan)
     is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
@@ -459,7 +475,7 @@ def annotator_table(
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
     }
-    # one value for each annotator stands in each of their rows
+    # a value of an annotator is repeated in each of the annotator's rows
     cells = {name: np.repeat(of, q) if of.ndim == 1 else of.ravel() for name, of in columns.items()}
     return pd.DataFrame(cells).sort_values("annotator", kind="stable", ignore_index=True)
 
@@ -472,7 +488,7 @@ SHOWN_OF_MODELS = [
 
 
 def both_orders(judgments: Judgments) -> pd.DataFrame:
-    """Who judged a comparison with either side shown first: ``annotator``, and whether it was the ``same`` answer."""
+    """Comparisons that an annotator judged in both orders: ``annotator``, and whether both votes are the ``same``."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
     asked = votes.groupby(["annotator", "comparison"], sort=False)
@@ -482,7 +498,7 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
 
 
 def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
-    """The rows of the annotators' table that are about models, and how often the order changed nothing."""
+    """Rows of the annotators' table for models, with the share of equal votes when both orders were shown."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
@@ -494,10 +510,11 @@ def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[J
 
 
 @dataclass(frozen=True, eq=False)
-class AuditedPeople:
-    """What an audit knows of annotators: estimates, shrunken ones, rows by annotator, ``pool`` and ``checks``.
+class AnnotatorEstimates:
+    """Estimates of the annotators: biases, posteriors, the table of annotators, ``pool`` and ``checks``.
 
-    ``class_doubts`` has for each attribute the reason why a difference between classes may be one in reliability.
+    ``class_doubts`` has for each attribute the reason why a difference between classes may be a difference in
+    reliability, or an empty text.
     """
 
     leans: Leans
@@ -509,10 +526,12 @@ class AuditedPeople:
     camps: Camps
 
 
-def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> AuditedPeople:
-    """Estimate the annotators' leans, and test what the estimate rests on.
+def estimate_annotators(
+    judgments: Judgments, design: Design, options: AuditOptions
+) -> AnnotatorEstimates:
+    """Estimate the annotators' biases, and test the assumptions of the estimates.
 
-    Classes are compared by the conditional likelihood without anchors, whatever the annotators' own leans come from.
+    Classes are always compared by the conditional likelihood without anchors.
     """
     anchored = anchored_annotators(design, options)
     told = design.has_identities
@@ -520,13 +539,13 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     sums = sums_of(judgments, design, options) if quality == "marginal" else None
     if sums is None:
         given: Json = {"anchored": anchored, "min_informative": options.min_informative}
-        leans = fit_conditional(*design.votes, **given, clusters=design.prompt)
+        leans = fit_conditional(design.votes, **given, clusters=design.prompt)
         care = care_of(design, leans, anchored)
-        equal_p = equal_leans_test(*design.votes[:4], leans, design.prompt)
+        equal_p = equal_leans_test(design.votes, leans, design.prompt)
     else:
         leans, equal_p = sums.leans, sums.equal_p
         care = care_of(design, leans, anchored) if sums.care is None else sums.care
-    beside = beside_care(leans, care, beyond_care(*design.votes[1:]))
+    beside = beside_care(leans, care, beyond_care(design.votes))
     is_gold = anchored.any() and quality == "conditional"
     choices = gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
     gold = beside_gold(beside.leans, care, choices, is_gold & ~design.is_shown)
@@ -539,7 +558,7 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
     shown = without_wide(leans)
     each = None if sums is None else without_wide(sums.each)
     table = annotator_table(design, shown, spreads, care, options, each)
-    camps = _camps(design, table) if told else Camps(np.nan, np.nan)
+    camps = _camps(design, table) if told else Camps(np.nan, np.nan, np.nan)
     if camps.are_found:
         table["flag_care"] = False
     about_care = (
@@ -584,20 +603,20 @@ def people_of(judgments: Judgments, design: Design, options: AuditOptions) -> Au
         "care": about_care or None,
     }
     if sums is not None:
-        # nobody else judged the same comparisons: there are no majorities
+        # comparisons have one annotator, so there are no majorities
         spreads = [replace(one, tau=np.nan) for one in spreads]
     doubts = [of_class.doubt for of_class in classes]
-    return AuditedPeople(leans, spreads, table, pool, checks, doubts, camps)
+    return AnnotatorEstimates(leans, spreads, table, pool, checks, doubts, camps)
 
 
 def sums_of(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
-    """The sums of bias and merit, by votes on the comparisons themselves."""
-    votes = design.comparison, *design.votes[1:]
+    """Estimate the sums of bias and merit from all votes, without conditioning on the comparison."""
+    votes = design.votes._replace(comparison=design.comparison)
     return find_sums(judgments, votes, design.is_shown, design.prompt, options.min_informative)
 
 
 def _sum(sums: Sums, j: int) -> Json:
-    """The pooled sum of bias and merit of one attribute with its interval, which holds nothing if it is too wide."""
+    """The pooled sum of bias and merit of one attribute with its interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
     return {
@@ -611,12 +630,12 @@ def _sum(sums: Sums, j: int) -> Json:
 
 
 def has_known_spread(found: Shrunk) -> bool:
-    """Whether the likelihood of tau falls by 1.92 on either side within a range that people can have."""
+    """Whether the likelihood-ratio interval of tau (a fall by 1.92) ends within a plausible range."""
     return bool(found.tau_high <= WIDEST_SPREAD)
 
 
 def spread_row(found: Shrunk) -> Json:
-    """The spread with its interval, which holds nothing where the spread is not known."""
+    """Tau with its interval; NaN and None if tau is not known."""
     is_known = has_known_spread(found)
     return {
         "tau": found.tau if is_known else np.nan,
@@ -625,14 +644,14 @@ def spread_row(found: Shrunk) -> Json:
 
 
 def _caveat(sums: Sums | None, is_absolute: bool) -> str:
-    """What holds of differences between annotators whose comparisons nobody else judged; else nothing."""
+    """Caveat about differences between annotators in a table with one vote per comparison; else empty."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
 
 
 def without_wide(leans: Leans) -> Leans:
-    """The leans without estimates whose intervals are so wide that they say nothing; "insufficient" is their status."""
+    """Remove estimates whose intervals are too wide to be useful, and set their status to "insufficient"."""
     is_wide = leans.ci_high - leans.deviation > WIDEST_HALF
     return replace(
         leans,
@@ -643,7 +662,7 @@ def without_wide(leans: Leans) -> Leans:
 
 
 def _refused(spread: Shrunk, sums: Sums | None, is_absolute: bool) -> dict[str, str]:
-    """Figures of an attribute that are refused, each with the reason."""
+    """Figures of an attribute that the audit does not report, each with the reason."""
     refused = {}
     if not has_known_spread(spread):
         refused["tau"] = NO_TAU.format(WIDEST_SPREAD)
@@ -657,17 +676,17 @@ def _refused(spread: Shrunk, sums: Sums | None, is_absolute: bool) -> dict[str, 
 
 
 def _camps(design: Design, table: pd.DataFrame) -> Camps:
-    """Whether annotators share one taste; annotators whose reliability seems low may have another."""
+    """Test whether annotators share one taste; annotators with low estimated reliability may have a different taste."""
     is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_care"]
-    delta = design.delta[design.is_first]
-    return find_camps(*design.first_votes, delta, is_flagged.reindex(design.annotators))
+    votes = design.votes._replace(comparison=design.comparison).chosen(design.is_first)
+    return find_camps(votes, is_flagged.reindex(design.annotators))
 
 
 def _care(
     design: Design, care: Care, is_used: bool, table: pd.DataFrame, camps: Camps, sums: Sums | None
 ) -> Json:
-    """Whether annotators are equally careful, how far they differ, and whether leans are told from care."""
-    has_voted, p_value = design.n_votes > 0, equal_care_test(*design.care_votes)
+    """Test whether annotators are equally reliable, and report their spread and whether biases are adjusted for it."""
+    has_voted, p_value = design.n_votes > 0, equal_care_test(design.care_votes)
     is_hardly_known = care.n_votes[has_voted].mean() < FEW_EQUAL
     is_hardly_known |= p_value < LEVEL and care.sd[has_voted].mean() > UNSURE
     known = care.unknown or ("hardly" if is_hardly_known else "")
@@ -690,7 +709,7 @@ def _care(
 
 
 class _ClassFindings(NamedTuple):
-    """Rows of the classes' offsets, the p-value of no difference, and why a difference may be one in reliability."""
+    """Offsets of the classes, the p-value of no difference, and a reason why reliability may explain the difference."""
 
     rows: list[Json]
     p_value: float | None
@@ -698,15 +717,17 @@ class _ClassFindings(NamedTuple):
 
 
 def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
-    """Compare the classes on each attribute; no rows with fewer than two classes."""
+    """Compare the classes on each attribute; the result has no rows if there are fewer than two classes."""
     if len(design.labels) < 2:
         return [_ClassFindings([], None, "")] * len(design.attributes)
     shift = _logits_of_judgments(design, leans)
     if leans.quality != "conditional" or (leans.status == "anchored").any():
-        leans = fit_conditional(*design.votes, clusters=design.prompt)
+        leans = fit_conditional(design.votes, clusters=design.prompt)
     codes = pd.Categorical(design.classes, design.labels).codes
-    stratum, sign, annotator, delta, _ = design.care_votes
-    merit = class_merit(stratum, sign, codes[annotator], delta, len(design.labels), shift)
+    of_classes = design.care_votes._replace(
+        annotator=codes[design.care_votes.annotator], n_annotators=len(design.labels)
+    )
+    merit = class_merit(of_classes, shift)
     found, if_equal = class_offsets(leans, codes, merit), class_offsets(leans, codes)
     is_wide = found.ci_high - found.offset > WIDEST_HALF
     cells = [np.where(is_wide, np.nan, each) for each in (found.offset, found.ci_low, found.ci_high)]
@@ -714,9 +735,13 @@ def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
     is_doubted = (if_equal.p_value < LEVEL) & ~leans.absolute
     is_doubted &= (found.p_value >= LEVEL) | bool(merit.unknown)
     told = (leans.n_informative > 0) & design.is_person[:, None]
-    people = [told[design.classes == label].sum(axis=0) for label in design.labels]
-    figures = np.array([people, found.n, *cells], dtype=object)
-    names = "n_people", "n", "offset", "ci_low", "ci_high"
+    of_class = [told & (design.classes == label)[:, None] for label in design.labels]
+    people = [each.sum(axis=0) for each in of_class]
+    # number of informative votes of the people of a class on each attribute
+    n_votes = [np.where(each, leans.n_informative, 0) for each in of_class]
+    dominated = [[is_dominated(column) for column in each.T] for each in n_votes]
+    figures = np.array([people, dominated, found.n, *cells], dtype=object)
+    names = "n_people", "is_dominated", "n", "offset", "ci_low", "ci_high"
     return [
         _ClassFindings(
             [
@@ -731,7 +756,7 @@ def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
 
 
 def _groups(design: Design, leans: Leans, j: int) -> tuple[Json, list[Json]]:
-    """Sizes of the groups that votes do not compare, and how far annotators differ within several large ones."""
+    """Sizes of the groups that votes do not connect, and tau within each large group if there are several."""
     component = pd.Series(leans.component[:, j])
     sizes = component[component >= 0].value_counts()
     outside = (component[design.n_votes > 0] < 0).sum()
@@ -747,7 +772,7 @@ def _groups(design: Design, leans: Leans, j: int) -> tuple[Json, list[Json]]:
 
 
 def _counts(design: Design, leans: Leans, j: int) -> Json:
-    """How many annotators have which status, and how many of those with a lean are people."""
+    """Number of annotators with each status, and number of people with an estimate."""
     status = pd.Series(leans.status[:, j], dtype=object)
     of_people = status[design.is_person]
     n, n_cross = status[design.n_votes > 0].value_counts(), design.cross[:, j].sum()
@@ -770,7 +795,7 @@ def _level(
     sums: Sums | None,
     is_reliability_unknown: bool,
 ) -> Json:
-    """The mean lean of those who have one, for these annotators on other comparisons, and for others like them."""
+    """Mean bias with two intervals: for these annotators on other comparisons, and for a population of annotators."""
     is_known, level = bool(leans.absolute[j]), leans.level[j]
     behind = (leans.se[:, j] > 0) & is_known
     n, within, beyond = behind.sum(), leans.level_se[j], leans.level_se_beyond[j]
@@ -801,12 +826,11 @@ def _level(
 
 
 def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
-    """How many cross-group judgments anchors cast, and whether anchors differ: who leans nowhere leans alike."""
+    """Number of cross-group judgments of the anchors, and a test that anchors do not differ in bias."""
     cast = anchored[design.annotator]
-    stratum, sign, annotator, delta = (each[cast] for each in design.votes[:4])
-    leans = fit_conditional(stratum, sign, annotator, delta, len(anchored))
+    votes = design.votes.chosen(cast)
     prompt = None if design.prompt is None else design.prompt[cast]
-    equal_p = equal_leans_test(stratum, sign, annotator, delta, leans, prompt)
+    equal_p = equal_leans_test(votes, fit_conditional(votes), prompt)
     counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_leans_p": equal_p}
     return {
         "n": anchored.sum(),

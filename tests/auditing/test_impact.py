@@ -1,4 +1,4 @@
-"""What would be otherwise without the leans: labels that turn, drift over time, what to reread."""
+"""Impact of the biases: labels that change without them, and judgments to reread."""
 
 from types import SimpleNamespace
 
@@ -8,16 +8,16 @@ import pytest
 from scipy.special import log_expit
 
 from badpo.attributes import Length, Markdown, Position
+from badpo.auditing.annotators import Design
 from badpo.auditing.audit import audit
-from badpo.auditing.people import Design
-from badpo.auditing.worth import draw_turned, flips_without_leans, telling_pairs, to_reread
+from badpo.auditing.impact import draw_turned, flips_without_leans, telling_pairs, to_reread
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
-from badpo.data.problems import ConfigError, DataError
+from badpo.estimation.fit import Votes
 from badpo.estimation.shrinkage import shrink_votes
-from badpo.results.audit_page import audit_html, shareable, worth_sentences
+from badpo.results.audit_findings import impact_sentences
+from badpo.results.audit_page import shareable
 from tests.auditing.planted import votes
-from tests.results.pages import Page
 
 
 def longer_side(table: pd.DataFrame) -> np.ndarray:
@@ -56,7 +56,7 @@ def test_the_interval_holds_what_turns_with_the_same_noise_in_about_95_of_100_po
         sign = np.where(latent > 0, 1, -1)
         cast = {"comparison": comparison, "sign": sign, "annotator": who, "delta": delta[:, None]}
         design = SimpleNamespace(**cast, attributes=("length",))
-        spreads = shrink_votes(*cast.values(), 24)
+        spreads = shrink_votes(Votes(*cast.values(), 24))
         (row,) = flips_without_leans(design, leans, spreads)
         votes = np.bincount(comparison, sign)
         truth = np.sum((votes * np.bincount(comparison, without) < 0) & (np.abs(votes) == 1))
@@ -79,83 +79,13 @@ def test_each_attribute_and_all_have_a_row_and_what_is_not_known_is_said():
     assert markdown["n_contested"] < together["n_contested"]
     nobody = audit(table.drop(columns=["annotator", "annotator_class"]), [Length()]).summary
     assert nobody["flips"][0]["labels"] is None
-    assert worth_sentences(nobody)[0].startswith("The impact of biases on length on majorities is not")
+    assert impact_sentences(nobody)[0].startswith("The impact of biases on length on majorities is not")
     table = votes(200, 4)[0]
     of_four = audit(table, [Length()]).summary
     won = table.assign(n=table["response_a"].str.len().ge(40) ^ table["response_b"].str.len().ge(40))
     won = won[won["n"]].groupby("comparison_id")["winner"].agg("".join).str.count("a")
     assert of_four["flips"][0]["n_contested"] == won.isin([1, 3]).sum()
     assert not shareable(of_four)["flips"]
-
-
-def over_time(turn: float, own: float = 0.0) -> pd.DataFrame:
-    """Votes hour by hour whose winner is turned to the longer side in the second half, or some people's is."""
-    table = votes(600, 12, votes_each=3, spread=0.3, mean=0.0)[0]
-    table["time"] = pd.date_range("2026-01-01", periods=len(table), freq="h")
-    late, random = np.arange(len(table)) >= len(table) / 2, np.random.default_rng(1)
-    who, longer = table["annotator"].str[1:].astype(int), longer_side(table)
-    turned = late & (random.random(len(table)) < turn + own * (who % 2))
-    return table.assign(winner=np.where(turned, longer, table["winner"]))
-
-
-@pytest.mark.parametrize(("turn", "own"), [(0.0, 0.0), (0.5, 0.0), (0.0, 0.8)])
-def test_drift_of_the_pool_and_of_single_people(turn, own):
-    summary = audit(over_time(turn, own), [Length()], time="time").summary
-    (row,) = summary["drift"]
-    assert (row["change"]["ci_low"] > 0) == (turn + own > 0)
-    assert (row["change"]["log_odds"] > 0.5) == (turn + own > 0)
-    assert (row["own_tau_ci"][0] > 0) == (own > 0)
-    assert len(row["windows"]) == 7 and row["windows"][0]["name"] == "2026-01-01"
-    first, last = row["windows"][0], row["windows"][-1]
-    assert (first["ci_high"] < last["ci_low"]) == (turn > 0)
-    text = Page(audit_html(summary)).text
-    assert "leans may have changed, or the comparisons" in text and "Over time" in text
-
-
-def test_a_window_of_few_people_is_not_passed_on_and_others_in_coarse_steps():
-    table = votes(600, 24, votes_each=3)[0]
-    four = table["annotator"].isin(["w0", "w1", "w2", "w3"])
-    table["at"] = np.where(four, 0, 1 + np.arange(len(table)))
-    found = audit(table, [Length()], time="at").summary
-    (row,), (told,) = found["drift"], shareable(found)["drift"]
-    assert row["windows"][0]["n_people"] == 4 and told["windows"][0]["name"] == row["windows"][1]["name"]
-    assert all(window["log_odds"] % 0.25 == 0 for window in told["windows"])
-    assert row["n_annotators"] < 5 or told["own_tau"] is not None
-    few = {**found, "drift": [{**row, "n_annotators": 4, "n_people": 4}]}
-    assert shareable(few)["drift"][0]["own_tau"] is None
-
-
-HOURS = pd.date_range("2026-01-01", periods=600, freq="h")
-
-
-@pytest.mark.parametrize(
-    ("times", "windows", "codes"),
-    [
-        (HOURS.astype(str), ["2026-01-01", "2026-01-07", "2026-01-13", "2026-01-19"], set()),
-        (np.arange(600), ["0.0", "150.0", "300.0", "450.0"], set()),
-        (np.arange(600)[::-1], ["0.0", "150.0", "300.0", "450.0"], set()),
-        (["", *map(str, range(1, 600))], ["1.0", "151.0", "301.0", "451.0"], {"N417"}),
-        (np.arange(600) // 400, ["0.0", "1.0"], set()),
-        ([7] * 600, [], set()),
-        ([None] * 600, [], {"N417"}),
-    ],
-)
-def test_times_of_any_kind_make_windows(times, windows, codes):
-    table = votes(200, 6, votes_each=3)[0].assign(timestamp=times)
-    found = audit(table, [Length()], keep=["timestamp"]).summary
-    assert [window["name"] for row in found["drift"] for window in row["windows"]] == windows
-    assert {row["code"] for row in found["warnings"]} & {"N417"} == codes
-    if not windows:
-        assert "nothing can be said" in worth_sentences(found)[-1]
-
-
-def test_times_that_cannot_be_read_and_a_column_that_is_not_there():
-    table = votes(100, 6)[0].assign(when=["noon", *map(str, range(1, 400))])
-    with pytest.raises(DataError, match=r'E156(.|\n)*column "when", rows 1(.|\n)*2026-03-01T12:30'):
-        audit(table, [Length()], time="when")
-    with pytest.raises(ConfigError, match=r'read the table with keep=\["when"\]'):
-        audit(Judgments.read(table), [Length()], time="when")
-    assert audit(table, [Length()], keep=["when"]).summary["drift"] is None
 
 
 def test_what_to_reread_of_whom_is_flagged():

@@ -8,8 +8,8 @@ import pytest
 from scipy.special import expit
 
 from badpo import attributes as on
-from badpo.auditing import pool
-from badpo.auditing.pool import scan_features as scan_measured
+from badpo.auditing import pool_bias as pool
+from badpo.auditing.pool_bias import scan_features as scan_measured
 from badpo.data.judgments import Judgments
 from badpo_paper.corpora import bundled, signed
 
@@ -17,7 +17,8 @@ NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_h
 
 
 def scan_features(judgments: Judgments) -> list[dict]:
-    return scan_measured(judgments, pool.undeclared_features(judgments))
+    features = pool.undeclared_features(judgments)
+    return scan_measured(judgments, features, pool.swap_pair_sides(judgments))
 
 
 def winner(rng, lean):
@@ -57,22 +58,6 @@ def test_a_row_has_the_published_names_and_the_figures_of_the_judgments():
     assert [row["interval"] for row in found] == ["clustered", "clustered", None]
     assert found[0]["odds"] == pytest.approx(math.exp(found[0]["log_odds"]))
     assert pool.pool_attributes(Judgments.read(rows(5))) == []
-
-
-def test_the_sweep_is_that_of_the_attribute_with_each_ratio():
-    judgments = Judgments.read(rows(), attributes=[on.Length(ratio=2, name="longer"), on.Bold()])
-    longer, bold = pool.pool_attributes(judgments)
-    steps = longer["sweep"]
-    assert bold["sweep"] == []
-    asked = [("ratio", ratio) for ratio in pool.LENGTH_RATIOS]
-    assert [(one["parameter"], one["value"]) for one in steps] == asked
-    for one in steps[1:]:
-        (found,) = judgments.with_attributes([on.Length(ratio=one["value"])]).offline_log_odds()
-        assert of(one, "log_odds ci_low ci_high") == pytest.approx([found.log_odds, *found.interval()])
-        assert one["cross_share"] == found.n_cross / 600
-    texts = judgments.comparisons[["response_a", "response_b"]].map(lambda text: len(text.split()))
-    differ = (texts["response_a"] != texts["response_b"]).to_numpy()[judgments.votes["comparison"]]
-    assert steps[0]["cross_share"] == differ.mean()
 
 
 def test_attributes_that_say_the_same_are_named():
@@ -117,7 +102,6 @@ def test_swap_pairs_of_the_signed_corpus_give_the_gates_figures():
     gate = signed.gate(corpus)
     for row in pool.pool_attributes(corpus.judgments):
         adjusted = row["quality_adjusted"]
-        assert adjusted["how"] == "swap pairs"
         assert adjusted["log_odds"] == pytest.approx(gate["swap_log_odds"][row["name"]]["all"])
         assert row["log_odds"] == pytest.approx(gate["all_log_odds"][row["name"]]["all"])
         assert f"differ only in {row['name']} are equally good" in adjusted["assumes"]
@@ -139,36 +123,6 @@ def test_a_kind_column_says_what_is_a_swap_pair_and_twins_that_differ_elsewhere_
     assert bold["quality_adjusted"]["n_votes"] == 30
     assert bold["quality_adjusted"]["log_odds"] == pytest.approx(math.log(2))
     assert headers["quality_adjusted"] is None
-
-
-def test_texts_with_the_marks_on_either_one_are_swap_pairs():
-    rng, table = np.random.default_rng(0), []
-    for i in range(300):
-        quality = 2 * rng.normal()
-        for marked in (1, -1) * 3:
-            bodies = [f"body {i} first", f"body {i} second"]
-            texts = [f"**{bodies[0]}**", bodies[1]] if marked > 0 else [bodies[0], f"**{bodies[1]}**"]
-            chosen, rejected = texts if winner(rng, quality + 0.7 * marked) == "a" else texts[::-1]
-            table.append({"prompt": f"question {i // 4}", "chosen": chosen, "rejected": rejected})
-    (row,) = pooled(table, on.Bold())
-    assert row["quality_adjusted"]["how"] == "swap pairs"
-    assert row["quality_adjusted"]["ci_low"] < 0.7 < row["quality_adjusted"]["ci_high"]
-    assert row["log_odds"] < row["quality_adjusted"]["log_odds"]
-    # with another declared attribute that changes sides too, nothing else is equal any more
-    other = on.PythonFunction("opens with a star", lambda prompt, text: float(text.startswith("*")))
-    assert pooled(table, on.Bold(), other)[0]["quality_adjusted"] is None
-
-
-def test_position_is_told_by_both_orders_of_one_comparison():
-    rng, table = np.random.default_rng(0), []
-    for i in range(300):
-        quality = 2 * rng.normal()
-        texts = {"prompt": f"question {i % 70}", "response_a": f"one {i}", "response_b": f"two {i}"}
-        for shown, toward in (("a", 0.6), ("b", -0.6)) * 2:
-            table.append(texts | {"winner": winner(rng, quality + toward), "shown_first": shown})
-    adjusted = pooled(table, on.Position())[0]["quality_adjusted"]
-    assert adjusted["ci_low"] < 0.6 < adjusted["ci_high"]
-    assert "equally good" not in adjusted["assumes"]
 
 
 PHRASES = {"lists": "- item\n", "hedging": "perhaps ", "first_person": "I say ", "links": "www.a.org "}

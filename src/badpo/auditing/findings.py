@@ -1,0 +1,289 @@
+"""Warnings and notices about the estimates of an audit: each code with its condition, its sentence and its remedy."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from badpo.auditing.annotators import MOST_UNITS, OUTLYING, AnnotatorEstimates, AuditOptions, Design
+from badpo.auditing.pool_bias import features_behind_biases
+from badpo.data.files import Json
+from badpo.data.judgments import Judgments
+from badpo.data.problems import Problem, counted
+
+# P-values below which annotators differ (W409) and anchors differ (W407).
+DIFFERENT, ANCHORS_DIFFER = 0.05, 0.01
+# Agreement is called chance agreement if the confidence interval of the agreement ends below this share.
+BY_CHANCE = 0.55
+# With fewer prompts, intervals of individual biases cover less often than 95 % if prompts have several comparisons.
+FEW_PROMPTS = 200
+EQUAL_SIDES = "judge comparisons whose sides do not differ in any declared attribute"
+TEST_TASTE = (
+    "have annotators with low estimated reliability judge the same comparisons: random responders agree by chance, "
+    "annotators who share a different taste agree more often"
+)
+
+
+@dataclass
+class Findings:
+    """The problems found so far; ``where`` is the place of the next problems."""
+
+    problems: list[Problem] = field(default_factory=list)
+    where: str = ""
+
+    def add(self, code: str, count: int | bool, what: str, remedy: str) -> None:
+        """Add a problem if it occurs; ``count`` is how often."""
+        if count:
+            self.problems.append(Problem(code, what, self.where, remedy, int(count)))
+
+
+def find_problems(
+    judgments: Judgments,
+    features: Judgments,
+    design: Design,
+    options: AuditOptions,
+    estimates: AnnotatorEstimates,
+    agreement: Json,
+) -> list[Problem]:
+    """Return the warnings and notices about the estimates, the most general first.
+
+    ``features`` are the votes with the scanned features as attributes. ``agreement`` is a part of audit.json.
+    """
+    findings = Findings()
+    check_votes(findings, judgments, design, estimates)
+    check_agreement(findings, design, estimates, agreement)
+    for j, name in enumerate(design.attributes):
+        findings.where = f'attribute "{name}"'
+        if design.has_identities:
+            check_anchors(findings, design, estimates, j)
+            check_estimates(findings, design, options, estimates, j)
+            check_reliability(findings, design, estimates, j)
+        check_outliers(findings, judgments, design, j)
+    if design.has_identities:
+        check_features(findings, judgments, features, design, estimates)
+    return findings.problems
+
+
+def check_votes(
+    findings: Findings, judgments: Judgments, design: Design, estimates: AnnotatorEstimates
+) -> None:
+    """Report votes that do not identify what the audit estimates."""
+    weighted = int((judgments.votes["weight"] != 1).sum())
+    findings.where = "column weight"
+    findings.add(
+        "W401",
+        weighted,
+        f"{counted(weighted, 'judgment')} have a weight, but the audit does not use weights",
+        "nothing; the audit counts every vote once",
+    )
+    is_marginal = estimates.leans.quality == "marginal"
+    needed = max((pool["sum"]["needed"] for pool in estimates.pool.values() if is_marginal), default=0)
+    findings.where = "checks.estimator"
+    findings.add(
+        "W411",
+        is_marginal,
+        "almost no comparison has two annotators: every estimate of an annotator or of the pool is the sum of bias and "
+        "of reliability times the merit that correlates with the attribute, and these votes cannot separate the parts",
+        f"have a second annotator judge at least {needed:,} of the comparisons whose sides differ",
+    )
+    assignment = estimates.checks["assignment"]
+    findings.where = "checks.assignment"
+    findings.add(
+        "W412",
+        bool(assignment and assignment["reason"]),
+        f"the audit does not compare annotators: {assignment and assignment['reason']}",
+        "have annotators judge the same comparisons",
+    )
+    has_clusters = design.prompt is not None and design.has_repeated_prompts and design.has_identities
+    n_prompts = design.prompt.max(initial=-1) + 1 if design.prompt is not None else 0
+    findings.where = "column prompt_id"
+    findings.add(
+        "N433",
+        has_clusters and not is_marginal and 0 < n_prompts < FEW_PROMPTS,
+        f"{design.comparison.max(initial=-1) + 1:,} comparisons have only {n_prompts} prompts: if biases differ by "
+        "prompt, the intervals of tau and of individual annotators have a coverage below their nominal level",
+        "have annotators judge more prompts, with fewer comparisons for each prompt",
+    )
+
+
+def check_agreement(
+    findings: Findings, design: Design, estimates: AnnotatorEstimates, agreement: Json
+) -> None:
+    """Report different tastes, votes without disagreement and votes at random."""
+    camps = estimates.camps
+    findings.where = "checks.care"
+    findings.add(
+        "W419",
+        camps.are_found,
+        f"annotators do not share one taste (p = {camps.p_value:.2g}): some annotators agree with each other more than "
+        "their agreement with all annotators explains. Different tastes attenuate biases and tau to about "
+        f"{camps.attenuation:.0%} of their size. Low reliability cannot be separated from a different taste, so the "
+        "audit flags nobody for low reliability",
+        "audit annotators who share one taste separately, such as one class or one family of models; "
+        + TEST_TASTE,
+    )
+    findings.add(
+        "N435",
+        camps.are_possible,
+        f"some annotators agree less with the pool than other annotators do (p = {camps.equal_p:.2g}): they are less "
+        "reliable or have a different taste, and the votes cannot separate the two. Credible intervals then have a "
+        "coverage below their nominal level, and different tastes attenuate biases and tau",
+        TEST_TASTE,
+    )
+    share, low, high = (agreement[name] for name in ("percent", "ci_low", "ci_high"))
+    findings.where = "data.agreement"
+    findings.add(
+        "W430",
+        share == 1,
+        "all annotators of a comparison chose the same side, so the votes show no difference between annotators",
+        "check whether the export repeats the majority or one vote for every annotator; otherwise have annotators "
+        "judge comparisons with more similar responses",
+    )
+    findings.add(
+        "W431",
+        low <= 0.5 and high <= BY_CHANCE,
+        f"annotators agree no more than by chance ({share:.0%} of pairs of votes, 95 % confidence interval {low:.0%} "
+        f"to {high:.0%}): annotators may answer at random, or the two sides are equally good; small bias estimates "
+        "then say little",
+        "give each annotator some comparisons with one clearly better side, and check which annotators choose the "
+        "other",
+    )
+    sizes = pd.Series(design.classes[design.n_votes > 0]).value_counts()
+    for label in sizes.index[sizes == 1] if len(design.labels) > 1 else ():
+        findings.where = f'class "{label}"'
+        findings.add(
+            "N432",
+            True,
+            "this class has a single annotator, so the estimates of the class describe this annotator only",
+            "have more annotators of the class judge before comparing the class with other classes",
+        )
+
+
+def check_anchors(findings: Findings, design: Design, estimates: AnnotatorEstimates, j: int) -> None:
+    """Report anchors that do not identify the shared bias toward an attribute."""
+    name, anchors = design.attributes[j], estimates.checks["anchors"]
+    if not anchors:
+        return
+    pool, p_value = estimates.pool[name], anchors["equal_leans_p"][name]
+    findings.add(
+        "W407",
+        p_value < ANCHORS_DIFFER,
+        f"the anchors differ from each other (p = {p_value:.2g}): some anchors are biased, or anchors differ in "
+        "reliability",
+        "read the anchors' rows in an audit without anchors, and remove the anchors that differ from the rest",
+    )
+    findings.add(
+        "W408",
+        not pool["absolute"],
+        "no votes connect the anchors with some annotators, so the shared bias is not identified",
+        "have an anchor judge comparisons that the other annotators judge; until then biases count from the mean of "
+        "each annotator's group",
+    )
+    is_wide = pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2
+    findings.add(
+        "W418",
+        pool["absolute"] and not design.is_shown[j] and is_wide,
+        "the anchors identify the shared bias only within more than 1 log-odds, because anchors have few votes, or "
+        "have low or uncertain reliability",
+        f"name more anchors, and have anchors also {EQUAL_SIDES}",
+    )
+
+
+def check_estimates(
+    findings: Findings, design: Design, options: AuditOptions, estimates: AnnotatorEstimates, j: int
+) -> None:
+    """Report estimates of annotators that are missing, infinite or not comparable."""
+    name, least = design.attributes[j], options.min_informative
+    pool, graph = estimates.pool[name], estimates.checks["components"]["informative"][name]
+    informative = estimates.leans.n_informative[design.n_votes > 0, j]
+    n_few = (informative < least).sum()
+    findings.add(
+        "W404",
+        n_few if len(informative) > 1 else 0,
+        f"{n_few:,} of {counted(len(informative), 'annotator')} have fewer than {least} informative votes",
+        "read tau and the classes; the individual estimates of these annotators are uncertain",
+    )
+    findings.add(
+        "W405",
+        pool["n_separated"],
+        f"{counted(int(pool['n_separated']), 'annotator')} have no finite estimate: every vote that compares them with "
+        "some other annotators went one way",
+        "read the shrunken estimate if there is one; the unshrunken estimate is infinite",
+    )
+    sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
+    findings.add(
+        "W406",
+        graph["n"] if graph["n"] > 1 and estimates.leans.quality == "conditional" else 0,
+        f"annotators form groups that few or no informative votes connect ({' + '.join(sizes)}); biases count from the "
+        "mean of each group",
+        "have annotators of different groups judge the same comparisons; the column component of annotators.parquet "
+        "has the group of each annotator",
+    )
+    n_informative, p_value = int(design.informative[:, j].sum()), pool["equal_leans_p"]
+    although = f", although a test finds that they differ (p = {p_value:.2g})"
+    findings.add(
+        "W409",
+        bool(np.isnan(pool["tau"]) and n_informative and pool["sum"] is None),
+        f"{counted(n_informative, 'informative vote')} are too few to estimate how much annotators differ"
+        f"{although if p_value < DIFFERENT else ''}",
+        "have more annotators judge the same comparisons",
+    )
+
+
+def check_reliability(findings: Findings, design: Design, estimates: AnnotatorEstimates, j: int) -> None:
+    """Report differences that may be due to reliability instead of bias."""
+    name, checks = design.attributes[j], estimates.checks
+    pool, care = estimates.pool[name], checks["care"]
+    is_open = pool["sum"] is None and (care["is_unknown"] or care["is_hardly_known"])
+    needs_care = not pool["absolute"] or (checks["anchors"] and not design.is_shown[j])
+    findings.add(
+        "W410",
+        int(design.informative[:, j].sum()) if is_open and needs_care else 0,
+        f"{care['why']}; random responders can seem biased, so tau, the test of one shared bias and the flags may "
+        "reflect differences in reliability",
+        f"have annotators {EQUAL_SIDES}; until then read the judgments of flagged annotators (reread.csv of --people)",
+    )
+    doubt = estimates.class_doubts[j]
+    findings.add(
+        "W417",
+        bool(doubt),
+        "classes of annotators differ in how often they choose the response with the attribute, and the votes cannot "
+        f"separate bias from reliability: {doubt}",
+        f"have annotators of each class {EQUAL_SIDES}",
+    )
+
+
+def check_outliers(findings: Findings, judgments: Judgments, design: Design, j: int) -> None:
+    """Report differences in a continuous attribute that the estimates cap or ignore."""
+    unit, n_cut = design.unit[j], int(design.n_cut[j])
+    largest = np.abs(judgments.delta[:, j]).max(initial=0.0)
+    findings.add(
+        "W414",
+        n_cut if largest > OUTLYING * unit else 0,
+        f"the sides of {counted(n_cut, 'judgment')} differ by more than {MOST_UNITS:g} times the median difference "
+        f"({unit:#.3g}), at most by {largest:#.3g}; the estimates of annotator bias cap differences at {MOST_UNITS:g} "
+        f"times the median and ignore judgments beyond {OUTLYING:g} times",
+        "check these judgments for errors, or declare a 0/1 attribute with a threshold, which has no outliers",
+    )
+
+
+def check_features(
+    findings: Findings,
+    judgments: Judgments,
+    features: Judgments,
+    design: Design,
+    estimates: AnnotatorEstimates,
+) -> None:
+    """Report undeclared features that explain the biases better than a declared attribute."""
+    shrunk = estimates.table.pivot(index="annotator", columns="attribute", values="shrunk")
+    leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
+    for one in features_behind_biases(judgments, features, design.votes, leans):
+        findings.where = f'attribute "{one.attribute}"'
+        findings.add(
+            "W416",
+            True,
+            f"the undeclared feature {one.feature} correlates with {one.attribute} ({one.correlation:.2f}) and "
+            f"explains the annotators' biases better on comparisons that differ in only one of the two (p = "
+            f"{one.p_value:.2g}): tau, intervals and flags may belong to either of them",
+            "declare the feature as an attribute too, and audit again",
+        )

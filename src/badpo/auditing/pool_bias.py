@@ -1,0 +1,435 @@
+"""Bias of the pool: declared attributes, swap pairs, and undeclared surface features."""
+
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import logit
+
+from badpo.data.attributes import BUILT_IN, Length, Markdown, Position
+from badpo.data.files import Json
+from badpo.data.judgments import Judgments, numbered_texts
+from badpo.data.markers import split_signature
+from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated
+from badpo.estimation.fit import Votes
+from badpo.estimation.log_odds import (
+    WIDEST_HALF,
+    LogOdds,
+    carrier_sides,
+    dependent_columns,
+    joint_log_odds,
+    offline_log_odds,
+    population_interval,
+)
+from badpo.estimation.shrinkage import q_values
+from badpo.estimation.significance import other_feature_p
+from badpo.theory import Floats
+from badpo.theory.summaries import Interval
+
+# Below this many prompts the small-cluster correction widens intervals noticeably, and the table says so.
+MANY_PROMPTS = 50
+# Most rows of figures that are shown: the search for revealing sums of four rows takes seconds with more.
+MOST_ROWS = 40
+
+
+def with_usual_attributes(judgments: Judgments) -> Judgments:
+    """Return the judgments, with length, Markdown and, if known, the side shown first if no attribute is declared."""
+    if judgments.n_attributes:
+        return judgments
+    is_known = judgments.votes["shown_first"].notna().any()
+    return judgments.with_attributes([Length(), Markdown(), *[Position()] * bool(is_known)])
+
+
+def pool_attributes(
+    judgments: Judgments,
+    ties: Mapping[str, Json] | None = None,
+    swap: Floats | None = None,
+) -> list[Json]:
+    """Estimate the pool's bias toward each attribute from the votes.
+
+    All log-odds are the log-odds that the response with the attribute (or with more of the attribute) wins; the pool
+    prefers the attribute if they are above 0. None means that the votes do not identify the figure.
+
+    Parameters
+    ----------
+    judgments : Judgments
+    ties : mapping, or None
+        Result of `tie_effects`; each row has the part of its attribute as ``ties``.
+    swap : array, or None
+        Result of `swap_pair_sides` if it is known.
+
+    Returns
+    -------
+    list of dict, one for each attribute; `plain` makes it ready for JSON
+        ``name``, ``scope``; ``n_cross`` and ``cross_share``: number and share of judgments whose sides differ;
+        ``n_annotators``: annotators who cast these judgments; ``n_people``: the annotators who are not models;
+        ``n_people_least``: people who chose the less popular side; ``is_dominated``: whether few people cast most
+        votes of people (`badpo.data.privacy`); ``differs_by_few``: see `rows_that_differ_by_few`; ``n_prompts``:
+        number of prompts; ``carrier_wins``: share of the judgments that the response with the attribute won;
+        ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 % confidence interval for these annotators on other
+        prompts, clustered by prompt (`badpo.estimation.log_odds`); ``population_ci``: 95 % confidence interval for a
+        population of annotators; ``interval``: "clustered", "small-cluster" (clustered, on fewer than 50 prompts),
+        "naive only" (one prompt, or prompts that all have the same share, so that the variance between prompts cannot
+        be estimated), "too wide" (wider than ±3 log-odds: log-odds and intervals are None) or None; ``naive_ci_low``,
+        ``naive_ci_high``: the interval if every vote were independent. If every vote went one way, log-odds are None
+        and the interval has one end.
+
+        ``joint``: ``log_odds`` and interval adjusted for the other attributes. ``quality_adjusted``: the bias
+        estimated from swap pairs. ``collinear_with``: attributes that are linearly dependent together with this
+        attribute.
+
+    References
+    ----------
+    BA-DPO, Table `attributes` and appendix `app:multipref`.
+    """
+    sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
+    cross = judgments.cross_group()
+    side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
+    found = offline_log_odds(sign, judgments.delta, cross, prompts)
+    joint = joint_log_odds(side, sign, prompts)
+    dependent = dependent_columns(side)
+    swap = swap_pair_sides(judgments) if swap is None else swap
+    adjusted = _rows_of_swap_pairs(judgments, swap)
+    differs = rows_that_differ_by_few(judgments, [*side.T, *swap.T])
+    for row, by_few in zip(adjusted, differs[len(names) :], strict=True):
+        if row is not None:
+            row["differs_by_few"] = by_few
+    annotator = judgments.votes["annotator"].to_numpy()
+    beyond = [
+        population_interval((sign * side[:, j] > 0)[of], prompts[of], annotator[of])
+        for j, of in enumerate(cross.T)
+    ]
+    return [
+        {
+            "name": attribute.name,
+            "scope": attribute.scope,
+            **voters(judgments, cross[:, j], judgments.delta[:, j]),
+            "differs_by_few": differs[j],
+            **without_wide(log_odds_row(found[j], judgments.n_votes)),
+            "population_ci": narrow_ends(*beyond[j]),
+            "joint": interval_row(joint[j]),
+            "quality_adjusted": adjusted[j],
+            "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
+            "ties": (ties or {}).get(attribute.name),
+        }
+        for j, attribute in enumerate(judgments.attributes)
+    ]
+
+
+def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int]:
+    """Number of annotators and of people who cast the chosen votes, and of people on the less popular side.
+
+    ``is_dominated`` says whether few people cast most votes of people.
+    """
+    who = judgments.votes["annotator"].to_numpy()[rows]
+    for_carrier = (judgments.votes["sign"].to_numpy() * delta)[rows] > 0
+    is_person = judgments.annotators["model"].isna().to_numpy()
+    each = (who, who[for_carrier], who[~for_carrier])
+    n_votes = [np.bincount(one, minlength=len(is_person)) for one in each]
+    people = [int(np.count_nonzero(one[is_person])) for one in n_votes]
+    return {
+        "n_annotators": int(np.count_nonzero(n_votes[0])),
+        "n_people": people[0],
+        "n_people_least": min(people),
+        "is_dominated": judgments.has_identities and is_dominated(n_votes[0][is_person]),
+    }
+
+
+def rows_that_differ_by_few(judgments: Judgments, rows: Sequence[NDArray]) -> list[bool]:
+    """Which rows of figures reveal, together with rows before them, the votes of fewer than five people.
+
+    A row is given by the side of each vote that has its attribute (`carrier_sides`). The sum of these sides times the
+    signs of the votes can be computed from the figures of the row. A row reveals the votes of few people if it is part
+    of a sum of up to four rows, each added or subtracted and possibly repeated, that is not zero for the votes of one
+    to four people. Rows that do so are left out, so they reveal nothing together with later rows. The search takes at
+    most ``MOST_ROWS`` rows; all later rows count as revealing.
+    """
+    who = judgments.votes["annotator"].to_numpy()
+    if judgments.has_identities:
+        is_chosen = judgments.annotators["model"].isna().to_numpy()[who]
+    else:  # each vote may be from a different person
+        who, is_chosen = np.arange(len(who)), np.ones(len(who), dtype=bool)
+    person, people = pd.factorize(who[is_chosen])
+    # A person's votes cancel in a sum of rows if and only if these random numbers do (almost surely, modulo 2^64).
+    weights = np.random.default_rng(0).integers(2**62, size=len(person))
+    signed, found = [np.zeros(len(people), np.int64)], []
+    for row in rows:
+        own = np.zeros(len(people), np.int64)
+        np.add.at(own, person, weights * np.asarray(row)[is_chosen].astype(np.int64))
+        is_first = len(signed) // 2 < MOST_ROWS
+        found.append(not is_first or _few_are_left(own, np.array([*signed, own, -own])))
+        signed += [] if found[-1] else [own, -own]
+    return found
+
+
+def _few_are_left(own: NDArray, signed: NDArray) -> bool:
+    """Whether a row plus three of the signed rows is not zero for one to four people; columns are people."""
+    if not len(own):
+        return False
+    three = np.array([*itertools.combinations_with_replacement(range(len(signed)), 3)]).T
+    # A sum over a group of people is zero if it is zero for each of them: few people are in few groups.
+    starts = np.unique(np.linspace(0, len(own), 12, endpoint=False).astype(int))
+    sums, new = np.add.reduceat(signed, starts, axis=1), np.add.reduceat(own, starts)
+    n_groups = np.count_nonzero(new + sums[three[0]] + sums[three[1]] + sums[three[2]], axis=1)
+    candidates = three.T[(n_groups > 0) & (n_groups < FEWEST_ANNOTATORS)]
+    n_people = (np.count_nonzero(own + signed[rows].sum(axis=0)) for rows in candidates)
+    return any(n < FEWEST_ANNOTATORS for n in n_people)
+
+
+def log_odds_row(found: LogOdds, n_votes: int) -> Json:
+    """The figures of an attribute's row that depend on the attribute's cross-group votes alone."""
+    (low, high), naive = found.interval(), found.interval(naive=True)
+    form = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
+    form = "naive only" if low is None and high is None else form
+    return {
+        "cross_share": found.n_cross / max(1, n_votes),
+        "n_cross": found.n_cross,
+        "n_prompts": found.n_clusters,
+        "carrier_wins": found.carrier_wins,
+        "log_odds": found.log_odds,
+        "ci_low": low,
+        "ci_high": high,
+        "interval": form if found.n_cross else None,
+        "naive_ci_low": naive[0],
+        "naive_ci_high": naive[1],
+        "odds": found.odds,
+    }
+
+
+def without_wide(row: Json) -> Json:
+    """Remove the estimates from a row if the interval is too wide; ``interval`` is then "too wide"."""
+    kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
+    ends = [row[f"{kind}low"], row[f"{kind}high"]]
+    if narrow_ends(*ends) == ends:
+        return row
+    figures = "log_odds", "odds", "ci_low", "ci_high", "naive_ci_low", "naive_ci_high"
+    return {**row, **dict.fromkeys(figures), "interval": "too wide"}
+
+
+def narrow_ends(low: float | None, high: float | None) -> list[float | None]:
+    """The ends of an interval; None for both ends if the interval is too wide to be useful."""
+    is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
+    return [None, None] if is_wide else [low, high]
+
+
+def interval_row(interval: Interval | None) -> Json:
+    """Log-odds and their interval; None if there is no estimate or if the interval is too wide."""
+    if interval is None or interval.high - interval.estimate > WIDEST_HALF:
+        return {"log_odds": None, "ci_low": None, "ci_high": None}
+    return {"log_odds": interval.estimate, "ci_low": interval.low, "ci_high": interval.high}
+
+
+def plain(value: Any) -> Any:
+    """Convert numpy numbers and arrays to Python values, and values that are not finite to None, for JSON.
+
+    Examples
+    --------
+    >>> plain({"n": np.int64(3), "ci": (np.nan, 1.5), "known": np.bool_(True)})
+    {'n': 3, 'ci': [None, 1.5], 'known': True}
+    """
+
+    def python(found: Any) -> Any:
+        if isinstance(found, np.generic | np.ndarray):
+            return found.tolist()
+        raise TypeError(f"{type(found).__name__} has no place in audit.json")
+
+    return json.loads(json.dumps(value, default=python), parse_constant=lambda _: None)
+
+
+# -- swap pairs --------------------------------------------------------------------------------------------------
+
+KIND_COLUMNS = ("kind", "kinds")
+_MARKS = re.compile(r"[#*`|_>-]|(?<![^\n])[^\S\n]{0,8}\d{1,4}\.(?=\s)")
+SAME_QUALITY = "under the convention that two texts that differ only in {} are equally good"
+SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
+
+
+def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
+    r"""Log-odds that the response with each attribute wins, and whether they come from swap pairs or all judgments.
+
+    The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs
+    gets the log-odds of all cross-group judgments. Quality attenuates these log-odds, or biases them if quality
+    correlates with the attribute.
+
+    The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
+    """
+    swap = _rows_of_swap_pairs(judgments, swap_pair_sides(judgments))
+    found = zip(judgments.attribute_names, swap, judgments.offline_log_odds(), strict=True)
+    return {
+        name: (row["log_odds"], SWAP_PAIRS) if row else (offline.log_odds, OFFLINE)
+        for name, row, offline in found
+    }
+
+
+def swap_pair_sides(judgments: Judgments) -> Floats:
+    """Side with each attribute for the votes on swap pairs, of shape (n_votes, n_attributes); 0 for other votes.
+
+    The two responses of a swap pair have the same body, which is the text without signature, Markdown marks and
+    repeated spaces, or a column ``kind`` or ``kinds`` has the value "swap". All other declared attributes are equal.
+    An attribute of the judgment has no swap pairs.
+    """
+    comparisons = judgments.comparisons
+    numbers, texts = numbered_texts(comparisons, ("response_a", "response_b"))
+    # A 64-bit digest per body saves the memory for the bodies of millions of texts.
+    bodies = (" ".join(_MARKS.sub(" ", split_signature(text)[0]).split()) for text in texts)
+    digests = [hashlib.blake2b(body.encode(), digest_size=8).digest() for body in bodies]
+    number = np.frombuffer(b"".join(digests), dtype=np.int64)[numbers]
+    is_pair = number[0] == number[1]
+    for name in KIND_COLUMNS:
+        if name in comparisons:
+            is_pair |= (comparisons[name] == "swap").to_numpy(dtype=bool)
+    side = carrier_sides(judgments.delta, judgments.cross_group())
+    of_responses = np.array([one.scope != "judgment" for one in judgments.attributes], dtype=bool)
+    differs_alone = (side != 0).sum(axis=1) == 1
+    is_used = differs_alone & is_pair[judgments.votes["comparison"]]
+    return np.where(is_used[:, None] & of_responses, side, 0.0)
+
+
+def _rows_of_swap_pairs(judgments: Judgments, swap: Floats) -> list[Json | None]:
+    """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
+
+    A row has the log-odds, their interval, the numbers of votes and voters, and the assumption of the estimate as
+    part of a sentence (``assumes``). The interval has no ends if a single prompt has swap pairs.
+    """
+    sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
+    rows: list[Json | None] = []
+    for j, found in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
+        (low, high), side = found.interval(), swap[:, j]
+        row: Json = {
+            "log_odds": found.log_odds,
+            "ci_low": low,
+            "ci_high": high,
+            "n_votes": found.n_cross,
+        }
+        row |= voters(judgments, side != 0, side)
+        row["assumes"] = SAME_QUALITY.format(judgments.attribute_names[j])
+        rows.append(None if found.log_odds is None else row)
+    return rows
+
+
+# -- undeclared features -----------------------------------------------------------------------------------------
+
+# Feature -> its attribute. The scan skips a feature if an attribute of the same type, or a similar one, is declared.
+FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
+
+# Minimum bias of a feature worth declaring, in log-odds (0.3 is 57 to 43), and the minimum share of judgments whose
+# sides differ: rarer features have little effect on a policy.
+LARGE_LOG_ODDS = 0.3
+COMMON_SHARE = 0.05
+FALSE_ALARMS = 0.1
+SCANNED = "n_cross", "cross_share", "carrier_wins", "log_odds"
+
+
+def undeclared_features(judgments: Judgments) -> Judgments:
+    """Return the votes with the scanned surface features as their attributes."""
+    left_out = {attribute.config.get("type") for attribute in judgments.attributes}
+    if judgments.votes["shown_first"].isna().all():
+        left_out.add("position")
+    scanned = [
+        make() for name, make in FEATURES.items() if not left_out & {name, *BUILT_IN[name].repeats}
+    ]
+    return judgments.with_attributes(scanned)
+
+
+def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[Json]:
+    """Estimate the bias toward undeclared surface features, and advise which features to declare.
+
+    ``measured`` is the result of `undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the meaning
+    of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %, Bonferroni).
+    ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if the q-value is
+    at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if no attribute is
+    declared or if the feature is a linear combination of them. `_advice` explains ``advice``. A feature on one prompt
+    is never significant.
+    """
+    sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
+    cross = measured.cross_group()
+    found = offline_log_odds(sign, measured.delta, cross, prompts)
+    q_value = q_values(np.array([one.p_value for one in found], float))
+    declared = carrier_sides(judgments.delta, judgments.cross_group())
+    level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
+    rows, sides = [], carrier_sides(measured.delta, cross).T
+    before = [*declared.T, *swap.T]
+    differs = rows_that_differ_by_few(judgments, [*before, *sides])[len(before) :]
+    for j, side in enumerate(sides):
+        columns = np.column_stack([declared, side])
+        beyond = None
+        if judgments.n_attributes:
+            beyond = joint_log_odds(columns, sign, prompts, level)[-1]
+        alone, (low, high) = log_odds_row(found[j], judgments.n_votes), found[j].interval(level)
+        advice = _advice(alone, q_value[j] <= FALSE_ALARMS, beyond)
+        row = {
+            "feature": measured.attribute_names[j],
+            **voters(judgments, cross[:, j], measured.delta[:, j]),
+            "differs_by_few": differs[j],
+            **{name: alone[name] for name in SCANNED},
+            "ci_low": low,
+            "ci_high": high,
+            "q_value": q_value[j],
+            "beyond_declared": beyond and interval_row(beyond),
+            "advice": "nothing" if dependent_columns(columns)[-1].any() else advice,
+        }
+        rows.append(row)
+    return rows
+
+
+# Minimum correlation between the sides of a feature and of an attribute, and the error rate of the test that the
+# feature explains the biases, over all pairs of features and attributes.
+GOES_WITH, CONFOUNDED = 0.2, 0.05
+
+
+class ConfoundingFeature(NamedTuple):
+    """An undeclared feature that may explain the biases toward an attribute: correlation of the sides, p-value."""
+
+    attribute: str
+    feature: str
+    correlation: float
+    p_value: float
+
+
+def features_behind_biases(
+    judgments: Judgments, measured: Judgments, votes: Votes, leans: Floats
+) -> list[ConfoundingFeature]:
+    """Find undeclared features that correlate with an attribute and explain the annotators' biases toward it better.
+
+    ``leans``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
+    """
+    of_vote, both = np.nan_to_num(leans)[votes.annotator] * votes.delta, (judgments, measured)
+    sides = declared, features = [carrier_sides(each.delta, each.cross_group()) for each in both]
+    sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
+    together = declared.T @ features / np.maximum(sizes, 1.0)
+    scopes = ([one.scope != "judgment" for one in each.attributes] for each in both)
+    pairs = np.argwhere(np.multiply.outer(*scopes) & (np.abs(together) >= GOES_WITH))
+    rows = []
+    for j, i in pairs:
+        feature = features[:, i] * np.sign(together[j, i])
+        others = np.delete(of_vote, j, axis=1).sum(axis=1)
+        p_value = len(pairs) * other_feature_p(
+            votes._replace(delta=votes.delta[:, [j]]), feature, others
+        )
+        if p_value < CONFOUNDED:
+            names = judgments.attribute_names[j], measured.attribute_names[i]
+            rows.append(ConfoundingFeature(*names, float(together[j, i]), p_value))
+    return rows
+
+
+def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
+    """Advice about a feature that is not a combination of declared attributes.
+
+    "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, also if adjusted for the
+    declared attributes, and the sides differ in at least ``COMMON_SHARE`` of the judgments. "watch": the bias is as
+    large, alone or adjusted, and the feature is either significant or as common. "nothing": all other features.
+    """
+    is_common = alone["cross_share"] >= COMMON_SHARE
+    is_large = alone["n_cross"] > 0 and abs(logit(alone["carrier_wins"])) >= LARGE_LOG_ODDS
+    large_beyond = beyond is not None and abs(beyond.estimate) >= LARGE_LOG_ODDS
+    sure_beyond = beyond is not None and (beyond.low > 0 or beyond.high < 0)
+    if is_sure and is_large and is_common and (large_beyond or beyond is None):
+        return "declare"
+    is_worth_it = (is_large or large_beyond) and (is_sure or sure_beyond or is_common)
+    return "watch" if is_worth_it else "nothing"
