@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from badpo.data.attributes import Attributes, as_attributes
-from badpo.data.cells import columns_named
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
@@ -23,6 +22,7 @@ from badpo.data.problems import (
     python_options,
     telling_what_lacks,
 )
+from badpo.data.vocabulary import columns_named
 
 with telling_what_lacks():
     import torch
@@ -36,25 +36,33 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import JudgedVotes
 from badpo.training.checkpoints import (
     bias_facts,
+    keep_parameter_names,
     load_theta,
-    named_as_in_memory,
+    report_full_disk,
     save_optimizer,
     save_theta,
-    telling_full_disk,
+    whole_folder,
 )
-from badpo.training.config import BADPOConfig, settled_bias_fit
+from badpo.training.config import BADPOConfig, resolve_bias_fit
 from badpo.training.encoding import bounded_templates, left_out
 from badpo.training.inputs import (
     build_bias,
+    log_findings,
     make_theta_rule,
     nothing_fits,
+    read_training,
     require_matching_bias,
-    tell,
-    training_judgments,
 )
+from badpo.training.logprobs import remove_adapter
 from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
-from badpo.training.model_files import require_data
-from badpo.training.processes import gathered_votes
+from badpo.training.model_files import drop_code_names, require_data
+from badpo.training.processes import gather_votes
+from badpo.training.script_run import (
+    find_start_name,
+    save_start,
+    warn_about_votes,
+    write_script_run,
+)
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
 # Of each row the annotator's number, and of each attribute the difference, chosen minus rejected.
@@ -146,14 +154,16 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
         self.bias = given
+        self._held_out = eval_dataset
+        self._start = find_start_name(model, ref_model, options.get("peft_config"))
         if isinstance(train_dataset, Dataset):
             votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
-            votes, variant, noticed = training_judgments(votes, (), given.variant if given else bias)
+            votes, variant, noticed = read_training(votes, (), given.variant if given else bias)
             for i, each in enumerate(noticed):
                 if {*each.fix} - {"columns"}:
                     remedy = f"{each.remedy}: {self._rows_that(each.fix)}"
                     noticed[i] = replace(each, remedy=remedy, fix={})
-            tell(self.findings, noticed)
+            log_findings(self.findings, noticed)
             if given:
                 require_matching_bias(given, votes, gold)
             self._starts = None if given else (variant, warm_start, gold)
@@ -173,9 +183,13 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
                 require_data(name, revision)
         self._unprepared = self.judgments  # until TRL prepares their rows, before those of any other set
         super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
+        trusted = (getattr(args, "model_init_kwargs", None) or {}).get("trust_remote_code")
+        if isinstance(model, str) and not trusted:
+            for loaded in (remove_adapter(self.model), self.processing_class):
+                drop_code_names(loaded, model)
         if bias_fit is None and not losses <= _IN_LOG_ODDS:
             bias_fit = "adam"  # a fit of these losses is no estimate of a bias
-        fit = settled_bias_fit(bias_fit, bias_learning_rate, warm_start)
+        fit = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
         self.theta_rule = make_theta_rule(self.bias.to("cpu"), self._vote_losses, self.judgments, *fit)
         self._judged: list[JudgedVotes] = []
         self.data_collator = partial(_collated, self.data_collator, self._column)
@@ -205,7 +219,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if not kept.all():
             what = f"{(n := n_rows - len(dataset)):,} of {n_rows:,} rows ({dataset_name})"
             told = left_out(what, f"first: row {kept.argmin() + 1:,}", n, args.max_length)
-            tell(self.findings, [told])
+            log_findings(self.findings, [told])
             if votes:
                 self._facts |= json.loads(json.dumps(self._take_in(votes.take(kept))))
         return dataset.remove_columns(place)
@@ -331,7 +345,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
             floor = FLOOR_IN_16_BITS if in_16_bits else FLOOR
             self.first_margin = StartDifference(margins.mean().item(), moved, floor[0])
-            tell(self.findings, filter(None, [self.first_margin.problem]))
+            log_findings(self.findings, filter(None, [self.first_margin.problem]))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """As TRL's, with theta's mean over the annotators in training, where they are not a few."""
@@ -341,8 +355,38 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
     def train(self, *args, **kwargs):
         """As TRL's, with chat templates that end: those of a stream, and of rows with images, are rendered in steps."""
+        # a folder of its own: beside it lies theta of whatever folder the script saves its policy to
+        folder = beside(self.args.output_dir, self.args.output_dir) / "run"
+        is_kept = self._is_kept_for_evaluation()
+        if self.judgments is not None:
+            warn_about_votes(self.judgments)
+        if is_kept and self._start is None and self.is_world_process_zero():
+            self._start = save_start(folder, self.ref_model or self.model, self.processing_class)
         with bounded_templates():
-            return super().train(*args, **kwargs)
+            result = super().train(*args, **kwargs)
+        if is_kept:
+            self._keep_for_evaluation(folder)
+        return result
+
+    def _is_kept_for_evaluation(self) -> bool:
+        """Whether `badpo evaluate` can measure the run: a text model in whole weights, on votes that were read."""
+        is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
+        is_quantized = getattr(self.model, "is_quantized", False)
+        is_of_text = self.judgments is not None and not self._is_vision_dataset
+        return is_of_text and self._start != "" and not (is_divided or is_quantized)
+
+    def _keep_for_evaluation(self, folder: Path) -> None:
+        """Write the policy, theta and what `badpo evaluate` needs besides."""
+        if self.judgments is None or not self.is_world_process_zero():
+            return
+        save_theta(self, folder, self._facts)
+        with whole_folder(folder / "model") as unfinished:
+            self.accelerator.unwrap_model(self.model).save_pretrained(unfinished)
+            self.processing_class.save_pretrained(unfinished)
+        given = self._held_out
+        given = next(iter(given.values()), None) if isinstance(given, Mapping) else given
+        held_out = self._read(given) if isinstance(given, Dataset) else None
+        write_script_run(folder, str(self._start), self.judgments, held_out, self.bias, self.args)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """As TRL's; the loss has b, that of the pool's mean for unknown annotators, and the rewards have none."""
@@ -371,7 +415,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Write the policy as TRL does, and theta beside ``args.output_dir``, where no upload takes it along."""
         run = self.args.output_dir
-        with telling_full_disk(Path(output_dir or run)):
+        with report_full_disk(Path(output_dir or run)):
             super().save_model(output_dir, _internal_call)
         if self.is_world_process_zero() and not _internal_call:
             save_theta(self, beside(output_dir or run, run), self._facts)
@@ -380,11 +424,11 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         output = Path(self._get_output_dir(trial))
         folder = beside(output / f"checkpoint-{self.state.global_step}", self.args.output_dir)
         is_writer = self.is_world_process_zero()
-        with telling_full_disk(output):
+        with report_full_disk(output):
             if is_writer:  # before the checkpoint, which is then never without it
                 save_optimizer(self, folder)
                 save_theta(self, folder, self._facts)
-            with named_as_in_memory(self.model):
+            with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
             # a run of its own may be called as this folder is: its checkpoints stay
@@ -432,7 +476,7 @@ class _ThetaSteps(TrainerCallback):
             parameter.grad = run.accelerator.reduce(mean, reduction="mean").cpu()
             if not (skipped or parameter.grad.isfinite().all()):
                 raise NotFiniteError(f"theta's gradient is not finite. {REMEDY}")
-        votes = gathered_votes(run.accelerator, JudgedVotes.joined(judged))
+        votes = gather_votes(run.accelerator, JudgedVotes.join(judged))
         if not votes.margin.isfinite().all() and not skipped:
             raise NotFiniteError(f"a margin is not finite. {REMEDY}")
         rule.step(None if skipped else votes)
@@ -468,7 +512,7 @@ def _complaints(args, losses, train_dataset, attributes, term, asked) -> Iterato
         yield f"a stream is not read ahead: give bias a term of those who may come, gold by its mask, or {one}"
     if asked["warm_start"] != "zero" and (term or not losses <= _IN_LOG_ODDS):
         yield f"warm_start {asked['warm_start']} needs a loss in log-odds, sigmoid or robust, and no BiasTerm"
-    yield from BADPOConfig.complaints(**asked)
+    yield from BADPOConfig.find_errors(**asked)
 
 
 def _text_alone(message):

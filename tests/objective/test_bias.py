@@ -108,9 +108,9 @@ def test_a_warm_start_sets_the_common_level_once(parts, started):
     ("variant", "start", "told"),
     [
         ("pooled", [0.5], r"needs the shape \(2,\); got \(1,\)"),
-        ("none", [0.5, 0.5], "nothing to warm-start"),
+        ("none", [0.5, 0.5], "no theta to start"),
         ("pooled", [[0.0, 0.0]] * 3, r"needs the shape \(4, 2\); got \(3, 2\)"),
-        ("pooled", [[0.0, float("inf")]] * 4, "level of black is not finite"),
+        ("pooled", [[0.0, float("inf")]] * 4, "theta for black is not finite"),
     ],
 )
 def test_a_start_that_cannot_be_is_refused(variant, start, told):
@@ -179,13 +179,13 @@ def of_fewer_people(folder):
     [
         (
             lambda folder: (folder / "other" / TENSORS_FILE).rename(folder / TENSORS_FILE),
-            r"bias\.safetensors is not what bias\.json describes \(another checksum\)\. Restore both files",
+            r"bias\.safetensors does not agree with bias\.json \(the checksum differs\)\. Restore both files",
         ),
-        (of_fewer_people, r"(?s)not what bias\.json describes .*deviation.*\[3, 2\]"),
-        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{"), "not what bias.json describes"),
-        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{}"), "not what bias.json describes"),
-        (lambda folder: (folder / DESCRIPTION_FILE).unlink(), r"bias\.json is not there"),
-        (lambda folder: (folder / TENSORS_FILE).unlink(), r"bias\.safetensors is not there"),
+        (of_fewer_people, r"(?s)not agree with bias\.json .*deviation.*\[3, 2\]"),
+        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{"), "not agree with bias.json"),
+        (lambda folder: (folder / DESCRIPTION_FILE).write_text("{}"), "not agree with bias.json"),
+        (lambda folder: (folder / DESCRIPTION_FILE).unlink(), r"bias\.json does not exist"),
+        (lambda folder: (folder / TENSORS_FILE).unlink(), r"bias\.safetensors does not exist"),
     ],
 )
 def test_files_that_are_not_of_one_another_are_refused(tmp_path, change, told):
@@ -201,13 +201,13 @@ WRONG = {
     "4 of 4 .* columns: {annotator_class: NAME}": dict(parts=["class_offset"]),
     r"2 of 4 have none \(first: ann_b\)": HAVE_NONE,
     "3 of 4 have none": HAVE_NONE | dict(annotator_class=["x"]),
-    "a class too many": HAVE_NONE | dict(annotator_class=["x"] * 5),
+    "one class too many": HAVE_NONE | dict(annotator_class=["x"] * 5),
     'Did you mean "deviation"': dict(parts=["deviations"]),
-    'annotator "a" is named twice': dict(annotators=["a", "b", "a"]),
-    'attribute "g" is named twice': dict(attributes=["g", "g"]),
+    'annotator "a" occurs twice': dict(annotators=["a", "b", "a"]),
+    'attribute "g" occurs twice': dict(attributes=["g", "g"]),
     "at least one annotator": dict(annotators=[]),
     r"\(2,\) or \(4, 2\); got \(3,\)": dict(fixed=torch.ones(3)),
-    "a 0 or a 1 for each of 4": dict(mask=torch.full((4,), 0.5)),
+    "0 or 1 for each of the 4": dict(mask=torch.full((4,), 0.5)),
 }
 
 

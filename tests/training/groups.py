@@ -88,8 +88,8 @@ class Fault(transformers.TrainerCallback):
             for parameter in run.model.parameters():
                 parameter.data.mul_(1.1)
         else:
-            whole = run._margins
-            run._margins = lambda model, inputs: broken(whole(model, inputs), self._kind)
+            whole = run._compute_margins
+            run._compute_margins = lambda model, inputs: broken(whole(model, inputs), self._kind)
 
 
 def broken(margins: torch.Tensor, kind: str) -> torch.Tensor:

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 
 from badpo.training import attention
-from badpo.training.logprobs import _token_logps, attach, on_device
+from badpo.training.logprobs import _token_logps, attach, move_inputs
 from badpo.training.packing import packed_comparisons
 from tests import tiny
 from tests.training.test_self_test import KERNELS, SIZES, config, plain_attention
@@ -146,7 +146,7 @@ def test_the_kernel_gets_every_segment_with_its_prefix_and_under_autocast_its_pr
     monkeypatch, scaling
 ):
     monkeypatch.setattr(attention, "varlen_attn", kernel_stand_in)
-    monkeypatch.setattr(attention, "_varlen_serves", lambda *_: True)
+    monkeypatch.setattr(attention, "_supports_varlen", lambda *_: True)
     rows, plan = random_rows(random_segments(0)), attention.TreePlan(random_segments(0), CPU)
     expected = plan._attend_rows(*rows, scaling)
     torch.testing.assert_close(plan.attend(*rows, scaling), expected, rtol=1e-5, atol=1e-6)
@@ -186,7 +186,7 @@ def mixed():
 
 def packed_margins(model, pairs):
     """Difference of the two responses' log-probabilities, through the tree."""
-    pack = on_device(packed_comparisons(pairs), CPU)
+    pack = move_inputs(packed_comparisons(pairs), CPU)
     logps = _token_logps(model, pack).double()
     sums = logps.new_zeros(len(pairs)).index_add(0, pack["response"], logps)
     return sums[0::2] - sums[1::2]

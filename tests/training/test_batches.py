@@ -14,7 +14,7 @@ from badpo.training.batches import (
     EncodedJudgments,
     StepSampler,
     evaluation_batches,
-    planned_steps,
+    plan_steps,
 )
 from badpo.training.encoding import encode_comparisons
 from badpo.training.packing import packed_comparisons, padded_rows
@@ -63,7 +63,7 @@ def test_the_plan_is_a_function_of_seed_and_epoch_with_every_judgment_once():
 def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching, size):
     rng = np.random.default_rng(5)
     comparison = rng.permutation(np.repeat(np.arange(20) * 3, rng.integers(1, 15, 20)))
-    plan = planned_steps(batching, comparison, size, np.random.default_rng(0))
+    plan = plan_steps(batching, comparison, size, np.random.default_rng(0))
     order = np.concatenate(plan)
     assert sorted(order) == list(range(len(comparison)))
     counts = [len(set(comparison[votes]) if batching == "comparisons" else votes) for votes in plan]
@@ -74,7 +74,7 @@ def test_steps_have_each_judgment_once_and_the_size_that_was_asked_for(batching,
     assert seen != sorted(seen)
     assert len(seen) > 100 if batching == "random" else len(seen) == 20
     with pytest.raises(ValueError, match="random, grouped, comparisons"):
-        planned_steps("group", comparison, size, rng)
+        plan_steps("group", comparison, size, rng)
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def batch_of(vote_ids, layout=packed_comparisons) -> dict:
 
 def test_votes_are_apart_from_comparisons_and_every_scored_token_has_a_reference_value():
     batch = batch_of([2, 1, 0])
-    assert batch["votes"].tolist() == [2, 1, 0] and batch["comparison"].tolist() == [0, 1, 0]
+    assert batch["vote_index"].tolist() == [2, 1, 0] and batch["comparison"].tolist() == [0, 1, 0]
     assert batch["sign"].tolist() == [1.0, 1.0, -1.0]
     assert batch["annotator"].tolist() == [2, 1, 0]
     assert batch["weight"].tolist() == [2.0, 0.5, 1.0]
@@ -160,7 +160,9 @@ def test_votes_are_apart_from_comparisons_and_every_scored_token_has_a_reference
         assert len(batch["reference_logps"]) == len(batch["scoring"]["target"])
         # a comparison without votes
         empty = batch_of([], layout)
-        assert not any(map(len, (empty[name] for name in ("comparison", "sign", "annotator", "votes"))))
+        assert not any(
+            map(len, (empty[name] for name in ("comparison", "sign", "annotator", "vote_index")))
+        )
         assert empty["weight"].shape == (0,) and empty["delta"].shape == (0, 1)
         assert empty["comparison"].dtype == torch.int64 and empty["comparisons"].tolist() == [0]
         assert set(empty["scoring"]["response"].tolist()) == {0, 1}

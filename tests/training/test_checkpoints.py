@@ -221,12 +221,12 @@ def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypat
     told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
     assert told == "beta cannot be allowed to change; only code can"
     told = refusal(trainer(folder, **SAVED | {"max_steps": 3}), allow_changed=["code"])
-    assert "max_steps was 4, is now 3. Change them back, or start a new output_dir" in told
+    assert "max_steps was 4, is now 3. Restore the old values, or start a new run" in told
     trainer(folder, **SAVED).train(resume_from_checkpoint=True, allow_changed=["code"])
-    assert "resumed with a change that was allowed: code was" in caplog.text
+    assert "resumed with an allowed change: code was" in caplog.text
     monkeypatch.setenv("BADPO_PSEUDONYM_KEY", "the key of another machine")
     told = refusal(trainer(folder, **SAVED))
-    assert "pseudonym key was" in told and "bring the key of the machine that began the run" in told
+    assert "pseudonym key was" in told and "Copy the key of the machine that started the run" in told
 
 
 def test_a_run_goes_on_for_longer_from_a_checkpoint_named_as_trl_names_it(tmp_path, caplog):
@@ -236,9 +236,7 @@ def test_a_run_goes_on_for_longer_from_a_checkpoint_named_as_trl_names_it(tmp_pa
     trainer(short, **SAVED | constant).train()
     longer = trainer(short, **SAVED | constant | {"max_steps": 6})
     longer.train(resume_from_checkpoint=str(short / "checkpoint-4"))
-    assert (
-        "resumed for longer, on the schedule of the new length: max_steps was 4, is now 6" in caplog.text
-    )
+    assert "resumed with a schedule of the new length: max_steps was 4, is now 6" in caplog.text
     reference = trainer(whole, **SAVED | constant | {"max_steps": 6})
     reference.train()
     for ours, other in zip(longer.model.parameters(), reference.model.parameters(), strict=True):
@@ -251,7 +249,7 @@ def test_the_log_is_on_the_disk_before_it_is_sealed(tmp_path, monkeypatch):
     flushed: list[str] = []
     (tmp_path / "log.jsonl").write_text("{}")
     monkeypatch.setattr(module, "flush_to_disk", lambda path: flushed.append(path.name))
-    monkeypatch.setattr(module, "_seal", lambda *_: flushed.append("seal"))
+    monkeypatch.setattr(module, "_write_manifest", lambda *_: flushed.append("seal"))
     module.seal_run(tmp_path)
     assert flushed == ["log.jsonl", "seal"]
 
@@ -317,7 +315,7 @@ def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
     (stale / "adapter_model.safetensors").write_bytes(b"of another run")
     trained(tmp_path, **SHORT)
     assert damage(stale) is None and not (stale / "adapter_model.safetensors").exists()
-    with pytest.raises(ConfigError, match="holds checkpoints of a run; continue it"):
+    with pytest.raises(ConfigError, match="contains checkpoints of a run; continue this run"):
         trainer(tmp_path, **SAVED).train()
 
 
@@ -329,7 +327,7 @@ def test_when_nothing_is_whole_every_reason_is_told(folder):
     told = refusal(run)
     assert "checkpoint-2/optimizer.pt is damaged" in told and "checkpoint-4 was not finished" in told
     assert "is damaged (its checksum does not match); resume from another" in refusal(run, str(first))
-    assert "best is no checkpoint of a run; name a folder" in refusal(run, str(folder / "best"))
+    assert "best is not a checkpoint of a run; give a folder" in refusal(run, str(folder / "best"))
 
 
 def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
@@ -342,7 +340,7 @@ def test_a_new_adapter_starts_at_the_values_of_the_seed(tmp_path):
 
 @pytest.mark.parametrize(
     ("at", "told", "saved"),
-    [("before", "", []), ("while", "stopped after step 1; go on with: badpo train --resume", [1])],
+    [("before", "", []), ("while", "stopped after step 1; resume with: badpo train --resume", [1])],
 )
 def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at, told, saved):
     class Told(TrainerCallback):

@@ -70,30 +70,30 @@ def test_choices_are_what_there_is():
 
 REFUSALS = """
 betta: 1 -> unknown argument "betta". Did you mean "beta"?
-beta: 0.0 -> beta is 0.0; it must be positive
-beta: .nan -> beta takes a number, not nan; the default is beta=0.1
-beta: "0.1" -> beta takes a number, not str
-seed: true -> seed takes a whole number, not bool
-model_init_kwargs: 5 -> takes a dict or text, not int
-save_strategy: often -> transformers does not take these arguments: often is not
-gradient_accumulation_steps: 0 -> it must be 1 or more
-beta: 1.0e+30 -> beta is 1e+30; it must be positive (with 0 nothing is learned) and at most 100
-learning_rate: 1.0e+30 -> learning_rate is 1e+30; it must lie between 0 and 10
+beta: 0.0 -> beta is 0.0; it must be larger than 0
+beta: .nan -> beta must be a number, not nan; the default is beta=0.1
+beta: "0.1" -> beta must be a number, not str
+seed: true -> seed must be a whole number, not bool
+model_init_kwargs: 5 -> must be a dict or text, not int
+save_strategy: often -> transformers refuses these arguments: often is not
+gradient_accumulation_steps: 0 -> it must be at least 1
+beta: 1.0e+30 -> beta is 1e+30; it must be larger than 0 and at most 100
+learning_rate: 1.0e+30 -> learning_rate is 1e+30; it must be between 0 and 10
 bias_learning_rate: 1.0e+30 -> bias_learning_rate is 1e+30
 max_length: 1 -> max_length is 1
-max_prompt_length: 100 -> encoding: paper only
-encoding: paper, max_length: 100, max_prompt_length: 100 -> between 1 and max_length - 1, here 99
-bias: none, warm_start: offline -> warm_start: offline needs a bias
-bias: none, warm_start: audit -> warm_start: audit needs a bias
-bias: none, gold_annotators: [p1] -> there is nothing to learn
-warm_start: audit, gold_annotators: [p1] -> gold_annotators fix another
-gold_annotators: p1 -> is a list of annotators; write [id]
-gold_annotators: 5 -> is a list of annotators
+max_prompt_length: 100 -> requires encoding: paper
+encoding: paper, max_length: 100, max_prompt_length: 100 -> between 1 and max_length - 1 = 99
+bias: none, warm_start: offline -> warm_start: offline needs a learned bias
+bias: none, warm_start: audit -> warm_start: audit needs a learned bias
+bias: none, gold_annotators: [p1] -> gold_annotators needs a learned bias
+warm_start: audit, gold_annotators: [p1] -> audit cannot be combined with gold_annotators
+gold_annotators: p1 -> must be a list of annotators; write [id]
+gold_annotators: 5 -> must be a list of annotators
 sync_ref_model: true -> sync_ref_model: True is refused: the bias is measured from a fixed reference; set `false`
 f_divergence_type: forward_kl -> set `reverse_kl`, or take `trl.DPOTrainer`
 label_smoothing: 0.1 -> set `0`; with `loss_type` `robust` or `exo_pair` in Python `badpo.trl.Bias
 use_weighting: true -> set `false`; in Python `badpo.trl.BiasAdjustedDPOTrainer` takes it
-warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps say the same
+warmup_ratio: 0.1, warmup_steps: 5 -> warmup_ratio and warmup_steps set the same
 truncation_mode: keep_end -> in Python `badpo.trl.BiasAdjustedDPOTrainer` takes `keep_end`
 hub_strategy: checkpoint -> hub_strategy: checkpoint is refused: checkpoints hold the estimates
 """

@@ -184,7 +184,7 @@ def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length
     problems = model_problems(data, str(tmp_path / "model"), "trl", max_length)
     for problem, (code, severity, said) in zip(problems, found, strict=True):
         assert (problem.code, problem.severity) == (code, severity) and said in problem.what
-    with pytest.raises(ConfigError, match="download it once with network"):
+    with pytest.raises(ConfigError, match="neither a folder with a model"):
         model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
 
 

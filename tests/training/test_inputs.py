@@ -58,16 +58,16 @@ def test_evaluation_data_have_the_annotators_numbers_and_the_attributes_of_the_t
     frame = tiny.votes(n_comparisons=12)
     others = frame.iloc[::-1].replace({"annotator": {"person 0": "a stranger"}})
     train, alone = judgments(n_comparisons=12), Judgments.read(others, attributes=[Length(ratio=1.5)])
-    mapped = inputs.evaluation_judgments(alone, train)
+    mapped = inputs.read_evaluation(alone, train)
     names = np.array([*people(train), "nobody"])  # -1 is the last
     before = np.array(people(alone))[alone.votes["annotator"]]
     expected = np.where(np.isin(before, names), before, "nobody")
     assert names[mapped.votes["annotator"]].tolist() == expected.tolist() and "nobody" in expected
     held_out = train.split(0.25)[1]
-    assert inputs.evaluation_judgments(held_out, train).votes.equals(held_out.votes)
+    assert inputs.read_evaluation(held_out, train).votes.equals(held_out.votes)
     measured = (Judgments.read(frame, attributes=given) for given in ([LengthWords(threshold=2)], []))
     for data in (frame, *measured):
-        mapped = inputs.evaluation_judgments(data, train)
+        mapped = inputs.read_evaluation(data, train)
         assert mapped.attribute_names == ("length",)
         assert np.array_equal(mapped.delta, train.delta)
 
@@ -87,7 +87,7 @@ def test_a_bias_term_is_of_the_annotators_and_attributes_of_its_judgments():
         with pytest.raises(ConfigError, match="both must be the same and in the same order"):
             inputs.require_matching_bias(BiasTerm(attributes, annotators, ["deviation"]), data)
     pooled = BiasTerm(data.attribute_names, names, VARIANTS["pooled"])
-    with pytest.raises(ConfigError, match="names 2 annotators, and the bias term given holds 0 at zero"):
+    with pytest.raises(ConfigError, match="names 2 annotators, but the mask of the bias term has 0"):
         inputs.require_matching_bias(pooled, data, pseudonyms(GOLD))
 
 
@@ -123,15 +123,15 @@ def test_gold_annotators_are_named_by_ids_or_pseudonyms():
     words = frame[["response_a", "response_b"]].map(lambda text: len(text.split()))
     differs = words.max(axis=1) >= 1.5 * words.min(axis=1)
     n = int((differs & frame["annotator"].isin(GOLD)).sum())
-    assert inputs.gold_cross_votes(data, gold) == {"length": n}
+    assert inputs.count_gold_votes(data, gold) == {"length": n}
 
 
 @pytest.mark.parametrize(
     ("named", "told"),
     [
         (["person 1", "a stranger"], "gold_annotators: ann_.* cast no vote in this table"),
-        ([f"person {k}" for k in range(5)], "all 5 annotators are named.*bias: none"),
-        (GOLD, "2 annotators named cast no vote .* differ on markdown"),
+        ([f"person {k}" for k in range(5)], "all 5 annotators are gold.*bias: none"),
+        (GOLD, "2 gold annotators have no vote .* differ on markdown"),
     ],
 )
 def test_gold_annotators_that_fix_no_level_are_refused(named, told):
@@ -153,7 +153,7 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
     frame["winner"] = np.where(rng.random(len(frame)) < 1 / (1 + np.exp(-log_odds)), "a", "b")
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
     gold = inputs.gold_annotators(data, GOLD)
-    leans = inputs.leans_above_gold(data, gold)
+    leans = inputs.estimate_bias_from_gold(data, gold)
     assert leans[~gold].mean() == pytest.approx(1.2, abs=0.2)
     assert not leans[gold].any()
     made = (inputs.build_bias(data, variant, "offline", GOLD) for variant in ("shared_mean", "pooled"))
@@ -168,7 +168,9 @@ def test_a_warm_start_needs_comparisons_that_tie_them_to_the_others():
     frame = frame.drop(columns="annotator_class")
     frame["annotator"] = [f"person {2 * (c % 2) + j}" for c in range(40) for j in range(2)]
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    with pytest.raises(ConfigError, match="no comparison ties them to the others.*warm_start: zero"):
+    with pytest.raises(
+        ConfigError, match="no comparison connects them with the other annotators.*warm_start: zero"
+    ):
         inputs.build_bias(data, "pooled", "offline", ["person 0", "person 1"])
 
 
@@ -179,7 +181,7 @@ def test_the_theta_of_gold_annotators_stays_at_zero_and_the_others_move(tmp_path
     theta = run.bias.theta().detach().numpy()
     assert gold.sum() == 2 and not theta[gold].any() and theta[~gold].all()
     run.save_model()
-    assert BiasTerm.load(tmp_path).extra["gold_votes"] == inputs.gold_cross_votes(run.judgments, gold)
+    assert BiasTerm.load(tmp_path).extra["gold_votes"] == inputs.count_gold_votes(run.judgments, gold)
 
 
 # -- the policy ------------------------------------------------------------------------------------------------------
@@ -211,4 +213,4 @@ def test_a_compiled_or_quantised_model_or_reference_is_refused():
         with pytest.raises(ConfigError, match="^model is (compiled by torch.compile|quantised)"):
             inputs.load_model(refused, arguments())
         with pytest.raises(ConfigError, match="^ref_model is (compiled by torch.compile|quantised)"):
-            inputs.given_reference(refused, tiny.model(), arguments())
+            inputs.load_reference(refused, tiny.model(), arguments())

@@ -35,9 +35,9 @@ def assert_plain(model, asked, found):
         np.testing.assert_allclose(values, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("rows_at_once", [None, 3, 1])
+@pytest.mark.parametrize("max_rows", [None, 3, 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, rows_at_once):
+def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, max_rows):
     generator, seen = torch.Generator().manual_seed(0), []
     logits = (5 * torch.randn(7, 11, generator=generator)).to(dtype).requires_grad_()
     target, upstream = torch.randint(0, 11, (7,), generator=generator), torch.linspace(-2, 3, 7)
@@ -49,18 +49,18 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
         seen.append(len(rows))
         return rows
 
-    if rows_at_once is not None:
-        monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", rows_at_once * 11 + 1)
+    if max_rows is not None:
+        monkeypatch.setattr(logprobs, "LOGITS_AT_ONCE", max_rows * 11 + 1)
     actual = logprobs.target_logps(head, logits, target, 11)
     [gradient] = torch.autograd.grad(actual, logits, upstream)
-    assert max(seen) == (rows_at_once or 7)
+    assert max(seen) == (max_rows or 7)
     assert actual.dtype == torch.float32 and gradient.dtype == dtype
     torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-6)
     rtol = 1e-6 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(gradient, expected_gradient, rtol=rtol, atol=1e-6)
     assert torch.equal(logits.detach(), before)
     # what is kept for the backward pass is used up by it
-    total = logprobs.picked_logps(logits, target).sum()
+    total = logprobs.pick_logps(logits, target).sum()
     total.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         total.backward()
@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_cross_entropy(monkeypatch, dtype, row
 
 def test_segments_stay_where_the_plan_is_made_of_them():
     inputs = packed_comparisons(pairs()[:2])
-    moved = logprobs.on_device(inputs, torch.device("meta"))
+    moved = logprobs.move_inputs(inputs, torch.device("meta"))
     assert moved.pop("segments") is inputs["segments"]
     assert {tensor.device.type for tensor in moved.values()} == {"meta"}
 

@@ -26,7 +26,7 @@ INPUTS = {
     "sign": torch.tensor([1.0, -1.0, -1.0, 1.0]),
     "delta": torch.tensor([[1.0, 2.0], [0.0, 0.5], [-1.0, 0.0], [0.0, 0.0]]),
     "weight": torch.tensor([1.0, 1.0, 3.0, 0.0]),
-    "votes": torch.arange(4),
+    "vote_index": torch.arange(4),
 }
 
 
@@ -119,7 +119,7 @@ def test_the_comparison_the_row_and_the_annotator_are_the_right_ones():
     delta = torch.zeros(3, 1)
     # in a step of two micro-batches the margin of vote 5, of comparison c2, and the bias logit of vote 2, of c1
     for votes, broken in ([4, 5, 6], (wrong, 0 * delta[:, 0])), ([3, 2, 1], (0 * delta[:, 0], wrong)):
-        inputs = {"votes": torch.tensor(votes), "delta": delta}
+        inputs = {"vote_index": torch.tensor(votes), "delta": delta}
         inputs |= dict.fromkeys(("sign", "weight"), torch.ones(3))
         found.add(inputs, *broken, torch.zeros(3))
     with pytest.raises(NotFiniteError) as caught:

@@ -99,6 +99,30 @@ def test_settings_that_name_code_a_file_or_a_repository_are_refused(
             load(model_folder)
 
 
+@pytest.mark.parametrize("loader", [BiasAdjustedDPOTrainer, load_model])
+def test_a_trained_model_does_not_name_the_code_that_its_base_names(tmp_path, model_folder, loader):
+    classes = {
+        "auto_map": {"AutoConfig": "someone/payload--hidden.C", "AutoTokenizer": ["hidden.T", None]}
+    }
+    nested = {"audio_config": {"inner": [classes]}, "vision_config": classes}
+    configured(model_folder, "config", **classes, **nested)
+    configured(model_folder, "tokenizer_config", **classes, of_mine=classes)
+    configured(model_folder, "generation_config", **classes)
+    if loader is load_model:
+        model, tokenizer = load_model(
+            str(model_folder), ModelChoice(model_name_or_path=str(model_folder))
+        )
+    else:
+        rows = Dataset.from_list([{"prompt": "the ", "chosen": "cat ran home", "rejected": "cat"}])
+        args = DPOConfig(str(tmp_path / "run"), **PLAIN)
+        trainer = loader(str(model_folder), args=args, train_dataset=rows)
+        model, tokenizer = trainer.model, trainer.processing_class
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path / "trained")
+    written = "".join(path.read_text() for path in (tmp_path / "trained").glob("*.json"))
+    assert "architectures" in written and "auto_map" not in written and "payload" not in written
+
+
 def test_settings_in_use_are_taken(model_folder):
     """Tokens, templates and versions are texts; the defaults of every kind of model name nothing elsewhere."""
     configured(
@@ -131,6 +155,8 @@ ADAPTERS = [
     {"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}},
     {"peft_type": "MULTITASK_PROMPT_TUNING", "prompt_tuning_init_state_dict_path": "x.bin"},
     {"of a later peft": "someone/model"},
+    {"base_model_name_or_path": "https://someone.example/model"},
+    {"auto_mapping": {"base_model_class": "M", "parent_library": "someone.module"}},
 ]
 
 
@@ -164,7 +190,16 @@ def test_an_adapter_that_could_keep_peft_busy_for_ever_is_refused(tmp_path, keys
 UNUSABLE = [
     ("config", {"rope_parameters": {"rope_type": "evil"}}),
     ("config", {"hidden_act": "evil"}),
+    ("config", {"num_hidden_layers": -1}),
+    ("config", {"num_attention_heads": 0}),
+    ("config", {"hidden_size": -8}),
+    ("config", {"vocab_size": "many"}),
+    ("config", {"model_type": "evil"}),
+    ("generation_config", {"max_new_tokens": -1}),
+    ("tokenizer_config", {"eos_token": [1]}),
+    ("tokenizer", {"model": {"type": "evil"}}),
     ("tokenizer_config", {"tokenizer_class": "BertJapaneseTokenizer"}),
+    ("config", {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
     ("adapter_config", {"layer_replication": 7}),
     ("model.safetensors.index", {"weight_map": [1]}),
 ]
@@ -175,8 +210,9 @@ def test_settings_that_no_library_knows_are_one_sentence(model_folder, file, key
     if file == "adapter_config":
         with_adapter(model_folder)
     configured(model_folder, file, **keys)
-    with pytest.raises(ConfigError, match="cannot load"):
+    with pytest.raises(ConfigError, match=f"{file}.json|a file of weights") as error:
         load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder)))
+    assert "\n" not in str(error.value)
 
 
 def test_adapters_in_use_are_taken_and_the_base_of_one_is_looked_at_too(tmp_path, model_folder):

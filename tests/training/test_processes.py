@@ -134,7 +134,7 @@ def test_one_that_dies_ends_all(tmp_path, rank, options):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(own_weights=True), "the processes do not start alike: reference differ"),
+        (Options(own_weights=True), "the processes start with different values of reference"),
         # divided weights, where they would stay whole
         (Options(fsdp=True, as_accelerate_does=True), "fsdp was asked for, but"),
         (Options(fault="weights", fault_at=1), "though the policy is its own reference"),

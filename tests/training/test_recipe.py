@@ -1,11 +1,14 @@
 """Recipes: what a file says, what it means, and what is said about its mistakes."""
 
+import subprocess
+import sys
+
 import pytest
 import yaml
 
 from badpo.attributes import Length
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective.objectives import OBJECTIVES
+from badpo.objective.registry import OBJECTIVES
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import as_judgments
 from badpo.training.recipe import DataChoice, read_recipe
@@ -166,6 +169,19 @@ def test_an_objective_is_a_name_or_a_block_and_a_baseline_has_its_own_and_no_the
     assert [b.objective for b in named[True]] == [{}, {"name": "placebo"}]
 
 
+def test_reading_a_recipe_loads_no_torch(tmp_path):
+    text = RECIPE + "preset: paper-0.5b\nobjective: sampled_tokens\ncompare: [dpo, placebo]\n"
+    wrong = RECIPE + "objective: sampled_token\nloss_type: ipo\n"
+    paths = [written(tmp_path, text, "right.yaml"), written(tmp_path, wrong, "wrong.yaml")]
+    program = (
+        "import sys; from badpo.data.problems import ConfigError; from badpo.training.recipe import read_recipe\n"
+        "assert len(read_recipe(sys.argv[1]).baselines) == 2\n"
+        "try: read_recipe(sys.argv[2])\nexcept ConfigError: print(sorted({'torch', 'transformers'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *paths], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
 # -- what is wrong -----------------------------------------------------------------------------------------------
 
 
@@ -185,10 +201,10 @@ num_processes: 4 -> E205 num_processes: 4 is refused: the launcher starts the pr
 accelerate_config: zero2 -> E205 accelerate_config: zero2 is refused: the launcher
 trust_remote_code: true -> E205 a file cannot allow remote code; give `--trust-remote-code` yourself
 model_init_kwargs: {token: hf_x} -> E205 model_init_kwargs: ... is refused:
-hub_token: hf_secret -> E205 a file may hold no token; give `--hub_token` yourself
+hub_token: hf_secret -> E205 a file must not contain a token; use the option `--hub_token`
 loss_type: aot -> E205 loss_type: aot is refused:
 warm_start: never -> E202 bias.warm_start is 'never':
-warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps say the same
+warmup_steps: 10; warmup_ratio: 0.1 -> E203 warmup_ratio and warmup_steps set the same
 preset: paper-3b -> E201 unknown preset "paper-3b"; choose one of paper-0.5b,
 - lenght -> E204 Did you mean "length"?
 - "length:ratio" -> E204 is not KEY=VALUE

@@ -91,7 +91,7 @@ def test_a_wrong_kernel_is_refused(monkeypatch, encoded, fault, dtype):
     monkeypatch.setattr(TreePlan, "attend", wrong)
     model = made(CONFIGS["llama"], dtype)
     if fault == "right":
-        assert choose_layout(model, "packed", encoded)[:2] == (packed_comparisons, None)
+        assert choose_layout(model, "packed", encoded).padding_reason is None
     else:
         told = "the packed forward differs from LlamaForCausalLM's own forward"
         with pytest.raises(ConfigError, match=told):
@@ -109,7 +109,7 @@ def test_rounding_alone_is_no_fault_where_two_plain_forwards_compute_alike(kind,
     model = made(config(kind, **sizes, initializer_range=0.02, max_position_embeddings=256))
     autocast = partial(torch.autocast, "cpu", torch.bfloat16) if precision == "autocast" else None
     for attention in ("packed", "padded"):
-        tests = choose_layout(model if autocast else model.bfloat16(), attention, data, autocast)[2]
+        tests = choose_layout(model if autocast else model.bfloat16(), attention, data, autocast).tests
         assert tests[-1].differences[0] > tests[-1].floor[0]
 
 
@@ -122,7 +122,7 @@ def test_what_a_class_does_to_its_logits_is_kept_and_missed(
     model = made(CONFIGS[name], dtype)
     if name == "llama":
         model.lm_head.bias = torch.nn.Parameter(torch.randn(64).to(dtype))
-    assert choose_layout(model, attention, encoded)[1] is None
+    assert choose_layout(model, attention, encoded).padding_reason is None
     weight = model.get_output_embeddings().weight
     monkeypatch.setattr(logprobs, "_own_logits", lambda model, inner, rows: rows @ weight.T)
     with pytest.raises(ConfigError, match="differs from"):
@@ -179,11 +179,11 @@ class Halved(Qwen2ForCausalLM):
 
 def test_mixed_precision_is_tested_by_itself(encoded):
     autocast = partial(torch.autocast, "cpu", torch.bfloat16)
-    tests = choose_layout(attach(tiny.model()), "packed", encoded, autocast)[2]
+    tests = choose_layout(attach(tiny.model()), "packed", encoded, autocast).tests
     assert [test.precision for test in tests] == ["float32", "autocast"]
     assert tests[0].differences[1] < 1e-5 < tests[1].differences[1] < 3e-2
     model = attach(Halved(tiny.model().config))
-    assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
+    assert choose_layout(model, "packed", encoded).layout is packed_comparisons
     with pytest.raises(ConfigError, match="in autocast"):
         choose_layout(model, "packed", encoded, autocast)
 
@@ -220,7 +220,8 @@ LOCAL = dict(num_local_experts=4, num_experts_per_tok=1)
 )
 def test_what_cannot_be_packed_is_padded_for_a_reason(encoded, configuration, reason):
     assert encoded.longest == 13
-    layout, found, tests = choose_layout(made(configuration), "packed", encoded)
+    choice = choose_layout(made(configuration), "packed", encoded)
+    layout, found, tests = choice.layout, choice.padding_reason, choice.tests
     assert tests[0].passed and layout is (packed_comparisons if reason is None else padded_rows)
     assert found is None if reason is None else reason in found
 
@@ -249,7 +250,7 @@ def test_all_logits_never_exist_and_the_model_is_left_as_it_was(monkeypatch, enc
     model.lm_head.register_forward_hook(lambda *seen: sizes.append(seen[-1][..., 0].numel()))
     trained = [parameter.requires_grad for parameter in model.parameters()]
     modes = [module.training for module in model.modules()]
-    assert choose_layout(model, "packed", encoded)[0] is packed_comparisons
+    assert choose_layout(model, "packed", encoded).layout is packed_comparisons
     assert max(sizes) <= 3
     assert [parameter.requires_grad for parameter in model.parameters()] == trained
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -285,7 +286,8 @@ def test_no_dropout_is_left_and_what_is_left_is_refused(encoded, name):
     assert torch.equal(found, torch.rand(1))
     disable_dropout(model)
     expected = padded_rows if name == "of a fused add" else packed_comparisons
-    layout, reason, [test] = choose_layout(model, "packed", encoded)
+    choice = choose_layout(model, "packed", encoded)
+    layout, reason, [test] = choice.layout, choice.padding_reason, choice.tests
     assert layout is expected and test.passed
     assert reason is None if layout is packed_comparisons else "cannot switch its attention" in reason
 

@@ -28,7 +28,9 @@ def test_a_setting_of_adam_asks_for_it_and_the_default_has_none(tmp_path):
     ]
     assert found == ["anchored", "adam", "adam"]
     assert config(tmp_path, bias_fit="adam", bias_learning_rate=None).bias_learning_rate == 0.01
-    with pytest.raises(ConfigError, match="bias_fit: anchored takes no warm_start.*bias_fit: adam"):
+    with pytest.raises(
+        ConfigError, match="bias_fit: anchored cannot be combined with warm_start.*bias_fit: adam"
+    ):
         config(tmp_path, bias_fit="anchored", bias_learning_rate=0.1)
 
 

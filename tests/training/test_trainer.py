@@ -1,9 +1,11 @@
 """The trainer against itself over micro-batches, layouts, processes and interruptions, and against the formula."""
 
+import ast
 import inspect
 import json
 import math
 import types
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +20,10 @@ from trl import DPOConfig, DPOTrainer
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
-from badpo.objective import objectives
+from badpo.objective import objectives, registry
 from badpo.objective.bias import BiasTerm
 from badpo.training import attention
+from badpo.training import trainer as trainer_module
 from badpo.training.batches import ComparisonCollator
 from badpo.training.config import BADPOConfig
 from badpo.training.logprobs import scoring_attention
@@ -76,10 +79,10 @@ def test_micro_batches_without_comparisons_cost_no_forward_and_change_nothing(
 ):
     votes = tiny.for_the_longer(tiny.votes(n_comparisons=6, per_comparison=4))
     data = Judgments.read(votes, attributes=[Length(ratio=1.5)])
-    forwards, margins = [], BADPOTrainer._margins
+    forwards, margins = [], BADPOTrainer._compute_margins
     monkeypatch.setattr(
         BADPOTrainer,
-        "_margins",
+        "_compute_margins",
         lambda self, *given: forwards.append(len(given[1]["comparisons"])) or margins(self, *given),
     )
     n = {"grouped": 8, "comparisons": 2}[batching]
@@ -165,7 +168,7 @@ def test_a_micro_batch_never_waits_for_the_device(tmp_path, monkeypatch, takes_v
     meta = torch.device("meta")
     monkeypatch.setattr(BADPOConfig, "device", meta, raising=False)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)
-    monkeypatch.setattr(attention, "_varlen_serves", lambda *_: takes_varlen)
+    monkeypatch.setattr(attention, "_supports_varlen", lambda *_: takes_varlen)
     run.model.to(meta), run.bias.to(meta)
     run._from_reference, run._tally = run._from_reference.to(meta), Tally(run.judgments, meta)
     normaliser = normaliser.to(meta)
@@ -203,7 +206,7 @@ def test_the_first_loss_is_that_of_a_margin_of_zero_and_policy_and_theta_move(tm
 
 
 def test_estimates_of_the_votes_do_not_start_what_is_in_another_unit(tmp_path):
-    with pytest.raises(ConfigError, match="IdentityPreference counts in another unit"):
+    with pytest.raises(ConfigError, match="IdentityPreference has another unit"):
         trainer(tmp_path, objective=OBJECTIVES["ipo"](), bias="pooled", warm_start="offline")
     trainer(tmp_path, objective=OBJECTIVES["sampo"](), bias="pooled", warm_start="offline")
 
@@ -248,7 +251,7 @@ def test_an_adapter_given_as_the_start_is_trained_on_and_is_the_reference(tmp_pa
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved and all("lora_" in name for name in moved)
     plain = trainer(tmp_path / "base", bf16=bf16)
-    of_the_start, base = (r.reference_logps(r.train_dataset) for r in (run, plain))
+    of_the_start, base = (r.reference.score(r.train_dataset) for r in (run, plain))
     assert np.abs(of_the_start[0] - base[0]).max() > 0.1
 
 
@@ -275,12 +278,15 @@ REFUSED = [
     ("is_trainable=True", lambda folder: dict(model=str(folder))),
     ("model.requires_grad_", lambda _: dict(model=tiny.model().requires_grad_(False))),
     ("use pissa", lambda _: dict(peft_config=lora(init_lora_weights="pissa_niter_4"))),
-    ("would move with the policy", lambda _: same_twice()),
-    ("would move with the policy", lambda _: same_twice(peft_config=lora())),
-    ("model takes a PreTrainedModel", lambda _: dict(model=5)),
-    ("optimizers takes an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
+    ("would change with the policy", lambda _: same_twice()),
+    ("would change with the policy", lambda _: same_twice(peft_config=lora())),
+    ("model must be a PreTrainedModel", lambda _: dict(model=5)),
+    ("optimizers must have an optimizer", lambda _: dict(optimizers=torch.optim.SGD)),
     ("no weight of the model", lambda _: dict(optimizers=(OTHER, None))),
-    ("of another", lambda _: dict(optimizers=(None, torch.optim.lr_scheduler.ConstantLR(OTHER)))),
+    (
+        "belongs to another",
+        lambda _: dict(optimizers=(None, torch.optim.lr_scheduler.ConstantLR(OTHER))),
+    ),
 ]
 
 
@@ -295,7 +301,7 @@ def test_what_cannot_be_trained_is_refused_before_the_reference_is_computed(
 @PRECISIONS
 def test_values_of_another_model_in_the_cache_stop_the_run(tmp_path, bf16):
     run = trainer(tmp_path, bf16=bf16, attention="padded")
-    values = run.reference_logps(run.train_dataset)
+    values = run.reference.score(run.train_dataset)
     # differences that cancel in every response
     waves = [(0.5 if bf16 else 0.01) * (-1.0) ** np.arange(len(side)) for side in values]
     both = zip(values, waves, strict=True)
@@ -316,9 +322,9 @@ def test_a_reference_that_is_given_may_differ_and_is_named(tmp_path, caplog, dif
     assert [found.code for found in run.findings] == ["W152"] * differs
     assert ("leave ref_model out" in caplog.text) == differs
     run.save_model(str(tmp_path / "copy"))
-    assert "model: " not in caplog.text and "publish by" not in caplog.text
+    assert "model: " not in caplog.text and "contains theta" not in caplog.text
     run.save_model(str(tmp_path))
-    assert f"{tmp_path} has theta beside the model; publish by push_to_hub()" in caplog.text
+    assert f"{tmp_path} contains theta; publish the model with push_to_hub()" in caplog.text
     run.save_model()
     assert ("WARNING", f"model: {tmp_path / 'model'}") in [
         (record.levelname, record.getMessage()) for record in caplog.records
@@ -427,9 +433,9 @@ def test_arguments_stand_as_in_trl_and_what_this_cannot_take_gets_a_sentence_eac
     wrong = dict(bias={}, objective="dpo", peft_config={"r": 8}, callbacks=print, processing_class="x")
     with pytest.raises(ConfigError) as caught:
         BADPOTrainer(tiny.model(), args=args, **dict.fromkeys(not_taken, print), **wrong)
-    said = ["args is a DPOConfig; give a BADPOConfig", "`train_dataset` is required"]
-    said += [f"{name} takes a" for name in wrong]
-    said += [f"{name} is refused: " for name in not_taken]
+    said = ["args is a DPOConfig; pass a BADPOConfig", "`train_dataset` is required"]
+    said += [f"{name} must be a" for name in wrong]
+    said += [f"{name} is not supported: " for name in not_taken]
     assert all(str(caught.value).count(sentence) == 1 for sentence in said)
     assert len(str(caught.value).splitlines()) == len(said)
     # several GPUs without a launcher
@@ -452,7 +458,7 @@ def test_what_is_saved_and_published_when_asked_for_loads_plainly_and_names_no_a
 
     hub = types.SimpleNamespace(upload_folder=upload_folder)
     hub.create_repo = lambda name, **options: types.SimpleNamespace(repo_id=f"someone/{name}")
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda token: hub)
+    monkeypatch.setattr("badpo.training.trainer.HfApi", lambda token: hub)
     model = tiny.model()
     model.config.attention_dropout = 0.25
     saved = dict(save_strategy="steps", save_steps=2)
@@ -492,3 +498,13 @@ def test_a_step_takes_the_mean_over_all_its_response_tokens(tmp_path, batch, acc
     assert logged == pytest.approx(float(loss.detach()), rel=1e-5)
     for parameter, by_hand in zip(run.model.parameters(), expected.parameters(), strict=True):
         torch.testing.assert_close(parameter, by_hand - 1e-2 * by_hand.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_the_trainer_and_its_arguments_name_no_objective():
+    classes = {kind.__name__ for kind in objectives.VoteWeights.__subclasses__()}
+    assert "GroupWeights" in classes
+    for name in ("trainer", "config", "batches", "metrics", "self_test", "reference", "checkpoints"):
+        source = (Path(trainer_module.__file__).parent / f"{name}.py").read_text()
+        texts = {n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)}
+        assert not [kind for kind in classes if kind in source], name
+        assert not texts & registry.OBJECTIVES.keys(), name

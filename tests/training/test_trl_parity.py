@@ -111,5 +111,7 @@ def test_the_auxiliary_loss_is_logged_over_the_whole_step(tmp_path):
     # two comparisons of four votes a step: together, or each in a micro-batch of its own and six without any
     assert logged[0] == pytest.approx(logged[1], rel=0.05)
     assert 1.0 < logged[0] < 4.0
-    with pytest.raises(ConfigError, match="router_aux_loss_coef is 0.5, and Qwen2ForCausalLM is no mix"):
+    with pytest.raises(
+        ConfigError, match="router_aux_loss_coef is 0.5, but Qwen2ForCausalLM is not a mix"
+    ):
         ours(tiny.votes(), tmp_path / "dense", router_aux_loss_coef=0.5)

@@ -197,7 +197,15 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
     for folder in (None, run / "model", tmp_path / "other"):
         whole.save_model(folder)
     assert {path.name for path in bias.iterdir()} == {
-        *("checkpoint-3", "checkpoint-4", "checkpoint-9", "model", "bias.json", "bias.safetensors")
+        *(
+            "checkpoint-3",
+            "checkpoint-4",
+            "checkpoint-9",
+            "model",
+            "run",
+            "bias.json",
+            "bias.safetensors",
+        )
     }
     saved = BiasTerm.load(bias)
     assert torch.equal(saved.theta(), whole.bias.theta()) and saved.extra["variant"] == "shared_mean"
@@ -221,7 +229,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one_and_nothing_of_people_is_wit
         with pytest.raises(ConfigError, match=f"other {name} than this run"):
             trained(run, go_on=last, **(options | changed))
     left = forget(find_people(["person 2"]), runs=[run, tmp_path / "other"])  # theta stands beside them
-    assert [trace.path for trace in left if not trace.goes] == [run, tmp_path / "other"]
+    policies = [run, bias / "run" / "model", tmp_path / "other"]
+    assert [trace.path for trace in left if not trace.goes] == policies
     assert not [*tmp_path.rglob("bias.*")]
     with pytest.raises(ConfigError, match="bring it back"):
         trained(run, go_on=last, **options)
@@ -319,12 +328,12 @@ OF_NOBODY = Dataset.from_list([*rows(8), rows(8)[0] | {"annotator": None}])
         (dict(auto_find_batch_size=True), {}, "True is refused: .*; set per_device_train_batch_size"),
         (dict(sync_ref_model=True), {}, "True is refused: .*; set False, or take trl.DPOTrainer"),
         (dict(loss_type="hinge"), dict(warm_start="offline"), "offline needs a loss in log-odds"),
-        ({}, dict(bias_learning_rate="1e-2"), "bias_learning_rate takes a number, not str"),
+        ({}, dict(bias_learning_rate="1e-2"), "bias_learning_rate must be a number, not str"),
         ({}, dict(bias="shared-mean"), 'bias is "shared-mean"; choose one of none, pooled'),
-        ({}, dict(bias=BiasTerm(["length"], ["everyone"], ["mean"])), "the bias term is of 1 annotator"),
+        ({}, dict(bias=BiasTerm(["length"], ["everyone"], ["mean"])), "the bias term has 1 annotator"),
         ({}, dict(columns={"weight": "half"}), "TRL counts every vote once"),
         ({}, dict(data=rows(48)), "train_dataset is a list; give a Dataset"),
-        ({}, dict(gold_annotators="person 2"), "is a list of annotators"),
+        ({}, dict(gold_annotators="person 2"), "must be a list of annotators"),
         ({}, dict(eval_dataset={"held out": rows(48)}), "a data set is a list; give a Dataset"),
         ({}, dict(args={"beta": 0.3}), "args is a dict; give a trl.DPOConfig"),
         (

@@ -1,1 +1,1 @@
-"""What a vote costs, given the policy's margin: the bias term and the weights of the judgments."""
+"""The training objective: the bias term, the rule that moves theta, and the weights of the judgments."""

@@ -1,10 +1,13 @@
-r"""The annotators' bias: a few numbers beside the policy, with their own files.
+r"""The bias term of the annotators: a few parameters that are trained and saved next to the policy.
 
 .. math:: \theta_k = m_k \left(\bar\theta + \delta_{c(k)} + \varepsilon_k\right) + f_k
 
-The mean, the class offset and the deviation are parameters, each there or not; the mask m and the fixed part f are
-constants. Every variant of the method, and DPO itself, is one choice of parts.
+The mean, the class offset and the deviation are optional parameters. The mask m and the fixed part f are constants.
+Every variant of BA-DPO, and DPO itself, is a choice of these parts.
 """
+
+# torch is not followed by mypy: its classes are untyped
+# mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import compress, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from safetensors import SafetensorError
@@ -27,7 +30,7 @@ from badpo.data.files import DESCRIPTION_FILE, TENSORS_FILE, Json, write_atomica
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.theory.likelihood import bias_logit
 
-# From the coarsest division of the annotators to the finest.
+# From the coarsest grouping of the annotators to the finest.
 PARTS = ("mean", "class_offset", "deviation")
 
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -39,8 +42,17 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 }
 
 
+class BiasSummary(TypedDict):
+    """Content of `BiasTerm.summary`; the inner keys are attributes, and the names of classes or annotators."""
+
+    parameters: dict[str, dict[str, float] | dict[str, dict[str, float]]]
+    theta: dict[str, dict[str, float]]
+    theta_mean: dict[str, float]
+    centred_deviations: dict[str, dict[str, float]]
+
+
 class BiasFileError(ConfigError):
-    """The files of a bias term are missing, damaged, or do not belong together."""
+    """The files of a bias term are missing or damaged, or they do not belong together."""
 
 
 class BiasTerm(torch.nn.Module):
@@ -53,31 +65,33 @@ class BiasTerm(torch.nn.Module):
     annotators : sequence of str
         Pseudonyms, in the order of the annotator indices.
     parts : sequence of str
-        Any of "mean", "class_offset" and "deviation"; empty for no learned bias, which is DPO when nothing is fixed.
-        `VARIANTS` names the usual choices.
+        Any of "mean", "class_offset" and "deviation". Without parts no bias is learned, which is DPO if ``fixed`` is
+        None. `VARIANTS` has the names of the usual choices.
     annotator_class : sequence of str, or None
-        Class of each annotator; needed by "class_offset".
+        Class of each annotator; required by "class_offset".
     fixed : Tensor of shape (n_attributes,) or (n_annotators, n_attributes), or None
-        Added to theta and never trained: the alpha of R-DPO on continuous length, or an offset that sets a target
-        rate. None: zero.
+        Constant that is added to theta: the alpha of R-DPO for continuous length, or an offset for a target rate. The
+        default is zero.
     mask : Tensor of shape (n_annotators,), or None
-        0 holds the learned part of an annotator at zero (one known to have no bias, whose votes then fix the level
-        that the others' votes leave open); 1 lets it be learned. None: all 1.
+        1 if the annotator's theta is learned. 0 keeps the learned part at zero, for annotators who are known to have
+        no bias: their votes identify the shared bias of the others. The default is 1 for all annotators.
 
     Attributes
     ----------
     parts : tuple of str
-        A part that divides the annotators exactly as a coarser one does is left out, since the two would take every
-        step twice: with one annotator {mean, deviation} is {mean}. Annotators whom the mask holds at zero do not count.
+        Parts that are used. A part is left out if it groups the annotators exactly like a coarser part, because theta
+        would otherwise take every step twice: with one annotator, {mean, deviation} becomes {mean}. Annotators whose
+        mask is 0 do not count.
     mean, class_offset, deviation : Parameter or None
-        A row for each class or annotator, float32, zero at the start. In training they move freely: deviations do not
-        have to add up to zero.
+        One row for each class or annotator, float32, initially zero. Training does not constrain them: the deviations
+        need not add up to zero.
     extra : dict
-        What `load` found beside the parameters.
+        Further entries that `load` found in the files.
 
     References
     ----------
-    BA-DPO, Section `variants`; Prop. `rate` for why the parts differ in speed and not in what they can express.
+    BA-DPO, Section `variants`. Prop. `rate` shows that the parts differ in speed and not in the thetas they can
+    express.
 
     Examples
     --------
@@ -101,11 +115,11 @@ class BiasTerm(torch.nn.Module):
         self.fixed: Tensor
         self.mask: Tensor
         self._class_index: Tensor
-        self.attributes = _distinct(attributes, "attribute")
-        self.annotators = _distinct(annotators, "annotator")
+        self.attributes = _require_distinct(attributes, "attribute")
+        self.annotators = _require_distinct(annotators, "annotator")
         if not self.annotators:
             raise ConfigError(
-                "a bias term needs at least one annotator; without identities name one, for everyone"
+                "a bias term needs at least one annotator; if nobody is identified, use one annotator for all votes"
             )
         if unknown := next((part for part in parts if part not in PARTS), None):
             hint = did_you_mean(unknown, PARTS)
@@ -118,13 +132,14 @@ class BiasTerm(torch.nn.Module):
             require_classes(self.annotators, labels)
         self.classes = tuple(dict.fromkeys(labels))
         m, q = len(self.annotators), len(self.attributes)
-        mask = _checked_mask(mask, m)
+        mask = _check_mask(mask, m)
         n_groups = {
             "mean": 1,
             "class_offset": len(set(compress(labels, mask.tolist()))),
             "deviation": int(mask.sum()),
         }
-        # every part divides the groups of the one before: where two have as many groups the coarser one stays
+        # every part subdivides the groups of the part before; if two parts have equally many groups the coarser one
+        # stays
         coarsest = {n_groups[part]: part for part in reversed(PARTS) if part in parts}
         self.parts = tuple(reversed(coarsest.values()))
         shapes = {"mean": (q,), "class_offset": (len(self.classes), q), "deviation": (m, q)}
@@ -133,28 +148,28 @@ class BiasTerm(torch.nn.Module):
             self.register_parameter(part, torch.nn.Parameter(zeros) if part in self.parts else None)
         class_index = torch.tensor([self.classes.index(name) for name in labels], dtype=torch.long)
         self.register_buffer("_class_index", class_index, persistent=False)
-        self.register_buffer("fixed", _expanded(fixed, (m, q)))
+        self.register_buffer("fixed", _expand_fixed(fixed, (m, q)))
         self.register_buffer("mask", mask)
-        self.extra: dict = {}
+        self.extra: Json = {}
 
     @property
     def variant(self) -> str:
-        """The name in `VARIANTS` of its parts; the parts themselves where they have none."""
+        """Name of the parts in `VARIANTS`; without such a name the parts joined by plus signs."""
         names = (name for name, parts in VARIANTS.items() if parts == self.parts)
         return next(names, " + ".join(self.parts))
 
     @property
     def gold_annotators(self) -> tuple[str, ...]:
-        """Pseudonyms of those whom the mask holds at zero, in the order of the annotator indices."""
+        """Pseudonyms of the annotators whose mask is 0, in the order of the annotator indices."""
         return tuple(compress(self.annotators, (self.mask == 0).tolist()))
 
     @property
     def learned_annotators(self) -> tuple[str, ...]:
-        """Pseudonyms of the others, whose theta is learned."""
+        """Pseudonyms of the annotators whose theta is learned."""
         return tuple(compress(self.annotators, self.mask.tolist()))
 
     def theta(self) -> Tensor:
-        """Composed bias of every annotator, shape (n_annotators, n_attributes), float64, in log-odds per unit."""
+        """Theta of every annotator in log-odds per unit, float64 of shape (n_annotators, n_attributes)."""
         learned = torch.zeros_like(self.fixed, dtype=torch.float64)
         for part in self.parts:
             values = getattr(self, part).double()
@@ -162,29 +177,28 @@ class BiasTerm(torch.nn.Module):
         return self.mask.double()[:, None] * learned + self.fixed.double()
 
     def forward(self, annotator: Tensor, delta: Tensor) -> Tensor:
-        """Bias logit of each judgment, a over b, (n_judgments,), computed in float64, in the precision of ``delta``.
+        """Bias logit of response a over response b for each judgment, (n_judgments,), in the precision of ``delta``.
 
-        ``annotator`` has the index of each judgment's annotator; -1 for an unknown one, who is given the pool mean of
-        theta.
+        ``annotator`` has the index of each judgment's annotator. An unknown annotator has the index -1 and gets the
+        mean theta of the pool.
         """
         theta = self.theta()
         with_unknown = torch.cat([theta, theta.mean(dim=0, keepdim=True)])
-        # the mean stands last, where the index -1 points
+        # the mean is the last row, which the index -1 selects
         logits = bias_logit(with_unknown[annotator], delta)
         return logits.to(torch.promote_types(delta.dtype, torch.float32))
 
-    @torch.no_grad()
-    def warm_start(self, level: Tensor) -> None:
-        """Start at a common level (n_attributes,): the mean if there is one, else every class offset or deviation."""
-        level = self._checked_start(level, self.fixed.shape[1:])
-        getattr(self, self.parts[0]).copy_(level)
+    def warm_start(self, shared_bias: Tensor) -> None:
+        """Set theta of all annotators to the same value (n_attributes,), by means of the coarsest part."""
+        shared_bias = self._check_start(shared_bias, self.fixed.shape[1:])
+        with torch.no_grad():
+            getattr(self, self.parts[0]).copy_(shared_bias)
 
-    @torch.no_grad()
     def start_at(self, theta: Tensor) -> None:
-        """Start at a theta (n_annotators, n_attributes), divided over the parts from the coarsest to the finest.
+        """Set the parts to a theta of shape (n_annotators, n_attributes), from the coarsest part to the finest.
 
-        Each part takes the mean, over those of its annotators who are free, of what the coarser ones leave; what the
-        finest leaves, as the mean alone does, is not started at. Rows of those held at zero are not read.
+        Each group of a part gets the mean of the remaining theta over its learned annotators. A remainder that the
+        finest part cannot express is ignored. Rows of annotators whose mask is 0 are ignored.
 
         Examples
         --------
@@ -195,42 +209,44 @@ class BiasTerm(torch.nn.Module):
         ([1.5], [1.0, 2.0, 0.0])
         """
         free = self.mask.bool()
-        left = self._checked_start(theta, self.fixed.shape, free)
-        everyone = torch.arange(len(left), device=left.device)
+        remainder = self._check_start(theta, self.fixed.shape, free)
+        everyone = torch.arange(len(remainder), device=remainder.device)
         groups = {
             "mean": torch.zeros_like(everyone),
             "class_offset": self._class_index,
             "deviation": everyone,
         }
         for part in self.parts:
-            parameter = torch.atleast_2d(getattr(self, part))
-            for group in range(len(parameter)):
+            values = torch.atleast_2d(getattr(self, part).detach())  # shares the memory of the parameter
+            for group in range(len(values)):
                 inside = free & (groups[part] == group)
-                parameter[group] = left[inside].mean(dim=0) if inside.any() else 0.0
-            left = left - parameter[groups[part]]
+                values[group] = remainder[inside].mean(dim=0) if inside.any() else 0.0
+            remainder = remainder - values[groups[part]]
 
-    def _checked_start(self, values: Tensor, shape: torch.Size, read: Tensor | None = None) -> Tensor:
+    def _check_start(self, values: Tensor, shape: torch.Size, read: Tensor | None = None) -> Tensor:
+        """``values`` in float32; `ConfigError` for a wrong shape or a value that is not finite in the rows ``read``."""
         values = torch.as_tensor(values, dtype=torch.float32).to(self.fixed.device)
         if values.shape != shape:
             raise ConfigError(
-                f"a start for {self.attributes} needs the shape {tuple(shape)}; got {tuple(values.shape)}"
+                f"the start of theta for {self.attributes} needs the shape {tuple(shape)}; got {tuple(values.shape)}"
             )
         rows = torch.atleast_2d(values if read is None else values[read])
         if unknown := list(compress(self.attributes, (~torch.isfinite(rows)).any(dim=0).tolist())):
             raise ConfigError(
-                f"the level of {', '.join(unknown)} is not finite; start at zero, or cap or shrink the estimate"
+                f"the start of theta for {', '.join(unknown)} is not finite; start at zero, or shrink the estimate"
             )
         if not self.parts:
-            raise ConfigError("a bias term without learned parts has nothing to warm-start")
+            raise ConfigError(
+                "a bias term without learned parts has no theta to start; use warm_start: zero"
+            )
         return values
 
-    @torch.no_grad()
-    def summary(self) -> dict:
-        """Raw parameters, composed theta and centred deviations, each under its own key and by name.
+    def summary(self) -> BiasSummary:
+        """Parameters, theta, mean of theta and deviations from this mean, by name.
 
-        The split of ``parameters`` between the parts depends on the path of training, and ``theta_mean`` is fixed by
-        the anchor, not by the votes. ``centred_deviations`` from it are what the votes identify in a connected pool:
-        nothing holds the mean of the parameter ``deviation`` at zero. Estimates of single annotators are personal data.
+        The division of theta into ``parameters`` depends on the path of training. The anchor and not the votes
+        identifies ``theta_mean``. In a connected pool the votes identify ``centred_deviations``; the mean of the
+        parameter ``deviation`` need not be zero. Estimates of individual annotators are personal data.
 
         Examples
         --------
@@ -240,24 +256,29 @@ class BiasTerm(torch.nn.Module):
         {'ann_a': {'length': 0.5}, 'ann_b': {'length': -0.5}}
         """
         rows = {"class_offset": self.classes, "deviation": self.annotators}
-        theta = self.theta()
+        theta = self.theta().detach()
         mean = theta.mean(dim=0)
+
+        def name_values(values: Tensor) -> dict[str, float]:
+            return dict(zip(self.attributes, values.tolist(), strict=True))
+
+        def name_rows(values: Tensor, names: Sequence[str]) -> dict[str, dict[str, float]]:
+            return {name: name_values(row) for name, row in zip(names, values, strict=True)}
+
         return {
             "parameters": {
-                part: self._named(getattr(self, part), rows.get(part)) for part in self.parts
+                part: name_rows(getattr(self, part), rows[part])
+                if part in rows
+                else name_values(getattr(self, part))
+                for part in self.parts
             },
-            "theta": self._named(theta, self.annotators),
-            "theta_mean": self._named(mean),
-            "centred_deviations": self._named(theta - mean, self.annotators),
+            "theta": name_rows(theta, self.annotators),
+            "theta_mean": name_values(mean),
+            "centred_deviations": name_rows(theta - mean, self.annotators),
         }
 
-    def _named(self, values: Tensor, rows: Sequence[str] | None = None) -> Json:
-        if rows is None:
-            return dict(zip(self.attributes, values.tolist(), strict=True))
-        return {name: self._named(row) for name, row in zip(rows, values, strict=True)}
-
-    def save(self, folder: str | os.PathLike, extra: Json | None = None) -> None:
-        """Write ``bias.safetensors``, then ``bias.json``: its checksum and, as ``extra``, whose the numbers are."""
+    def save(self, folder: str | os.PathLike[str], extra: Json | None = None) -> None:
+        """Write ``bias.safetensors``, then ``bias.json`` with its checksum, the names of its rows and ``extra``."""
         folder = Path(folder)
         state = self.state_dict().items()
         content = tensors_to_bytes({name: tensor.cpu().contiguous() for name, tensor in state})
@@ -275,14 +296,14 @@ class BiasTerm(torch.nn.Module):
         write_atomically(folder / DESCRIPTION_FILE, text.encode(), private=True)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> BiasTerm:
-        """Read what `save` wrote, to the bit; a `BiasFileError` where the files are not there or not whole."""
+    def load(cls, folder: str | os.PathLike[str]) -> BiasTerm:
+        """Read the files of `save` without any rounding; raise `BiasFileError` if they are missing or damaged."""
         folder = Path(folder)
         try:
             content = (folder / TENSORS_FILE).read_bytes()
             description = json.loads((folder / DESCRIPTION_FILE).read_text(encoding="utf-8"))
             if hashlib.sha256(content).hexdigest() != description["sha256"]:
-                raise ValueError("another checksum")
+                raise ValueError("the checksum differs")
             names = (description[name] for name in ("attributes", "annotators", "parts"))
             bias = cls(*names, annotator_class=description["annotator_class"])
             tensors = tensors_from_bytes(content)
@@ -290,51 +311,50 @@ class BiasTerm(torch.nn.Module):
             bias.extra = description["extra"]
         except OSError as error:
             raise BiasFileError(
-                f"{error.filename or folder} is not there; name the folder of a finished run or a checkpoint"
+                f"{error.filename or folder} does not exist; give the folder of a finished run or a checkpoint"
             ) from error
         except (ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise BiasFileError(
-                f"{folder / TENSORS_FILE} is not what {DESCRIPTION_FILE} describes ({error}). Restore both files from "
+                f"{folder / TENSORS_FILE} does not agree with {DESCRIPTION_FILE} ({error}). Restore both files from "
                 "one checkpoint, or train again"
             ) from error
         return bias
 
 
-def _distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
+def _require_distinct(names: Sequence[str], what: str) -> tuple[str, ...]:
     if repeated := [name for name, n in Counter(names).items() if n > 1]:
-        raise ConfigError(
-            f'the {what} "{repeated[0]}" is named twice; every {what} needs a name of its own'
-        )
+        raise ConfigError(f'the {what} "{repeated[0]}" occurs twice; give every {what} a different name')
     return tuple(names)
 
 
-def require_classes(annotators: Sequence[str], labels: Sequence[Any]) -> None:
+def require_classes(annotators: Sequence[str], labels: Sequence[object]) -> None:
     """Raise `ConfigError` unless every annotator has the label of a class."""
-    people = zip_longest(annotators, labels)
-    without = [name for name, label in people if name is None or not isinstance(label, str)]
-    if without:
+    rows = zip_longest(annotators, labels)
+    unlabelled = [name for name, label in rows if name is None or not isinstance(label, str)]
+    if unlabelled:
         raise ConfigError(
-            f"every annotator needs a class, and {len(without)} of {len(annotators)} have none "
-            f"(first: {without[0] or 'a class too many'}). Map a column with columns: {{annotator_class: NAME}} and "
-            "fill it, or use what needs no classes: bias: shared_mean, or groups: annotator"
+            f"every annotator needs a class, but {len(unlabelled)} of {len(annotators)} have none "
+            f"(first: {unlabelled[0] or 'one class too many'}). Map the column of the classes with columns: "
+            "{annotator_class: NAME} and fill it, or use a setting without classes: bias: shared_mean, or groups: "
+            "annotator"
         )
 
 
-def _expanded(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
+def _expand_fixed(fixed: Tensor | None, shape: tuple[int, int]) -> Tensor:
     if fixed is None:
         return torch.zeros(shape)
     fixed = torch.as_tensor(fixed, dtype=torch.float32)
     if fixed.shape not in (shape, shape[1:]):
         raise ConfigError(
-            f"the fixed part needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}"
+            f"the fixed part of theta needs the shape {shape[1:]} or {shape}; got {tuple(fixed.shape)}"
         )
     return fixed.expand(shape).clone()
 
 
-def _checked_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
+def _check_mask(mask: Tensor | None, n_annotators: int) -> Tensor:
     if mask is None:
         return torch.ones(n_annotators)
     mask = torch.as_tensor(mask, dtype=torch.float32)
     if mask.shape != (n_annotators,) or not torch.isin(mask, torch.tensor([0.0, 1.0])).all():
-        raise ConfigError(f"the mask needs a 0 or a 1 for each of {n_annotators} annotators")
+        raise ConfigError(f"the mask needs the value 0 or 1 for each of the {n_annotators} annotators")
     return mask.clone()

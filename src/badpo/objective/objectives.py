@@ -1,34 +1,30 @@
-r"""Objectives: the weight of every judgment of an optimizer step, and what the weighted sum is divided by.
+r"""Objectives: the weights of the judgments of an optimizer step and their normaliser.
 
-An objective is called once per optimizer step, before the forward passes, with the judgments of the whole step:
+An objective is called once for each optimizer step, before the forward passes, with the judgments of the whole step:
 
 .. math:: \mathcal{L} = \frac{1}{n} \sum_j w_j \ell_j, \qquad (w, n) = \text{objective}(\text{step})
 
-so that the loss depends on the judgments of the step and on nothing about its micro-batches or processes. Every
-process calls it with its own share of the step; the normalisers of the shares are added up.
+The loss therefore does not depend on the division of the step into micro-batches or processes. Every process calls
+the objective with its own share of the step, and the normalisers of the shares are added up.
 
-Three more things may differ from one objective to another: which tokens of a response count, what one judgment costs,
-and what is learned from the losses of a step. `VoteWeights` says what they are in DPO and BA-DPO; another objective
-extends it and says what it changes.
+An objective also defines the weights of a response's tokens, the loss of a judgment, and a state that it updates
+after each step. `VoteWeights` defines all of them for DPO and BA-DPO. Other objectives extend `VoteWeights` and
+override some.
 """
 
 from __future__ import annotations
 
-import runpy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from badpo.data.files import Json
 from badpo.data.judgments import Judgments
-from badpo.data.problems import ConfigError, did_you_mean
 from badpo.estimation.alternative_estimators import fit_quality_prior
-from badpo.estimation.pool import summed
+from badpo.estimation.log_odds import summed
 from badpo.objective.bias import require_classes
 from badpo.theory import Floats, Ints
 from badpo.theory.likelihood import ipo_loss, judgment_loss
@@ -49,14 +45,14 @@ class Step:
     2
     """
 
-    sign: Tensor  # +1 where response a was chosen, -1 where b was
-    annotator: Tensor  # its index; -1 for one the bias term does not know
-    delta: Tensor  # attribute difference a minus b, (n_judgments, n_attributes)
-    vote_weight: Tensor  # as in the votes table
+    sign: Tensor  # +1 if response a was chosen, -1 if response b was chosen
+    annotator: Tensor  # index of the annotator; -1 if the bias term does not know the annotator
+    delta: Tensor  # attribute difference of a minus b, (n_judgments, n_attributes)
+    vote_weight: Tensor  # weight of the vote in the votes table
 
     @classmethod
     def of(cls, batches: Sequence[Tensors]) -> Step:
-        """The step made of micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
+        """Join micro-batches with the keys ``sign``, ``annotator``, ``delta`` and ``weight``."""
         names = ("sign", "annotator", "delta", "weight")
         return cls(*(torch.cat([batch[name] for batch in batches]) for name in names))
 
@@ -65,17 +61,17 @@ class Step:
 
 
 class VoteWeights:
-    """Every judgment counts as much as the votes table says: plain DPO and BA-DPO.
+    """Weight every judgment by its weight in the votes table: DPO and BA-DPO.
 
-    With unit weights the loss is the mean over the judgments of the step, Eq. `barp_dpo_loss`; a vote of weight 2
-    counts as two equal votes. Another objective extends this one; its state is saved with every checkpoint.
+    If all weights are 1, the loss is the mean over the judgments of the step, Eq. `barp_dpo_loss`. A vote of weight 2
+    counts as two equal votes. Other objectives extend this class; their state is saved with every checkpoint.
 
     Attributes
     ----------
     in_log_odds : bool
-        Whether theta is in log-odds, so that it may start at an estimate made from the votes.
+        Whether theta is in log-odds, so that training may start at an estimate from the votes.
     weighs_tokens : bool
-        Whether `token_weights` is to be asked.
+        Whether the trainer calls `token_weights`.
 
     Examples
     --------
@@ -89,58 +85,59 @@ class VoteWeights:
     weighs_tokens = False
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Weights (n_judgments,) and the normaliser (), both float64: the votes' own weights and their sum.
+        """Return the weights of the votes, (n_judgments,), and their sum as the normaliser, both float64.
 
-        A share of the step without judgments has the normaliser 0: it adds nothing to the sum over processes.
+        The normaliser is 0 for a process without judgments in the step.
         """
         weights = step.vote_weight.double()
         return weights, weights.sum()
 
     def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
-        """What each token's log-ratio counts in the margin, of response a and of response b of each comparison.
+        """Weight of each token's log-ratio in the margin, for responses a and b of each comparison.
 
-        ``lengths`` (n_comparisons, 2) are their tokens, ``comparison`` their places in the training data, and ``step``
-        counts the optimizer steps before this one.
+        ``lengths`` (n_comparisons, 2) has the numbers of tokens, ``comparison`` has the positions of the comparisons
+        in the training data, and ``step`` is the number of earlier optimizer steps.
         """
         return [(self.response_weights(a, b), self.response_weights(b, a)) for a, b in lengths]
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """What each token counts of a response beside one of ``n_other`` tokens: 1."""
+        """Weight of each token of a response whose alternative has ``n_other`` tokens: 1."""
         return np.ones(n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """What each judgment costs, (n_judgments,): `badpo.theory.likelihood.judgment_loss`."""
+        """Loss of each judgment, (n_judgments,): `badpo.theory.likelihood.judgment_loss`."""
         return judgment_loss(margins, bias_logits, sign)
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """What is to be learned from the losses of a share of the step, as sums that processes add up, float64."""
+        """Sums over a share of the step that update the state; processes add them up; float64."""
         return torch.zeros(0, dtype=torch.float64)
 
     def learn(self, sums: Tensor) -> None:
-        """Take up the sums of the whole step; called after it, on every process."""
+        """Update the state by the sums of the whole step; every process calls this method after the step."""
 
     def metrics(self) -> Metrics:
-        """What the log should tell of the state."""
+        """Figures of the state for the log."""
         return {}
 
     def state_dict(self) -> Tensors:
-        """What a resumed run needs besides the seed and the step; empty when there is nothing."""
+        """State that a resumed run needs in addition to the seed and the step."""
         return {}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Take up the state of a checkpoint; a `ValueError` where it is that of another objective."""
-        states = (state, self.state_dict())
-        held, own = ({name: list(values.shape) for name, values in told.items()} for told in states)
-        if held != own:
+        """Restore the state of a checkpoint; raise `ValueError` if it belongs to another objective."""
+        saved = {name: list(values.shape) for name, values in state.items()}
+        needed = {name: list(values.shape) for name, values in self.state_dict().items()}
+        if saved != needed:
             raise ValueError(
-                f"the checkpoint holds {held or 'no state of an objective'}, and this run needs {own or 'none'}; "
-                "resume with the objective it was made with, or start a new run"
+                f"the checkpoint has {saved or 'no state of an objective'}, but this run needs {needed or 'no state'}; "
+                "resume with the objective of the checkpoint, or start a new run"
             )
 
 
-Objective = VoteWeights  # what the trainer asks of any
+Objective = VoteWeights  # the trainer calls any objective through this interface
 
 
+# Smallest weight of a group, before the weights are divided by their mean.
 SMALLEST_WEIGHT = 1e-4
 
 
@@ -150,15 +147,13 @@ class GroupWeights(VoteWeights):
     .. math:: \mathcal{L} = \frac{\sum_j q_{g(j)} w_j \ell_j}{\sum_j q_{g(j)} w_j}, \qquad
         q_g \leftarrow q_g\, e^{\eta \bar\ell_g}
 
-    with the mean loss of the group's judgments in the step, unweighted; a group without one keeps its weight. After
-    every step the weights are raised to at least 1e-4 and divided by their mean. A positive eta moves weight to the
-    group with the highest loss: Group-DRO. A negative one moves it away, which is the paper's adaptation of
-    Crowd-PrefRL: votes that the policy does not explain are taken for unreliable.
+    Here the mean loss of a group is unweighted, and a group without a judgment in the step keeps its weight. After
+    every step, weights below 1e-4 are set to 1e-4, and all weights are divided by their mean. A positive eta
+    increases the weight of the group with the highest loss, which is Group-DRO. A negative eta decreases it, which is
+    the paper's adaptation of Crowd-PrefRL: votes that the policy does not predict are considered unreliable.
 
-    ``group`` numbers each annotator's group from 0, and ``eta`` is 0.5 in the paper, -0.5 for reliability. With a
-    ``chunk`` the judgments of the step are taken this many at a time, in the order in which they are read, each such
-    part is normalized on its own, and the step's loss is the mean over the parts. With parts of 2 a judgment weighs at
-    most twice its share however large its group's weight is; it is here to reproduce published figures.
+    ``group`` has the number of each annotator's group, counted from 0. In the paper ``eta`` is 0.5 for Group-DRO and
+    -0.5 for Crowd-PrefRL.
 
     References
     ----------
@@ -175,31 +170,26 @@ class GroupWeights(VoteWeights):
     tensor([0.3543, 0.6457], dtype=torch.float64)
     """
 
-    def __init__(self, group, eta: float, chunk: int = 0):
+    def __init__(self, group: Sequence[int], eta: float):
         self._group = torch.as_tensor(group, dtype=torch.long)
         self.eta = float(eta)
-        self.chunk = int(chunk)
         self.n_groups = int(self._group.max()) + 1
         self._weight = torch.ones(self.n_groups, dtype=torch.float64)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Weight of each vote's group times its own, and their sum; with parts, the number of parts."""
+        """Return the votes' weights times their groups' weights, and their sum."""
         weights = self._weight[self._group[step.annotator]] * step.vote_weight.double()
-        if not self.chunk:
-            return weights, weights.sum()
-        parts = [part / part.sum() for part in weights.split(self.chunk) if len(part)]
-        n_parts = torch.tensor(float(len(parts)), dtype=torch.float64)
-        return torch.cat([weights[:0], *parts]), n_parts
+        return weights, weights.sum()
 
     def sums(self, step: Step, losses: Tensor) -> Tensor:
-        """Losses and numbers of judgments of every group, shape (2 * n_groups,)."""
+        """Sum of losses and number of judgments of every group, (2 * n_groups,)."""
         losses = losses.double().cpu()
         columns = torch.stack([losses, torch.ones_like(losses)], dim=1)
         sums = torch.zeros(self.n_groups, 2, dtype=torch.float64)
         return sums.index_add(0, self._group[step.annotator], columns).flatten()
 
     def learn(self, sums: Tensor) -> None:
-        """Move the weights of the groups that had a judgment in the step."""
+        """Update the weights of the groups that have a judgment in the step."""
         total, count = sums.view(-1, 2).unbind(dim=1)
         present = count > 0
         self._weight[present] *= torch.exp(self.eta * total[present] / count[present])
@@ -207,25 +197,25 @@ class GroupWeights(VoteWeights):
         self._weight /= self._weight.mean()
 
     def metrics(self) -> Metrics:
-        """Spread of the weights around their mean, which is 1, and the largest; to two decimal places, as of people."""
+        """Standard deviation and maximum of the weights, rounded to two decimal places to protect annotators."""
         spread, most = self._weight.std(correction=0).item(), self._weight.max().item()
         return {"groups/weight_sd": round(spread, 2), "groups/weight_max": round(most, 2)}
 
     def state_dict(self) -> Tensors:
-        """The weights."""
+        """Weights of the groups."""
         return {"group_weights": self._weight.clone()}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Take up the weights of a checkpoint."""
+        """Restore the weights of a checkpoint."""
         super().load_state_dict(state)
         self._weight = state["group_weights"].double().clone()
 
 
 class SampledTokens(VoteWeights):
-    """SamPO: of the longer response only as many tokens count as the shorter one has, drawn at random.
+    """SamPO: the longer response contributes a random sample of as many tokens as the shorter response has.
 
-    The draw is one for the policy and the reference, fresh at every step, and a function of the seed, the step and the
-    comparison alone, so that micro-batches, processes and a resumed run see the same one.
+    Policy and reference use the same sample. The sample changes with every step and depends only on the seed, the
+    step and the comparison, so that it does not depend on micro-batches, processes or a resumption.
 
     References
     ----------
@@ -244,8 +234,8 @@ class SampledTokens(VoteWeights):
     def __init__(self, seed: int):
         self.seed = int(seed)
 
-    def token_weights(self, lengths, comparison, step):
-        """1 for a token that was drawn, 0 for another."""
+    def token_weights(self, lengths: Ints, comparison: Ints, step: int) -> list[tuple[Floats, Floats]]:
+        """Return 1 for a sampled token and 0 for any other token."""
         weights = []
         for pair, place in zip(lengths, comparison, strict=True):
             rng = np.random.default_rng([self.seed, step, int(place)])
@@ -255,7 +245,9 @@ class SampledTokens(VoteWeights):
 
 
 class DiscountedTail(VoteWeights):
-    """LD-DPO: tokens beyond the length of the shorter response count only ``alpha``, TRL's ``ld_alpha``; 1 is DPO.
+    """LD-DPO: tokens beyond the length of the shorter response have the weight ``alpha`` (``ld_alpha`` in TRL).
+
+    With ``alpha`` 1 the objective is DPO.
 
     References
     ----------
@@ -271,7 +263,7 @@ class DiscountedTail(VoteWeights):
 
     def __init__(self, alpha: float):
         if not 0 <= alpha <= 1:
-            raise ValueError(f"alpha is a share, 0 to 1; got {alpha!r}")
+            raise ValueError(f"alpha is {alpha!r}; it must be between 0 and 1")
         self.alpha = float(alpha)
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
@@ -280,14 +272,13 @@ class DiscountedTail(VoteWeights):
 
 
 class IdentityPreference(VoteWeights):
-    r"""IPO with the bias term: a squared distance instead of a likelihood, of the mean log-ratio per token.
+    r"""IPO with the bias term: a squared loss of the mean log-ratio per token instead of a likelihood.
 
     .. math:: \ell = \left(\frac{s\,(u + b) - 1/2}{\beta}\right)^2
 
-    where u is beta times the difference of the two responses' mean log-ratios per token, b is in the unit of u, and
-    beta is the trainer's.
-    Without a bias this is TRL's ``loss_type="ipo"``. Because u is no log-odds, theta is none: an estimate that was made
-    from the votes must not start it.
+    Here u is beta times the difference of the two responses' mean log-ratios per token, b has the unit of u, and beta
+    is the beta of the trainer. Without a bias this loss is TRL's ``loss_type="ipo"``. Neither u nor theta is in
+    log-odds, so that theta must not start at an estimate from the votes.
 
     References
     ----------
@@ -307,23 +298,24 @@ class IdentityPreference(VoteWeights):
         self.beta = float(beta)
 
     def response_weights(self, n_tokens: int, n_other: int) -> Floats:
-        """One over the response's length."""
+        """Return one over the response's length for each token."""
         return np.full(n_tokens, 1 / n_tokens)
 
     def losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-        """The squared distance, `badpo.theory.likelihood.ipo_loss`."""
+        """Loss of each judgment, (n_judgments,): `badpo.theory.likelihood.ipo_loss`."""
         return ipo_loss(margins, bias_logits, sign, self.beta)
 
 
 class PlaceboWeights(VoteWeights):
-    r"""Votes weighted so that the shared bias toward the declared attributes leaves them: DPO's placebo on real votes.
+    r"""DPO on votes whose weights cancel the shared bias toward the declared attributes: the placebo for real votes.
 
     .. math:: w_j \propto e^{-s_j \theta \cdot d_j / 2}
 
-    with theta the bias that all annotators share, beside a quality of every comparison
-    (`badpo.estimation.alternative_estimators.fit_quality_prior`). On comparisons with a quality of zero a vote for the
-    attribute and a vote against it then weigh as much together. That assumes that quality does not go with the
-    attribute: merit that does is counted as bias, as in BA-DPO with the reference as its anchor.
+    Here theta is the shared bias of the annotators, estimated together with a quality of every comparison
+    (`badpo.estimation.alternative_estimators.fit_quality_prior`). On comparisons with a quality of zero, the expected
+    weights of votes for the attribute and of votes against the attribute are then equal. The weights assume that
+    quality and attribute are independent. If the attribute has merit, the weights remove this merit too, like BA-DPO
+    with the reference as its anchor.
 
     Examples
     --------
@@ -338,94 +330,31 @@ class PlaceboWeights(VoteWeights):
         self._theta = torch.as_tensor(theta, dtype=torch.float64)
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The votes' own weights times those that take the bias out, and their sum."""
+        """Return the votes' weights times the weights that cancel the bias, and their sum."""
         toward = step.sign.double() * (step.delta.double() @ self._theta)
         weights = step.vote_weight.double() * torch.exp(-toward / 2)
         return weights, weights.sum()
 
 
 def shared_bias(judgments: Judgments) -> Floats:
-    """The bias that all annotators share, beside the comparisons' quality, (n_attributes,)."""
+    """Estimate the shared bias of the annotators together with the comparisons' quality; (n_attributes,)."""
     if not judgments.n_attributes:
-        raise ValueError("it needs an attribute: declare what the votes may be biased toward")
+        raise ValueError(
+            "it needs an attribute: declare the attribute toward which the votes may be biased"
+        )
     comparison, sign = (judgments.votes[name].to_numpy() for name in ("comparison", "sign"))
     n_votes = np.maximum(np.bincount(comparison, minlength=judgments.n_comparisons), 1)
-    differing = summed(comparison, judgments.delta, len(n_votes)) / n_votes[:, None]
-    return fit_quality_prior(comparison, sign, np.zeros(len(sign)), differing).slope
+    mean_delta = summed(comparison, judgments.delta, len(n_votes)) / n_votes[:, None]
+    return fit_quality_prior(comparison, sign, np.zeros(len(sign)), mean_delta).slope
 
 
 def group_numbers(judgments: Judgments, groups: str) -> list[int]:
-    """Group of every annotator, counted from 0: their "class", or each "annotator" a group of their own."""
+    """Group number of every annotator from 0: their class, or with "annotator" one group for each annotator."""
     if groups == "annotator":
         return list(range(judgments.n_annotators))
     if groups != "class":
         raise ValueError(f'groups is "{groups}"; choose class or annotator')
     classes = judgments.annotators["annotator_class"]
     require_classes(judgments.annotators["pseudonym"], classes)
-    return pd.factorize(classes)[0].tolist()
-
-
-# What a recipe can name. Each is made for the judgments that are trained on, with the run's seed, its beta, and the
-# settings that stand beside the name.
-OBJECTIVES: dict[str, Callable[..., Objective]] = {
-    "votes": lambda judgments, seed, beta: VoteWeights(),
-    "sampled_tokens": lambda judgments, seed, beta: SampledTokens(seed),
-    "discounted_tail": lambda judgments, seed, beta, alpha: DiscountedTail(alpha),
-    "placebo": lambda judgments, seed, beta: PlaceboWeights(shared_bias(judgments)),
-    "identity_preference": lambda judgments, seed, beta: IdentityPreference(beta),
-    "group_weights": lambda judgments, seed, beta, groups, **rest: GroupWeights(
-        group_numbers(judgments, groups), **rest
-    ),
-}
-
-
-_BUILT_IN = frozenset(OBJECTIVES)
-_TRL_NAMES = {"sigmoid": "votes", "ipo": "identity_preference"}
-
-
-def objective_of_loss(loss_type: object) -> str | None:
-    """The name in `OBJECTIVES` of the loss that TRL's key ``loss_type`` selects; None if there is no such objective."""
-    losses = [loss_type] if isinstance(loss_type, str) else loss_type
-    if not isinstance(losses, list) or len(losses) != 1:
-        return None
-    name = _TRL_NAMES.get(losses[0], losses[0])
-    return name if name in OBJECTIVES else None
-
-
-def require_known(name: str, further: Sequence[str] = ()) -> None:
-    """Raise `ConfigError` for a name that is not in `OBJECTIVES`, nor among further ones."""
-    if name not in OBJECTIVES:
-        known = [*further, *OBJECTIVES]
-        raise ConfigError(
-            f'unknown objective "{name}".{did_you_mean(name, known)} Choose one of '
-            f"{', '.join(known)}; one of yours comes from a file: --arm-file. EM-DPO, spectral labels and "
-            "shuffled annotators are no objectives but procedures of the paper, in badpo_paper: badpo reproduce"
-        )
-
-
-def add_objectives(path: str | Path) -> None:
-    """Make the objectives of a Python file of the user's known: its ``OBJECTIVES``, made as those here are.
-
-    Only a flag or a call names such a file, never a recipe or a run folder.
-    """
-    try:
-        own = runpy.run_path(str(path))["OBJECTIVES"]
-    except KeyError:
-        raise ConfigError(
-            f'{path} has no OBJECTIVES, as in OBJECTIVES = {{"bounded": lambda judgments, seed, beta, q: Bounded(q)}}'
-        ) from None
-    except Exception as error:  # it is the user's own program
-        raise ConfigError(f"{path} cannot be run: {type(error).__name__}: {error}") from error
-    if taken := sorted(_BUILT_IN & own.keys()):
-        raise ConfigError(f"{path}: {', '.join(taken)} is a built-in objective; choose another name")
-    OBJECTIVES.update(own)
-
-
-def make_objective(named: Json, judgments: Judgments, seed: int, beta: float) -> Objective:
-    """The objective of a ``name`` in `OBJECTIVES`, with the settings beside it; `ConfigError` where there is none."""
-    settings = dict(named)
-    require_known(name := settings.pop("name"))
-    try:
-        return OBJECTIVES[name](judgments, seed, beta, **settings)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"objective {name}: {str(error).removeprefix('<lambda>() ')}") from error
+    numbers, _ = pd.factorize(classes)
+    return [int(number) for number in numbers]

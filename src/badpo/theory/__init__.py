@@ -1,6 +1,6 @@
-"""The mathematics of the paper: arrays in, arrays out; no files, no configuration, no logging.
+"""The mathematics of the paper as functions of arrays, without files, configuration or logging.
 
-`likelihood` needs torch; `identifiability`, `summaries` and `tilt` need numpy and scipy only.
+The module `likelihood` needs torch; `identifiability`, `summaries` and `tilt` need only numpy and scipy.
 """
 
 import numpy as np

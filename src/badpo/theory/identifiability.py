@@ -1,20 +1,20 @@
-r"""What the votes determine about the annotators, and what they leave open.
+r"""Identifiability: the parameters of the annotators that the votes determine, and those that they leave free.
 
-A judgment sees only the logit u_c + theta_k . d_j (times its sign), so two parameter vectors give every judgment the
-same probability exactly when their difference solves
+The probability of a judgment depends only on the logit u_c + theta_k . d_j (times the sign of the vote). Two
+parameter vectors therefore give every judgment the same probability if and only if their difference solves
 
 .. math:: du_{c_j} + d\theta_{k_j}^\top d_j = 0 \qquad \text{for every judgment } j,
 
-Eq. `null_system` of the paper. For one attribute of the responses the solutions are counted by a graph
-(`annotator_components`): one free offset per connected group of annotators. That count needs delta to be the same
-for all votes on a comparison and to be a difference g(a) - g(b) of the responses. Attributes of the judgment (which
-side was shown first), attributes of the pair (the length ratio, where responses meet in several comparisons) and
-attributes that copy each other break it, in either direction. `free_directions` therefore solves the system that is
-there, all attributes at once.
+Eq. `null_system` of the paper. For one attribute of the responses, a graph counts the solutions
+(`annotator_components`): there is one free offset for each connected group of annotators. This count is valid if
+delta is the same for all votes on a comparison and is a difference g(a) - g(b) between the responses. The count can
+be too high or too low for attributes of the judgment (for example which response was shown first), for attributes of
+the pair (for example the length ratio, if a response occurs in several comparisons) and for collinear attributes.
+`free_directions` therefore solves the actual system for all attributes together.
 
-Judgments are arrays of equal length, their comparisons and annotators numbered from 0; ``delta`` is of shape
-(n_judgments, n_attributes) or (n_judgments,), a minus b. Without ``n_annotators`` there are as many as the largest
-index says.
+The arguments have one entry for each judgment. Comparisons and annotators are numbered from 0. ``delta`` has the
+shape (n_judgments, n_attributes) or (n_judgments,) and contains response a minus response b. The default of
+``n_annotators`` is the largest annotator index plus 1.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ from scipy.sparse import csgraph
 
 from badpo.theory import Bools, Floats, Ints
 
-# Relative size below which a coefficient is rounding and not data.
+# Coefficients of a smaller relative size are rounding errors.
 NEGLIGIBLE = 1e-10
-# So many find most annotators whose theta is finite; linear programs decide about the others.
+# These steps recognise most annotators with a finite theta; linear programs decide about the others.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -40,15 +40,16 @@ NEWTON_STEPS = 8
 def annotator_components(
     comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> Ints:
-    """Connected groups of annotators, one attribute at a time.
+    """Connected groups of annotators for each attribute.
 
-    Two annotators are joined when both judged one cross-group comparison.
+    Two annotators are connected if both judged the same cross-group comparison.
 
     Returns
     -------
     array of int of shape (n_annotators, n_attributes)
-        0 for the largest group, 1 for the next, and so on; -1 for an annotator without a cross-group judgment,
-        about whom the votes say nothing. An annotator who judged cross-group comparisons alone is a group of one.
+        Label of the annotator's group: 0 for the largest group, 1 for the second largest, and so on. An annotator
+        without a cross-group judgment has the label -1, because the votes contain no information about their bias. An
+        annotator who shares no cross-group comparison with anybody is a group of one.
 
     References
     ----------
@@ -56,7 +57,7 @@ def annotator_components(
 
     Examples
     --------
-    Annotators 0 and 1 share comparison 0, 2 judged comparison 1 alone, 3 saw no difference:
+    Annotators 0 and 1 share comparison 0, only annotator 2 judged comparison 1, and annotator 3 saw no difference:
 
     >>> annotator_components([0, 0, 1, 2], [0, 1, 2, 3], [1, 1, -1, 0]).ravel()
     array([ 0,  0,  1, -1])
@@ -83,21 +84,22 @@ def annotator_components(
 def informative_judgments(
     comparison: ArrayLike, annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike
 ) -> Bools:
-    """Judgments that tell annotators apart when the quality of each comparison is unknown.
+    """Judgments that distinguish annotators if the quality difference of each comparison is unknown.
 
-    Such a judgment is cross-group, the votes on its comparison are not unanimous, and the votes differ in who cast
-    them or in the attribute difference that the voter saw. Given the number of wins, every other judgment has a
-    probability that no theta changes.
+    A judgment is informative if its comparison is cross-group, if the votes on the comparison are not unanimous, and
+    if these votes come from different annotators or have different attribute differences. Given the number of wins,
+    the probability of any other judgment does not depend on theta.
 
     Returns
     -------
     array of bool of shape (n_judgments, n_attributes)
-        Multiply ``delta`` by it to get the informative graph from `annotator_components`; the raw graph overstates
-        what a conditional estimate can use.
+        Multiply ``delta`` by this mask to get the graph of informative judgments from `annotator_components`. Without
+        the mask the graph also connects annotators whom a conditional estimate cannot compare.
 
     Examples
     --------
-    Comparison 0 is unanimous, comparison 1 is not, in comparison 2 one annotator voted twice:
+    The votes on comparison 0 are unanimous, those on comparison 1 are not, and one annotator voted twice on
+    comparison 2:
 
     >>> informative_judgments([0, 0, 1, 1, 2, 2], [0, 1, 0, 1, 0, 0], [1, 1, 1, -1, 1, -1], [1] * 6).ravel()
     array([False, False,  True,  True, False, False])
@@ -123,16 +125,17 @@ def _varies_within(group: NDArray, values: NDArray) -> Bools:
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
 ) -> NDArray:
-    """Annotators whose cross-group votes all went one way, so that their maximum likelihood theta is infinite.
+    """Annotators whose theta has an infinite maximum likelihood estimate: their cross-group votes all go one way.
 
-    For a conditional estimate multiply ``delta`` by `informative_judgments` first: an annotator can have mixed votes
-    and still be separated on those that count.
+    For a conditional estimate multiply ``delta`` by `informative_judgments` first, because an annotator with mixed
+    votes can still be separated on the informative ones.
 
     Returns
     -------
     array of int8 of shape (n_annotators, n_attributes)
-        +1 who always chose the side with more of the attribute, -1 who never did, 0 otherwise, also for who has no
-        cross-group vote. One attribute at a time; `separating_mixes` looks at all of them at once.
+        +1 for an annotator who always chose the response with more of the attribute, -1 for one who never did, and 0
+        for all others, including annotators without a cross-group vote. Each attribute is considered alone;
+        `separating_mixes` considers all attributes together.
 
     References
     ----------
@@ -152,17 +155,18 @@ def separated_annotators(
 
 
 def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tuple[Floats, Floats]:
-    r"""How far each attribute goes, in the mixes of attributes that contradict none of an annotator's votes.
+    r"""Range of each attribute's entry in the combinations of attributes that separate an annotator's votes.
 
-    A mix v with :math:`s_j\, d_j \cdot v \ge 0` for all votes, of entries between -1 and 1, is a direction in which the
-    likelihood of the votes never falls: the maximum likelihood theta diverges along it, or the votes do not tell the
-    attributes in it apart. ``toward`` has :math:`s_j\, d_j` in its rows.
+    A combination v with entries between -1 and 1 and :math:`s_j\, d_j \cdot v \ge 0` for all votes is a direction in
+    which the likelihood of the votes never falls. Either the maximum likelihood theta diverges in this direction, or
+    the votes do not distinguish the attributes of the combination. The rows of ``toward`` are :math:`s_j\, d_j`.
 
     Returns
     -------
     lowest, highest : arrays of shape (n_annotators, n_attributes)
-        Least and largest entry of an attribute among these mixes, by linear programs; 0 and 0 where theta is finite.
-        An attribute that goes one way only has an infinite lean, one that goes both ways is undetermined.
+        Smallest and largest entry of an attribute among these combinations, found by linear programs; both are 0 if
+        theta is finite. If only one of them is not 0, the annotator's bias is infinite; if both are not 0, the bias
+        is undetermined.
 
     References
     ----------
@@ -170,7 +174,7 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
     Examples
     --------
-    Mixed votes on either attribute alone, none on their difference:
+    The votes are mixed on each attribute alone, but not on the difference of the two attributes:
 
     >>> toward = np.array([[1.0, 0.0], [0.0, -1.0], [2.0, 1.0], [-1.0, -2.0]])
     >>> lowest, highest = separating_mixes(np.zeros(4, dtype=int), toward, 1)
@@ -195,11 +199,11 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
 
 
 def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
-    r"""Annotators for whom positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found: no mix separates them.
+    r"""Annotators whom no combination separates: positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found.
 
-    Their votes tell all attributes apart, too. The weights are :math:`e^{-s_j d_j \cdot v}`, and their sum falls to
-    its least value by Newton steps c; where :math:`s_j\, d_j \cdot c < 1` for all votes, the weights times :math:`1 -
-    s_j\, d_j \cdot c` are such weights.
+    The votes of such an annotator identify the bias toward every attribute. The search starts from the weights
+    :math:`e^{-s_j d_j \cdot v}` and minimises their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all
+    votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
     """
     q = toward.shape[1]
     design = lean_design(annotator, toward, n_annotators)
@@ -220,7 +224,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
 
 @dataclass(frozen=True)
 class FreeDirections:
-    """The changes of theta that some change of the margins cancels in every judgment.
+    """Directions of theta whose effect on every judgment can be cancelled by a change of the margins.
 
     Attributes
     ----------
@@ -235,25 +239,26 @@ class FreeDirections:
 
     @property
     def n_free(self) -> int:
-        """How many numbers the votes leave open; each one has to be fixed by an anchor."""
+        """Number of free directions; each of them needs an anchor."""
         return self.basis.shape[1]
 
     def level_identified(self) -> Bools:
-        """Array (n_annotators, n_attributes): whether the votes fix theta itself, not only differences of it."""
+        """Array (n_annotators, n_attributes): whether the votes identify theta itself, not only differences."""
         return (np.diff(self.basis.indptr) == 0).reshape(self.n_annotators, self.n_attributes)
 
     def difference_groups(self) -> Ints:
-        """Array (n_annotators, n_attributes) of labels, attribute by attribute.
+        """Array (n_annotators, n_attributes) of group labels for each attribute.
 
-        The votes fix the difference of two annotators' theta exactly when they carry the same label.
+        The votes identify the difference between the thetas of two annotators if and only if the two have the same
+        label.
         """
-        # equal rows have equal projections, and distinct ones distinct projections, in all three almost surely
+        # equal rows have equal random projections, and distinct rows have distinct ones with probability 1
         probe = np.random.default_rng(0).standard_normal((self.n_free, 3))
         rows = np.asarray(self.basis @ probe).reshape(self.n_annotators, self.n_attributes, 3)
         labels = np.zeros(rows.shape[:2], dtype=np.intp)
         for j in range(self.n_attributes):
             tolerance = 1e4 * NEGLIGIBLE * max(np.abs(rows[:, j]).max(initial=0.0), 1e-300)
-            # off the middle, so that zeros and ones do not lie where rounding parts them
+            # the offset of 0.3 keeps the frequent values 0 and 1 away from the edges of rounding
             cells = np.round(rows[:, j] / tolerance + 0.3)
             _, first, group = np.unique(cells, axis=0, return_index=True, return_inverse=True)
             labels[:, j] = np.argsort(np.argsort(first))[group.reshape(-1)]
@@ -266,17 +271,18 @@ def free_directions(
     delta: ArrayLike,
     n_annotators: int | None = None,
 ) -> FreeDirections:
-    r"""What the votes leave open about theta, from the rank of the design, all attributes jointly.
+    r"""Free directions of theta, from the rank of the design of all attributes together.
 
     Returns
     -------
     FreeDirections
-        For one attribute of the responses, one direction per component of `annotator_components`.
+        For one attribute of the responses there is one direction for each component of `annotator_components`.
 
     Notes
     -----
-    The margins are taken as free, which is exact where no two comparisons share a response and cautious elsewhere.
-    They are eliminated first: the votes of a comparison give differences of theta . d. `null_basis` solves the rest.
+    Every comparison has a free margin. This is exact if no two comparisons share a response, and conservative
+    otherwise. The margins are eliminated first, which leaves differences of theta . d within each comparison;
+    `null_basis` solves the remaining equations.
 
     References
     ----------
@@ -284,12 +290,13 @@ def free_directions(
 
     Examples
     --------
-    Two annotators share two comparisons. An attribute of the responses leaves one common offset open:
+    Two annotators share two comparisons. For an attribute of the responses one common offset is free:
 
     >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, 1, -1, -1]).n_free
     1
 
-    Which side was shown first differs between the votes on a comparison, and leaves nothing open:
+    An attribute that differs between the votes on a comparison, such as the response shown first, leaves nothing
+    free:
 
     >>> free_directions([0, 0, 1, 1], [0, 1, 0, 1], [1, -1, 1, 1]).n_free
     0
@@ -301,7 +308,7 @@ def free_directions(
     scale[scale == 0] = 1.0
     design = lean_design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
-    # attributes are measured in units of their spread, so theta is divided by it on the way back
+    # the attributes were divided by their scale, so theta is divided by it too
     unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
     basis = unscaled @ null_basis(design - design[first[group]])
     return FreeDirections(sparse.csr_array(basis), n_annotators, delta.shape[1])
@@ -310,7 +317,7 @@ def free_directions(
 def judgment_arrays(
     comparison: ArrayLike, annotator: ArrayLike, delta: ArrayLike, n_annotators: int | None
 ) -> tuple[Ints, Ints, Floats, int]:
-    """The judgments as arrays of whole numbers and a matrix; `ValueError` where they do not fit together."""
+    """Convert the arguments of a judgment table to arrays; raise `ValueError` if they do not fit together."""
     comparison, annotator = np.asarray(comparison), np.asarray(annotator)
     delta = np.asarray(delta, float)
     delta = delta[:, None] if delta.ndim == 1 else delta
@@ -330,30 +337,30 @@ def judgment_arrays(
 
 
 def lean_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
-    """Row j holds d_j in the columns of annotator k_j."""
+    """Sparse design matrix: row j contains d_j in the columns of annotator k_j."""
     n, q = delta.shape
-    # short numbers, since products with the design are what estimates wait for
+    # 32-bit indices, because products with the design take most of the time of an estimate
     columns = (annotator[:, None] * q + np.arange(q)).astype(np.int32)
     entries = delta.ravel(), columns.ravel(), q * np.arange(n + 1, dtype=np.int32)
     return sparse.csr_array(entries, shape=(n, n_annotators * q))
 
 
 def null_basis(equations: sparse.sparray) -> sparse.csr_array:
-    """Independent solutions x of ``equations @ x = 0``, one per column.
+    """Linearly independent solutions x of ``equations @ x = 0``, one in each column.
 
     Returns
     -------
     sparse array of shape (n_unknowns, nullity)
-        Not orthogonal. An unknown that is zero in every solution has an empty row.
+        The columns are not orthogonal. An unknown that is zero in every solution has an empty row.
 
     Notes
     -----
-    Unknowns that no equation links are solved apart, each block by a pivoted Cholesky factor of its Gram matrix,
-    whose cost is cubic in its unknowns.
+    Unknowns that no equation connects are solved in separate blocks. Each block needs a pivoted Cholesky factor of
+    its Gram matrix, whose cost is cubic in the number of unknowns of the block.
 
     Examples
     --------
-    x0 = x1 and x2 = 0, with x3 free:
+    The equations are x0 = x1 and x2 = 0, and x3 is free:
 
     >>> null_basis(sparse.csr_array([[1.0, -1.0, 0.0, 0.0], [0.0, 0.0, 2.0, 0.0]])).shape
     (4, 2)
@@ -377,18 +384,19 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
-    """Solutions of equations in which every unknown occurs, scaled to a largest entry of 1."""
+    """Solutions of dense equations in which every unknown occurs; the largest entry of each solution is 1."""
     scale = np.sqrt(equations.power(2).sum(axis=0))
     scaled = sparse.csr_array(equations @ sparse.diags_array(1.0 / scale))
     factor, order, rank, _ = dpstrf((scaled.T @ scaled).toarray(), tol=1e-9)
     fixed, free = np.split(order - 1, [rank])
     basis = np.eye(len(order))[:, free]
-    # later passes correct the first: a Gram matrix holds squares, and with them half of the digits
+    # a Gram matrix contains squares, which keep half of the digits; the repetitions correct the first solution
     for _ in range(3):
         residual = scaled.T @ (scaled @ basis)
         basis[fixed] -= cho_solve((factor[:rank, :rank], False), residual[fixed])
-    # what the Gram matrix takes for zero can be far above rounding in the equations: only mixes without a residual
-    # stay. Without such a direction nothing is mixed: a mix has small entries that are not rounding
+    # a direction that is zero for the Gram matrix can have a large residual in the equations: only combinations of
+    # directions without a residual stay. If no direction has a residual nothing is combined, because combining would
+    # turn exact zeros into small entries
     _, size, mixes = np.linalg.svd(np.linalg.qr(scaled @ basis, mode="r"))
     size = np.pad(size, (0, len(mixes) - len(size)))
     if (size > NEGLIGIBLE).any():

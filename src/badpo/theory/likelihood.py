@@ -1,11 +1,11 @@
 r"""The likelihood of a judgment, given the policy's margin and the annotator's bias.
 
-Everything is written in the a-minus-b orientation of the comparison. The vote enters as a sign s, +1 where the
-annotator chose response a and -1 where they chose b:
+All differences are those of response a minus response b. The vote enters as a sign s, which is +1 if the annotator
+chose response a and -1 if they chose response b:
 
 .. math:: L_j = s_j (u_{c_j} + \theta_{k_j}^\top d_j), \qquad \ell_j = -\log \sigma(L_j)
 
-With the winner's sign pulled out in this way, s u is the paper's u and s b is its b_k.
+The paper writes margins and biases from the winner's side: its u is s u here, and its b_k is s b here.
 """
 
 import torch
@@ -30,13 +30,13 @@ def margin(
         Log-probabilities of the whole response, summed over its tokens, in nats. Float64 sums keep the rounding of
         long responses out of the gradient.
     beta : float
-        Strength of the KL penalty. Included in the margin, so every other function leaves it alone.
+        Strength of the KL penalty. The margin includes beta, so no other function multiplies by beta again.
 
     Returns
     -------
     Tensor of shape (n_comparisons,)
-        Positive when the policy has moved toward a, zero when policy and reference are equal. Exchanging the two
-        responses changes the sign and nothing else, to the bit.
+        Positive if the policy has moved toward response a; zero if policy and reference are equal. Exchanging the two
+        responses changes the sign and no other bit.
 
     References
     ----------
@@ -44,7 +44,7 @@ def margin(
 
     Examples
     --------
-    The policy gained 2 nats on a and lost 1 on b:
+    The policy has 2 nats more than the reference on response a and 1 nat less on response b:
 
     >>> nats = [torch.tensor([value]) for value in (-10.0, -9.0, -12.0, -8.0)]
     >>> margin(*nats, beta=0.1)
@@ -54,7 +54,7 @@ def margin(
 
 
 def bias_logit(theta: Tensor, delta: Tensor) -> Tensor:
-    r"""What the annotator's bias adds to the logit of choosing response a, in log-odds.
+    r"""Contribution of the annotator's bias to the logit of choosing response a, in log-odds.
 
     .. math:: b_j = \theta_{k_j}^\top d_j, \qquad d_j = g(y_a) - g(y_b)
 
@@ -63,16 +63,16 @@ def bias_logit(theta: Tensor, delta: Tensor) -> Tensor:
     theta : Tensor of shape (n_judgments, n_attributes)
         The bias of each judgment's annotator, in log-odds per unit of the attribute.
     delta : Tensor of shape (n_judgments, n_attributes)
-        Attribute difference a minus b; all zero on a same-group comparison.
+        Attribute difference of response a minus response b; zero for every attribute of a same-group comparison.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Positive when the bias favours a; zero when the two responses agree on every attribute.
+        Positive if the bias favours response a; zero if the two responses agree on every attribute.
 
     References
     ----------
-    BA-DPO, Eq. `shorthand`, and the paragraph on multiple attributes for vectors.
+    BA-DPO, Eq. `shorthand`; for several attributes the paragraph on multiple attributes.
 
     Examples
     --------
@@ -88,16 +88,16 @@ def judgment_logit(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor
     Parameters
     ----------
     margins : Tensor of shape (n_judgments,)
-        u of each judgment's comparison, a over b, beta included.
+        Margin u of each judgment's comparison, response a over response b, including beta.
     bias_logits : Tensor of shape (n_judgments,)
-        b, a over b. Zeros give DPO.
+        Bias logits b, response a over response b. Zeros give DPO.
     sign : Tensor of shape (n_judgments,)
-        +1 where a was chosen, -1 where b was.
+        +1 if response a was chosen, -1 if response b was chosen.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Positive when policy and bias together predict the vote.
+        Positive if policy and bias together predict the vote.
 
     References
     ----------
@@ -112,19 +112,19 @@ def judgment_logit(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor
 
 
 def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""Negative log-likelihood of each vote when annotators carry a bias, in nats.
+    r"""Negative log-likelihood of each vote in the presence of annotator bias, in nats.
 
     .. math:: \ell_j = -\log \sigma\bigl(s_j (u_{c_j} + b_j)\bigr)
 
     Parameters
     ----------
     margins, bias_logits, sign : Tensor of shape (n_judgments,)
-        As in `judgment_logit`. With ``bias_logits`` all zero this is the DPO loss, to the bit.
+        As in `judgment_logit`. If all ``bias_logits`` are zero, the result is bit for bit the DPO loss.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        Not reduced, so that an objective can weight the judgments. log 2 where u = b = 0.
+        One loss for each judgment, so that an objective can weight the judgments; log 2 if u = b = 0.
 
     References
     ----------
@@ -132,7 +132,7 @@ def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
 
     Examples
     --------
-    A vote that bias explains costs less than the same vote without it:
+    A vote in the direction of the bias has a smaller loss than the same vote without bias:
 
     >>> judgment_loss(torch.zeros(2), torch.tensor([0.0, 1.0]), torch.ones(2))
     tensor([0.6931, 0.3133])
@@ -141,7 +141,7 @@ def judgment_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
 
 
 def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
-    r"""How much a vote still teaches, sigma(-s (u + b)): the probability of the vote that was not cast.
+    r"""Weight of a vote in the gradient, sigma(-s (u + b)): the probability of the opposite vote.
 
     The gradient of the loss with respect to the policy is -beta times this weight times the gradient of the
     winner's minus the loser's log-probability; with respect to theta it is minus this weight times s d.
@@ -154,8 +154,8 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
     Returns
     -------
     Tensor of shape (n_judgments,)
-        In (0, 1); 0.5 where u = b = 0; below DPO's weight where the bias favours the winner and above it where the
-        winner was preferred against the bias.
+        Between 0 and 1; 0.5 if u = b = 0. The weight is below DPO's if the bias favours the winner, and above DPO's
+        if the bias favours the loser.
 
     References
     ----------
@@ -170,25 +170,25 @@ def gradient_weight(margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tenso
 
 
 def ipo_loss(margins: Tensor, bias_logits: Tensor, sign: Tensor, beta: float) -> Tensor:
-    r"""Squared distance of each vote's bias-adjusted margin from IPO's target, with the bias in the margin's unit.
+    r"""IPO loss with bias: squared distance of each vote's bias-adjusted margin from IPO's target.
 
     .. math:: \ell_j = \left(\frac{s_j (u_{c_j} + b_j)}{\beta} - \frac{1}{2\beta}\right)^2
 
     Parameters
     ----------
     margins : Tensor of shape (n_judgments,)
-        beta times the difference of the responses' mean log-ratios per token, a over b.
+        beta times the difference of the responses' mean log-ratios per token, response a minus response b.
     bias_logits : Tensor of shape (n_judgments,)
-        b, a over b, in the same unit: reward per token, not log-odds. Zeros give IPO.
+        Bias of response a over response b in the unit of the margins: reward per token, not log-odds. Zeros give IPO.
     sign : Tensor of shape (n_judgments,)
-        +1 where a was chosen, -1 where b was.
+        +1 if response a was chosen, -1 if response b was chosen.
     beta : float
-        Strength of the pull towards the reference.
+        Strength of the KL penalty.
 
     Returns
     -------
     Tensor of shape (n_judgments,)
-        0 where the vote is explained by a margin of exactly 1/2; ``1 / (4 beta**2)`` where u = b = 0.
+        0 if margin and bias add up to 1/2 in the direction of the vote; ``1 / (4 beta**2)`` if u = b = 0.
 
     Examples
     --------

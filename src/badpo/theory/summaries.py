@@ -1,8 +1,8 @@
-r"""Summaries of measured numbers: intervals over seeds, share removed, intervals of proportions and of ratios.
+r"""Summaries of measurements: intervals over seeds, share removed, intervals of proportions and of ratios.
 
-Two sources of spread are kept apart. Over training seeds there are a few independent runs, so the interval is
-Student's t over the runs. Within one run there are many rows (votes, prompts, tokens) that come in clusters, so the
-interval is cluster-robust: rows of one prompt are not independent evidence.
+There are two sources of variation. Training seeds give a few independent runs, so their interval is Student's t
+interval. The rows of one run (votes, prompts, tokens) are clustered, so their interval is cluster-robust: the rows of
+one prompt are not independent.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ class Interval:
     Attributes
     ----------
     estimate : float
-        NaN when there was nothing to estimate from.
+        NaN if there are no data.
     se : float
-        Standard error; NaN when it cannot be estimated (a single run, a single cluster).
+        Standard error; NaN if it cannot be estimated because there is only one run or one cluster.
     low, high : float
-        Ends of the interval, in the unit of the estimate; NaN when ``se`` is.
+        Ends of the 95 % confidence interval in the unit of the estimate; NaN if ``se`` is NaN.
     n : int
-        Independent units behind the interval: runs, clusters, or trials.
+        Number of independent units: runs, clusters or trials.
     """
 
     estimate: float
@@ -38,7 +38,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
-        """Half the length of the interval: the number after the plus-minus sign."""
+        """Half the length of the interval, which tables show after the plus-minus sign."""
         return (self.high - self.low) / 2
 
     def excludes(self, value: float) -> bool:
@@ -47,11 +47,11 @@ class Interval:
 
 
 def t_interval(values: ArrayLike) -> Interval:
-    r"""Mean over runs with Student's t interval at 95 %, as all intervals here.
+    r"""Mean over runs with Student's 95 % confidence interval.
 
     .. math:: \bar{x} \pm t_{n-1}\, \mathrm{sd}(x) / \sqrt{n}
 
-    For three seeds the factor t is 4.303. With one run the mean stands alone and the interval is NaN.
+    For three seeds the factor t is 4.303. For one run the ends of the interval are NaN.
 
     References
     ----------
@@ -67,15 +67,15 @@ def t_interval(values: ArrayLike) -> Interval:
 
 
 def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Share of DPO's shift from the reference that an arm does not make, seed by seed.
+    r"""Share of DPO's shift from the reference that an arm removes, for each seed.
 
     .. math:: \frac{x_{DPO} - x_{arm}}{x_{DPO} - x_{ref}}
 
     Returns
     -------
     array of shape (n_runs,)
-        0 is DPO, 1 is the reference, above 1 is past the reference. NaN where DPO did not move at all. The share
-        means little where DPO moved by less than its own interval; `shift` says whether it did.
+        0 if the arm equals DPO, 1 if the arm equals the reference, and above 1 if the arm is beyond the reference.
+        NaN if DPO did not shift at all. If the interval of DPO's `shift` contains zero, the share has no meaning.
 
     References
     ----------
@@ -92,14 +92,14 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
 
 
 def shift(arm: ArrayLike, reference: float) -> Interval:
-    """How far an arm moved from the reference, over its seeds.
+    """Shift of an arm from the reference, averaged over the arm's seeds.
 
-    The reference is one run and is taken as exact, as in the paper. A share removed is worth printing only where
-    DPO's shift ``excludes(0.0)``.
+    The reference is one run and is taken as exact, as in the paper. Print a share removed only if DPO's shift
+    ``excludes(0.0)``.
 
     References
     ----------
-    BA-DPO, Section `formatting`: no share is given where DPO moves by less than its seed interval.
+    BA-DPO, Section `formatting`: no share is reported if DPO's shift is smaller than its interval over seeds.
 
     Examples
     --------
@@ -110,12 +110,12 @@ def shift(arm: ArrayLike, reference: float) -> Interval:
 
 
 def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
-    r"""Distance of a rate from the reference's rate in log-odds.
+    r"""Difference between a rate and the reference's rate in log-odds.
 
     .. math:: \operatorname{logit} p - \operatorname{logit} p_{ref}
 
-    Under constant log-odds this is the policy's tilt divided by beta, so it tells an arm that stops short of the
-    reference from one that passes it, also close to 0 and 1 where rates are compressed.
+    If the log-odds are the same at every prompt, the difference is the policy's tilt divided by beta. The sign shows
+    whether an arm is below or above the reference, also close to 0 and 1, where differences of rates are small.
 
     References
     ----------
@@ -130,12 +130,12 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
     for value in (rate, reference):
         if np.any((value < 0) | (value > 1)):
             raise ValueError("a rate lies between 0 and 1")
-    with np.errstate(invalid="ignore"):  # two rates of 0 are no distance apart that is known
+    with np.errstate(invalid="ignore"):  # the difference between two rates of 0 is unknown
         return logit(rate) - logit(reference)
 
 
 def wilson_interval(successes: int, n: int) -> Interval:
-    """A proportion of independent trials with Wilson's score interval; NaN throughout for no trial.
+    """Proportion of independent trials with Wilson's score interval; NaN if there are no trials.
 
     Examples
     --------
@@ -150,28 +150,30 @@ def wilson_interval(successes: int, n: int) -> Interval:
 
 
 def wilson_ends(share: Floats, n: NDArray) -> tuple[Floats, Floats]:
-    """Ends of Wilson's score intervals, inside [0, 1] also at shares of 0 and 1; NaN for no trial."""
+    """Ends of Wilson's score intervals, which lie within [0, 1]; NaN if there are no trials."""
     z2 = float(ndtri(0.975)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):
         center = (share + z2 / (2 * n)) / (1 + z2 / n)
         half = np.sqrt(z2 * share * (1 - share) / n + (z2 / (2 * n)) ** 2) / (1 + z2 / n)
-    # rounding must not put an end beside 0 and 1
+    # without this, rounding moves an end away from 0 or 1
     return np.where(share == 0, 0.0, center - half), np.where(share == 1, 1.0, center + half)
 
 
 def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
-    """A mean (or, of zeros and ones, a proportion) with a cluster-robust interval.
+    """Mean with a cluster-robust interval; the mean of zeros and ones is a proportion.
 
-    ``clusters`` is what makes rows depend on each other, usually the prompt; None: every row is its own cluster.
+    ``clusters`` labels the rows that depend on each other, usually by prompt. By default every row is its own
+    cluster.
 
     Returns
     -------
     Interval
-        ``n`` counts clusters; Student's t with one degree of freedom less. One cluster gives NaN ends.
+        Student's t interval with n - 1 degrees of freedom, where ``n`` is the number of clusters. With one cluster
+        the ends are NaN.
 
     Examples
     --------
-    Ten rows that are two prompts five times over carry the evidence of two rows:
+    Ten rows that repeat two prompts five times have the information of two rows:
 
     >>> rows = cluster_mean([1] * 5 + [0] * 5)
     >>> prompts = cluster_mean([1] * 5 + [0] * 5, clusters=["p"] * 5 + ["q"] * 5)
@@ -183,7 +185,10 @@ def cluster_mean(values: ArrayLike, clusters: ArrayLike | None = None) -> Interv
 
 
 def clustered_share(values: ArrayLike, clusters: ArrayLike | None = None) -> Interval:
-    """A proportion, or a mean of probabilities, with Wilson's interval for as many trials as it is worth, in [0, 1].
+    """Proportion or mean of probabilities with Wilson's interval at the effective number of trials.
+
+    The effective number is the number of independent trials with the same standard error; the interval lies in [0,
+    1].
 
     Examples
     --------
@@ -204,8 +209,8 @@ def cluster_difference(
 ) -> Interval:
     """Mean of the rows in ``first`` minus mean of the other rows, with a cluster-robust interval.
 
-    A prompt may have rows on both sides; their dependence is in the interval. The held-out gap is this with
-    ``values`` the correctness of each judgment and ``first`` the cross-group mask.
+    If a cluster has rows in both sets, the interval includes their dependence. For the held-out gap, ``values`` is
+    the correctness of each judgment and ``first`` is the mask of cross-group judgments.
 
     References
     ----------
@@ -223,13 +228,13 @@ def cluster_difference(
     with np.errstate(invalid="ignore"):
         means = (sides * x).sum(axis=1, keepdims=True) / n
         influence = sides * (x - means) / n
-    return _from_influence(means[0, 0] - means[1, 0], influence[0] - influence[1], clusters)
+    return interval_from_influence(means[0, 0] - means[1, 0], influence[0] - influence[1], clusters)
 
 
 def ratio_of_sums(
     numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike | None = None
 ) -> Interval:
-    r"""Sum over sum, such as nats per token, with an interval by linearization.
+    r"""Ratio of two sums, such as nats per token, with an interval by linearization.
 
     .. math:: R = \frac{\sum_i x_i}{\sum_i y_i}
 
@@ -246,7 +251,27 @@ def ratio_of_sums(
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = x.sum() / y.sum()
         influence = (x - ratio * y) / y.sum()
-    return _from_influence(ratio if y.sum() else np.nan, influence, clusters)
+    return interval_from_influence(ratio if y.sum() else np.nan, influence, clusters)
+
+
+def sums_by_cluster(
+    numerator: ArrayLike, denominator: ArrayLike, clusters: ArrayLike
+) -> tuple[Floats, Floats]:
+    """Sums of the rows of each cluster, in the order of the clusters' labels.
+
+    `ratio_of_sums` of them is that of the rows with these clusters. The difference of two policies that were measured
+    on the same rows is the ratio of the difference of their numerators, which is paired by row.
+
+    Examples
+    --------
+    >>> ours, sizes = sums_by_cluster([1.0, 2.0, 3.0], [1, 1, 1], ["p", "p", "q"])
+    >>> ours.tolist(), sizes.tolist()
+    ([3.0, 3.0], [2.0, 1.0])
+    """
+    labels, number = np.unique(clusters, return_inverse=True)
+    sums = np.zeros((2, len(labels)))
+    np.add.at(sums.T, number, np.column_stack([numerator, denominator]))
+    return sums[0], sums[1]
 
 
 def length_matched_mean(
@@ -256,19 +281,19 @@ def length_matched_mean(
     n_bins: int = 5,
     clusters: ArrayLike | None = None,
 ) -> Interval:
-    r"""A mean over answers as if their lengths were distributed like the reference's.
+    r"""Mean over answers, reweighted so that their lengths are distributed like the reference's.
 
     .. math:: \sum_b w_b\, \bar{x}_b
 
-    with bins at the quantiles of the reference's lengths, w_b the reference's share of bin b and x_b the mean of
-    the values whose length falls there; a length on the edge of two bins belongs to the longer one. A policy that only
-    shortens its answers then changes nothing.
+    The bins end at the quantiles of the reference's lengths, w_b is the reference's share of bin b, and x_b is the
+    mean of the values whose length lies in bin b. A length on the edge of two bins belongs to the longer one. A
+    policy that only shortens its answers therefore keeps the same mean.
 
     Returns
     -------
     Interval
-        ``n`` counts clusters. A bin of the reference without an answer gets the mean over all answers; the shares
-        w_b are taken as exact.
+        ``n`` is the number of clusters. A bin without an answer gets the mean over all answers. The shares w_b are
+        taken as exact.
 
     References
     ----------
@@ -276,7 +301,7 @@ def length_matched_mean(
 
     Examples
     --------
-    The reference writes long and short answers half and half, the policy mostly short ones without Markdown:
+    Half of the reference's answers are long; the policy writes mostly short answers without Markdown:
 
     >>> matched = length_matched_mean(
     ...     values=[0, 0, 0, 1], lengths=[10, 12, 11, 90], reference_lengths=[9, 10, 80, 99], n_bins=2
@@ -297,11 +322,11 @@ def length_matched_mean(
     estimate = shares[filled] @ means[filled] + empty_share * x.mean()
     within = shares[bins] * (x - means[bins]) / counts[bins]
     influence = within + empty_share * (x - x.mean()) / len(x)
-    return _from_influence(estimate, influence, clusters)
+    return interval_from_influence(estimate, influence, clusters)
 
 
-def _from_influence(estimate: float, influence: Floats, clusters: ArrayLike | None) -> Interval:
-    """The interval of an estimate that moves by the sum of the influences of a cluster's rows."""
+def interval_from_influence(estimate: float, influence: Floats, clusters: ArrayLike | None) -> Interval:
+    """Student's t interval of an estimate from the influence of each row, summed within clusters."""
     labels = np.arange(len(influence)) if clusters is None else clusters
     sums = np.bincount(np.unique(labels, return_inverse=True)[1], influence)
     n = len(sums)

@@ -1,12 +1,12 @@
-r"""How far a policy has to be tilted for its rate of an attribute to come out at a target.
+r"""Tilt a policy so that its rate of an attribute equals a target.
 
-The votes leave one number per attribute open: adding c to the margin of every response that carries it and taking c
-from every annotator's bias changes no probability of a vote. The tilted policy is
+The votes leave one number free for each attribute: adding c to the margin of every response with the attribute and
+subtracting c from every annotator's bias changes no probability of a vote. The tilted policy is
 
 .. math:: \pi_c(y \mid x) \propto \pi(y \mid x) \exp(c^\top g(y) / \beta)
 
-Here the `tilt` c is in units of the margin (beta included), the `shift` s = c / beta is in log-odds, and a `rate` is
-the mean over prompts of the probability on the choices that carry the attribute.
+The `tilt` c has the unit of the margin, which includes beta. The `shift` s = c / beta is in log-odds. A `rate` is the
+probability of the choices with the attribute, averaged over prompts.
 """
 
 from collections.abc import Sequence
@@ -19,31 +19,31 @@ from scipy.special import logit, softmax
 
 from badpo.theory import Floats
 
-# A rate closer to 0 or 1 than this is one that no finite sample would show; tilting it would amplify rounding.
+# A rate closer to 0 or 1 than this cannot be tilted, because tilting would amplify rounding errors.
 NEVER = 1e-9
-# The search has found the targets when every rate is this close to its own.
+# The search ends when every rate is this close to its target.
 RATE_TOLERANCE = 1e-10
 SHOW_IT = "anchor a policy that shows it sometimes, or give prompts that ask for it (--prompts)"
-# Shifts whose squared distances add up to less are one shift, said with rounding.
+# Shifts differ only by rounding if the sum of their squared distances from their mean is smaller than this number.
 _SAME = 1e-20
 
 
 @dataclass(frozen=True)
 class CalibrationLine:
-    """What a training stage achieves of a shift that it is asked for, both in log-odds.
+    """Shift that a training stage achieves as a linear function of the intended shift, both in log-odds.
 
     Attributes
     ----------
     slope, intercept : float
-        achieved = slope * intended + intercept. The intercept is a deficit: it has the sign opposite to that of the
-        shifts, so a line is for shifts of one direction.
+        achieved = slope * intended + intercept. The intercept is a deficit: its sign is opposite to that of the
+        shifts, so a line is valid for shifts of one direction only.
     """
 
     slope: float
     intercept: float
 
     def intended_for(self, achieved: float) -> float:
-        """The shift to ask for in order to achieve this one.
+        """Intended shift that leads to the given achieved shift.
 
         Examples
         --------
@@ -61,16 +61,16 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     Parameters
     ----------
     log_probs : array of shape (n_prompts, n_choices)
-        In nats, up to a constant of each prompt; -inf for a choice that a prompt does not offer.
+        In nats, up to a constant for each prompt; -inf for a choice that the prompt does not offer.
     carries : array of shape (n_choices, n_attributes)
-        1 where the choice carries the attribute, else 0; ``(n_choices,)`` for one attribute.
+        1 if the choice has the attribute, else 0; the shape may be ``(n_choices,)`` for one attribute.
     shift : array of shape (n_attributes,)
         In log-odds.
 
     Returns
     -------
     array of shape (n_prompts, n_choices)
-        Rows add up to 1.
+        Each row adds up to 1.
 
     References
     ----------
@@ -78,7 +78,7 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
 
     Examples
     --------
-    The log-odds of the two choices move by exactly the shift:
+    The log-odds of the two choices change by exactly the shift:
 
     >>> tilted_probabilities(np.log([[0.9, 0.1]]), [1, 0], -np.log(9)).round(3)
     array([[0.5, 0.5]])
@@ -88,7 +88,7 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
 
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
-    """Rate of each attribute under the tilted policy: its probability, mean over prompts.
+    """Rate of each attribute under the tilted policy: its mean probability over prompts.
 
     References
     ----------
@@ -106,9 +106,9 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
 def shift_to_targets(
     log_probs: ArrayLike, carries: ArrayLike, targets: ArrayLike, attributes: Sequence[str] = ()
 ) -> Floats:
-    r"""The one shift per attribute that brings all rates to their targets together.
+    r"""Shift of each attribute with which all rates equal their targets.
 
-    It is a root of the rates minus the targets. For several attributes these are the gradient of
+    The shift is the root of the rates minus the targets. These differences are the gradient of
 
     .. math:: \frac{1}{n} \sum_x \log \sum_y \pi(y \mid x) \exp(s^\top g_y) - s^\top t
 
@@ -117,17 +117,17 @@ def shift_to_targets(
     Parameters
     ----------
     log_probs, carries
-        As in `tilted_probabilities`. A choice that carries several attributes is moved by the sum of their shifts.
+        As in `tilted_probabilities`. A choice with several attributes is shifted by the sum of their shifts.
     targets : array of shape (n_attributes,)
         Strictly between 0 and 1.
     attributes : sequence of str
-        Names for the error messages; without them attributes are numbered.
+        Names for the error messages; by default the attributes are numbered.
 
     Returns
     -------
     array of shape (n_attributes,)
-        s in log-odds; negative where the attribute is made rarer. The tilt is beta times it, and the offset of a
-        training stage that teaches the tilt its opposite.
+        Shift s in log-odds; negative if the attribute becomes rarer. The tilt is beta times the shift. A training
+        stage that teaches this tilt has the fixed offset -beta times the shift.
 
     References
     ----------
@@ -135,7 +135,7 @@ def shift_to_targets(
 
     Examples
     --------
-    Four names of two attributes; both rates come to their targets although each shift moves both:
+    The choices are four names with two attributes. Each shift changes both rates, and both rates equal their targets:
 
     >>> names = np.log([[0.6, 0.3, 0.05, 0.05]]), [[1, 1], [1, 0], [0, 1], [0, 0]]
     >>> tilted_rates(*names, shift_to_targets(*names, [0.5, 0.4])).round(6)
@@ -162,7 +162,7 @@ def shift_to_targets(
         while missing(-reach) > 0 or missing(reach) < 0:
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
-    # exact where log-odds are the same at every prompt and the attributes are independent
+    # this start is the solution if the log-odds are the same at every prompt and the attributes are independent
     found = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
     if np.abs(found.fun).max() < RATE_TOLERANCE:
         return found.x
@@ -173,7 +173,7 @@ def shift_to_targets(
 
 
 def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine:
-    """Least-squares line from the shifts that were asked for to those that were achieved, for one attribute.
+    """Fit the least-squares line that predicts the achieved shifts of one attribute from the intended shifts.
 
     References
     ----------
@@ -181,7 +181,7 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
 
     Examples
     --------
-    The paper's three offsets on the gender coordinate, which make the attribute rarer:
+    The paper's three offsets for gender, which make the attribute rarer:
 
     >>> line = fit_calibration([-3.39, -4.42, -5.13], [-2.24, -3.13, -3.79])
     >>> round(line.slope, 2), round(line.intercept, 2)

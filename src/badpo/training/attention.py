@@ -1,12 +1,12 @@
-"""Attention over token trees: each prefix goes through the model once, and nothing else changes.
+"""Attention over token trees, which runs each shared prefix through the model once.
 
-A pack (`badpo.training.packing`) is one flat row. Every layer but attention works on single tokens and needs no
-change; attention is replaced by a function that is registered with transformers under the name `TREE_ATTENTION`
-and reads a `TreePlan` from a keyword of the model's forward. Without a plan it is the model's ordinary attention,
-padding mask included, so that generation during training stays exact.
+A pack (`badpo.training.packing`) is one flat row of tokens. All layers except attention work on individual tokens and
+need no change. The attention is replaced by a function that transformers knows under the name `TREE_ATTENTION` and
+that reads a `TreePlan` from a keyword of the model's forward. Without a plan, the function is the model's ordinary
+attention with its padding mask, so that generation during training stays exact.
 
-The plan travels as a keyword and not as a surrounding context because gradient checkpointing runs the layers a
-second time in the backward pass. For the same reason `tree_attention` must still be open when that happens.
+The plan is a keyword and not a context, because gradient checkpointing runs the layers again in the backward pass.
+For the same reason the context `tree_attention` must include the backward pass.
 """
 
 import inspect
@@ -21,27 +21,32 @@ import torch
 from torch import Tensor
 from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.integrations.sdpa_attention import repeat_kv, use_gqa_in_sdpa
 
 from badpo.data.problems import ConfigError
 
-# The kernels compute scores that a causal mask then drops. A segment is attended to in blocks of queries, each with
-# the keys up to its own end: with n blocks, 1 + 1/n times the scores needed instead of twice as many.
+# The kernels also compute the scores that a causal mask removes. Splitting a segment into n blocks of queries, each
+# with the keys up to its own end, computes 1 + 1/n times the needed scores instead of twice as many.
 _QUERIES_PER_BLOCK = 48
 _MOST_BLOCKS = 4
-# Blocks share one padded attention call while the scores computed exceed those of the blocks by at most a twentieth,
-# plus what a call of its own would cost.
+# Blocks share a padded attention call if padding adds at most a twentieth to the scores, plus the fixed cost of a
+# call.
 _PADDING_FACTOR = 1.05
 _SCORES_PER_CALL = 1024
-# Compute capability of the first cards (Ampere) that the variable-length kernel runs on.
+# Smallest compute capability (Ampere) for the variable-length kernel.
 _FIRST_WITH_VARLEN = (8, 0)
-# Older ones want as many heads of keys as of queries.
+# Older versions need equally many key heads and query heads.
 _VARLEN_SHARES_HEADS = "enable_gqa" in inspect.signature(varlen_attn).parameters
 
 
 class RowGroup(NamedTuple):
-    """Blocks of similar size that are attended to in one call: n rows, padded to n_query and n_key tokens."""
+    """Blocks of similar size for one attention call: n rows, padded to n_query and n_key tokens."""
 
     n_rows: int
     n_query: int
@@ -51,37 +56,37 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TreePlan:
-    """Which tokens of a flat row see which, in the forms that the attention kernels take."""
+    """The tokens of a flat row that each token attends to, in the formats of the attention kernels."""
 
     segments: np.ndarray
     device: torch.device
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of the row."""
+        """Number of tokens of the row."""
         return int(self.segments[-1, 1])
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence in the pack, as the model sees it."""
+        """Number of tokens of the longest sequence in the pack."""
         q_start, q_end, prefix_start, prefix_end = self.segments.T
         return int((q_end - q_start + prefix_end - prefix_start).max())
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
         """Attention output of shape (T, heads, value_dim) for query, key, value of shape (T, heads, head_dim).
 
-        Under autocast it is computed in autocast's precision, as by torch's own attention.
+        Under autocast the output is computed in autocast's precision, as in torch's own attention.
         """
         device_type = query.device.type
         if torch.is_autocast_enabled(device_type):
-            # rotary embeddings leave queries and keys in float32, which the variable-length kernel does not take
+            # rotary embeddings return queries and keys in float32, which the variable-length kernel does not accept
             dtype = torch.get_autocast_dtype(device_type)
             query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
-        attend = self._attend_varlen if _varlen_serves(query, value) else self._attend_rows
+        attend = self._attend_varlen if _supports_varlen(query, value) else self._attend_rows
         return attend(query, key, value, scaling)
 
-    def _attend_rows(self, query, key, value, scaling) -> Tensor:
-        """Segments gathered into a few padded batches; exact on every device and in every precision."""
+    def _attend_rows(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Attention over segments in a few padded batches, which works on every device and in every precision."""
         query_index, key_index, output_index, groups = self._rows
         # One gather for all groups: each index_select costs a zero-filled full-length gradient in the backward.
         queries = query.index_select(0, query_index).split([g.n_rows * g.n_query for g in groups])
@@ -104,10 +109,10 @@ class TreePlan:
             outputs.append(output.transpose(1, 2).flatten(0, 1))
         return torch.cat(outputs).index_select(0, output_index)
 
-    def _attend_varlen(self, query, key, value, scaling) -> Tensor:
-        """Segments through torch's variable-length flash kernel. Runs on CUDA in half precision only.
+    def _attend_varlen(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Attention over segments by torch's variable-length flash kernel, which needs CUDA and half precision.
 
-        The kernel aligns the causal triangle with the end of the keys, so that a branch sees its whole prefix.
+        The kernel aligns the causal triangle with the end of the keys, so that a branch attends to its whole prefix.
         """
         key_index, *places = self._varlen
         return varlen_attn(
@@ -122,7 +127,7 @@ class TreePlan:
 
     @cached_property
     def _rows(self) -> tuple[Tensor, Tensor, Tensor, list[RowGroup]]:
-        """Which tokens are gathered as queries and as keys, where each token's output then lies, and the calls."""
+        """Indices of queries and keys, the position of each token's output, and the attention calls."""
         query_parts, key_parts, groups = [], [], []
         blocks = _blocks(self.segments)
         for members in _similar_blocks(blocks):
@@ -131,7 +136,7 @@ class TreePlan:
             n_before = blocks[members, 2]
             mask = None
             if n_before.any():
-                # the place of a query among its keys; padded keys lie behind every real query
+                # position of a query among its keys; padded keys follow all real queries
                 place = n_before[:, None] + np.arange(n_query)
                 mask = self._to_device(place[:, None, :, None] >= np.arange(n_key))
             query_parts.append(queries.ravel())
@@ -139,14 +144,14 @@ class TreePlan:
             groups.append(RowGroup(n_rows, n_query, n_key, mask))
         query_index = np.concatenate(query_parts)
         output_index = np.empty(self.n_tokens, dtype=np.int64)
-        # of equal ones the first is assigned last: the others are padding
+        # of equal indices the first one is assigned last, because the others are padding
         output_index[query_index[::-1]] = np.arange(len(query_index))[::-1]
         indices = (query_index, np.concatenate(key_parts), output_index)
         return *map(self._to_device, indices), groups
 
     @cached_property
     def _varlen(self) -> tuple[Tensor, Tensor, Tensor, int, int]:
-        """Which tokens are gathered as keys, where each segment's queries and keys end, and the most of either."""
+        """Indices of the keys, the ends of each segment's queries and keys, and their largest numbers."""
         whole = _blocks(self.segments, most=1)
         n_query = whole[:, 1] - whole[:, 0]
         n_key = n_query + whole[:, 2]
@@ -159,38 +164,41 @@ class TreePlan:
         return torch.from_numpy(array).to(self.device, non_blocking=True)
 
 
-def _varlen_serves(query: Tensor, value: Tensor) -> bool:
+def _supports_varlen(query: Tensor, value: Tensor) -> bool:
     if not query.is_cuda or query.dtype not in (torch.float16, torch.bfloat16):
         return False
     if torch.cuda.get_device_capability(query.device) < _FIRST_WITH_VARLEN or not _VARLEN_SHARES_HEADS:
         return False
     width = query.shape[-1]
-    return width == value.shape[-1] and width <= 256 and width % 8 == 0
+    return bool(width == value.shape[-1] and width <= 256 and width % 8 == 0)
 
 
 def _fused_kernel_shares_heads(mask: Tensor | None, key: Tensor, value: Tensor) -> bool:
-    """Whether fewer heads of keys than of queries leave a kernel on this device that does not store all scores."""
+    """Whether this device has a kernel for fewer key heads than query heads that does not store all scores."""
     return not key.is_cuda or use_gqa_in_sdpa(mask, key, value)
 
 
 def _blocks(segments: np.ndarray, most: int = _MOST_BLOCKS) -> np.ndarray:
-    """Segments cut into at most ``most`` blocks of queries, int64 of shape (n_blocks, 5).
+    """Cut segments into at most ``most`` blocks of queries, int64 of shape (n_blocks, 5).
 
-    Columns begin, end, n_before, prefix_start, n_prefix. The queries [begin, end) see n_before tokens before the first
-    of them, of which n_prefix are the prefix and the others their own segment's, and themselves up to their own place.
+    The columns are begin, end, n_before, prefix_start and n_prefix. The queries [begin, end) attend to n_before
+    tokens before the first query and to the queries up to their own position. The first n_prefix of the n_before
+    tokens are the prefix, and the others belong to the segment of the queries.
     """
     q_start, q_end, prefix_start, prefix_end = segments.T
     n_query, n_prefix = q_end - q_start, prefix_end - prefix_start
     n_blocks = np.clip(n_query // _QUERIES_PER_BLOCK, 1, most)
-    of = np.repeat(np.arange(len(segments)), n_blocks)
-    number = np.arange(len(of)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
-    first, last = (n_query[of] * i // n_blocks[of] for i in (number, number + 1))
-    start, n_prefix = q_start[of], n_prefix[of]
-    return np.stack([start + first, start + last, n_prefix + first, prefix_start[of], n_prefix], axis=1)
+    segment = np.repeat(np.arange(len(segments)), n_blocks)
+    number = np.arange(len(segment)) - np.repeat(np.cumsum(n_blocks) - n_blocks, n_blocks)
+    first, last = (n_query[segment] * i // n_blocks[segment] for i in (number, number + 1))
+    start, n_prefix = q_start[segment], n_prefix[segment]
+    return np.stack(
+        [start + first, start + last, n_prefix + first, prefix_start[segment], n_prefix], axis=1
+    )
 
 
 def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
-    """Positions of blocks that are worth one padded attention call together."""
+    """Groups of blocks for which a common padded attention call is faster than separate calls."""
     begin, end, n_before, *_ = blocks.T
     n_query, n_key = end - begin, end - begin + n_before
     by_size = np.lexsort((n_query, n_key))[::-1]
@@ -207,7 +215,7 @@ def _similar_blocks(blocks: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token indices of the queries and of the keys (prefix, then own) of blocks, padded with the last own token."""
+    """Token indices of the queries and the keys of blocks (prefix first), padded with the last token of the block."""
     begin, end, n_before, prefix_start, n_prefix = blocks[:, :, None].transpose(1, 0, 2)
     queries = np.minimum(begin + np.arange((end - begin).max()), end - 1)
     column = np.arange((end - begin + n_before).max())
@@ -217,23 +225,23 @@ def _padded_indices(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 TREE_ATTENTION = "badpo_tree"
 
-# Keywords of attention functions that a plan already settles, and those that are looked at by name.
-_SETTLED = {"position_ids", "cache_position", "use_cache", "scaling"}
-_SETTLED |= {"sliding_window", "dropout", "is_causal"}
+# Keywords of attention functions that a plan replaces, and keywords that are checked by name.
+_KNOWN_KEYWORDS = {"position_ids", "cache_position", "use_cache", "scaling"}
+_KNOWN_KEYWORDS |= {"sliding_window", "dropout", "is_causal"}
 
 
-def tree_hidden_states(decoder, pack: Mapping[str, Any]) -> Tensor:
-    """Last hidden state of every token of a pack, equal to those of the plain forward of each sequence.
+def tree_hidden_states(decoder: PreTrainedModel, pack: Mapping[str, Tensor]) -> Tensor:
+    """Last hidden state of every token of a pack, equal to the states of a separate forward of each sequence.
 
-    To be called inside `tree_attention`.
+    Call this function inside the context `tree_attention`.
     """
     input_ids = pack["input_ids"]
     plan = TreePlan(pack["segments"], input_ids.device)
-    # not every model that slides says so to its attention function
+    # some models with a sliding window do not pass the window to their attention function
     reason = unsupported_reason(decoder.config, plan.longest)
     if reason:
         raise ValueError(
-            f"the packed forward cannot serve this model: it has {reason}; use the padded forward"
+            f"the packed forward does not support this model, which has {reason}; use the padded forward"
         )
     output = decoder(
         input_ids=input_ids[None],
@@ -249,16 +257,17 @@ def tree_hidden_states(decoder, pack: Mapping[str, Any]) -> Tensor:
 
 
 @contextmanager
-def tree_attention(model) -> Iterator[None]:
-    """Switch the attention of ``model`` to the tree attention, and back on leaving.
+def tree_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Context in which ``model`` uses the tree attention.
 
-    To be open around training or scoring as a whole, backward passes included. Forwards without a pack, such as
-    generation, are those of ``sdpa`` meanwhile; a configuration saved meanwhile keeps no trace of the name.
+    The context must include the whole training or scoring with all backward passes. Inside the context, forwards
+    without a pack, such as generation, use ``sdpa``. A configuration that is saved inside the context does not
+    contain the name.
     """
     if not model._can_set_attn_implementation():
         raise ValueError(f"{type(model).__name__} cannot switch its attention; use the padded forward")
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
-    # Without a mask function of that name transformers drops the padding mask of ordinary forwards.
+    # Without a mask function of this name, transformers drops the padding mask of ordinary forwards.
     AttentionMaskInterface.register(TREE_ATTENTION, AttentionMaskInterface()["sdpa"])
     ordinary = model.config._attn_implementation
     model.set_attn_implementation(TREE_ATTENTION)
@@ -269,22 +278,24 @@ def tree_attention(model) -> Iterator[None]:
 
 
 def tree_attention_forward(
-    module,
+    module: torch.nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
     tree_plan: TreePlan | None = None,
-    **options,
+    **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attention function for transformers: over a tree where a plan is given, ``sdpa`` where none is."""
+    """Attention function for transformers: tree attention if there is a plan, else ``sdpa``."""
     if tree_plan is None:
         if attention_mask is not None and attention_mask.numel() == 0:
             raise RuntimeError(
                 f"{type(module).__name__} did not receive the tree plan; use the padded forward"
             )
-        return AttentionInterface()["sdpa"](module, query, key, value, attention_mask, **options)
-    _refuse(module, tree_plan, options)
+        attend = AttentionInterface()["sdpa"]
+        output, weights = attend(module, query, key, value, attention_mask, **options)
+        return output, weights
+    _require_supported(module, tree_plan, options)
     n_tokens = tree_plan.n_tokens
     if query.shape[0] != 1 or query.shape[2] != n_tokens or key.shape[2] != n_tokens:
         raise ValueError(
@@ -295,11 +306,11 @@ def tree_attention_forward(
     return tree_plan.attend(query, key, value, options.get("scaling"))[None], None
 
 
-def _refuse(module, plan: TreePlan, options: Mapping[str, Any]) -> None:
-    """Raise `ValueError` where an attention layer is asked for what a plan does not settle."""
-    asked = {name: value for name, value in options.items() if value is not None and value is not False}
-    problems = sorted(asked.keys() - _SETTLED)
-    window, dropout = asked.get("sliding_window"), asked.get("dropout")
+def _require_supported(module: torch.nn.Module, plan: TreePlan, options: Mapping[str, Any]) -> None:
+    """Raise `ValueError` if an attention layer needs a feature that a plan does not provide."""
+    used = {name: value for name, value in options.items() if value is not None and value is not False}
+    problems = sorted(used.keys() - _KNOWN_KEYWORDS)
+    window, dropout = used.get("sliding_window"), used.get("dropout")
     if window and plan.longest > window:
         problems.append(f"a sliding window of {window} tokens on sequences of {plan.longest}")
     if dropout:
@@ -308,13 +319,13 @@ def _refuse(module, plan: TreePlan, options: Mapping[str, Any]) -> None:
         problems.append("attention that is not causal")
     if problems:
         raise ValueError(
-            f"{type(module).__name__} asks for what the tree attention does not do: {'; '.join(problems)}. "
-            "Turn it off, or use the padded forward"
+            f"{type(module).__name__} uses features that the tree attention does not support: {'; '.join(problems)}. "
+            "Turn them off, or use the padded forward"
         )
 
 
-def unsupported_reason(config, longest: int | None = None) -> str | None:
-    """Why a model's attention cannot be run over token trees, as a noun phrase; None where it can."""
+def unsupported_reason(config: PreTrainedConfig, longest: int | None = None) -> str | None:
+    """Reason why the tree attention cannot replace a model's attention, as a noun phrase; None if it can."""
     text = config.get_text_config()
 
     def setting(name: str) -> Any:
@@ -324,7 +335,7 @@ def unsupported_reason(config, longest: int | None = None) -> str | None:
         return "an encoder"
     if setting("num_attention_heads") is None:
         return "no attention heads, or recurrent layers instead of them"
-    if any("mrope_section" in rope or "mrope" in rope.values() for rope in _rotations(text)):
+    if any("mrope_section" in rope or "mrope" in rope.values() for rope in _read_rotations(text)):
         return "rotary positions in several dimensions (M-RoPE)"
     if setting("alibi") or text.model_type in ("bloom", "mpt"):
         return "attention biases by distance (ALiBi)"
@@ -337,21 +348,21 @@ def unsupported_reason(config, longest: int | None = None) -> str | None:
     window = setting("sliding_window")
     if "sliding_attention" in layer_types and window is None:
         return "sliding-window layers of unknown length"
-    # some models write a window of 0 where there is none, and some a window that none of their layers has
+    # some models without a window have the setting 0, and some have a window that no layer uses
     slides = not layer_types or "sliding_attention" in layer_types
     if window and slides and (longest is None or longest > window):
         return f"a sliding window of {window} tokens"
     return None
 
 
-def require_fixed_positions(config, longest: int) -> None:
-    """Refuse sequences for which a model's rotary positions depend on what shares the forward with them.
+def require_fixed_positions(config: PreTrainedConfig, longest: int) -> None:
+    """Refuse sequences whose rotary positions depend on the other sequences of the forward.
 
-    "longrope" and dynamic NTK scaling take other frequencies for the whole forward as soon as one sequence in it is
-    longer than the original length; dynamic scaling keeps them for later ones.
+    If one sequence is longer than the original length, "longrope" and dynamic NTK scaling use other frequencies for
+    the whole forward, and dynamic scaling also for later forwards.
     """
     text = config.get_text_config()
-    for rope in _rotations(text):
+    for rope in _read_rotations(text):
         kind, original = rope.get("rope_type") or "", None
         if kind == "longrope":
             original = rope.get("original_max_position_embeddings")
@@ -360,13 +371,13 @@ def require_fixed_positions(config, longest: int) -> None:
         original = original or text.max_position_embeddings
         if longest > original:
             raise ConfigError(
-                f'this model\'s rotary positions ("{kind}") change for everything in a forward where one sequence is '
-                f"longer than {original} tokens, and the longest prompt with a response has {longest}, so that no "
-                f"log-probability would be well defined; set max_length: {original}"
+                f'the rotary positions of this model ("{kind}") change for all sequences of a forward if one sequence '
+                f"is longer than {original} tokens, and the longest prompt with a response has {longest} tokens. "
+                f"Log-probabilities would then depend on the other sequences; set max_length: {original}"
             )
 
 
-def _rotations(text) -> list[dict[str, Any]]:
-    """The settings of a model's rotary positions: of all layers, and of each type of layer."""
+def _read_rotations(text: PreTrainedConfig) -> list[dict[str, Any]]:
+    """Settings of a model's rotary positions for all layers and for each type of layer."""
     rope = getattr(text, "rope_parameters", None) or {}
     return [rope, *(part for part in rope.values() if isinstance(part, dict))]

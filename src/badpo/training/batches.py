@@ -1,37 +1,67 @@
-"""Which judgments make up an optimizer step, and the tensors of one micro-batch.
+"""Select the judgments of each optimizer step and make the tensors of the micro-batches.
 
-A step is planned for all processes at once, as a pure function of the seed and the step, and only then cut into
-micro-batches: comparisons are kept whole, so that each goes through the model once however many of the step's
-votes are on it.
+The plan of a step depends only on the seed and the step and is made for all processes together. The step is then cut
+into micro-batches. All votes of a step on one comparison stay together, so that the comparison goes through the model
+once.
 """
+
+# torch is not followed by mypy: its classes are untyped
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import torch
+from torch import Tensor
+from transformers import TrainingArguments
 
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training.encoding import EncodedComparisons
-from badpo.training.logprobs import on_device
+from badpo.training.logprobs import ScoringInputs, move_inputs
 from badpo.training.packing import Layout, bin_pack, comparison_trees, n_fed
 
 BATCHING = ("random", "grouped", "comparisons")
 
 
-def planned_steps(
+class MicroBatch(TypedDict):
+    """Tensors of the judgments of a micro-batch and of their comparisons."""
+
+    scoring: ScoringInputs | None  # inputs of the scoring forward; None if no process has a judgment
+    reference_logps: Tensor  # reference log-probability of every scored token
+    comparisons: np.ndarray  # positions of the comparisons in the data
+    comparison: Tensor  # position of each judgment's comparison in ``comparisons``
+    vote_index: Tensor  # row of each judgment in the votes table
+    sign: Tensor  # +1 if response a was chosen, -1 if response b was chosen
+    annotator: Tensor  # index of each judgment's annotator
+    delta: Tensor  # attribute difference of a minus b, (n_judgments, n_attributes)
+    weight: Tensor  # weight of each judgment: of the table, in training of the objective
+    share: NotRequired[
+        float
+    ]  # share of the judgments of the step, or number of judgments in an evaluation
+    token_weight: NotRequired[Tensor]  # weight of every scored token, if the objective weighs tokens
+    router_load: NotRequired[Tensor]  # load-balancing loss of the routers, from the forward
+    # log-probabilities and rewards of all responses, from a forward that scores every token
+    response_scores: NotRequired[tuple[Tensor, Tensor]]
+
+
+def plan_steps(
     batching: str, comparison: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Judgments of each optimizer step of an epoch, by the comparison of every judgment.
+    """Divide the judgments of an epoch over optimizer steps.
 
-    ``random`` shuffles judgments one by one, ``batch_size`` of them in a step: the paper's way. ``grouped`` shuffles
-    comparisons and takes all judgments of each one after the other, as many in a step; a comparison that a step's end
-    falls into goes on in the next step. ``comparisons`` takes ``batch_size`` comparisons with all of their judgments.
+    ``random`` shuffles individual judgments and puts ``batch_size`` of them into a step, as in the paper. ``grouped``
+    shuffles comparisons and puts ``batch_size`` judgments of consecutive comparisons into a step; the judgments of a
+    comparison may continue in the next step. ``comparisons`` puts ``batch_size`` comparisons with all their judgments
+    into a step.
     """
     if batching not in BATCHING:
-        raise ConfigError(f"batching is {batching}; choose one of {', '.join(BATCHING)}")
+        raise ConfigError(f'batching is "{batching}"; choose one of {", ".join(BATCHING)}')
     ends = np.arange(batch_size, len(comparison), batch_size)
     if batching == "random":
         return np.split(rng.permutation(len(comparison)), ends)
@@ -47,7 +77,8 @@ def split_step(
 ) -> list[np.ndarray]:
     """Cut a step's judgments into ``n_parts`` micro-batches of about equal token counts.
 
-    Judgments on the same comparison stay together. With fewer comparisons than parts the last ones are empty.
+    Judgments on the same comparison stay together. If there are fewer comparisons than parts, the last parts are
+    empty.
     """
     unique, position = np.unique(comparison[votes], return_inverse=True)
     part_of = np.empty(len(unique), dtype=np.int64)
@@ -58,11 +89,11 @@ def split_step(
 
 @dataclass(eq=False)
 class EncodedJudgments(torch.utils.data.Dataset):
-    """Judgments with the token ids of their comparisons; an item has those of a judgment, under TRL's names."""
+    """Judgments with the token ids of their comparisons; an item has the ids of a judgment under TRL's names."""
 
     judgments: Judgments
     encoded: EncodedComparisons
-    # the reference's log-probabilities of ``encoded.pairs``, once they are known
+    # log-probabilities of ``encoded.pairs`` under the reference, as soon as they are computed
     reference: list[np.ndarray] | None = None
 
     def __len__(self) -> int:
@@ -75,22 +106,24 @@ class EncodedJudgments(torch.utils.data.Dataset):
         return {"prompt_ids": prompt, "chosen_ids": chosen, "rejected_ids": rejected}
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[int]:
-        """What the loader hands to `ComparisonCollator`: the positions of judgments, as they are."""
+        """Return the positions of judgments unchanged for `ComparisonCollator`."""
         return indices
 
     @property
     def comparison(self) -> np.ndarray:
-        """The comparison of every judgment."""
-        return self.judgments.votes["comparison"].to_numpy()
+        """Comparison of every judgment."""
+        comparison: np.ndarray = self.judgments.votes["comparison"].to_numpy()
+        return comparison
 
 
 class StepSampler(torch.utils.data.Sampler):
-    """Batch sampler that plans whole optimizer steps and hands each process as many micro-batches; some may be empty.
+    """Batch sampler that plans whole optimizer steps and gives each process equally many micro-batches.
 
-    Not passed through ``accelerator.prepare``, whose sharding drops or repeats batches of varying size.
+    Some micro-batches may be empty. The sampler does not go through ``accelerator.prepare``, whose sharding drops or
+    repeats batches of different sizes.
     """
 
-    def __init__(self, data: EncodedJudgments, args):
+    def __init__(self, data: EncodedJudgments, args: TrainingArguments):
         pairs = data.encoded.pairs
         self._comparison = data.comparison
         self._n_fed = np.array([n_fed(pairs, tree) for tree in comparison_trees(pairs)])
@@ -100,7 +133,7 @@ class StepSampler(torch.utils.data.Sampler):
         self._n_steps = len(self._plan())
 
     def __len__(self) -> int:
-        return self._n_steps * self._args.gradient_accumulation_steps
+        return int(self._n_steps * self._args.gradient_accumulation_steps)
 
     def __iter__(self) -> Iterator[list[int]]:
         rank, world = self._args.process_index, self._args.world_size
@@ -111,28 +144,28 @@ class StepSampler(torch.utils.data.Sampler):
 
     def _plan(self) -> list[np.ndarray]:
         rng = np.random.default_rng([self._seed, self.epoch])
-        return planned_steps(self._args.batching, self._comparison, self._args.step_size, rng)
+        return plan_steps(self._args.batching, self._comparison, self._args.step_size, rng)
 
 
 class ComparisonCollator:
-    """Tensors of a micro-batch: every comparison once for the forward, the votes apart.
+    """Make the tensors of a micro-batch: every comparison once for the forward, and the votes.
 
-    A micro-batch without judgments, which keeps the number of micro-batches equal over processes, carries the
-    first comparison of the data and no vote: its loss is zero and touches every parameter.
+    All processes need equally many micro-batches. A micro-batch without judgments therefore contains the first
+    comparison of the data and no vote: its loss is zero and depends on every parameter.
     """
 
     def __init__(self, data: EncodedJudgments, reference: Sequence[np.ndarray], layout: Layout):
         self._comparison = data.comparison
         kinds = {"sign": np.float32, "annotator": np.int64, "weight": np.float32}
         columns = {name: data.judgments.votes[name].to_numpy(kind) for name, kind in kinds.items()}
-        delta, places = data.judgments.delta.astype(np.float32), np.arange(len(data))
-        self._columns = {**columns, "delta": delta, "votes": places}
+        delta, rows = data.judgments.delta.astype(np.float32), np.arange(len(data))
+        self._columns = {**columns, "delta": delta, "vote_index": rows}
         self._pairs = data.encoded.pairs
         self._reference = reference
         self._layout = layout
 
-    def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> dict:
-        """The micro-batch of some judgments, given by their positions."""
+    def __call__(self, vote_ids: Sequence[int] | np.ndarray) -> MicroBatch:
+        """Make the micro-batch of the judgments at the given positions."""
         votes = np.asarray(vote_ids, dtype=np.int64)
         comparisons, position = np.unique(self._comparison[votes], return_inverse=True)
         if not len(votes):
@@ -141,22 +174,27 @@ class ComparisonCollator:
         inputs = self._layout([self._pairs[i] for i in responses])
         n_scored = np.bincount(inputs["response"])
         reference = [self._reference[i][-n:] for i, n in zip(responses, n_scored, strict=True)]
+        columns = {name: torch.from_numpy(column[votes]) for name, column in self._columns.items()}
         return {
-            "scoring": on_device(inputs, torch.device("cpu")),
+            "scoring": move_inputs(inputs, torch.device("cpu")),
             "reference_logps": torch.from_numpy(np.concatenate(reference)),
             "comparisons": comparisons,
             "comparison": torch.from_numpy(position),
-            **{name: torch.from_numpy(column[votes]) for name, column in self._columns.items()},
+            "vote_index": columns["vote_index"],
+            "sign": columns["sign"],
+            "annotator": columns["annotator"],
+            "delta": columns["delta"],
+            "weight": columns["weight"],
         }
 
 
-def evaluation_batches(judgments: Judgments, args) -> list[np.ndarray]:
-    """The share of one process of all judgments, those on a comparison together, in micro-batches.
+def evaluation_batches(judgments: Judgments, args: TrainingArguments) -> list[np.ndarray]:
+    """Micro-batches of one process's share of all judgments; judgments on a comparison stay together.
 
-    Every process has as many: divided weights are gathered by all of them together, so that one without judgments
-    left still has to take part.
+    All processes have the same number of micro-batches, because all must take part when divided weights are
+    gathered.
     """
     order = np.argsort(judgments.votes["comparison"].to_numpy(), kind="stable")
-    mine = np.array_split(order, args.world_size)[args.process_index]
+    own = np.array_split(order, args.world_size)[args.process_index]
     longest, size = math.ceil(len(order) / args.world_size), args.per_device_eval_batch_size
-    return [mine[start : start + size] for start in range(0, longest, size)]
+    return [own[start : start + size] for start in range(0, longest, size)]

@@ -1,4 +1,9 @@
-"""The files of a run: checkpoints that count only when whole, what resuming needs, the step log, provenance."""
+"""Files of a run: complete checkpoints, the facts that a resumed run must share, the step log, and package versions."""
+
+# transformers is not followed by mypy: its classes are untyped
+# mypy: disallow-subclassing-any=False
+
+from __future__ import annotations
 
 import contextlib
 import errno
@@ -15,18 +20,31 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, TypedDict
 
 from safetensors.torch import load_file, save_file
-from transformers import Trainer, TrainerCallback
+from torch.utils.data import DataLoader
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer import TRAINER_STATE_NAME
 
 from badpo.data.files import (
     BIAS_OPTIMIZER_FILE,
+    HELD_OUT_FILE,
     LOG_FILE,
     MARKER,
     OBJECTIVE_FILE,
     RUN_FILES,
     RUN_SEAL,
+    VOTES_FILE,
     Json,
     appearing,
     flush_to_disk,
@@ -39,32 +57,53 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import KEY_VARIABLE, key_name, keyed_digest
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Tensors
-from badpo.training.inputs import gold_cross_votes
-from badpo.training.reference import configuration, scoring_code
+from badpo.objective.objectives import Objective, Tensors
+from badpo.objective.theta import ThetaRule
+from badpo.training.inputs import count_gold_votes
+from badpo.training.reference import read_configuration, scoring_code
 from badpo.training.self_test import StartDifference
 
 logger = logging.getLogger(__name__)
 
-# Packages that decide what is computed, and others that a run is told to be made with.
+# Facts of a run by name, as JSON.
+Facts = Json
+
+# Packages whose code computes the results of a run, and further packages that a run records.
 CODE = ("ba-dpo", "torch", "transformers", "accelerate", "peft", "numpy")
 PACKAGES = (*CODE, "trl", "pandas", "scipy", "safetensors")
 
 
+class BiasRun(Protocol):
+    """A trainer with a bias term: `BADPOTrainer` or `badpo.trl.BiasAdjustedDPOTrainer`."""
+
+    bias: BiasTerm
+    theta_rule: ThetaRule | None
+    first_margin: StartDifference | None
+
+
+class Environment(TypedDict):
+    """Command and versions that reproduce a run, without the name of a machine."""
+
+    command: str
+    python: str
+    platform: str
+    packages: dict[str, str]
+
+
 @contextlib.contextmanager
 def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
-    """A folder to write into that takes the place of ``folder`` only when everything is in it.
+    """Context that yields a temporary folder, which replaces ``folder`` at the end; after an error it is deleted.
 
-    Of several processes one is the writer. After an error nothing is left.
+    One of several processes is the writer.
     """
     unfinished = folder.with_name(f".{folder.name}.unfinished")
     if is_writer:
         shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        with telling_full_disk(folder):
+        with report_full_disk(folder):
             yield unfinished
         if is_writer:
-            flush_tree(unfinished)
+            _flush_tree(unfinished)
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)
             flush_to_disk(folder.parent)
@@ -74,8 +113,11 @@ def whole_folder(folder: Path, is_writer: bool = True) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def named_as_in_memory(model) -> Iterator[None]:
-    """For a block that writes a checkpoint: published names of fused experts are others, which no resume would load."""
+def keep_parameter_names(model: PreTrainedModel) -> Iterator[None]:
+    """Context in which a model is saved under its own parameter names.
+
+    The published names of fused experts differ, so that a resumed run could not load them.
+    """
     model.save_pretrained = functools.partial(model.save_pretrained, save_original_format=False)
     try:
         yield
@@ -84,52 +126,56 @@ def named_as_in_memory(model) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def telling_full_disk(folder: Path) -> Iterator[None]:
-    """A block that writes into a folder; where the disk takes no more, an `OSError` says so, with the folder."""
+def report_full_disk(folder: Path) -> Iterator[None]:
+    """Context that writes into a folder and raises an `OSError` with the name of a file or folder if the disk is full.
+
+    Torch reports a full disk by an error that does not mention the disk.
+    """
     try:
         yield
-    except Exception as error:  # torch tells it without a word of the disk
+    except Exception as error:
         full = os.strerror(errno.ENOSPC)
         try:
             if full in str(error):
                 raise OSError(errno.ENOSPC, full) from error
-            there = next(place for place in (folder, *folder.parents) if place.exists())
-            with tempfile.TemporaryFile(dir=there) as file:
+            existing = next(place for place in (folder, *folder.parents) if place.exists())
+            with tempfile.TemporaryFile(dir=existing) as file:
                 file.write(bytes(2**20))
-        except OSError as told:
-            told.filename = getattr(error, "filename", None) or str(folder)
-            raise told from error
+        except OSError as disk_error:
+            disk_error.filename = getattr(error, "filename", None) or str(folder)
+            raise disk_error from error
         raise
 
 
-def flush_tree(folder: Path) -> None:
-    """Have every file below a folder, and their names, on the disk."""
+def _flush_tree(folder: Path) -> None:
+    """Flush every file in a folder, and the names of the files, to the disk."""
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.exists():
             flush_to_disk(path)
     flush_to_disk(folder)
 
 
-def seal_run(folder: Path, content: Mapping | None = None) -> None:
-    """Write ``run.json``, the seal of a finished run: the checksums of its files and of its policy's.
+def seal_run(folder: Path, content: Mapping[str, object] | None = None) -> None:
+    """Write the manifest ``run.json`` of a finished run, with the checksums of its files and of its policy's files.
 
-    The model card is left out, which every evaluation writes anew.
+    The model card is not included, because every evaluation writes it again.
     """
-    paths = [*map(folder.joinpath, RUN_FILES), *(folder / "model").rglob("*")]
+    names = (*RUN_FILES, VOTES_FILE, HELD_OUT_FILE)
+    paths = [*map(folder.joinpath, names), *(folder / "model").rglob("*")]
     if (log := folder / LOG_FILE).exists():
-        flush_to_disk(log)  # the one file that is written line by line
-    _seal(folder / RUN_SEAL, content or {}, paths)
+        flush_to_disk(log)  # the only file that is written line by line
+    _write_manifest(folder / RUN_SEAL, content or {}, paths)
 
 
-def _seal(seal: Path, content: Mapping, paths: Iterable[Path]) -> None:
-    """Write a seal of those of the files beside it that are there and never change."""
-    folder = seal.parent
+def _write_manifest(manifest: Path, content: Mapping[str, object], paths: Iterable[Path]) -> None:
+    """Write a manifest with the checksums of the existing files among ``paths`` that never change."""
+    folder = manifest.parent
     names = {str(path.relative_to(folder)) for path in paths if path.is_file()}
-    write_seal(seal, content, names - {seal.name, "model/README.md"})
+    write_seal(manifest, content, names - {manifest.name, "model/README.md"})
 
 
-def environment(command: str) -> dict:
-    """The command that makes the same run again, and the versions it depends on; nothing that names a machine."""
+def environment(command: str) -> Environment:
+    """Command and versions that reproduce a run."""
     return {
         "command": command,
         "python": platform.python_version(),
@@ -139,7 +185,7 @@ def environment(command: str) -> dict:
 
 
 def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """The installed version of each package that is there."""
+    """Version of each installed package."""
     versions = {}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -150,69 +196,69 @@ def package_versions(names: Sequence[str]) -> dict[str, str]:
 # -- checkpoints -------------------------------------------------------------------------------------------------
 
 
-def mark_complete(folder: Path, facts: Mapping) -> None:
-    """Seal a checkpoint, with the checksum of every file in it and the ``facts`` that a resumed run must share."""
-    flush_tree(folder)
-    _seal(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
+def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
+    """Write the manifest of a checkpoint: checksums of its files, and the ``facts`` that a resumed run must share."""
+    _flush_tree(folder)
+    _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, in words; None when its marker is there and every checksum agrees."""
+    """Reason why a checkpoint is not complete; None if its manifest exists and every checksum agrees."""
     if not (folder / MARKER).exists():
         return f"{folder.name} was not finished (no {MARKER})"
     return seal_damage(folder / MARKER)
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Checkpoint folders of a run, newest step first, whole or not."""
+    """Folders of complete and incomplete checkpoints of a run, newest first."""
     return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 
 def _step(checkpoint: Path) -> int:
-    """The step that a checkpoint's folder is named by, 1 or more; 0 for another folder."""
+    """Step in the name of a checkpoint's folder, from 1; 0 for any other folder."""
     number = checkpoint.name.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 
 
 def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest whole checkpoint, and why each newer one was passed over."""
-    passed_over: list[str] = []
+    """Newest complete checkpoint, and the reason why each newer checkpoint is not complete."""
+    reasons: list[str] = []
     for path in checkpoints(folder):
         if (reason := damage(path)) is None:
-            return path, passed_over
-        passed_over.append(reason)
-    return None, passed_over
+            return path, reasons
+        reasons.append(reason)
+    return None, reasons
 
 
 def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
-    """Delete all but the ``n_kept`` newest sealed checkpoints and the best."""
-    sealed = [path for path in checkpoints(folder) if (path / MARKER).exists()]
-    for path in sealed[n_kept:]:
+    """Delete all checkpoints with a manifest except the ``n_kept`` newest checkpoints and the best checkpoint."""
+    complete = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+    for path in complete[n_kept:]:
         if path != best:
             remove_checkpoint(path)
 
 
 def remove_checkpoint(path: Path) -> None:
-    """Delete a checkpoint, its seal first: one that is half deleted never looks whole."""
+    """Delete a checkpoint, its manifest first, so that a partly deleted checkpoint never looks complete."""
     (path / MARKER).unlink(missing_ok=True)
     flush_to_disk(path)
     shutil.rmtree(path)
 
 
 def remove_unsealed(folder: Path) -> None:
-    """Delete what a full disk or a killed process left of checkpoints that were never sealed."""
+    """Delete checkpoints without a manifest, which a full disk or a killed process left."""
     for path in checkpoints(folder):
         if not (path / MARKER).exists():
             shutil.rmtree(path, ignore_errors=True)
 
 
-# -- what a run and its checkpoints must share -------------------------------------------------------------------
+# -- facts that a run and its checkpoints must share -------------------------------------------------------------
 
 KEY = "pseudonym key"
-CODE_FACT = "code"  # the one that a resumed run may change, when it is told to
-# Facts that a resumed run may raise, as with TRL's trainer.
+CODE_FACT = "code"  # the only fact that the user can allow to change
+# Facts that a resumed run may increase, as in TRL's trainer.
 _LENGTHS = ("max_steps", "num_train_epochs")
-# Arguments that decide what a checkpoint holds. What the others of ours lead to is a fact of its own.
+# Arguments that determine the content of a checkpoint. The results of other arguments are facts of their own.
 _ARGUMENTS = """
     attention batching beta bias bias_fit bias_learning_rate disable_dropout encoding max_length max_prompt_length
     router_aux_loss_coef warm_start learning_rate lr_scheduler_type lr_scheduler_kwargs warmup_steps optim optim_args
@@ -220,60 +266,62 @@ _ARGUMENTS = """
 """
 
 
-def run_facts(run) -> Json:
-    """What a resumed run must share with the run that it continues, by names that a person knows."""
+def run_facts(run: Trainer) -> Facts:
+    """Facts that a resumed run must share with its checkpoint, under names that users understand."""
     args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
-    computed_with = configuration(run.model)
-    people = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
+    configuration = read_configuration(run.model)
+    annotators = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
     votes = f"{judgments.n_votes:,} judgments on {judgments.n_comparisons:,} comparisons"
     attributes = [json.dumps(dict(attribute.config)) for attribute in judgments.attributes]
     fixed = bias.fixed.detach().cpu().numpy()
     adapters = getattr(run.model, "peft_config", {}).items()
     dropout = {name: getattr(adapter, "lora_dropout", 0.0) for name, adapter in adapters}
     code = [f"{name} {version}" for name, version in package_versions(CODE).items()]
+    model = json.dumps({**configuration, "adapter": None}, sort_keys=True, default=str)
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
-        "annotators": f"{len(people):,} ({_of_people(json.dumps(people, default=str).encode())})",
+        "annotators": f"{len(annotators):,} ({_personal_digest(json.dumps(annotators, default=str).encode())})",
         KEY: key_name(),
         "attributes": ", ".join(attributes) or "none",
-        "attribute values": f"{delta.shape[1]} a judgment ({_of_people(delta.astype('<f8').tobytes())})",
+        "attribute values": f"{delta.shape[1]} a judgment ({_personal_digest(delta.astype('<f8').tobytes())})",
         "parts of theta": ", ".join(bias.parts) or "none",
         "fixed part of theta": _digest(fixed.tobytes()) if fixed.any() else "none",
         "gold_annotators": ", ".join(bias.gold_annotators) or "none",
-        "tokenizer": tokenizer_key(run.processing_class),
+        "tokenizer": _describe_tokenizer(run.processing_class),
         "reference": run.reference_cache.key[:12],
         "precision": args.mixed_precision_name,
-        "adapter": computed_with["adapter"] or None,
+        "adapter": configuration["adapter"] or None,
         "dropout of the adapter": None if args.disable_dropout else dropout or None,
-        "configuration of the model": _digest(
-            json.dumps({**computed_with, "adapter": None}, sort_keys=True, default=str).encode()
-        ),
-        "objective": _objective_name(run.objective),
+        "configuration of the model": _digest(model.encode()),
+        "objective": _describe_objective(run.objective),
         CODE_FACT: ", ".join([*code, f"scoring {scoring_code()}"]),
         f"{'comparisons' if args.batching == 'comparisons' else 'judgments'} per step": args.step_size,
         **{name: getattr(args, name) for name in _ARGUMENTS.split()},
     }
-    return json.loads(json.dumps(facts, default=str))
+    # facts are compared with the facts of a checkpoint, which are read from JSON
+    plain: Facts = json.loads(json.dumps(facts, default=str))
+    return plain
 
 
-def tokenizer_key(tokenizer) -> str:
-    """A key that changes with whatever decides the token ids of a text: vocabulary, merges, template."""
+def _describe_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Number of tokens, and a digest of everything that determines token ids: vocabulary, merges and template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     words = json.dumps(tokenizer.get_vocab(), sort_keys=True) if backend is None else backend.to_str()
     special = json.dumps(tokenizer.special_tokens_map, sort_keys=True, default=str)
-    return f"{len(tokenizer):,} tokens ({_digest(''.join([words, special, str(tokenizer.chat_template)]).encode())})"
+    content = "".join([words, special, str(tokenizer.chat_template)])
+    return f"{len(tokenizer):,} tokens ({_digest(content.encode())})"
 
 
-def _objective_name(objective) -> str:
-    """The objective's class with its settings."""
-    told = [type(objective).__qualname__]
+def _describe_objective(objective: Objective) -> str:
+    """Class of the objective with its settings."""
+    words = [type(objective).__qualname__]
     for name, value in sorted(vars(objective).items()):
         if isinstance(value, str | int | float) and not name.startswith("_"):
-            told.append(f"{name}={value}")
-    return " ".join(told)
+            words.append(f"{name}={value}")
+    return " ".join(words)
 
 
-def _of_people(content: bytes) -> str:
+def _personal_digest(content: bytes) -> str:
     return keyed_digest(content).hexdigest()[:12]
 
 
@@ -281,8 +329,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
-    """Facts that differ between a checkpoint and the run that wants to resume it, each with a line that says how."""
+def changed_facts(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
+    """Facts that differ between a checkpoint and the run that resumes it, each with a description of the change."""
     return {
         name: f"{name} was {before.get(name)}, is now {now.get(name)}"
         for name in sorted({*before, *now})
@@ -290,244 +338,266 @@ def changed_facts(before: Mapping, now: Mapping) -> dict[str, str]:
     }
 
 
-# -- going on from a checkpoint ----------------------------------------------------------------------------------
+# -- resuming from a checkpoint ----------------------------------------------------------------------------------
 
 
-def ready_to_train(run, asked: bool | str | None, allowed: Sequence[str]) -> Path | None:
-    """Leave in a folder only the checkpoints that a run goes on from; return the newest, None for a new run.
+def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequence[str]) -> Path | None:
+    """Return the checkpoint from which a run resumes, or None for a new run, and delete later checkpoints.
 
-    ``asked`` is True for the newest whole one, or names one. A new run is refused where whole checkpoints of another
-    one are, which it would mix with.
+    ``checkpoint`` is True for the newest complete checkpoint, or a folder. A new run is refused in a folder with
+    complete checkpoints.
     """
     folder, resumed = Path(run.args.output_dir), None
     if not {*allowed} <= {CODE_FACT}:
         raise ConfigError(f"{', '.join(allowed)} cannot be allowed to change; only {CODE_FACT} can")
-    if asked:
-        resumed = _newest(folder) if asked is True else _named(Path(str(asked)), folder)
-        _require_alike(resumed, run.facts, allowed)
+    if checkpoint:
+        resumed = (
+            _find_newest(folder) if checkpoint is True else _find_named(Path(str(checkpoint)), folder)
+        )
+        _require_same_run(resumed, run.facts, allowed)
         run.accelerator.wait_for_everyone()
     elif newest_complete(folder)[0] is not None:
         raise ConfigError(
-            f"{folder} holds checkpoints of a run; continue it with resume_from_checkpoint=True, or choose another "
-            "output_dir"
+            f"{folder} contains checkpoints of a run; continue this run with resume_from_checkpoint=True, or choose "
+            "another output_dir"
         )
     if run.accelerator.is_main_process:
         remove_unsealed(folder)
-        # later checkpoints are damaged, or not of this run's future
+        # later checkpoints are damaged, or this run will write them again
         for path in checkpoints(folder):
             if resumed is not None and _step(path) > _step(resumed):
-                logger.warning("%s is removed and will be made again", path.name)
+                logger.warning("%s is deleted; the run will write it again", path.name)
                 remove_checkpoint(path)
     return resumed
 
 
-def _newest(folder: Path) -> Path:
-    found, passed_over = newest_complete(folder)
-    for reason in passed_over:
+def _find_newest(folder: Path) -> Path:
+    newest, reasons = newest_complete(folder)
+    for reason in reasons:
         logger.warning("not resumed from: %s", reason)
-    if found is None:
-        reasons = "; ".join([f"no whole checkpoint to resume from in {folder}", *passed_over])
-        raise ConfigError(f"{reasons}. Remove it to start anew")
-    return found
+    if newest is None:
+        causes = "; ".join([f"{folder} has no complete checkpoint", *reasons])
+        raise ConfigError(f"{causes}. Delete this folder to start a new run")
+    return newest
 
 
-def _named(checkpoint: Path, folder: Path) -> Path:
+def _find_named(checkpoint: Path, folder: Path) -> Path:
     if not checkpoint.exists() and (folder / checkpoint.name).exists():
-        checkpoint = folder / checkpoint.name  # where TRL's trainer would have written it
+        checkpoint = (
+            folder / checkpoint.name
+        )  # TRL's trainer would have written it to the parent of ``folder``
     if not _step(checkpoint):
         raise ConfigError(
-            f"{checkpoint} is no checkpoint of a run; name a folder such as {folder}/checkpoint-100"
+            f"{checkpoint} is not a checkpoint of a run; give a folder such as {folder}/checkpoint-100"
         )
-    if told := damage(checkpoint):
-        raise ConfigError(f"{checkpoint}: {told}; resume from another checkpoint")
+    if reason := damage(checkpoint):
+        raise ConfigError(f"{checkpoint}: {reason}; resume from another checkpoint")
     return checkpoint
 
 
-def _require_alike(checkpoint: Path, facts: Json, allowed: Sequence[str]) -> None:
-    """Refuse a checkpoint of another run, with everything that has changed; log what was allowed to."""
+def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) -> None:
+    """Raise a `ConfigError` with all changes if a checkpoint belongs to another run; log allowed changes."""
     before = read_seal(checkpoint / MARKER)["facts"]
     changes = changed_facts(before, facts)
     for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
-        logger.warning("resumed for longer, on the schedule of the new length: %s", changes.pop(name))
+        logger.warning("resumed with a schedule of the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
-        logger.warning("resumed with a change that was allowed: %s", changes[name])
+        logger.warning("resumed with an allowed change: %s", changes[name])
     if changes.keys() <= {*allowed}:
         return
-    remedy = "Change them back, or start a new output_dir"
+    remedy = "Restore the old values, or start a new run in another output_dir"
     if changes.keys() == {CODE_FACT}:
-        remedy += f"; or go on with --allow-changed {CODE_FACT}: another version may round differently"
+        remedy += f"; or allow the change with --allow-changed {CODE_FACT}: another version may round differently"
     elif KEY in changes:
         remedy = (
-            "Pseudonyms and the checksums of votes are made with the pseudonym key, which is another one here: bring "
-            f"the key of the machine that began the run ({KEY_VARIABLE}, or pseudonym.key in the configuration folder)"
+            "Pseudonyms and the checksums of votes depend on the pseudonym key, and this machine has another key. Copy "
+            f"the key of the machine that started the run: {KEY_VARIABLE}, or pseudonym.key in the configuration folder"
         )
     raise ConfigError(
         f"{checkpoint.name} was made with other settings: {'; '.join(changes.values())}. {remedy}"
     )
 
 
-def save_state(run, folder: Path) -> None:
-    """Write what a checkpoint needs besides the policy: the bias term with its optimizer, and the objective's state."""
-    save_bias(run, folder)
-    save_optimizer(run, folder)
-    if state := run.objective.state_dict():
-        save_privately(dict(state), folder / OBJECTIVE_FILE)
-
-
-def save_optimizer(run, folder: Path) -> None:
-    """Write what the rule of theta remembers, where theta is learned."""
+def save_optimizer(run: BiasRun, folder: Path) -> None:
+    """Write the state of the rule that moves theta, if a part of theta is learned."""
     if run.theta_rule is not None:
         save_privately(run.theta_rule.state_dict(), folder / BIAS_OPTIMIZER_FILE)
 
 
 def save_privately(tensors: Tensors, path: Path) -> None:
-    """Write tensors that concern single annotators; the file is readable by this user only."""
+    """Write tensors about individual annotators to a file that only this user can read."""
     with appearing(path, private=True) as unfinished:
         save_file(tensors, unfinished)
 
 
-def load_state(run, folder: Path) -> None:
-    """Read back what `save_state` wrote."""
-    load_theta(run, BiasTerm.load(folder), folder)
-    state = folder / OBJECTIVE_FILE
-    run.objective.load_state_dict(load_file(state) if state.exists() else {})
-
-
-def load_theta(run, saved: BiasTerm, folder: Path) -> None:
-    """Take up the bias term that was loaded from a checkpoint, with its optimizer and where the first step started."""
+def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
+    """Restore theta, the state of its rule and the start difference from a checkpoint whose bias term is ``saved``."""
     run.bias.load_state_dict(saved.state_dict())
     if run.theta_rule is not None:
         run.theta_rule.load_state_dict(load_file(folder / BIAS_OPTIMIZER_FILE))
-    # without a step before it no checkpoint is written
+    # every checkpoint follows a first step
     run.first_margin = StartDifference(**saved.extra["first_margin"])
 
 
-# -- what the bias term is told to rest on -----------------------------------------------------------------------
-
-
-def save_bias(run, folder: Path) -> None:
-    """Write the bias term of a `BADPOTrainer` with what its numbers belong to and rest on."""
+def save_bias(run: Trainer, folder: Path) -> None:
+    """Write the bias term of a run with facts about its votes and the unit of theta."""
     facts = {"variant": run.args.bias, **bias_facts(run.judgments, run.bias)}
-    other_scale = {} if run.objective.in_log_odds else {"theta_in_log_odds": False}
-    save_theta(run, folder, facts | other_scale)
+    if not run.objective.in_log_odds:
+        facts["theta_in_log_odds"] = False
+    save_theta(run, folder, facts)
 
 
-def save_theta(run, folder: Path, facts: Json) -> None:
-    """Write a bias term with some facts about its numbers and where the first step started."""
+def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
+    """Write a bias term with facts about its numbers and with the start difference of the run."""
     run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
-def bias_facts(judgments: Judgments, bias: BiasTerm) -> Json:
-    """What the numbers of a bias term that was learned from votes belong to and rest on."""
+def bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
+    """Facts about the votes from which a bias term is learned."""
     gold = bias.mask.cpu().numpy() == 0
     return {
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
         "data": judgments.fingerprint(),
-        "gold_votes": gold_cross_votes(judgments, gold) if gold.any() else {},
+        "gold_votes": count_gold_votes(judgments, gold) if gold.any() else {},
     }
 
 
-# -- while a run trains ------------------------------------------------------------------------------------------
+# -- during training ---------------------------------------------------------------------------------------------
 
 
 class RunCallback(TrainerCallback):
-    """Steps the bias term of a `BADPOTrainer`, writes its log and seals each checkpoint; ``keep`` of them stay."""
+    """Move theta, write the log, and complete each checkpoint of a `BADPOTrainer`; keep the ``n_kept`` newest."""
 
-    def __init__(self, trainer, keep: int):
+    def __init__(self, trainer: Trainer, n_kept: int):
         self._trainer = trainer
         self._log = trainer.run_folder / LOG_FILE
-        self._keep = keep
-        self._nothing_left = False
-        self.trains = False
-        self.go_on = ""  # what is said after the next checkpoint, where the run is to stop there
+        self._n_kept = n_kept
+        self._has_finished = False
+        self.is_training = False
+        self.resume_command = (
+            ""  # if not empty, the run stops after the next checkpoint and reports this command
+        )
 
-    def on_train_begin(self, args, state, control, **kwargs):
-        """Take up theta from the checkpoint that is resumed, and put the log back to what it was then."""
-        trainer, resumed = self._trainer, self._trainer.resumed_from
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore theta and the log from the checkpoint from which the run resumes."""
+        resumed = self._trainer.resumed_from
         if resumed is not None:
-            load_state(trainer, resumed)
-        trainer.settle_gradient_buckets()
+            self._load_state(resumed)
+        self._trainer.fix_gradient_buckets()
         if state.is_world_process_zero:
-            before = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
-            # theta's mean over a pool of one is that one's
-            write_atomically(self._log, before, private=True)
-        self.trains = True
+            log = b"" if resumed is None else (resumed / LOG_FILE).read_bytes()
+            # private, because the mean of theta over one annotator describes this annotator
+            write_atomically(self._log, log, private=True)
+        self.is_training = True
 
-    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
-        """Tell the sampler which epoch it plans."""
-        # the trainer then reads no micro-batch
-        self._nothing_left = state.global_step >= state.max_steps
+    def on_epoch_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        train_dataloader: DataLoader,
+        **kwargs: Any,
+    ) -> None:
+        """Set the epoch of the sampler."""
+        # if the resumed checkpoint is the last one, the trainer reads no micro-batch
+        self._has_finished = state.global_step >= state.max_steps
         steps_per_epoch = len(train_dataloader) // args.gradient_accumulation_steps
         train_dataloader.batch_sampler.epoch = state.global_step // steps_per_epoch
 
-    def on_epoch_end(self, args, state, control, **kwargs):
-        """Save and measure nothing where nothing was done: the checkpoint that was resumed is the last one."""
-        if self._nothing_left:
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Skip saving and evaluation if the resumed checkpoint is the last one."""
+        if self._has_finished:
             control.should_save = control.should_evaluate = control.should_log = False
 
-    def on_optimizer_step(self, args, state, control, model=None, **kwargs):
-        """Step theta, look at where the first step started, and write the step's line."""
-        sums = self._trainer.finish_step()
-        metrics = sums.metrics(self._trainer.router_aux_loss_coef)
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Move theta, check the start at the first step, and write the log line of the step."""
+        tally = self._trainer.finish_step()
+        metrics = tally.metrics(self._trainer.router_aux_loss_coef)
         if self._trainer.first_margin is None:
-            self._trainer.see_start(metrics.get("rewards/margins", 0.0))
+            self._trainer.check_start(metrics.get("rewards/margins", 0.0))
         if state.is_world_process_zero:
-            line = {"step": state.global_step + 1, "n_judgments": sums.n_judgments, **metrics}
+            line = {"step": state.global_step + 1, "n_judgments": tally.n_judgments, **metrics}
             with self._log.open("a") as log:
                 log.write(json.dumps(line | self._trainer.state_metrics()) + "\n")
 
-    def on_step_end(self, args, state, control, **kwargs):
-        """Ask for a checkpoint where the run is to stop."""
-        control.should_save = control.should_save or bool(self.go_on)
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Request a checkpoint if the run must stop."""
+        control.should_save = control.should_save or bool(self.resume_command)
 
-    def on_save(self, args, state, control, **kwargs):
-        """Add theta and the log so far to the checkpoint, seal it, and only then delete older ones."""
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Add theta and the log to the checkpoint, write its manifest, and then delete old checkpoints."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        self._trainer.accelerator.wait_for_everyone()
+        run = self._trainer
+        run.accelerator.wait_for_everyone()
         if state.is_world_process_zero:
-            with telling_full_disk(folder):
-                save_state(self._trainer, folder)
+            with report_full_disk(folder):
+                save_bias(run, folder)
+                save_optimizer(run, folder)
+                if objective_state := run.objective.state_dict():
+                    save_privately(dict(objective_state), folder / OBJECTIVE_FILE)
                 shutil.copy(self._log, folder / LOG_FILE)
-                # it repeats figures of the log, which may be about one person
+                # this file repeats metrics of the log, which can describe one annotator
                 (folder / TRAINER_STATE_NAME).chmod(0o600)
-                mark_complete(folder, self._trainer.facts)
-            # as in transformers, 0 keeps all
-            if self._keep > 0:
-                keep_newest(Path(args.output_dir), self._keep, _best(args, state))
-        self._trainer.accelerator.wait_for_everyone()
-        if self.go_on:
-            raise KeyboardInterrupt(f"stopped after step {state.global_step}; go on with: {self.go_on}")
+                mark_complete(folder, run.facts)
+            # as in transformers, 0 keeps all checkpoints
+            if self._n_kept > 0:
+                keep_newest(Path(args.output_dir), self._n_kept, _find_best(args, state))
+        run.accelerator.wait_for_everyone()
+        if self.resume_command:
+            raise KeyboardInterrupt(
+                f"stopped after step {state.global_step}; resume with: {self.resume_command}"
+            )
 
-    def on_train_end(self, args, state, control, **kwargs):
-        """Put theta back to where the best weights were, if they were put back."""
-        if best := _best(args, state):
-            load_state(self._trainer, best)
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore theta of the best checkpoint if the Trainer restored its weights."""
+        if best := _find_best(args, state):
+            self._load_state(best)
+
+    def _load_state(self, folder: Path) -> None:
+        """Restore theta and the state of the objective from a checkpoint."""
+        run, state = self._trainer, folder / OBJECTIVE_FILE
+        load_theta(run, BiasTerm.load(folder), folder)
+        run.objective.load_state_dict(load_file(state) if state.exists() else {})
 
 
-def _best(args, state) -> Path | None:
-    """The checkpoint whose weights the Trainer puts back at the end, where it is asked to."""
+def _find_best(args: TrainingArguments, state: TrainerState) -> Path | None:
+    """Checkpoint whose weights the Trainer restores at the end; None unless ``load_best_model_at_end``."""
     name = state.best_model_checkpoint if args.load_best_model_at_end else None
     return None if name is None else Path(name)
 
 
 @contextlib.contextmanager
-def saving_when_told(trainer: Trainer, go_on: str) -> Iterator[None]:
-    """At SIGTERM finish the step, write a checkpoint, and then raise KeyboardInterrupt; before the first step at once.
+def saving_when_told(trainer: Trainer, resume_command: str) -> Iterator[None]:
+    """Context in which SIGTERM ends the run after the current step and a checkpoint, with a KeyboardInterrupt.
 
-    Of several processes each is ended by their launcher. ``go_on`` is the command that takes up the checkpoint.
+    Before the first step, SIGTERM ends the run at once. Several processes are ended by their launcher.
+    ``resume_command`` resumes from the checkpoint.
     """
-    [run] = (own for own in trainer.callback_handler.callbacks if isinstance(own, RunCallback))
+    callbacks = trainer.callback_handler.callbacks
+    [callback] = (callback for callback in callbacks if isinstance(callback, RunCallback))
 
-    def tell(signum, frame):
-        if not run.trains:
+    def stop(signum: int, frame: FrameType | None) -> None:
+        if not callback.is_training:
             raise KeyboardInterrupt
-        run.go_on = go_on
+        callback.resume_command = resume_command
 
     if trainer.args.world_size > 1:
         yield
         return
-    before = signal.signal(signal.SIGTERM, tell)
+    handler = signal.signal(signal.SIGTERM, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, handler)

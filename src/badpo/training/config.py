@@ -1,5 +1,8 @@
 """`BADPOConfig`: the arguments of a training run, with TRL's names and defaults."""
 
+# transformers is not followed by mypy: its classes are untyped
+# mypy: disallow-subclassing-any=False
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from functools import wraps
@@ -16,10 +19,11 @@ from badpo.data.files import Json
 from badpo.data.privacy import pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.objective.bias import VARIANTS
-from badpo.objective.objectives import objective_of_loss
+from badpo.objective.registry import objective_of_trl_keys
+from badpo.training.batches import BATCHING
+from badpo.training.encoding import ENCODINGS
 from badpo.training.trl_keys import (
     ACCEPTED_WITHOUT_EFFECT,
-    BIAS_LEARNING_RATE,
     DEFAULT_OUTPUT_DIR,
     PAPER_MAX_PROMPT_LENGTH,
     REFUSED,
@@ -27,29 +31,30 @@ from badpo.training.trl_keys import (
 )
 
 CHOICES: dict[str, tuple[str, ...]] = {
-    "encoding": ("trl", "paper"),
+    "encoding": ENCODINGS,
     "bias": tuple(VARIANTS),
     "bias_fit": ("anchored", "adam"),
     "warm_start": ("zero", "offline", "audit"),
-    "batching": ("random", "grouped", "comparisons"),
+    "batching": BATCHING,
     "attention": ("packed", "padded"),
 }
 
-# Beyond these a run ends without an error and with numbers that say nothing, or takes no step.
+# Learning rate of theta's Adam, as in the paper.
+BIAS_LEARNING_RATE = 1e-2
+
+# With a larger beta the losses saturate, and a run ends with meaningless numbers instead of an error.
 LARGEST_BETA = 100
-_BATCHES = (
-    "per_device_train_batch_size",
-    "per_device_eval_batch_size",
-    "gradient_accumulation_steps",
-)
 RANGES: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("learning_rate", "bias_learning_rate"), (0, 10)),
-    **dict.fromkeys(_BATCHES, (1, float("inf"))),
+    "learning_rate": (0, 10),
+    "bias_learning_rate": (0, 10),
+    "per_device_train_batch_size": (1, float("inf")),
+    "per_device_eval_batch_size": (1, float("inf")),
+    "gradient_accumulation_steps": (1, float("inf")),
     "seed": (0, 2**32 - 1),
 }
 
-# Types of arguments that are checked, and what a person calls them.
-_NOUNS = {
+# Types of arguments that are checked, with their names in error messages.
+_TYPE_NAMES = {
     bool: "True or False",
     int: "a whole number",
     float: "a number",
@@ -57,7 +62,8 @@ _NOUNS = {
     dict: "a dict",
 }
 
-# The trainer has one correct value for each of these. Their defaults are the Trainer's, which parsers turn into flags.
+# Arguments for which the trainer has one correct value. The defaults of the fields are the Trainer's, because command
+# line parsers turn the defaults into flags.
 FIXED = {
     "remove_unused_columns": False,
     "average_tokens_across_devices": False,
@@ -65,116 +71,120 @@ FIXED = {
     "hub_strategy": "end",
 }
 
-# Keys that a file may not set, while the caller may in Python.
+# Keys that a recipe must not set, but a Python caller may.
 ALLOWED_IN_PYTHON = ("trust_remote_code", "model_init_kwargs")
 
-# The Trainer's old names of arguments and its new ones.
+# Old names of the Trainer's arguments, with the new names.
 RENAMED: dict[str, str] = {
     "gradient_checkpointing": "activation_checkpointing",
     "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 
 
-def settled_bias_fit(
+def resolve_bias_fit(
     fit: str | None, learning_rate: float | None, warm_start: str
 ) -> tuple[str, float | None]:
-    """How theta follows the votes, and the rate of its Adam: a setting of Adam asks for it."""
-    asks_for_adam = learning_rate is not None or warm_start != "zero"
-    fit = fit or ("adam" if asks_for_adam else "anchored")
+    """Return the rule that moves theta and the learning rate of its Adam, with defaults filled in.
+
+    Without ``fit``, the rule is "adam" if one of the two settings of Adam is set, and "anchored" otherwise.
+    """
+    sets_adam = learning_rate is not None or warm_start != "zero"
+    fit = fit or ("adam" if sets_adam else "anchored")
     return fit, BIAS_LEARNING_RATE if fit == "adam" and learning_rate is None else learning_rate
 
 
-def of_adam(args: Any) -> tuple[float | None, str]:
-    """The settings of theta's Adam."""
-    return args.bias_learning_rate, args.warm_start
-
-
-def without_double_precision() -> bool:
-    """Whether training would go to a device that has no float64, in which margins and theta's gradient are summed."""
+def lacks_float64() -> bool:
+    """Whether the default device has no float64, which margins and the gradient of theta need."""
     return torch.backends.mps.is_available() and not torch.cuda.is_available()
 
 
 def computes_in_bf16(use_cpu: bool) -> bool:
-    """Whether a stage that is told nothing else computes under bf16 autocast: wherever its GPU has bf16.
+    """Whether a training stage without an explicit precision uses bf16 autocast: if its GPU supports bf16.
 
-    The weights that are trained stay in the precision that they were loaded in. Both stages ask here.
+    The trained weights keep the precision in which they were loaded. The supervised and the preference stage both use
+    this function.
     """
-    return is_torch_bf16_gpu_available() and not use_cpu
+    return bool(is_torch_bf16_gpu_available()) and not use_cpu
 
 
-def _naming_unknown(config: Any) -> Any:
-    """A dataclass that names the likeliest argument where one is unknown."""
+def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArguments]:
+    """Class decorator: the error for an unknown argument names the most similar known argument."""
     init, known = config.__init__, [f.name for f in fields(config)]
 
     @wraps(init)
-    def named(self, *values, **given):
-        for name in given.keys() - known:
+    def checked(self: TrainingArguments, *values: object, **named: object) -> None:
+        for name in named.keys() - known:
             raise ConfigError(f'unknown argument "{name}".{did_you_mean(name, known)}')
-        init(self, *values, **given)
+        init(self, *values, **named)
 
-    config.__init__ = named
+    config.__init__ = checked
     return config
 
 
-@_naming_unknown
+@_suggest_arguments
 @dataclass
 class BADPOConfig(TrainingArguments):
-    r"""Arguments of a BA-DPO run: everything of `transformers.TrainingArguments`, and the fields below.
+    r"""Arguments of a BA-DPO run: the arguments of `transformers.TrainingArguments` and the fields below.
 
-    Names and defaults are those of TRL's ``DPOConfig``. A batch counts judgments: an optimizer step sees
-    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` of them (of comparisons, with
-    ``batching="comparisons"``).
+    Names and defaults are those of TRL's ``DPOConfig``. A batch counts judgments: an optimizer step has
+    ``per_device_train_batch_size * gradient_accumulation_steps * processes`` judgments. With
+    ``batching="comparisons"`` it has this number of comparisons.
 
     Parameters
     ----------
     beta : float
-        Strength of the pull towards the reference; the margin is u = beta * (log-ratio of a minus that of b).
+        Strength of the pull toward the reference. The margin is u = beta * (log-ratio of a minus log-ratio of b).
     max_length : int or None
-        Longest prompt and response together, in tokens; the end of the response is cut. None cuts nothing.
+        Maximum number of tokens of a prompt with a response. Longer responses are cut at the end. None cuts nothing.
     max_prompt_length : int or None
-        Longest prompt in tokens, cut from the left. Only for ``encoding="paper"``, where None means 384.
+        Maximum number of tokens of a prompt. Longer prompts are cut at the left. Only for ``encoding="paper"``, where
+        None means 384.
     encoding : {"trl", "paper"}
-        ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` those of the paper.
+        ``trl`` gives the token ids of TRL's ``DPOTrainer``, ``paper`` gives the token ids of the paper.
     bias : str or None
-        The parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`: ``none`` is DPO,
-        ``pooled`` one lean for everyone, ``per_annotator`` one each, ``shared_mean`` both, ``class`` also an
-        offset for each class of annotators. None is ``shared_mean``, and ``pooled`` where the votes name no annotators.
+        Parts of theta_k that are learned, a key of `badpo.objective.bias.VARIANTS`. ``none`` is DPO, ``pooled`` has
+        one bias for all annotators, ``per_annotator`` has one bias for each annotator, ``shared_mean`` has both, and
+        ``class`` adds an offset for each class of annotators. None means ``shared_mean``, or ``pooled`` if the votes
+        have no annotators.
     bias_fit : {"anchored", "adam"} or None
-        How theta follows the votes. ``anchored`` fits it to the votes beside the quality that the policy has learned
-        (`badpo.objective.theta.AnchoredFit`) and needs no setting. ``adam`` is the paper's way. None is ``adam`` if one
-        of the two arguments that follow is given, and ``anchored`` otherwise.
+        Rule that moves theta. ``anchored`` fits theta to the votes given the quality that the policy has learned
+        (`badpo.objective.theta.AnchoredFit`) and needs no settings. ``adam`` is the rule of the paper. None means
+        ``adam`` if one of the next two arguments is set, and ``anchored`` otherwise.
     bias_learning_rate : float or None
-        With ``adam``: rate of the bias's own Adam, constant and unclipped. 0 keeps theta where it starts; None is 0.01.
+        With ``adam``: learning rate of theta's Adam, which is constant and without gradient clipping. 0 keeps theta at
+        its start. None means 0.01.
     warm_start : {"zero", "offline", "audit"}
-        With ``adam``: where theta starts. At 0, which anchors the policy at the reference's attribute rate, at the
-        log-odds of the training votes, or at those of their swap pairs, in which quality cancels (offline without any).
+        With ``adam``: start of theta. "zero" starts at 0, which anchors the policy at the attribute rate of the
+        reference. "offline" starts at the log-odds of the training votes. "audit" starts at the log-odds of their swap
+        pairs, in which quality cancels, or like "offline" if there are no swap pairs.
     gold_annotators : list of str
-        Annotators known to lean nowhere: their theta is held at zero, and their votes fix the level that the others'
-        votes leave open. Ids as the table has them, or pseudonyms; kept as pseudonyms.
+        Annotators who are known to have no bias. Their theta is held at zero, and their votes identify the shared bias
+        of the other annotators. The list has ids as in the table or pseudonyms; the config stores pseudonyms.
     batching : {"random", "grouped", "comparisons"}
-        ``random`` shuffles judgments one by one, as in the paper. ``grouped`` shuffles comparisons and keeps the
-        judgments of each together: a step has as many judgments on fewer comparisons, and costs that much less.
-        With ``comparisons`` a batch counts comparisons, each with all of its judgments.
+        ``random`` shuffles individual judgments, as in the paper. ``grouped`` shuffles comparisons and keeps the
+        judgments of a comparison together, so that a step has the same number of judgments on fewer comparisons and
+        is faster. With ``comparisons`` a batch counts comparisons, each with all its judgments.
     disable_dropout : bool
-        Train without dropout, so that policy and reference agree at the first step.
+        Whether to train without dropout, so that policy and reference agree at the first step.
     reference_cache : str or None
-        Folder of the reference log-probabilities. None is a folder in the user's cache, shared by all runs.
+        Folder of the reference log-probabilities. None means a folder in the user's cache, which all runs share.
     attention : {"packed", "padded"}
-        ``packed`` reads each prompt once for both responses and no padding; ``padded`` is the model's own
-        attention with one row per response.
+        ``packed`` reads each prompt once for both responses and has no padding. ``padded`` uses the model's own
+        attention with one row for each response.
     router_aux_loss_coef : float or None
-        Weight of the load-balancing loss of a mixture of experts, which is added as TRL adds it; responses are then
-        padded. None is the model's own weight, 0 leaves that loss out.
+        Weight of the load-balancing loss of a mixture of experts, as in TRL. Responses are then padded. None means
+        the weight in the model's configuration, 0 disables the loss.
     model_init_kwargs : dict or None
-        Passed to ``AutoModelForCausalLM.from_pretrained`` when the model is given by name.
+        Arguments for ``AutoModelForCausalLM.from_pretrained`` if the model is given by name.
     trust_remote_code : bool
-        Whether a model given by name may run its own code. Off, and never switched on by a preset or a file.
+        Whether a model that is given by name may run its own code. Presets and recipes cannot set this to True.
     bf16 : bool or None
-        As in TRL on wherever the device has bf16. Without it the run is in float32.
+        Whether to use bf16 autocast. None means True if the device supports bf16, as in TRL. Otherwise the run is in
+        float32.
 
     References
     ----------
-    The paper's values are in its Table ``tab:hyperparams`` and in `badpo.training.recipe.PRESETS`.
+    The values of the paper are in its Table ``tab:hyperparams`` and in ``badpo/training/presets.yaml``.
 
     Examples
     --------
@@ -213,7 +223,7 @@ class BADPOConfig(TrainingArguments):
     model_init_kwargs: Json | str | None = None
     trust_remote_code: bool = False
 
-    # Keys of TRL without effect, or with one value that can be followed: `badpo.training.trl_keys` has the reasons.
+    # TRL's keys that have no effect or a single supported value; `badpo.training.trl_keys` has the reasons.
     warmup_ratio: float | None = None
     dataset_num_proc: int | None = None
     truncation_mode: str = "keep_start"
@@ -236,166 +246,162 @@ class BADPOConfig(TrainingArguments):
     ref_model_sync_steps: int = 512
 
     def to_dict(self) -> Json:
-        """The arguments as trackers get them: who is gold stays in the run folder, of places only the name is told."""
-        told = {name: _told(name, value) for name, value in super().to_dict().items()}
-        return {name: value for name, value in told.items() if name != "gold_annotators"}
+        """Arguments for experiment trackers, without gold annotators and secrets; a path becomes its last part."""
+        public = {name: _hide_private(name, value) for name, value in super().to_dict().items()}
+        return {name: value for name, value in public.items() if name != "gold_annotators"}
 
-    def __post_init__(self):
-        if complaints := [*self._of_other_types()]:
-            raise ConfigError("\n".join(complaints))
+    def __post_init__(self) -> None:
+        if errors := [*self._find_wrong_types()]:
+            raise ConfigError("\n".join(errors))
         if self.warmup_ratio is not None and not self.warmup_steps:
             self.warmup_steps, self.warmup_ratio = self.warmup_ratio, None
-        if complaints := [*self._out_of_range(), *self._refused()]:
-            raise ConfigError("\n".join(complaints))
+        if errors := [*self._find_wrong_values(), *self._find_refused_keys()]:
+            raise ConfigError("\n".join(errors))
         self.gold_annotators = pseudonyms(list(dict.fromkeys(map(str, self.gold_annotators))))
         if self.encoding == "paper" and self.max_prompt_length is None:
             self.max_prompt_length = PAPER_MAX_PROMPT_LENGTH
-        self.without_effect = self._without_effect()
-        self.bias_fit, self.bias_learning_rate = settled_bias_fit(self.bias_fit, *of_adam(self))
+        set_keys = [f.name for f in fields(self) if getattr(self, f.name) not in (f.default, None, [])]
+        self.notices = [
+            Problem("N204", f"{name} has no effect: {reason}", "the arguments", "nothing to do")
+            for name, reason in ACCEPTED_WITHOUT_EFFECT.items()
+            if name in set_keys and name not in FIXED
+        ]
+        self.bias_fit, self.bias_learning_rate = resolve_bias_fit(
+            self.bias_fit, self.bias_learning_rate, self.warm_start
+        )
         for name, value in FIXED.items():
             setattr(self, name, value)
-        self.use_cpu = self.use_cpu or without_double_precision()
-        self._choose_bf16()
+        self.use_cpu = self.use_cpu or lacks_float64()
+        wants_bf16 = not self.fp16 if self.bf16 is None else self.bf16
+        self.bf16 = wants_bf16 and (computes_in_bf16(self.use_cpu) or bool(self.bf16 and self.use_cpu))
         self._choose_checkpointing()
         try:
             super().__post_init__()
         except (ValueError, TypeError, OverflowError, OSError) as error:
-            raise ConfigError(f"transformers does not take these arguments: {error}") from error
+            raise ConfigError(f"transformers refuses these arguments: {error}") from error
 
     @property
     def step_size(self) -> int:
-        """Judgments of an optimizer step, over all processes; comparisons with ``batching="comparisons"``."""
-        return self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+        """Number of judgments, or with ``batching="comparisons"`` of comparisons, of an optimizer step."""
+        size: int = self.per_device_train_batch_size * self.gradient_accumulation_steps * self.world_size
+        return size
 
     @property
     def mixed_precision_name(self) -> str:
-        """The numerics of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
+        """Precision of the forward: ``fp32``, ``bf16-autocast`` or ``fp16-autocast``."""
         name = "bf16-autocast" if self.bf16 else "fp16-autocast" if self.fp16 else "fp32"
         return f"{name}-tf32" if self.tf32 else name
 
+    @property
+    def objective(self) -> Json:
+        """Objective that TRL's keys of the loss select, as a block of a recipe."""
+        return objective_of_trl_keys(self.loss_type, self.ld_alpha)[0]
+
     @classmethod
-    def complaints(cls, **given: Any) -> list[str]:
-        """What is wrong with some arguments where the others are as usual, each in a sentence."""
+    def find_errors(cls, **arguments: object) -> list[str]:
+        """Return a sentence for each error in some arguments; the other arguments have their defaults."""
         config = cls.__new__(cls)
         for f in fields(cls):
-            usual = f.default_factory() if callable(f.default_factory) else f.default
-            setattr(config, f.name, given.get(f.name, usual))
-        return [*config._of_other_types()] or [*config._out_of_range()]
+            default = f.default_factory() if callable(f.default_factory) else f.default
+            setattr(config, f.name, arguments.get(f.name, default))
+        return [*config._find_wrong_types()] or [*config._find_wrong_values()]
 
-    def _without_effect(self) -> list[Problem]:
-        """A notice (N204) for each key of TRL that is set and changes nothing here."""
-        set_here = [f.name for f in fields(self) if getattr(self, f.name) not in (f.default, None, [])]
-        return [
-            Problem("N204", f"{name} has no effect: {reason}", "the arguments", "nothing to do")
-            for name, reason in ACCEPTED_WITHOUT_EFFECT.items()
-            if name in set_here and name not in FIXED
-        ]
-
-    def _of_other_types(self) -> Iterator[str]:
-        """What is no number, text or truth value where the field's annotation says so; arrays' become Python's."""
-        # a parser of flags changes the types that the fields themselves have; what a subclass adds is its own
+    def _find_wrong_types(self) -> Iterator[str]:
+        """Describe each value that has not the type of its field; numbers of numpy become numbers of Python."""
+        # a parser of flags changes the types of the fields, so the annotations are used; fields of a subclass are not
+        # checked
         hints = get_type_hints(BADPOConfig)
         for f in fields(BADPOConfig):
             value, hint = getattr(self, f.name), hints[f.name]
             if hasattr(value, "tolist"):
                 setattr(self, f.name, value := value.tolist())
-            either = get_args(hint) if isinstance(hint, UnionType) else [hint]
-            kinds = [get_origin(kind) or kind for kind in either]
-            # objects stand for some dicts; the Trainer takes more than text where its annotation says text (fsdp=True)
-            elsewhere = str in kinds and f.name not in BADPOConfig.__annotations__
-            elsewhere |= dict in kinds and not f.name.endswith("_kwargs")
-            if elsewhere or not {*kinds} <= {NoneType, *_NOUNS}:
+            alternatives = get_args(hint) if isinstance(hint, UnionType) else [hint]
+            kinds = [get_origin(kind) or kind for kind in alternatives]
+            # the Trainer accepts objects for some dicts, and other types than text for some texts (fsdp=True)
+            is_unchecked = str in kinds and f.name not in BADPOConfig.__annotations__
+            is_unchecked |= dict in kinds and not f.name.endswith("_kwargs")
+            if is_unchecked or not {*kinds} <= {NoneType, *_TYPE_NAMES}:
                 continue
-            taken: Any = (*kinds, *[int] * (float in kinds), *[PathLike] * (str in kinds))
-            is_truth = isinstance(value, bool) and bool not in kinds
-            if is_truth or not isinstance(value, taken) or value != value:
-                nouns = " or ".join(_NOUNS[kind] for kind in kinds if kind in _NOUNS)
-                told = "nan" if value != value else type(value).__name__
-                yield f"{f.name} takes {nouns}, not {told}; the default is {f.name}={f.default!r}"
+            accepted = (
+                *kinds,
+                *([int] if float in kinds else []),
+                *([PathLike] if str in kinds else []),
+            )
+            is_wrong_bool = isinstance(value, bool) and bool not in kinds
+            is_nan = value != value
+            if is_wrong_bool or is_nan or not isinstance(value, accepted):
+                expected = " or ".join(_TYPE_NAMES[kind] for kind in kinds if kind in _TYPE_NAMES)
+                actual = "nan" if is_nan else type(value).__name__
+                yield f"{f.name} must be {expected}, not {actual}; the default is {f.name}={f.default!r}"
 
-    def _out_of_range(self) -> Iterator[str]:
+    def _find_wrong_values(self) -> Iterator[str]:
         for name, choices in CHOICES.items():
-            is_open = name in ("bias", "bias_fit") and getattr(self, name) is None
-            if (value := getattr(self, name)) not in choices and not is_open:
+            value = getattr(self, name)
+            if value not in choices and not (name in ("bias", "bias_fit") and value is None):
                 yield f'{name} is "{value}"; choose one of {", ".join(choices)}'
         for name, (least, most) in RANGES.items():
             if (value := getattr(self, name)) is not None and not least <= value <= most:
-                told = f"lie between {least} and {most}"
-                if most == float("inf"):
-                    told = f"be {least} or more"
-                yield f"{name} is {value}; it must {told}"
+                limits = f"at least {least}" if most == float("inf") else f"between {least} and {most}"
+                yield f"{name} is {value}; it must be {limits}"
         if not 0 < self.beta <= LARGEST_BETA:
-            told = f"it must be positive (with 0 nothing is learned) and at most {LARGEST_BETA}"
-            yield f"beta is {self.beta}; {told}"
+            yield f"beta is {self.beta}; it must be larger than 0 and at most {LARGEST_BETA}"
         if self.warmup_ratio is not None:
-            yield "warmup_ratio and warmup_steps say the same; keep warmup_steps"
-        yield from self._wrong_lengths()
-        yield from self._wrong_starts()
+            yield "warmup_ratio and warmup_steps set the same value; keep warmup_steps"
+        yield from self._find_wrong_lengths()
+        yield from self._find_wrong_bias_settings()
 
-    def _wrong_lengths(self) -> Iterator[str]:
+    def _find_wrong_lengths(self) -> Iterator[str]:
         longest = self.max_length - 1 if self.max_length is not None else float("inf")
         if longest < 1:
-            yield f"max_length is {self.max_length}; a prompt and a response need 2 tokens or more"
+            yield f"max_length is {self.max_length}; a prompt with a response needs at least 2 tokens"
         if self.max_prompt_length is None:
             return
         if self.encoding != "paper":
             yield (
-                "max_prompt_length is used with encoding: paper only (TRL has no such key any more); with encoding: "
-                "trl raise max_length instead"
+                "max_prompt_length requires encoding: paper, because TRL no longer has this key; with encoding: trl "
+                "raise max_length instead"
             )
         if not 0 < self.max_prompt_length <= longest:
             yield (
-                f"max_prompt_length is {self.max_prompt_length}; it must lie between 1 and max_length - 1, here "
-                f"{longest}, so that a response fits"
+                f"max_prompt_length is {self.max_prompt_length}; it must be between 1 and max_length - 1 = {longest}, "
+                "so that there is room for a response"
             )
 
-    def _wrong_starts(self) -> Iterator[str]:
+    def _find_wrong_bias_settings(self) -> Iterator[str]:
         gold, has_bias = self.gold_annotators, self.bias != "none"
-        if self.bias_fit == "anchored" and settled_bias_fit(None, *of_adam(self))[0] == "adam":
+        if self.bias_fit == "anchored" and (
+            self.bias_learning_rate is not None or self.warm_start != "zero"
+        ):
             yield (
-                f"bias_fit: anchored takes no warm_start ({self.warm_start}) and no bias_learning_rate "
-                f"({self.bias_learning_rate}); leave them out, or write bias_fit: adam"
+                f"bias_fit: anchored cannot be combined with warm_start: {self.warm_start} and bias_learning_rate: "
+                f"{self.bias_learning_rate}; leave both out, or write bias_fit: adam"
             )
         if self.warm_start != "zero" and not has_bias:
-            yield f"warm_start: {self.warm_start} needs a bias to start; with bias: none there is none"
+            yield f"warm_start: {self.warm_start} needs a learned bias, but bias is none; leave warm_start out"
         if self.warm_start == "audit" and gold:
             yield (
-                "warm_start: audit starts at a level of all votes, and gold_annotators fix another; with them use "
-                "warm_start: offline, which starts at estimates that are anchored on them"
+                "warm_start: audit cannot be combined with gold_annotators, because it ignores who is gold; use "
+                "warm_start: offline, whose estimates are anchored at the gold annotators"
             )
         if not isinstance(gold, list | tuple | set):
-            yield "gold_annotators is a list of annotators; write [id] for a single one"
+            yield "gold_annotators must be a list of annotators; write [id] for one annotator"
         if gold and not has_bias:
             yield (
-                "gold_annotators hold their own theta at zero; with bias: none everyone's is, and there is nothing to "
-                "learn. Choose a bias, such as shared_mean, or leave gold_annotators out"
+                "gold_annotators needs a learned bias, but bias is none; choose a bias, such as shared_mean, or leave "
+                "gold_annotators out"
             )
 
-    @property
-    def objective(self) -> Json:
-        """What TRL's keys of the loss ask for, as a recipe writes an objective."""
-        name = objective_of_loss(self.loss_type)
-        if name not in (None, "votes"):
-            return {"name": name}
-        if self.ld_alpha is not None and 0 <= self.ld_alpha < 1:
-            return {"name": "discounted_tail", "alpha": self.ld_alpha}
-        return {"name": "votes"}
-
-    def _refused(self) -> list[str]:
-        given = {key: getattr(self, key, None) for key in REFUSED if key not in ALLOWED_IN_PYTHON}
-        given.pop(
-            {"votes": "", "discounted_tail": "ld_alpha"}.get(self.objective["name"], "loss_type"), None
-        )
-        # the Trainer's enumerations stand for their values
-        reasons = (refusal(key, getattr(value, "value", value)) for key, value in given.items())
-        return [reason for reason in reasons if reason]
-
-    def _choose_bf16(self) -> None:
-        asked = not self.fp16 if self.bf16 is None else self.bf16
-        self.bf16 = asked and (computes_in_bf16(self.use_cpu) or bool(self.bf16 and self.use_cpu))
+    def _find_refused_keys(self) -> Iterator[str]:
+        _, selecting_key = objective_of_trl_keys(self.loss_type, self.ld_alpha)
+        for key in REFUSED:
+            if key not in ALLOWED_IN_PYTHON and key != selecting_key:
+                value = getattr(self, key, None)
+                # enumerations of the Trainer count as their values
+                if reason := refusal(key, getattr(value, "value", value)):
+                    yield reason
 
     def _choose_checkpointing(self) -> None:
-        # Under their new names these arguments bring no deprecation warning; an older Trainer has the old ones only.
+        # The new names cause no deprecation warning; older versions of the Trainer have only the old names.
         for old, new in RENAMED.items():
             name = new if hasattr(self, new) else old
             value = getattr(self, name)
@@ -405,10 +411,10 @@ class BADPOConfig(TrainingArguments):
             setattr(self, name, value)
 
 
-def _told(name: str, value: Any) -> Any:
-    """A value of an argument without the folders of this machine and without secrets."""
+def _hide_private(name: str, value: Any) -> Any:
+    """Value of an argument without folders of this machine and without secrets."""
     if isinstance(value, dict):
-        return {inner: _told(str(inner), entry) for inner, entry in value.items()}
+        return {inner: _hide_private(str(inner), entry) for inner, entry in value.items()}
     if isinstance(value, str | Path) and name.endswith("token"):
         return f"<{name.upper()}>"
     if isinstance(value, str | Path) and Path(value).is_absolute():

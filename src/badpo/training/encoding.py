@@ -1,8 +1,8 @@
-"""Token ids of comparisons: the prompt once, the two responses apart.
+"""Encode comparisons as token ids of prompts and responses.
 
-Two encodings are offered. ``trl`` gives the token ids that TRL's ``DPOTrainer`` would train on, so that a
-run can be compared with it to the last digit. ``paper`` is the encoding of the paper: the prompt rendered
-by the chat template and cut from the left, the response followed by the end-of-text token.
+The encoding ``trl`` gives the token ids of TRL's ``DPOTrainer``, so that runs of both can be compared exactly. The
+encoding ``paper`` is the paper's: the chat template renders the prompt, a long prompt is cut from the left, and the
+end-of-text token follows the response.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import chain, repeat
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -28,84 +28,93 @@ from badpo.data.attributes import plain_text
 from badpo.data.files import Json, asking_once
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.training.model_files import load_configuration, load_tokenizer
+from badpo.data.vocabulary import TEMPLATE_COLUMNS
+from badpo.training.model_files import load_configuration, load_tokenizer, unreadable
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
 ENCODINGS = ("trl", "paper")
 _SIDES = ("response_a", "response_b")
-# Columns of a data set for TRL, as JSON, that its chat template is given.
-TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
-# Comparisons encoded at a time.
+# Number of comparisons that are encoded at once.
 _ENCODED_AT_ONCE = 1_000
-# For so many conversations, which take less than one.
+# Maximum time for the conversations that are rendered at once, which usually take less than a second.
 _MOST_SECONDS = 60.0
+
+# A message of a chat, or any object that a chat template accepts as a message.
+Message = Any
+# A prompt or a response: a text, or the messages of a chat.
+Text = str | Sequence[Message]
+# Options of a chat template for one conversation, such as tools.
+TemplateOptions = Json
+# Token ids of a prompt and of the responses a and b.
+TokenIds = tuple[Sequence[int] | np.ndarray, list[int], list[int]]
+Rendered = TypeVar("Rendered")
 
 
 def rendered_chats(
-    tokenizer: Any,
-    conversations: Sequence[Sequence[Any]],
-    given: Iterable[Json] = (),
+    tokenizer: PreTrainedTokenizerBase,
+    conversations: Sequence[Sequence[Message]],
+    template_options: Iterable[TemplateOptions] = (),
     **options: Any,
 ) -> list[str]:
-    """Conversations as the texts that the tokenizer's chat template makes of them, with what is ``given`` to each."""
+    """Render conversations by the tokenizer's chat template, with ``template_options`` for each conversation."""
     if tokenizer.chat_template is None:
         raise ConfigError(
-            "the tokenizer has no chat template, and one is needed here. Use an instruct model, set "
-            "tokenizer.chat_template, or give plain-text prompts with encoding: trl"
+            "the tokenizer has no chat template, which these prompts need. Use an instruct model, set "
+            "tokenizer.chat_template, or use plain-text prompts with encoding: trl"
         )
     render = partial(tokenizer.apply_chat_template, tokenize=False, **options)
 
     def render_all() -> list[str]:
-        both = zip(conversations, chain(given, repeat({})), strict=False)
-        return [render(messages, **own) for messages, own in both]
+        rows = zip(conversations, chain(template_options, repeat({})), strict=False)
+        return [render(messages, **row_options) for messages, row_options in rows]
 
     try:
-        return _render_within_a_minute(tokenizer, render_all)
+        return _run_bounded(tokenizer, render_all)
     except ConfigError:
         raise
-    except Exception as error:  # whatever a program can raise
+    except Exception as error:  # a template is a program and can raise anything
         raise _template_error(tokenizer, f"ends with {type(error).__name__}: {error}") from error
 
 
 @contextmanager
 def bounded_templates() -> Iterator[None]:
-    """A block in which a library renders chats: each rendering is stopped after a minute."""
+    """Context in which each rendering of a chat is stopped after a minute."""
 
-    def bounded(ordinary: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(ordinary)
-        def render(self: Any, *args: Any, **options: Any) -> Any:
-            return _render_within_a_minute(self, partial(ordinary, self, *args, **options))
+    def bounded(method: Callable[..., str]) -> Callable[..., str]:
+        @wraps(method)
+        def render(self: PreTrainedTokenizerBase, *args: Any, **options: Any) -> str:
+            return _run_bounded(self, partial(method, self, *args, **options))
 
         return render
 
-    kinds: tuple[Any, ...] = PreTrainedTokenizerBase, ProcessorMixin
-    ordinary = [kind.apply_chat_template for kind in kinds]
+    kinds = PreTrainedTokenizerBase, ProcessorMixin
+    methods = [kind.apply_chat_template for kind in kinds]
     try:
-        for kind, method in zip(kinds, ordinary, strict=True):
+        for kind, method in zip(kinds, methods, strict=True):
             kind.apply_chat_template = bounded(method)
         yield
     finally:
-        for kind, method in zip(kinds, ordinary, strict=True):
+        for kind, method in zip(kinds, methods, strict=True):
             kind.apply_chat_template = method
 
 
-def _render_within_a_minute(tokenizer: Any, render: Callable[[], Any]) -> Any:
-    """What ``render`` returns or raises; a `ConfigError` says that the chat template does not end.
+def _run_bounded(tokenizer: PreTrainedTokenizerBase, render: Callable[[], Rendered]) -> Rendered:
+    """Call ``render`` in a thread; raise `ConfigError` if the chat template does not end within a minute.
 
-    A template is a program of somebody else. It runs in a thread of its own, which is told to end after a while.
+    A chat template is a program of somebody else, so its running time has no bound.
     """
-    rendered: list[Any] = []
-    failed: list[BaseException] = []
+    rendered: list[Rendered] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
             rendered.append(render())
-        except BaseException as error:  # whatever a program can raise, and what tells it to end
-            failed.append(error)
+        except BaseException as error:  # also the SystemExit that ends this thread
+            errors.append(error)
 
     worker = threading.Thread(target=run, daemon=True)
-    # a single long step, such as the power of a long number, lets no other thread run: the process ends then
+    # a single long operation, such as the power of a large number, blocks all threads; the process then ends
     faulthandler.dump_traceback_later(2 * _MOST_SECONDS, exit=True, file=2)
     try:
         worker.start()
@@ -116,85 +125,84 @@ def _render_within_a_minute(tokenizer: Any, render: Callable[[], Any]) -> Any:
         ident = ctypes.c_ulong(worker.ident or 0)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(SystemExit))
         raise _template_error(tokenizer, f"does not end within {_MOST_SECONDS:g} seconds")
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]
     return rendered[0]
 
 
-def _template_error(tokenizer: Any, what: str) -> ConfigError:
+def _template_error(tokenizer: PreTrainedTokenizerBase, what: str) -> ConfigError:
     name = getattr(tokenizer, "name_or_path", "")
     return ConfigError(
-        f'the chat template of "{name}" {what}. Set another tokenizer.chat_template, or give plain-text prompts with '
+        f'the chat template of "{name}" {what}. Set another tokenizer.chat_template, or use plain-text prompts with '
         "encoding: trl"
     )
 
 
 @dataclass(frozen=True)
 class EncodedComparisons:
-    """Token ids of every comparison, and what the length limit did to them.
+    """Token ids of every comparison, and the effects of the length limit.
 
-    ``pairs`` are the prompt with response a, the prompt with response b, of one comparison after the other. A response
-    ends with the end-of-text token unless it was cut.
+    ``pairs`` has two entries for each comparison: the prompt with response a and the prompt with response b. A
+    response ends with the end-of-text token unless it was cut.
     """
 
     pairs: list[Pair]
-    fits: (
-        np.ndarray
-    )  # not where the prompt alone fills ``max_length``, and no response token is left to learn from
-    cut: np.ndarray  # (n_comparisons, 2), where the end of response a or b was cut off
+    fits: np.ndarray  # (n_comparisons,), False if the prompt alone has ``max_length`` tokens
+    cut: np.ndarray  # (n_comparisons, 2), True if the end of response a or b was cut
 
     def __len__(self) -> int:
         return len(self.fits)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each prompt with either response, shape (n_comparisons, 2)."""
+        """Number of tokens of each prompt with either response, (n_comparisons, 2)."""
         return np.array([len(p) + len(r) for p, r in self.pairs], dtype=np.int64).reshape(-1, 2)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest prompt with one response."""
+        """Number of tokens of the longest prompt with a response."""
         return int(self.lengths.max(initial=0))
 
     @property
     def identical(self) -> np.ndarray:
-        """True where both responses have the same token ids, so that the margin is always 0."""
+        """Whether both responses have the same token ids, so that their margin is always 0."""
         responses = [response for _, response in self.pairs]
         return np.array(list(map(np.array_equal, responses[0::2], responses[1::2])), dtype=bool)
 
     def take(self, index: np.ndarray) -> EncodedComparisons:
-        """The comparisons at the integer positions ``index``, in that order."""
+        """Select the comparisons at the positions ``index``, in this order."""
         pairs = [pair for i in index for pair in self.pairs[2 * i : 2 * i + 2]]
         return EncodedComparisons(pairs, self.fits[index], self.cut[index])
 
 
 def encode_prompts(
-    prompts: Sequence,
-    tokenizer,
+    prompts: Sequence[Text],
+    tokenizer: PreTrainedTokenizerBase,
     encoding: str,
     max_prompt_length: int | None,
-    given: Iterable = (),
+    template_options: Iterable[TemplateOptions] = (),
 ) -> list[np.ndarray]:
-    """Token ids of prompts as generation should see them: the same ids that training put before a response."""
+    """Token ids of prompts for generation, equal to the ids before a response in training."""
     is_plain = encoding == "trl" and all(isinstance(prompt, str) for prompt in prompts)
-    texts = list(prompts)
-    if not is_plain:
+    if is_plain:
+        texts = [str(prompt) for prompt in prompts]
+    else:
         chats = [[{"role": "user", "content": p}] if isinstance(p, str) else list(p) for p in prompts]
-        texts = rendered_chats(tokenizer, chats, given, add_generation_prompt=True)
+        texts = rendered_chats(tokenizer, chats, template_options, add_generation_prompt=True)
     first = None if max_prompt_length is None else -max_prompt_length
     ids = _token_ids(tokenizer, texts, add_special_tokens=is_plain)
     return [np.array(row[first:], dtype=np.int64) for row in ids]
 
 
 def encode_responses(
-    prompts: Sequence,
+    prompts: Sequence[Text],
     responses: Sequence[str],
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     encoding: str,
     max_length: int | None,
     max_prompt_length: int | None,
 ) -> list[Pair]:
-    """(prompt ids, response ids) of single responses, as in a comparison of each with itself; only those that fit."""
+    """Token ids of individual prompts and responses, without those that exceed the length limit."""
     answers = [
         text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
         for prompt, text in zip(prompts, responses, strict=True)
@@ -206,7 +214,7 @@ def encode_responses(
 
 def encode_comparisons(
     comparisons: pd.DataFrame,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     encoding: str = "trl",
     max_length: int | None = 1024,
     max_prompt_length: int | None = None,
@@ -218,13 +226,16 @@ def encode_comparisons(
         raise ConfigError(
             "the tokenizer has no end-of-text token; set tokenizer.eos_token before training"
         )
-    pairs, fits, cut = [], [], []
+    pairs: list[Pair] = []
+    fits: list[bool] = []
+    cut: list[list[bool]] = []
     limit = sys.maxsize if max_length is None else max_length
     for start in range(0, len(comparisons), _ENCODED_AT_ONCE):
         frame = comparisons.iloc[start : start + _ENCODED_AT_ONCE]
-        is_paper = encoding == "paper"
         rows = (
-            _paper_ids(frame, tokenizer, max_prompt_length) if is_paper else _trl_ids(frame, tokenizer)
+            _paper_ids(frame, tokenizer, max_prompt_length)
+            if encoding == "paper"
+            else _trl_ids(frame, tokenizer)
         )
         for prompt, *responses in rows:
             room = max(limit - len(prompt), 0)
@@ -235,8 +246,8 @@ def encode_comparisons(
     return EncodedComparisons(pairs, np.array(fits, bool), np.array(cut, bool).reshape(-1, 2))
 
 
-def template_options(frame: pd.DataFrame) -> list[Json]:
-    """What each comparison hands to the chat template, as TRL does: its tools and its own options."""
+def template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
+    """Options of each comparison for the chat template, as in TRL: tools and template arguments."""
     tools, options = (
         [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
         for name in TEMPLATE_COLUMNS
@@ -244,8 +255,8 @@ def template_options(frame: pd.DataFrame) -> list[Json]:
     return [{"tools": tool, **(own or {})} for tool, own in zip(tools, options, strict=True)]
 
 
-def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
-    """Prompt and continuations are tokenized whole; the prompt ends where the three begin to differ."""
+def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenIds]:
+    """Token ids as in TRL: texts are tokenized whole, and the prompt ends at the first difference."""
     prompts, end = list(frame["prompt"]), tokenizer.eos_token
     is_plain = isinstance(prompts[0], str)
     texts = [prompts]
@@ -253,9 +264,9 @@ def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
         responses = [r.removesuffix(end) + end if is_plain else r for r in frame[side]]
         texts.append([p + r for p, r in zip(prompts, responses, strict=True)])
     if not is_plain:
-        given = template_options(frame)
+        options = template_options(frame)
         texts = [
-            rendered_chats(tokenizer, part, given, add_generation_prompt=part is prompts)
+            rendered_chats(tokenizer, part, options, add_generation_prompt=part is prompts)
             for part in texts
         ]
     ids = [_token_ids(tokenizer, part, add_special_tokens=is_plain) for part in texts]
@@ -264,10 +275,12 @@ def _trl_ids(frame: pd.DataFrame, tokenizer) -> Iterator[tuple]:
         yield prompt[:shared], a[shared:], b[shared:]
 
 
-def _paper_ids(frame: pd.DataFrame, tokenizer, max_prompt_length: int | None) -> Iterator[tuple]:
-    """The rendered prompt, and the plain responses with the end-of-text token."""
-    given = template_options(frame)
-    prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length, given)
+def _paper_ids(
+    frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int | None
+) -> Iterator[TokenIds]:
+    """Token ids as in the paper: the rendered prompt, and the responses with the end-of-text token."""
+    options = template_options(frame)
+    prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length, options)
     a_ids, b_ids = (
         _token_ids(tokenizer, [plain_text(r) for r in frame[side]], add_special_tokens=False)
         for side in _SIDES
@@ -277,17 +290,25 @@ def _paper_ids(frame: pd.DataFrame, tokenizer, max_prompt_length: int | None) ->
         yield prompt, a + end, b + end
 
 
-def _token_ids(tokenizer, texts, add_special_tokens):
-    return tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)["input_ids"]
+def _token_ids(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], add_special_tokens: bool
+) -> list[list[int]]:
+    ids: list[list[int]] = tokenizer(texts, add_special_tokens=add_special_tokens, verbose=False)[
+        "input_ids"
+    ]
+    return ids
 
 
 def length_report(
-    judgments: Judgments, encoded: EncodedComparisons, tokenizer, max_length: int | None
+    judgments: Judgments,
+    encoded: EncodedComparisons,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int | None,
 ) -> list[Problem]:
-    """What the length limit costs, counted: dropped comparisons, cut responses, cut attributes, lost differences.
+    """Count the effects of the length limit: dropped comparisons, cut responses and changed attributes.
 
-    An attribute that stands at the end of a response, such as a signature, is the first thing that a length
-    limit removes; the policy would then be trained on votes about something that it never sees.
+    The length limit first removes attributes at the end of a response, such as a signature. The policy would then be
+    trained on votes about an attribute that its texts do not contain.
     """
     dropped, cut = ~encoded.fits, encoded.cut & encoded.fits[:, None]
     same = encoded.identical & encoded.fits
@@ -319,7 +340,7 @@ def length_report(
                 "raise max_length until no attribute marker is cut",
                 n_lost,
             )
-            for name, n_lost in _n_changed(judgments, encoded, tokenizer, cut)
+            for name, n_lost in _count_changed(judgments, encoded, tokenizer, cut)
         ),
         Problem(
             "W143",
@@ -333,13 +354,18 @@ def length_report(
 
 
 def left_out(what: str, first: str, n: int, max_length: int | None) -> Problem:
-    """What is said of rows, or of comparisons, whose prompt leaves no place for a response."""
-    told = f"{what} are left out: the prompt alone has {max_length} tokens or more"
-    return Problem("W140", told, first, "raise max_length, or shorten the prompts", n)
+    """Message about rows or comparisons whose prompt leaves no space for a response."""
+    message = f"{what} are left out: the prompt alone has {max_length} tokens or more"
+    return Problem("W140", message, first, "raise max_length, or shorten the prompts", n)
 
 
-def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple[str, int]]:
-    """Attributes of responses, and in how many of the responses that are cut the limit changes their values."""
+def _count_changed(
+    judgments: Judgments,
+    encoded: EncodedComparisons,
+    tokenizer: PreTrainedTokenizerBase,
+    cut: np.ndarray,
+) -> Iterator[tuple[str, int]]:
+    """Number of cut responses in which the limit changes the value of each attribute of responses."""
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]
@@ -348,15 +374,17 @@ def _n_changed(judgments, encoded, tokenizer, cut: np.ndarray) -> Iterator[tuple
         texts.append((*(plain_text(comparison[column]) for column in ("prompt", _SIDES[side])), kept))
     for attribute in judgments.attributes:
         if attribute.scope == "response":
-            of = attribute.measure
-            yield (
-                attribute.name,
-                sum(of(prompt, whole) != of(prompt, kept) for prompt, whole, kept in texts),
+            measure = attribute.measure
+            n_changed = sum(
+                measure(prompt, whole) != measure(prompt, kept) for prompt, whole, kept in texts
             )
+            yield attribute.name, n_changed
 
 
-def require_matching_tokenizer(pairs: Sequence[Pair], tokenizer, n_embeddings: int) -> None:
-    """Raise `DataError` (E151) when a token id lies outside the model's embedding table."""
+def require_matching_tokenizer(
+    pairs: Sequence[Pair], tokenizer: PreTrainedTokenizerBase, n_embeddings: int
+) -> None:
+    """Raise `DataError` (E151) if a token id lies outside the model's embedding table."""
     largest = max((int(ids.max(initial=0)) for pair in pairs for ids in pair), default=0)
     if largest < n_embeddings:
         return
@@ -368,16 +396,13 @@ def require_matching_tokenizer(pairs: Sequence[Pair], tokenizer, n_embeddings: i
 
 
 def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
-    """What the length limit costs, and token ids that the model lacks, of which no weights are read."""
+    """Problems of the length limit and of unknown token ids, found without reading the model's weights."""
     try:
         with asking_once(model):
             tokenizer = load_tokenizer(model)
             config = load_configuration(model).get_text_config()
     except OSError as error:
-        raise ConfigError(
-            f'cannot read "{model}": it is neither a folder with a model nor reachable on the Hub '
-            f"({str(error).splitlines()[0]}); download it once with network, or name a folder"
-        ) from error
+        raise ConfigError(unreadable(model, error)) from error
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH
     )

@@ -1,17 +1,21 @@
 """Log-probabilities of response tokens, computed inside the model's own forward.
 
-`attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps it. The branch runs the
-decoder once. The logits at the positions where a scored token is predicted are those of the model's own forward,
-which then finds the decoder's result already there: its head, bias, scale and soft cap are applied by the code of
-its class, a bounded number of logits at a time. Callers always go through ``model(scoring=...)``: calling a
-sub-module of a wrapped model drops its gradients silently under DDP.
+`attach` adds a scoring branch to a causal language model before PEFT, DDP or FSDP wraps the model. The branch runs
+the decoder once. The model's own forward then computes the logits at the positions before scored tokens from the
+decoder's result, a bounded number of logits at a time. The code of the model's class thus applies head, bias, scale
+and soft cap. Always call ``model(scoring=...)``: under DDP, calling a sub-module of a wrapped model loses the
+gradients silently.
 """
+
+# torch and transformers are not followed by mypy: their classes are untyped
+# mypy: disallow-subclassing-any=False, disallow-untyped-decorators=False
 
 import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from badpo.data.problems import ConfigError
@@ -44,48 +48,54 @@ from badpo.training.packing import (
     response_trees,
 )
 
-# The most logits (positions x vocabulary) that exist at any moment; 2**22 fp32 logits are 16 MiB.
+# Maximum number of logits (positions times vocabulary) at any time; 2**22 logits in float32 are 16 MiB.
 LOGITS_AT_ONCE = 2**22
-# On a GPU 512 MiB: a few rows would leave it idle, and every chunk makes a gradient of the whole output embedding.
+# 512 MiB on a GPU, because small chunks leave a GPU idle and each chunk makes a gradient of the whole output
+# embedding.
 LOGITS_AT_ONCE_ON_GPU = 2**27
 
+# Inputs of the scoring forward as tensors; see `badpo.training.packing.plan_pack`. "segments" stays an array.
+ScoringInputs = dict[str, Tensor]
 
-def attach(model):
+
+def attach(model: PreTrainedModel) -> PreTrainedModel:
     """Give ``model`` the keyword ``scoring`` in its forward; return the same model.
 
-    ``model(scoring=inputs)`` returns the log-probability of every target token, a float32 tensor of shape
-    (n_scored,); with ``row_weight`` in the inputs, how often each row counts, also the routers' load-balancing loss.
-    Without the keyword the forward is the model's own. Attaching twice is harmless. Of a model with an
-    adapter it is the model inside that gets the branch: the adapter's own forward passes the keyword on.
+    ``model(scoring=inputs)`` returns the log-probability of every target token, float32 of shape (n_scored,). If the
+    inputs have ``row_weight``, the weight of each row, the routers' load-balancing loss is returned too. Without the
+    keyword, the forward is the model's own. Calling `attach` twice has no further effect. If the model has an
+    adapter, the model inside the adapter gets the branch, and the adapter passes the keyword on.
 
-    The forward is bound with `types.MethodType`, so that a deep copy of the model runs the copy's weights.
+    The forward is bound with `types.MethodType`, so that a deep copy of the model uses the weights of the copy.
     """
 
-    def forward(self, *args, scoring=None, **kwargs):
+    def forward(
+        self: PreTrainedModel, *args: Any, scoring: ScoringInputs | None = None, **kwargs: Any
+    ) -> Any:
         if scoring is None:
             return type(self).forward(self, *args, **kwargs)
         return _token_logps(self, scoring)
 
-    base = plain(model)
-    # `generate` gives padded rows their positions only where the signature asks for positions
+    base = remove_adapter(model)
+    # `generate` passes the positions of padded rows only if the signature has the argument
     forward.__signature__ = inspect.signature(type(base).forward)  # type: ignore[attr-defined]
     base.forward = types.MethodType(forward, base)
     return model
 
 
-def plain(model):
-    """The language model itself, where an adapter is around it."""
+def remove_adapter(model: PreTrainedModel) -> PreTrainedModel:
+    """Return the language model inside an adapter, or a model without an adapter itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def _token_logps(model, scoring: dict) -> Tensor | tuple[Tensor, Tensor]:
+def _token_logps(model: PreTrainedModel, scoring: ScoringInputs) -> Tensor | tuple[Tensor, Tensor]:
     inner = _inner_models(model)
     weighs_rows = "row_weight" in scoring
     if "attention_mask" in scoring:
-        asked = {"output_router_logits": True} if weighs_rows else {}
+        options = {"output_router_logits": True} if weighs_rows else {}
         rows = {name: scoring[name] for name in ("input_ids", "attention_mask")}
-        found = inner[-1](**rows, use_cache=False, return_dict=True, **asked)
-        hidden = found.last_hidden_state.flatten(0, 1)
+        output = inner[-1](**rows, use_cache=False, return_dict=True, **options)
+        hidden = output.last_hidden_state.flatten(0, 1)
     else:
         hidden = tree_hidden_states(inner[-1], scoring)
     logps = target_logps(
@@ -96,23 +106,24 @@ def _token_logps(model, scoring: dict) -> Tensor | tuple[Tensor, Tensor]:
     )
     if not weighs_rows:
         return logps
-    return logps, _router_load(model, found, scoring["attention_mask"] * scoring["row_weight"][:, None])
+    weight = scoring["attention_mask"] * scoring["row_weight"][:, None]
+    return logps, _router_load(model, output, weight)
 
 
-def _router_load(model, found, weight: Tensor) -> Tensor:
-    """The load-balancing loss of a mixture of experts, as TRL computes it, over tokens that count ``weight`` times."""
+def _router_load(model: PreTrainedModel, output: ModelOutput, weight: Tensor) -> Tensor:
+    """Load-balancing loss of a mixture of experts as in TRL; each token counts ``weight`` times."""
     config = model.config.get_text_config()
-    routed = getattr(found, "router_logits", None)
+    routed = getattr(output, "router_logits", None)
     if not routed or not hasattr(config, "num_experts"):
         raise ConfigError(
-            f"{type(model).__name__} does not return what its routers chose, so that their auxiliary loss cannot be "
-            "added; train without it: router_aux_loss_coef: 0"
+            f"{type(model).__name__} does not return the logits of its routers, so that their auxiliary loss cannot be "
+            "computed; train without this loss: router_aux_loss_coef: 0"
         )
     return load_balancing_loss_func(routed, config.num_experts, config.num_experts_per_tok, weight)
 
 
-def _inner_models(model) -> list[PreTrainedModel]:
-    """The models inside a language model that end in hidden states, outermost first: the last one is the decoder."""
+def _inner_models(model: PreTrainedModel) -> list[PreTrainedModel]:
+    """Models inside a language model that return hidden states, outermost first; the last one is the decoder."""
     embeddings = model.get_input_embeddings()
     inner, outers = [], [model]
     while outers:
@@ -121,48 +132,48 @@ def _inner_models(model) -> list[PreTrainedModel]:
         inner += [part for part in outers[:1] if part.get_output_embeddings() is None]
     if not inner:
         raise ConfigError(
-            f"{type(model).__name__} keeps its decoder where badpo cannot find it, so that it cannot be trained here"
+            f"badpo cannot find the decoder inside {type(model).__name__}, so that it cannot train this model"
         )
     return inner
 
 
 class _HiddenStates(BaseModelOutputWithPast):
-    """What a decoder returned, for a forward that asks for no more: everything else is None."""
+    """Hidden states of a decoder as its output; all other fields are None."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> None:
         if name.startswith("__"):
             raise AttributeError(name)
         return None
 
 
-def _own_logits(model, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
-    """Logits that the model's own forward makes of hidden states (n, hidden): shape (n, vocabulary)."""
-    given = _HiddenStates(last_hidden_state=rows[None])
+def _own_logits(model: PreTrainedModel, inner: Sequence[PreTrainedModel], rows: Tensor) -> Tensor:
+    """Logits (n, vocabulary) of the model's own forward for hidden states (n, hidden)."""
+    states = _HiddenStates(last_hidden_state=rows[None])
     n_calls = 0
 
-    def give(*args, **kwargs):
+    def return_states(*args: Any, **kwargs: Any) -> _HiddenStates:
         nonlocal n_calls
         n_calls += 1
-        return given
+        return states
 
-    # hooks of accelerate keep a forward of their own in the instance
-    own = [vars(part).get("forward") for part in inner]
+    # hooks of accelerate store their own forward in the instance
+    forwards = [vars(part).get("forward") for part in inner]
     for part in inner:
-        part.forward = give
+        part.forward = return_states
     try:
-        nothing = rows.new_zeros((1, len(rows)), dtype=torch.long)
-        logits = type(model).forward(model, input_ids=nothing, use_cache=False, return_dict=True).logits
+        ids = rows.new_zeros((1, len(rows)), dtype=torch.long)
+        logits = type(model).forward(model, input_ids=ids, use_cache=False, return_dict=True).logits
     finally:
-        for part, forward in zip(inner, own, strict=True):
+        for part, forward in zip(inner, forwards, strict=True):
             del part.forward
             if forward is not None:
                 part.forward = forward
     if not n_calls or logits.shape[:2] != (1, len(rows)):
         raise ConfigError(
-            f"{type(model).__name__} makes its logits in a way that badpo cannot follow position by position, so that "
-            "it cannot be trained here"
+            f"badpo cannot compute the logits of {type(model).__name__} for individual positions, so that it cannot "
+            "train this model"
         )
-    # a view, whose gradient is one too: that of an element would be a copy of all logits
+    # the gradient of a view is a view; the gradient of an indexed element would be a copy of all logits
     return logits.squeeze(0)
 
 
@@ -174,14 +185,14 @@ def target_logps(
 ) -> Tensor:
     """Log-probability of each target token under the softmax of ``logits_of(hidden)``, in fp32.
 
-    At most `LOGITS_AT_ONCE` logits exist at a time, or `LOGITS_AT_ONCE_ON_GPU`; where that needs more than one
-    chunk, each chunk's logits are computed again in the backward pass instead of being kept.
+    At most `LOGITS_AT_ONCE` or `LOGITS_AT_ONCE_ON_GPU` logits exist at a time. If this needs several chunks, the
+    backward pass computes the logits of each chunk again instead of storing them.
     """
 
-    def chunk_logps(rows, targets):
-        return picked_logps(logits_of(rows), targets)
+    def chunk_logps(rows: Tensor, targets: Tensor) -> Tensor:
+        return pick_logps(logits_of(rows), targets)
 
-    size = rows_at_once(n_vocabulary, hidden.device)
+    size = max_rows(n_vocabulary, hidden.device)
     if len(target) <= size:
         return chunk_logps(hidden, target)
     chunks = [
@@ -191,20 +202,20 @@ def target_logps(
     return torch.cat(chunks)
 
 
-def rows_at_once(n_vocabulary: int, device: torch.device) -> int:
-    """How many positions' logits may exist at a time."""
-    at_once = LOGITS_AT_ONCE if device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
-    return max(1, at_once // n_vocabulary)
+def max_rows(n_vocabulary: int, device: torch.device) -> int:
+    """Number of positions whose logits may exist at a time."""
+    n_logits = LOGITS_AT_ONCE if device.type == "cpu" else LOGITS_AT_ONCE_ON_GPU
+    return max(1, n_logits // n_vocabulary)
 
 
-def picked_logps(logits: Tensor, target: Tensor) -> Tensor:
+def pick_logps(logits: Tensor, target: Tensor) -> Tensor:
     r"""Log-probability of the target token of each row under the softmax of its logits, in fp32.
 
     .. math:: \ell_i = z_{i, t_i} - \log \sum_v \exp z_{iv}
 
-    Equal to ``-cross_entropy(logits.float(), target, reduction="none")``, with one array of the size of the logits
-    kept for the backward pass and turned into their gradient in place, where that keeps one and makes two more. A
-    second backward pass through the same result therefore raises an error.
+    The result equals ``-cross_entropy(logits.float(), target, reduction="none")``. The function needs one array of
+    the size of the logits, which the backward pass overwrites by the gradient; cross_entropy needs three. A second
+    backward pass through the same result therefore raises an error.
 
     Parameters
     ----------
@@ -217,15 +228,15 @@ def picked_logps(logits: Tensor, target: Tensor) -> Tensor:
 
     Examples
     --------
-    >>> picked_logps(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
+    >>> pick_logps(torch.zeros(2, 4), torch.tensor([0, 3])).exp()
     tensor([0.2500, 0.2500])
     """
-    return _PickedLogps.apply(logits, target)
+    return _PickLogps.apply(logits, target)
 
 
-class _PickedLogps(torch.autograd.Function):
+class _PickLogps(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits, target):
+    def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
         logps = torch.log_softmax(logits, dim=-1, dtype=torch.float32)
         ctx.save_for_backward(logps, target)
         ctx.dtype = logits.dtype
@@ -233,25 +244,22 @@ class _PickedLogps(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         logps, target = ctx.saved_tensors
-        of_logits = logps.exp_().mul_(-gradient[:, None])
-        of_logits.scatter_add_(1, target[:, None], gradient[:, None])
-        return of_logits.to(ctx.dtype), None
+        logits_gradient = logps.exp_().mul_(-gradient[:, None])
+        logits_gradient.scatter_add_(1, target[:, None], gradient[:, None])
+        return logits_gradient.to(ctx.dtype), None
 
 
-def scoring_attention(model, layout: Layout) -> AbstractContextManager:
-    """The attention that a layout needs, for the time of a block that covers forwards and their backward passes."""
+def scoring_attention(model: PreTrainedModel, layout: Layout) -> AbstractContextManager[None]:
+    """Context with the attention of a layout; it must include forwards and their backward passes."""
     is_packed = layout in (packed_comparisons, packed_responses)
-    return tree_attention(plain(model)) if is_packed else nullcontext()
+    return tree_attention(remove_adapter(model)) if is_packed else nullcontext()
 
 
 @contextmanager
-def in_mode(model, training: bool) -> Iterator[None]:
-    """Training or evaluation mode for the block.
-
-    The mode of every module is put back afterwards, also when some were in training mode and others not.
-    """
+def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
+    """Context in training or evaluation mode; each module has its previous mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.train(training)
     try:
@@ -262,32 +270,34 @@ def in_mode(model, training: bool) -> Iterator[None]:
 
 
 @contextmanager
-def looking_at(model) -> Iterator[torch.device]:
-    """Evaluation mode and no gradients for the block; yields the device that inputs belong on."""
+def looking_at(model: PreTrainedModel) -> Iterator[torch.device]:
+    """Context in evaluation mode without gradients, which yields the model's device."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
 
 
-def response_logps(model, pairs: Sequence[Pair], token_budget: int = 16384) -> list[np.ndarray]:
+def response_logps(
+    model: PreTrainedModel, pairs: Sequence[Pair], token_budget: int = 16384
+) -> list[np.ndarray]:
     """Log-probability of every token of each response given its prompt, without gradient.
 
-    Where the tree attention serves the model, responses to one prompt are read together: the prompt once for all of
-    them, and once what they begin with.
+    If the tree attention works for the model, the model reads each prompt once for all its responses, and each common
+    beginning of responses once.
     """
     layout = response_layout(attach(model), pairs)
-    found = [np.zeros(0, dtype=np.float32)] * len(pairs)
+    logps = [np.zeros(0, dtype=np.float32)] * len(pairs)
     with looking_at(model) as device, scoring_attention(model, layout):
         for trees, inputs in _forwards(pairs, token_budget, layout):
-            values = model(scoring=on_device(inputs, device)).float().cpu().numpy()
+            values = model(scoring=move_inputs(inputs, device)).float().cpu().numpy()
             parts = iter(np.split(values, np.flatnonzero(np.diff(inputs["response"])) + 1))
             for tree in trees:
                 for i, n_shared, _ in tree:
-                    found[i] = np.concatenate([found[tree[0].position][:n_shared], next(parts)])
-    return found
+                    logps[i] = np.concatenate([logps[tree[0].position][:n_shared], next(parts)])
+    return logps
 
 
-def on_device(inputs: Inputs, device: torch.device) -> dict:
-    """The arrays of a layout as tensors where the model is, but for ``segments``: the plan is made of the array."""
+def move_inputs(inputs: Inputs, device: torch.device) -> ScoringInputs:
+    """Convert the arrays of a layout, except ``segments``, to tensors on the model's device."""
     return {
         name: value if name == "segments" else torch.as_tensor(value).to(device)
         for name, value in inputs.items()
@@ -297,7 +307,7 @@ def on_device(inputs: Inputs, device: torch.device) -> dict:
 def _forwards(
     pairs: Sequence[Pair], token_budget: int, layout: Layout
 ) -> Iterator[tuple[Sequence[Tree], Inputs]]:
-    """The responses of each forward pass, longest first, and its inputs."""
+    """Responses and inputs of each forward pass, longest responses first."""
     if layout is packed_responses:
         trees = response_trees(pairs, token_budget)
         for members in bin_pack([n_fed(pairs, tree) for tree in trees], token_budget):
@@ -312,20 +322,20 @@ def _forwards(
         yield [[Branch(i, 0, 0)] for i in rows], padded_rows([pairs[i] for i in rows])
 
 
-def response_layout(model, pairs: Sequence[Pair] = ()) -> Layout:
-    """How single responses are laid out for this model: packed where the tree attention serves it, else padded.
+def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layout:
+    """Layout of individual responses: packed if the tree attention works for the model, else padded.
 
-    A model may pass every look at its configuration and still not hand the tree plan to its attention, so that two
-    short responses are tried.
+    A model with a suitable configuration may still fail to pass the tree plan to its attention. Two short responses
+    are therefore scored as a test.
     """
     require_fixed_positions(model.config, max((len(p) + len(r) for p, r in pairs), default=0))
     if unsupported_reason(model.config):
         return padded_rows
-    one = np.zeros(1, dtype=np.int64)
-    inputs = packed_responses([(one, one), (one, one)])
+    token = np.zeros(1, dtype=np.int64)
+    inputs = packed_responses([(token, token), (token, token)])
     try:
         with looking_at(model) as device, scoring_attention(model, packed_responses):
-            model(scoring=on_device(inputs, device))
+            model(scoring=move_inputs(inputs, device))
     except (RuntimeError, ValueError):
         return padded_rows
     return packed_responses

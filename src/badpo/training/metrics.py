@@ -1,8 +1,8 @@
-"""What the judgments of a step, or of an evaluation, computed: what is logged of them, and whether all is finite.
+"""Metrics of a step or an evaluation, and errors for values that are not finite.
 
-A value that is not finite stops the run, on all processes together: one that stopped alone would leave the others
-waiting. The Trainer itself goes on: a mean loss of a step does not tell which of its comparisons broke it, and a
-gradient that is not finite shows in the loss only a step later, when a checkpoint may have been sealed.
+A value that is not finite stops the run on all processes together, because a process that stops alone leaves the
+others waiting. The checks of the Trainer are not sufficient: the mean loss of a step does not show which comparison is
+broken, and a gradient that is not finite changes the loss only in the next step, when a checkpoint may already exist.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,11 +18,14 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import counted
 from badpo.objective.bias import BiasTerm
+from badpo.training.batches import MicroBatch
 
 THETA_METRIC = "bias/theta/"
+# Prefixes of metrics that describe annotators.
+_PERSONAL = (THETA_METRIC, "groups/")
 _SIDES = ("chosen", "rejected")
-_OF_PEOPLE = (THETA_METRIC, "groups/")
-N_NAMED, N_LISTED = 3, 20
+# Maximum number of comparisons in an error message, with and without a description of each.
+N_DESCRIBED, N_LISTED = 3, 20
 REMEDY = (
     "Lower the learning rate, or load the weights in bfloat16 or float32: in float16 large values overflow, and "
     "the epsilon of Adam, 1e-8, is 0"
@@ -30,115 +33,122 @@ REMEDY = (
 
 
 class NotFiniteError(FloatingPointError):
-    """A margin, a loss, theta or a gradient is NaN or infinite; the run cannot go on."""
+    """A margin, a loss, theta or a gradient is NaN or infinite, so that the run cannot continue."""
 
 
 def require_finite_reference(logps: Sequence[np.ndarray], judgments: Judgments) -> None:
-    """Refuse a reference whose value of a response is not finite: a later step would stop, and again when resumed."""
+    """Raise `NotFiniteError` if the reference's value of a response is not finite.
+
+    Without this check, a later step would stop the run, and so would every resumed run.
+    """
     broken = sorted({i // 2 for i, values in enumerate(logps) if not np.isfinite(values).all()})
     if broken:
-        names = judgments.comparisons["comparison_id"].iloc[broken[:N_NAMED]]
+        names = judgments.comparisons["comparison_id"].iloc[broken[:N_DESCRIBED]]
         raise NotFiniteError(
             f"the reference gives {counted(len(broken), 'comparison')} of {len(logps) // 2:,} a log-probability that "
-            f"is not finite (first: {', '.join(map(str, names))}). Look at their texts, or load it in bf16 or float32"
+            f"is not finite (first: {', '.join(map(str, names))}). Inspect the texts of these comparisons, or load the "
+            "reference in bfloat16 or float32"
         )
 
 
 class Tally:
-    """Additive sums over some of the ``judgments``, as one tensor that processes can add up, and what broke them."""
+    """Sums over some of the ``judgments`` that processes can add up, and the judgments with values that are not finite.
+
+    ``sums`` has one row for each metric, with the numerator and the denominator of its ratio.
+    """
 
     def __init__(self, judgments: Judgments, device: torch.device):
         self._judgments = judgments
         self._device = device
         self._thresholds = torch.tensor([a.threshold for a in judgments.attributes], device=device)
-        attributes = judgments.attribute_names
         self._names = [
-            "loss",
-            "rewards/margins",
-            "rewards/accuracies",
-            "votes/accuracy",
-            "aux_loss",
+            *("loss", "rewards/margins", "rewards/accuracies", "votes/accuracy", "aux_loss"),
+            *(f"{what}/{side}" for what in ("logps", "rewards") for side in _SIDES),
+            *(
+                f"rewards/accuracies_{kind}/{name}"
+                for name in judgments.attribute_names
+                for kind in ("same", "cross")
+            ),
         ]
-        self._names += [f"{what}/{side}" for what in ("logps", "rewards") for side in _SIDES]
-        self._names += [
-            f"rewards/accuracies_{kind}/{a}" for a in attributes for kind in ("same", "cross")
-        ]
-        # of each metric the sum above and the sum below the line
         self.sums = torch.zeros(len(self._names), 2, dtype=torch.float64, device=device)
         self.losses: list[Tensor] = []
         self._n_broken = torch.zeros((), dtype=torch.float64, device=device)
-        # only counts are read off the device while all is well
-        self._seen: list[tuple[Tensor, Tensor]] = []
+        # values stay on the device, and only their number is copied, unless a value is broken
+        self._values: list[tuple[Tensor, Tensor]] = []
 
-    def add(
-        self, inputs: Mapping[str, Tensor], margins: Tensor, bias_logits: Tensor, losses: Tensor
-    ) -> None:
-        """Add the judgments of a micro-batch: u, b and the loss of each, in the a-minus-b orientation."""
+    def add(self, inputs: MicroBatch, margins: Tensor, bias_logits: Tensor, losses: Tensor) -> None:
+        """Add the judgments of a micro-batch: margin u, bias logit b and loss of each, for a minus b."""
         margins, bias_logits, losses = margins.detach(), bias_logits.detach(), losses.detach()
         sign, weight, delta = inputs["sign"], inputs["weight"], inputs["delta"]
         correct = (sign * margins > 0).double()
-        each, nothing = torch.ones_like(correct), correct.new_zeros(())
+        ones, zero = torch.ones_like(correct), correct.new_zeros(())
         share = inputs["share"] if "router_load" in inputs else 0.0
         ratios = [
             (weight * losses, weight),
-            (sign * margins, each),
-            (correct, each),
-            (sign * (margins + bias_logits) > 0, each),
-            # of routers' loads the mean over steps: the shares of a step's micro-batches add up to 1
-            (nothing + share * inputs.get("router_load", 0.0), nothing + share),
+            (sign * margins, ones),
+            (correct, ones),
+            (sign * (margins + bias_logits) > 0, ones),
+            # the mean over steps: the shares of a step's micro-batches add up to 1
+            (zero + share * inputs.get("router_load", 0.0), zero + share),
         ]
         scores = inputs.get("response_scores")  # only if every token of the responses is scored
         if scores is None:
-            ratios += [(nothing, nothing)] * 4
+            ratios += [(zero, zero)] * 4
         else:
             sides = [2 * inputs["comparison"] + (side < 0) for side in (sign, -sign)]
-            ratios += [(of_responses[side], each) for of_responses in scores for side in sides]
-        # in the precision of delta: a difference of exactly the threshold must not become more by rounding
+            ratios += [(values[side], ones) for values in scores for side in sides]
+        # in the precision of delta, so that a difference equal to the threshold is not rounded above it
         cross = delta.abs() > self._thresholds.to(delta)
         for column in cross.unbind(dim=1):
             ratios += [(correct * ~column, ~column), (correct * column, column)]
         self.sums += torch.stack(
-            [part.detach().sum().double() for pair in ratios for part in pair]
+            [part.detach().sum().double() for ratio in ratios for part in ratio]
         ).view(-1, 2)
         self.losses.append(losses)
         values = torch.stack([value.double() for value in (margins, bias_logits, losses)])
         self._n_broken += (~torch.isfinite(values).all(dim=0)).sum()
-        self._seen.append((inputs["votes"], values))
+        self._values.append((inputs["vote_index"], values))
 
     def metrics(self, router_coefficient: float = 0.0) -> dict[str, float]:
-        """Ratios of the sums under TRL's metric names, the routers' loss in ``loss``; one over nothing is left out.
+        """Metrics under TRL's names; a metric without data is left out.
 
-        ``rewards/margins`` is the policy's u, without the bias; ``votes/accuracy`` is with it.
+        ``loss`` includes the routers' loss. ``rewards/margins`` is the margin u of the policy without the bias, and
+        ``votes/accuracy`` includes the bias.
         """
         sums = zip(self._names, self.sums.tolist(), strict=True)
-        found = {name: above / below for name, (above, below) in sums if below}
-        if {"loss", "aux_loss"} <= found.keys():
-            found["loss"] += router_coefficient * found["aux_loss"]
-        for a in self._judgments.attribute_names:
-            same, cross = (found.get(f"rewards/accuracies_{kind}/{a}") for kind in ("same", "cross"))
+        metrics = {name: above / below for name, (above, below) in sums if below}
+        if {"loss", "aux_loss"} <= metrics.keys():
+            metrics["loss"] += router_coefficient * metrics["aux_loss"]
+        for name in self._judgments.attribute_names:
+            same, cross = (
+                metrics.get(f"rewards/accuracies_{kind}/{name}") for kind in ("same", "cross")
+            )
             if same is not None and cross is not None:
-                found[f"rewards/gap/{a}"] = cross - same
-        return found
+                metrics[f"rewards/gap/{name}"] = cross - same
+        return metrics
 
     @property
     def margins(self) -> Tensor:
-        """Margins u of the judgments that were added on this process, in their order."""
-        return torch.cat([values[0] for _, values in self._seen])
+        """Margins u of the judgments that this process added, in their order."""
+        return torch.cat([values[0] for _, values in self._values])
 
     @property
     def n_judgments(self) -> int:
-        """Judgments added so far."""
-        return round(self.sums[1, 1].item())
+        """Number of judgments added so far."""
+        return round(float(self.sums[1, 1]))
 
     def add_up(self, accelerator: Accelerator, when: str, more: Sequence[Tensor] = ()) -> list[Tensor]:
-        """Add the sums up over the processes, and ``more`` tensors, which are returned."""
+        """Add up the sums and the tensors ``more`` over the processes; return the latter.
+
+        Raise `NotFiniteError`, which begins with ``when``, if a value of a judgment is not finite on any process.
+        """
         parts = [self._n_broken, self.sums, *more]
         n_broken, self.sums, *added = accelerator.reduce(parts, reduction="sum")
         if n_broken <= 0:
-            return added
-        findings = gather_object(self._findings())
-        what = "; ".join(findings[:N_NAMED])
-        if (n_more := len(findings) - N_NAMED) > 0:
+            return list(added)
+        descriptions = gather_object(self._describe_broken())
+        what = "; ".join(descriptions[:N_DESCRIBED])
+        if (n_more := len(descriptions) - N_DESCRIBED) > 0:
             what += f"; and {counted(n_more, 'comparison')} more"
         raise NotFiniteError(f"{when}: {what}. {REMEDY}")
 
@@ -150,51 +160,52 @@ class Tally:
         theta: Sequence[torch.nn.Parameter],
         learned: Tensor,
     ) -> Tensor:
-        """`add_up` with theta's gradient, which is put back added up, and what the objective learns from, returned.
+        """Call `add_up` for a step, with the gradient of theta and the sums ``learned`` of the objective.
 
-        The gradients of ``policy`` are looked at only. None, where a gradient scaler skipped the step: it has seen
-        what is not finite, and goes on with a smaller scale.
+        The sum of theta's gradients replaces the gradient of this process. The gradients of ``policy`` are only
+        checked. If a gradient scaler skipped the step, ``policy`` is empty: the scaler has seen the value that is not
+        finite, and continues with a smaller scale. Return the sum of ``learned``.
         """
-        broken = gradients_not_finite(policy, self._device)
+        n_broken = _count_broken_gradients(policy, self._device)
         gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in theta]
         more = [part.double().to(self._device) for part in (*gradients, learned)]
-        n_broken, *more = self.add_up(accelerator, when, [broken, *more])
+        n_broken, *more = self.add_up(accelerator, when, [n_broken, *more])
         if n_broken or not all(torch.isfinite(part).all() for part in (self.sums, *more)):
-            names = [str(name) for votes, _ in self._seen for name in self._rows(votes)["comparison_id"]]
-            named = ", ".join(sorted(set(gather_object(names)))[:N_LISTED])
+            rows = pd.concat([self._rows(index) for index, _ in self._values])
+            names = sorted({*gather_object([str(name) for name in rows["comparison_id"]])})
             raise NotFiniteError(
-                f"{when}: a gradient is not finite, though every margin and loss is; the step's comparisons are "
-                f"{named}. {REMEDY}"
+                f"{when}: a gradient is not finite, although every margin and loss is finite; the comparisons of the "
+                f"step are {', '.join(names[:N_LISTED])}. {REMEDY}"
             )
         for parameter, gradient in zip(theta, more[:-1], strict=True):
             parameter.grad = gradient.to(parameter.dtype)
         return more[-1].cpu()
 
-    def _rows(self, votes: Tensor) -> pd.DataFrame:
-        """The judgments of a micro-batch, with the names of their comparisons and annotators."""
-        rows = self._judgments.votes.iloc[votes.tolist()]
+    def _rows(self, vote_index: Tensor) -> pd.DataFrame:
+        """Judgments of a micro-batch with the names of their comparisons and annotators."""
+        rows = self._judgments.votes.iloc[vote_index.tolist()]
         rows = rows.join(self._judgments.comparisons["comparison_id"], on="comparison")
         return rows.join(self._judgments.annotators["pseudonym"], on="annotator")
 
-    def _findings(self) -> list[str]:
-        """One phrase for each comparison with a value that is not finite, the cause before what follows from it."""
-        found: dict[str, str] = {}
-        for votes, values in self._seen:
-            rows = self._rows(votes)
+    def _describe_broken(self) -> list[str]:
+        """Describe the first value that is not finite of each comparison, a margin before the loss that it causes."""
+        descriptions: dict[str, str] = {}
+        for index, values in self._values:
+            rows = self._rows(index)
             for kind, i in (~torch.isfinite(values)).nonzero().tolist():
                 name, row, annotator = rows[["comparison_id", "row", "pseudonym"]].iloc[i]
                 place = f"row {row + 1:,} of the table"
                 if kind == 1:
                     place += f", annotator {annotator}"
                 what = f"{('margin', 'bias logit', 'loss')[kind]} of comparison {name} ({place})"
-                found.setdefault(name, f"the {what} is {values[kind, i]:g}")
-        return list(found.values())
+                descriptions.setdefault(name, f"the {what} is {values[kind, i]:g}")
+        return list(descriptions.values())
 
 
 def theta_metrics(bias: BiasTerm) -> dict[str, float]:
-    """``bias/theta/<attribute>``: the mean over annotators of the composed theta, to two decimal places.
+    """Mean of theta over the annotators as ``bias/theta/<attribute>``, rounded to two decimal places.
 
-    With all digits, n times the mean less the theta of the others would be the theta of somebody who was forgotten.
+    With all digits, the theta of a forgotten annotator could be computed from the mean and the thetas of the others.
     """
     mean = bias.theta().detach().mean(dim=0).tolist()
     return {
@@ -204,14 +215,14 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
 
 
 def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
-    """The metrics that a tracker may get: theta's mean over a few annotators, or their weights, are about those."""
+    """Metrics for an experiment tracker, without metrics about the annotators if these are few."""
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)
-    return {name: value for name, value in metrics.items() if not name.startswith(_OF_PEOPLE)}
+    return {name: value for name, value in metrics.items() if not name.startswith(_PERSONAL)}
 
 
-def gradients_not_finite(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
-    """How many gradients hold a NaN or an infinity, as a float64 scalar; of divided weights this process's part."""
+def _count_broken_gradients(parameters: Iterable[torch.nn.Parameter], device: torch.device) -> Tensor:
+    """Number of parameters whose gradient is not finite; of divided weights, this process sees only its part."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     local = [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
     norms = torch._foreach_norm([g for g in local if g.numel()], float("inf"))

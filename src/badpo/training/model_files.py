@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM
 from badpo.data.problems import ConfigError
 
 # what loading a model raises if its files cannot be read
-UNREADABLE = (OSError, ValueError, SafetensorError)
+UNREADABLE = (OSError, SafetensorError)
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Settings that transformers reads of a model, of its generation, of its tokenizer and of its processors.
@@ -23,8 +24,10 @@ _SETTINGS = (
     *("config", "generation_config", "tokenizer_config", "special_tokens_map", "processor_config"),
     *("preprocessor_config", "video_preprocessor_config"),
 )
-# Keys of settings that hold any text, by which nothing is loaded. Code that `auto_map` names needs --trust-remote-code,
-# and a module that a quantisation leaves out is one of the model's own.
+# Keys of settings that name code, which is used only with --trust-remote-code.
+_CODE_KEYS = ("auto_map", "_auto_map")
+# Keys of settings that hold any text, by which nothing is loaded. `drop_code_names` drops `auto_map`, and a module that
+# a quantisation leaves out is one of the model's own.
 _TEXT_KEYS = re.compile(
     "_?name_or_path|architectures|auto_map|.*_version|.*_tokens?|added_tokens_decoder|chat_template|id2label|label2id"
     "|task_specific_params|model_type|prefix|stop_strings|response_schema|response_template|(special_tokens_map|tokenizer)_file"
@@ -43,24 +46,28 @@ _ADAPTER_KEYS = re.compile(
 _PATTERN_KEYS = ("target_modules", "exclude_modules", "layers_pattern", "alpha_pattern", "rank_pattern")
 _PLAIN_NAME = re.compile(r"\^?[\w.-]+\$?")
 _MOST_LAYERS, _HIGHEST_RANK = 1_000, 10_000
+_LAYERS = ("num_hidden_layers", "num_layers", "n_layers", "n_layer")
 # What peft writes of its own accord.
 _USUAL = {"megatron_core": "megatron.core"}
 
 
 def load_weights(name: str | Path, auto_class: Any = AutoModelForCausalLM, **options: Any) -> Any:
     """A model by its folder or its name on the Hub, with the options of ``from_pretrained``."""
-    with reporting_settings(name):
+    with reporting_settings(name, "config.json, generation_config.json or a file of weights"):
         require_data(str(name), options.get("revision", "main"))
-        return auto_class.from_pretrained(
-            name, **{"trust_remote_code": False, **options, "use_safetensors": True}
-        )
+        options = {"trust_remote_code": False, **options, "use_safetensors": True}
+        loaded = auto_class.from_pretrained(name, **options)
+        if not options["trust_remote_code"]:
+            model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+            drop_code_names(model, name)
+        return loaded
 
 
 def load_adapter(model: Any, folder: Path) -> Any:
     """A model with the adapter of a folder on it."""
     from peft import PeftModel
 
-    with reporting_settings(folder):
+    with reporting_settings(folder, "adapter_config.json or a file of weights"):
         require_adapter(str(folder))
         return PeftModel.from_pretrained(model, folder)
 
@@ -69,18 +76,42 @@ def load_tokenizer(name: str | Path, revision: str = "main", trust_remote_code: 
     """A tokenizer by the folder, or by the name on the Hub, of its model."""
     from transformers import AutoTokenizer
 
-    with reporting_settings(name):
+    with reporting_settings(name, "tokenizer.json, tokenizer_config.json or config.json"):
         require_settings(str(name), revision)
-        return AutoTokenizer.from_pretrained(
+        tokenizer = AutoTokenizer.from_pretrained(
             name, revision=revision, trust_remote_code=trust_remote_code
         )
+        if not trust_remote_code:
+            drop_code_names(tokenizer, name)
+        return tokenizer
+
+
+def drop_code_names(loaded: Any, name: str | Path) -> None:
+    """Drop the code that the settings of a loaded model or tokenizer name, so that no trained model names it."""
+    if _drop_code_keys(loaded):
+        logging.getLogger(__name__).warning(
+            '"%s" names code under auto_map: it is not run, and a model trained from this one does not name it',
+            name,
+        )
+
+
+def _drop_code_keys(settings: Any) -> bool:
+    """Drop keys that name code from settings, and from settings inside them; whether there was one."""
+    if isinstance(settings, list):
+        settings = dict(enumerate(settings))
+    entries = settings if isinstance(settings, dict) else vars(settings)
+    dropped = [entries.pop(key) for key in _CODE_KEYS if key in entries]
+    inner = [
+        each for each in entries.values() if isinstance(each, dict | list) or hasattr(each, "to_dict")
+    ]
+    return any([*map(_drop_code_keys, inner), *dropped])
 
 
 def load_configuration(name: str) -> Any:
     """A model's configuration by its folder or its name on the Hub."""
     from transformers import AutoConfig
 
-    with reporting_settings(name):
+    with reporting_settings(name, "config.json"):
         require_settings(name)
         return AutoConfig.from_pretrained(name, trust_remote_code=False)
 
@@ -101,14 +132,19 @@ def unreadable(name: str, error: Exception, kind: str = "a causal language model
 
 
 @contextlib.contextmanager
-def reporting_settings(name: str | Path) -> Iterator[None]:
-    """A `ConfigError` in place of what libraries raise at a setting that they do not know."""
+def reporting_settings(name: str | Path, files: str) -> Iterator[None]:
+    """A `ConfigError` that names the files, in place of what libraries raise if they cannot use a setting in them."""
     try:
         yield
-    except (AttributeError, KeyError, IndexError, TypeError, OverflowError) as error:
+    except (ConfigError, OSError, SafetensorError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        kind, reason = type(error).__name__, " ".join(str(error).split())
+        if kind == "OutOfMemoryError":
+            raise
         raise ConfigError(
-            f'cannot load "{name}": a setting in its files, or an option given for it, cannot be used '
-            f"({type(error).__name__}: {error}). Correct the setting, or copy or download the model again"
+            f'cannot load "{name}": {files} is missing or has a setting that cannot be used, or an option does not fit '
+            f"({kind}: {reason}). Correct the setting, or copy or download the model again"
         ) from error
 
 
@@ -143,6 +179,12 @@ def require_adapter(name: str, revision: str = "main") -> None:
         is_listed = _ADAPTER_KEYS.fullmatch(key) or value == _USUAL.get(key)
         if value and not (is_listed or is_number):
             raise _refusal(folder / ADAPTER_CONFIG, f"{key}: {json.dumps(value)}")
+    base = content.get("base_model_name_or_path")
+    library = (content.get("auto_mapping") or {}).get("parent_library")
+    if "://" in str(base):
+        raise _refusal(folder / ADAPTER_CONFIG, f"base_model_name_or_path: {base}")
+    if library and not re.fullmatch(r"transformers(\.\w+)*", str(library)):
+        raise _refusal(folder / ADAPTER_CONFIG, f"auto_mapping: {library}")
     _require_bounded(folder / ADAPTER_CONFIG, content)
     _require_safetensors(name, folder, revision, (ADAPTER_WEIGHTS,))
 
@@ -171,10 +213,17 @@ def require_settings(name: str, revision: str = "main") -> Path:
     folder = _folder(name, revision)
     for kind in _SETTINGS:
         path = folder / f"{kind}.json"
-        for what in _named(_content(path)):
+        content = _content(path)
+        for what in _named(content):
             raise _refusal(path, what)
+        for part in (content, content.get("text_config")):
+            # transformers would make a model without layers
+            for key, n in part.items() if isinstance(part, dict) else ():
+                if key in _LAYERS and isinstance(n, int | float) and n < 1:
+                    raise ConfigError(f'"{path}" has {key}: {n}. Write a number from 1 there')
     for index in folder.glob("*.index.json"):
-        for part in _content(index).get("weight_map", {}).values():
+        parts = _content(index).get("weight_map", {})
+        for part in parts.values() if isinstance(parts, dict) else [parts]:
             if not _is_safetensors(part):
                 raise ConfigError(
                     f'"{index}" names {part}, which is no safetensors; only these are read'

@@ -1,12 +1,12 @@
-"""How prompts and responses lie in one forward: as token trees end to end in a flat row, or as padded rows.
+"""Layouts of prompts and responses for a forward pass: token trees in a flat row, or padded rows.
 
-Responses to one prompt often begin with the same words. A tree holds some of them: the prompt and the first response
-in full, and of each other response what follows the tokens that the first begins with too. Each shared token goes
-through the model once. Trees lie one after the other in a flat row without padding, and a table of segments says which
-tokens see which. This module knows token ids only; `badpo.training.attention` runs the model on them.
+Responses to the same prompt often begin with the same tokens. A tree contains the prompt, the first response in full,
+and of each other response the tokens after its common beginning with the first. Each shared token goes through the
+model once. The trees follow each other in a flat row without padding, and a table of segments defines which tokens
+attend to which. This module handles only token ids; `badpo.training.attention` runs the model.
 
-A layout takes pairs (prompt ids, response ids) and returns the inputs of the scoring forward, as described at
-`plan_pack`. The tokens of a response that are scored are its last ones.
+A layout function takes pairs (prompt ids, response ids) and returns the inputs of the scoring forward; see
+`plan_pack`. The scored tokens of a response are always its last tokens.
 """
 
 import math
@@ -26,11 +26,11 @@ class Branch(NamedTuple):
     Attributes
     ----------
     position : int
-        In a list of pairs.
+        Position of the response in the list of pairs.
     n_shared : int
-        How many leading tokens are those of the tree's first response, which is laid out in full; 0 for that one.
+        Number of leading tokens that the response shares with the tree's first response; 0 for the first response.
     first_scored : int
-        How many leading tokens are not scored.
+        Number of leading tokens that are not scored.
     """
 
     position: int
@@ -38,19 +38,19 @@ class Branch(NamedTuple):
     first_scored: int
 
 
-# Responses to one prompt that share its tokens.
+# Responses to one prompt, which share the tokens of the prompt.
 Tree = list[Branch]
 
 
 def shared_length(a_ids: np.ndarray, b_ids: np.ndarray) -> int:
-    """How many leading tokens two responses share, leaving at least one token to each."""
+    """Number of leading tokens that two responses share; at least one token of each response is not shared."""
     limit = max(min(len(a_ids), len(b_ids)) - 1, 0)
     differs = np.flatnonzero(a_ids[:limit] != b_ids[:limit])
     return int(differs[0]) if len(differs) else limit
 
 
 def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list[Tree]:
-    """A tree of each two pairs that follow each other: the responses a and b of a comparison."""
+    """Trees of comparisons: each tree has two consecutive pairs, which are the responses a and b."""
     trees = []
     for i in range(0, len(pairs), 2):
         n_shared = shared_length(pairs[i][1], pairs[i + 1][1])
@@ -60,9 +60,9 @@ def comparison_trees(pairs: Sequence[Pair], scores_shared: bool = False) -> list
 
 
 def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
-    """Responses to the same prompt in trees of at most ``token_budget`` tokens, unless one response alone has more.
+    """Trees of responses to the same prompt, of at most ``token_budget`` tokens unless a single response has more.
 
-    A token that a response shares with the first of its tree is scored there only.
+    A token that a response shares with the first response of its tree is scored only in the first response.
     """
     by_prompt: dict[bytes, list[int]] = {}
     for i, (prompt, _) in enumerate(pairs):
@@ -82,23 +82,23 @@ def response_trees(pairs: Sequence[Pair], token_budget: int) -> list[Tree]:
 
 
 def n_fed(pairs: Sequence[Pair], tree: Tree) -> int:
-    """Tokens of a tree that go through the model: a response's last token is predicted but never fed."""
+    """Number of tokens of a tree that go through the model; the last token of a response does not."""
     own = sum(len(pairs[i][1]) - n_shared - 1 for i, n_shared, _ in tree)
     return len(pairs[tree[0].position][0]) + own
 
 
 def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
-    """Trees laid end to end in one flat row of T fed and N scored tokens.
+    """Plan a flat row of trees with T input tokens and N scored tokens.
 
     Returns
     -------
     dict of int64 arrays
-        ``input_ids``, ``position_ids`` of shape (T,): the tokens, and the position of each in its own sequence.
-        ``segments`` of shape (S, 4): columns q_start, q_end, prefix_start, prefix_end, in the order of the row and
-        covering it. The tokens [q_start, q_end) see all of [prefix_start, prefix_end) and, among themselves, those up
-        to their own place.
-        ``head_index``, ``target``, ``response`` of shape (N,): where in the row a next token is predicted, that token,
-        and the number of its response in the order of the trees. Ascending, and in token order within a response.
+        ``input_ids`` and ``position_ids`` of shape (T,): the tokens and their positions in their sequences.
+        ``segments`` of shape (S, 4) with the columns q_start, q_end, prefix_start and prefix_end. The segments cover
+        the row in order. The tokens [q_start, q_end) attend to all of [prefix_start, prefix_end) and to the tokens of
+        their segment up to their own position. ``head_index``, ``target`` and ``response`` of shape (N,): the
+        position in the row at which a token is predicted, the token, and the number of its response in the order of
+        the trees. The responses are in ascending order, and the tokens of a response are in their own order.
     """
     fed, positions, segments, heads, targets = [], [], [], [], []
     end = 0
@@ -118,7 +118,7 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
             positions.append(np.arange(n_before, n_before + len(own)))
             if len(own):
                 segments.append((begin, end, start, start + n_before))
-            # where the tokens of the sequence lie in the row
+            # positions of the sequence's tokens in the row
             path = np.concatenate([np.arange(start, start + n_before), np.arange(begin, end)])
             heads.append(path[n_prompt - 1 + first :])
             targets.append(response[first:])
@@ -133,16 +133,16 @@ def plan_pack(pairs: Sequence[Pair], trees: Sequence[Tree]) -> Inputs:
 
 
 def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> Inputs:
-    """The layout of comparisons, two pairs each, as trees.
+    """Layout of comparisons, two pairs each, as trees.
 
     Parameters
     ----------
     pairs : sequence of (int array, int array)
-        Prompt with response a, prompt with response b, and so on; no part may be empty.
+        Prompt with response a and prompt with response b of each comparison; no part may be empty.
     scores_shared : bool
-        Without, what both responses begin with is left out. Those tokens have the same log-probability in both, so
-        the difference between the responses, and with it the margin, is exact; a response's own log-probability is
-        not available. With it every response token is scored, those of the trunk once for either side.
+        If False, the common beginning of both responses is not scored. Its tokens have the same log-probability in
+        both responses, so the margin is exact, but the log-probability of a response is not available. If True, every
+        token of both responses is scored.
 
     Examples
     --------
@@ -164,14 +164,14 @@ def packed_comparisons(pairs: Sequence[Pair], scores_shared: bool = False) -> In
 
 
 def packed_responses(pairs: Sequence[Pair]) -> Inputs:
-    """The layout of single responses, each a tree of its own, every response token scored."""
+    """Layout of individual responses as trees with one response each; every token of a response is scored."""
     return plan_pack(pairs, [[Branch(i, 0, 0)] for i in range(len(pairs))])
 
 
 def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
-    """The layout of one right-padded row per response, every response token scored.
+    """Layout with one right-padded row for each response; every token of a response is scored.
 
-    The last token of a row is fed only where it is asked for: nothing after it is predicted.
+    The last token of a row is an input only if this is requested, because no token follows it.
     """
     n_prompt, n_response = np.array([[len(part) for part in pair] for pair in pairs]).T[:, :, None]
     lengths = n_prompt + n_response - (not feed_last)
@@ -193,7 +193,7 @@ def padded_rows(pairs: Sequence[Pair], feed_last: bool = False) -> Inputs:
 def bin_pack(
     lengths: Sequence[int] | np.ndarray, token_budget: int | None = None, n_bins: int = 0
 ) -> list[list[int]]:
-    """Items shared out, longest first: over bins within a budget, or over ``n_bins`` of about equal loads."""
+    """Distribute items, longest first, over bins within a budget or over ``n_bins`` bins of about equal load."""
     bins: list[list[int]] = [[] for _ in range(n_bins)]
     loads = [0] * n_bins
     for item in np.argsort(-np.asarray(lengths), kind="stable").tolist():

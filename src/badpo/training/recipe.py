@@ -1,8 +1,11 @@
-"""A training run as a file: TRL's flat keys, blocks of ours, and the paper's values as presets.
+"""A training run as a YAML file: TRL's flat keys, blocks of badpo, and the paper's values as presets.
 
-Reading a recipe loads no torch, so that a misspelt key is answered at once. All mistakes of a file are
-reported together, each with its line.
+Reading a recipe loads no torch, so that a misspelt key is reported at once. One `ConfigError` reports all errors of a
+file, each with its line.
 """
+
+# pydantic makes a class from the list of TRL's keys, which mypy cannot follow
+# mypy: disallow-subclassing-any=False
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
@@ -23,32 +26,38 @@ from pydantic import (
     create_model,
     field_validator,
 )
+from pydantic_core import ErrorDetails
 
 from badpo.data.attributes import attribute_from_config, parsed_attribute
-from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
+from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, YamlFile, made_here, read_yaml
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.data.tables import from_hub, is_hub_name
-from badpo.data.yaml_files import YamlFile, read_yaml
+from badpo.objective.registry import DPO, PLACEBO, objective_of_loss, require_known
 from badpo.training import trl_keys
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
 
-DPO = "dpo"  # a baseline's name: every vote counts as the table says, and no theta
-PLACEBO = "placebo"  # DPO on votes that are weighted so that their shared bias leaves them
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
+    from badpo.training.config import BADPOConfig
+
+# A block of a recipe as it is written in YAML, or all keys of a recipe.
+Keys = Json
 
 
-def _no_truth_value(value: Any) -> Any:
-    # to pydantic, as to Python, true is the number 1
+def _refuse_bool(value: object) -> object:
+    # pydantic and Python treat True as the number 1
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")
+        raise ValueError("true and false are not numbers")
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_no_truth_value)]
-Number = Annotated[float, BeforeValidator(_no_truth_value)]
+Whole = Annotated[int, BeforeValidator(_refuse_bool)]
+Number = Annotated[float, BeforeValidator(_refuse_bool)]
 
 
-def _attribute(entry: Any) -> Json:
+def _parse_attribute(entry: object) -> Mapping[str, object]:
     config = parsed_attribute(entry) if isinstance(entry, str) else entry
     if not isinstance(config, dict) or "type" not in config:
         raise ConfigError(f"an attribute is {entry!r}; it must be a name, or a block with a type")
@@ -56,38 +65,27 @@ def _attribute(entry: Any) -> Json:
     return config
 
 
-def _objective(named: Any, further: Sequence[str] = ()) -> Json:
-    if not isinstance(named, dict) or not isinstance(named.get("name"), str):
-        raise ConfigError(f"objective is {named!r}; it must be a block with a name")
-    if named["name"] not in further:
-        from badpo.objective.objectives import require_known  # brings torch
-
-        require_known(named["name"], further)
-    return named
+def _check_objective(block: object, further: Sequence[str] = ()) -> Mapping[str, object]:
+    if not isinstance(block, dict) or not isinstance(block.get("name"), str):
+        raise ConfigError(f"objective is {block!r}; it must be a block with a name")
+    require_known(block["name"], further)
+    return block
 
 
-def _objective_of(loss_type: Any) -> str | None:
-    if refusal("loss_type", loss_type) is None:
-        return None
-    from badpo.objective.objectives import objective_of_loss  # brings torch
-
-    return objective_of_loss(loss_type)
-
-
-def _baselines(given: Any) -> list[Json]:
-    """Objectives by name or block; DPO and its placebo if a flag or ``true`` names none."""
-    if isinstance(given, bool):
-        given = [DPO, PLACEBO] * given
-    named = given if isinstance(given, list) else [given]
-    blocks = ({"name": one} if isinstance(one, str) else one for one in named)
-    return [_objective(one, [DPO, PLACEBO]) for one in blocks]
+def _parse_baselines(value: object) -> list[Mapping[str, object]]:
+    """Objectives by name or as blocks; true means DPO and its placebo."""
+    if isinstance(value, bool):
+        value = [DPO, PLACEBO] if value else []
+    entries = value if isinstance(value, list) else [value]
+    blocks = ({"name": entry} if isinstance(entry, str) else entry for entry in entries)
+    return [_check_objective(block, [DPO]) for block in blocks]
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------
 
 
 class Block(BaseModel):
-    """Some of a recipe's keys; unknown ones are errors."""
+    """A set of keys of a recipe; an unknown key is an error."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, coerce_numbers_to_str=True, protected_namespaces=()
@@ -95,9 +93,9 @@ class Block(BaseModel):
 
 
 class BiasBlock(Block):
-    """The bias term: which parts are learned, how theta follows the votes, and whose theta is held at zero.
+    """Settings of the bias term: its parts, the rule that moves theta, and annotators whose theta is held at zero.
 
-    Aliases are the names in `BADPOConfig`.
+    The aliases are the names of the settings in `BADPOConfig`.
     """
 
     variant: Literal["none", "pooled", "per_annotator", "shared_mean", "class"] | None = Field(
@@ -110,16 +108,15 @@ class BiasBlock(Block):
 
     @field_validator("gold_annotators", mode="before")
     @classmethod
-    def _as_pseudonyms(cls, named: Any) -> Any:
-        # of ids that YAML reads as numbers too; a recipe is kept with its run, so it holds no id as the table has it
-        return pseudonyms([str(name) for name in named]) if isinstance(named, list | tuple) else named
+    def _replace_ids(cls, names: object) -> object:
+        # a recipe is stored with its run and must not contain raw ids; YAML reads some ids as numbers
+        return pseudonyms([str(name) for name in names]) if isinstance(names, list | tuple) else names
 
 
 class ReferenceBlock(Block):
-    """The reference: the model as it is, or after a supervised stage on the majority-chosen responses.
+    """The reference: the model itself, or the model after a supervised stage on the majority-chosen responses.
 
-    ``max_steps`` replaces ``num_train_epochs`` where it is positive; the batch is that of the preference stage unless
-    ``per_device_train_batch_size`` says otherwise.
+    A positive ``max_steps`` replaces ``num_train_epochs``. The default batch size is that of the preference stage.
     """
 
     sft: bool = False
@@ -130,7 +127,7 @@ class ReferenceBlock(Block):
 
 
 class ModelChoice(Block):
-    """Which model is trained, and whether through an adapter; TRL's names and defaults."""
+    """The model and its adapter, with TRL's names and defaults."""
 
     model_name_or_path: str
     model_revision: str = "main"
@@ -140,16 +137,19 @@ class ModelChoice(Block):
     lora_r: Whole = 16
     lora_alpha: Whole = 32
     lora_dropout: Number = 0.05
-    lora_target_modules: Any = None
+    lora_target_modules: str | list[str] | None = None
 
     @property
-    def init_kwargs(self) -> Json:
+    def init_kwargs(self) -> Keys:
         """Keyword arguments for ``AutoModelForCausalLM.from_pretrained``."""
-        named = {"revision": self.model_revision, "dtype": self.dtype}
-        return {**named, "trust_remote_code": self.trust_remote_code}
+        return {
+            "revision": self.model_revision,
+            "dtype": self.dtype,
+            "trust_remote_code": self.trust_remote_code,
+        }
 
-    def peft_config(self):
-        """The ``peft.LoraConfig`` asked for; None when all weights are trained."""
+    def peft_config(self) -> LoraConfig | None:
+        """Configuration of the LoRA adapter; None if all weights are trained."""
         if not self.use_peft:
             return None
         from peft import LoraConfig
@@ -164,14 +164,16 @@ class ModelChoice(Block):
 
 
 class DataChoice(Block):
-    """Which table is read and how; what is not told here is as in `Judgments.read`.
+    """The table and the options of `Judgments.read`.
 
-    ``columns`` gives our column name the table's; None leaves a column unused. ``held_out`` is the share of the prompts
-    whose judgments are not trained on, and ``split_seed`` decides which: not the training seed, so that seeds share
-    their held-out judgments.
+    ``columns`` maps column names of badpo to column names of the table; None leaves a column unused. ``held_out`` is
+    the share of the prompts whose judgments are held out of training. ``split_seed`` selects these prompts and is
+    independent of the training seed, so that runs with several seeds share their held-out judgments. ``held_out_name``
+    is a table of held-out votes, which replaces the share.
     """
 
     dataset_name: str
+    held_out_name: str | None = None
     dataset_config: str | None = None
     dataset_train_split: str = "train"
     columns: dict[str, str | None] = {}
@@ -184,114 +186,136 @@ class DataChoice(Block):
     layout: str | None = None
 
     def source(self) -> Any:
-        """The table for `Judgments.read`: a path, or the split of one on the Hub, as in ``allenai/multipref``."""
+        """Source for `Judgments.read`: a path, or a split of a data set on the Hub such as ``allenai/multipref``."""
         path = Path(self.dataset_name)
         if is_hub_name(path):
             return from_hub(self.dataset_name, self.dataset_config, self.dataset_train_split)
         return path
 
     @property
-    def reading(self) -> Json:
+    def reading(self) -> Keys:
         """Options of `Judgments.read`."""
         return self.model_dump(include=_READING)
 
 
-_KINDS: dict[Any, Any] = {int: Whole, float: Number}
-_of_trl = {name: (_KINDS.get(kind, kind), None) for name, kind in trl_keys.HONOURED.items()}
-_Honoured: Any = create_model("_Honoured", __base__=Block, **_of_trl)  # type: ignore[call-overload]
+_READING = {"columns", "annotators_missing", "repeated", "winners", "bad_rows", "layout"}
+_FIELD_TYPES: dict[Any, Any] = {int: Whole, float: Number}
+_TRL_FIELDS = {name: (_FIELD_TYPES.get(kind, kind), None) for name, kind in trl_keys.HONOURED.items()}
+_TrlKeys: Any = create_model("_TrlKeys", __base__=Block, **_TRL_FIELDS)  # type: ignore[call-overload]
 
 
-class _Keys(ModelChoice, DataChoice, _Honoured):
-    """Every key of a recipe, those of the run beside those of its model and data."""
+class _RecipeKeys(ModelChoice, DataChoice, _TrlKeys):
+    """All keys of a recipe."""
 
-    encoding: str = "trl"
+    encoding: str | None = None
     max_length: Whole | None = None
     max_prompt_length: Whole | None = None
-    batching: str = "random"
-    attention: str = "packed"
+    batching: str | None = None
+    attention: str | None = None
     reference_cache: str | None = None
     bias: BiasBlock
     reference: ReferenceBlock
-    objective: Annotated[Json, AfterValidator(_objective)] = {}
-    compare: Annotated[list[Json], BeforeValidator(_baselines)] = []
+    objective: Annotated[Keys, AfterValidator(_check_objective)] = {}
+    compare: Annotated[list[Keys], BeforeValidator(_parse_baselines)] = []
     attributes: Annotated[
-        list[Annotated[Json, BeforeValidator(_attribute)]],
-        BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
+        list[Annotated[Keys, BeforeValidator(_parse_attribute)]],
+        BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
     ]
 
     @field_validator("attributes")
     @classmethod
-    def _some_with_a_bias(cls, declared: list, info: ValidationInfo) -> list:
-        if not declared and "bias" in info.data and info.data["bias"].variant != "none":
+    def _require_attribute(cls, attributes: list[Keys], info: ValidationInfo) -> list[Keys]:
+        if not attributes and "bias" in info.data and info.data["bias"].variant != "none":
             raise ConfigError(
                 "no attribute is declared. Add one, as in attributes: [{type: length, ratio: 1.5}] or "
                 "--attribute length:ratio=1.5, or train plain DPO with bias: {variant: none}"
             )
-        return declared
+        return attributes
 
 
-# What stands in every recipe, where neither the file nor a preset says another thing.
-_DEFAULTS: Json = {
+# Values of keys that neither the file nor a preset sets.
+_DEFAULTS: Keys = {
     "output_dir": trl_keys.DEFAULT_OUTPUT_DIR,
-    **{name: {} for name in ("columns", "bias", "reference")},
+    "columns": {},
+    "bias": {},
+    "reference": {},
     "attributes": [],
 }
-# Keys of a block under the names that `BADPOConfig` has for them.
-_IN_BLOCKS = {"warm_start": "bias.warm_start", "bias_learning_rate": "bias.learning_rate"}
-_IN_BLOCKS["bias_fit"] = "bias.fit"
-_IN_BLOCKS["gold_annotators"] = "bias.gold_annotators"
-# A block that is given as a text names one of its keys.
+# Names in `BADPOConfig` of keys that a recipe has in a block.
+_KEYS_IN_BLOCKS = {
+    "warm_start": "bias.warm_start",
+    "bias_learning_rate": "bias.learning_rate",
+    "bias_fit": "bias.fit",
+    "gold_annotators": "bias.gold_annotators",
+}
+# If a block is written as a text, the text is the value of this key.
 _MAIN_KEYS = {"bias": "variant", "objective": "name"}
 _KNOWN_KEYS = sorted(
-    {*_Keys.model_fields, *_IN_BLOCKS, *ACCEPTED_WITHOUT_EFFECT, *REFUSED, *ALIASES, "preset"}
+    {
+        *_RecipeKeys.model_fields,
+        *_KEYS_IN_BLOCKS,
+        *ACCEPTED_WITHOUT_EFFECT,
+        *REFUSED,
+        *ALIASES,
+        "preset",
+    }
 )
+# Descriptions of the keys without a default.
+_REQUIRED = {
+    "model_name_or_path": "the model to train, a folder or a name on the Hub",
+    "dataset_name": "the table of judgments",
+}
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run, checked."""
+    """All checked settings of a training run."""
 
-    output_dir: str  # of the run's arms and seeds
-    training: Json  # arguments of `BADPOConfig`, apart from ``output_dir``
+    output_dir: str  # folder of the arms and seeds of the run
+    training: Keys  # arguments of `BADPOConfig` without ``output_dir``
     model: ModelChoice
     data: DataChoice
-    attributes: tuple[Json, ...]  # for `badpo.data.attributes.attribute_from_config`
+    attributes: tuple[Keys, ...]  # for `badpo.data.attributes.attribute_from_config`
     reference: ReferenceBlock
-    objective: Json  # its name in `OBJECTIVES` with its settings; empty for every vote's own weight
-    keys: Json  # the recipe in full, with the preset's values written out; reading it again gives this recipe
-    notices: tuple[Problem, ...]  # what was accepted without effect
+    objective: Keys  # name in `OBJECTIVES` with settings; empty for the default of `BADPOConfig`
+    keys: Keys  # the full recipe with the values of the preset; reading these keys gives this recipe
+    notices: tuple[Problem, ...]  # keys that are accepted without effect
 
-    def arguments(self, **changes):
-        """The `BADPOConfig` of this recipe; ``changes`` replace single arguments, such as the seed."""
+    def arguments(self, **changes: object) -> BADPOConfig:
+        """`BADPOConfig` of this recipe; ``changes`` replace individual arguments, such as the seed."""
         from badpo.training.config import BADPOConfig
 
         return BADPOConfig(**{"output_dir": self.output_dir, **self.training, **changes})
 
     @property
     def baselines(self) -> list[Recipe]:
-        """What the run is compared with: an objective without theta each, and all else alike."""
-        left_out = ("compare", "objective", "push_to_hub")
-        keys = {name: value for name, value in self.keys.items() if name not in left_out}
+        """Recipes for comparison: each has an objective without theta, and all other settings are the same."""
+        dropped = ("compare", "objective", "push_to_hub")
+        keys = {name: value for name, value in self.keys.items() if name not in dropped}
         keys["bias"] = {"variant": "none"}
-        named = (
-            {"objective": one} if one["name"] != DPO else {} for one in self.keys.get("compare", ())
+        objectives = (
+            {} if block["name"] == DPO else {"objective": block}
+            for block in self.keys.get("compare", ())
         )
         trust_remote_code = self.model.trust_remote_code
-        return [read_recipe(overrides=keys | one, trust_remote_code=trust_remote_code) for one in named]
+        return [
+            read_recipe(overrides=keys | one, trust_remote_code=trust_remote_code) for one in objectives
+        ]
 
 
 def read_recipe(
     path: str | Path | None = None,
-    overrides: Json | None = None,
+    overrides: Keys | None = None,
     *,
     trust_remote_code: bool = False,
 ) -> Recipe:
-    """The recipe in a YAML file, with single keys replaced.
+    """Read a recipe from a YAML file and replace individual keys.
 
-    The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and possibly
-    ``preset``, whose values it replaces. In the ``config.yaml`` of a run folder relative places are seen from there.
-    ``overrides`` replace keys as from the command line; a dot reaches into a block. A `ConfigError` has every unknown,
-    refused, missing or ill-typed key at once, each with its line. A file cannot allow remote code, only the caller.
+    The file has TRL's flat keys, the blocks ``columns``, ``attributes``, ``bias`` and ``reference``, and optionally
+    ``preset``, whose values the file replaces. In the ``config.yaml`` of a run folder, paths are relative to this
+    folder. ``overrides`` replace keys like options of the command line; a key with a dot sets a key of a block. One
+    `ConfigError` reports all unknown, refused, missing and wrong keys with their lines. A file cannot allow remote
+    code; only the caller can.
 
     Examples
     --------
@@ -305,114 +329,118 @@ def read_recipe(
     if path is not None:
         file, folder = read_yaml(path), Path(path).parent
         if Path(path).name == RUN_RECIPE and (folder / RUN_ENVIRONMENT).exists():
-            file = _from_run_folder(file, folder)
-    return _read(file, overrides or {}, trust_remote_code)
+            file = _resolve_paths(file, folder)
+    return _check_recipe(file, overrides or {}, trust_remote_code)
 
 
-def _read(file: YamlFile, overrides: Json, trust_remote_code: bool) -> Recipe:
-    reading = _Reading(file, overrides)
-    found = reading.keys()
-    of_model, of_data = {*ModelChoice.model_fields}, {*DataChoice.model_fields}
-    apart = of_model | of_data | {*_DEFAULTS, "objective", "compare"}
-    model = ModelChoice(**found.model_dump(include=of_model))
+def _check_recipe(file: YamlFile, overrides: Keys, trust_remote_code: bool) -> Recipe:
+    checker = _RecipeChecker(file, overrides)
+    keys = checker.check()
+    model_keys, data_keys = {*ModelChoice.model_fields}, {*DataChoice.model_fields}
+    other_keys = model_keys | data_keys | {*_DEFAULTS, "objective", "compare"}
+    model = ModelChoice(**keys.model_dump(include=model_keys))
     return Recipe(
-        output_dir=found.output_dir,
-        training=found.model_dump(exclude_unset=True, exclude=apart)
-        | found.bias.model_dump(by_alias=True),
+        output_dir=keys.output_dir,
+        training=keys.model_dump(exclude_unset=True, exclude=other_keys)
+        | keys.bias.model_dump(by_alias=True),
         model=model.model_copy(update={"trust_remote_code": trust_remote_code}),
-        data=DataChoice(**found.model_dump(include=of_data)),
-        attributes=tuple(found.attributes),
-        reference=found.reference,
-        objective=found.objective,
-        keys=found.model_dump(exclude_unset=True),
-        notices=tuple(reading.notices),
+        data=DataChoice(**keys.model_dump(include=data_keys)),
+        attributes=tuple(keys.attributes),
+        reference=keys.reference,
+        objective=keys.objective,
+        keys=keys.model_dump(exclude_unset=True),
+        notices=tuple(checker.notices),
     )
 
 
-class _Reading:
-    """One pass over a recipe's keys that collects what is wrong with it."""
+class _RecipeChecker:
+    """Check the keys of a recipe and collect all errors and notices."""
 
-    def __init__(self, file: YamlFile, overrides: Json):
+    def __init__(self, file: YamlFile, overrides: Keys):
         self.notices: list[Problem] = []
-        self._complaints: list[str] = []
+        self._errors: list[str] = []
         self._file = file
         self._overrides = overrides
 
-    def keys(self) -> Any:
-        """The keys, checked; a `ConfigError` with everything that is wrong with them."""
+    def check(self) -> _RecipeKeys:
+        """Return the checked keys; raise one `ConfigError` with all errors."""
         try:
-            found = _Keys.model_validate(self._merged())
+            keys = _RecipeKeys.model_validate(self._merge_keys())
         except ValidationError as error:
-            for detail in error.errors():
-                self._tell(detail)
-        if self._complaints:
-            raise ConfigError("\n".join(self._complaints))
-        return found
+            for details in error.errors():
+                self._add_pydantic_error(details)
+        if self._errors:
+            raise ConfigError("\n".join(self._errors))
+        return keys
 
-    def _merged(self) -> Json:
-        given = _layered(self._file.values, self._overrides)
-        preset = given.pop("preset", None)
+    def _merge_keys(self) -> Keys:
+        keys = _merge_layers(self._file.values, self._overrides)
+        preset = keys.pop("preset", None)
         if preset is not None and preset not in list(PRESETS):
             what = f'unknown preset "{preset}"; choose one of {", ".join(PRESETS)}'
-            self._complain("E201", ("preset",), what)
+            self._add_error("E201", ("preset",), what)
         for old, new in ALIASES.items():
-            if old in given and new in given:
-                self._complain("E203", (old,), f"{old} and {new} say the same; keep {new}")
-            if old in given:
-                given.setdefault(new, given.pop(old))
-        for name in [key for key in given if key.startswith("no_") and isinstance(given[key], bool)]:
-            given.setdefault(name[3:], not given.pop(name))
-        if "objective" not in given and (objective := _objective_of(given.get("loss_type"))):
-            given["objective"] = {"name": objective}
-            del given["loss_type"]
-        followed = {key: value for key, value in given.items() if self._is_followed(key, value)}
-        merged = _layered(PRESETS.get(str(preset), {}), followed)
-        # a key without a value is not set, whatever the preset says; only for max_length does it count
-        named = {key: value for key, value in merged.items() if value is not None or key == "max_length"}
-        return _DEFAULTS | named
+            if old in keys and new in keys:
+                self._add_error("E203", (old,), f"{old} and {new} set the same value; keep {new}")
+            if old in keys:
+                keys.setdefault(new, keys.pop(old))
+        for name in [key for key in keys if key.startswith("no_") and isinstance(keys[key], bool)]:
+            keys.setdefault(name[3:], not keys.pop(name))
+        loss_type = keys.get("loss_type")
+        objective = objective_of_loss(loss_type) if refusal("loss_type", loss_type) else None
+        if objective and "objective" not in keys:
+            keys["objective"] = {"name": objective}
+            del keys["loss_type"]
+        effective = {key: value for key, value in keys.items() if self._has_effect(key, value)}
+        merged = _merge_layers(PRESETS.get(str(preset), {}), effective)
+        # a key without a value unsets the key of the preset; only for max_length, no value is a value
+        set_keys = {
+            key: value for key, value in merged.items() if value is not None or key == "max_length"
+        }
+        return _DEFAULTS | set_keys
 
-    def _is_followed(self, key: str, value: Any) -> bool:
+    def _has_effect(self, key: str, value: object) -> bool:
+        """Whether a key is one of badpo or has the same effect as in TRL; report any other key."""
         if key in ACCEPTED_WITHOUT_EFFECT:
             what = f"{key} has no effect: {ACCEPTED_WITHOUT_EFFECT[key]}"
-            self.notices.append(Problem("N204", what, self._where((key,)), "nothing to do"))
+            self.notices.append(Problem("N204", what, self._locate((key,)), "nothing to do"))
         elif key == "hub_token" and value and key not in self._overrides:
-            what = (
-                "a file may hold no token; give `--hub_token` yourself, or log in with `hf auth login`"
-            )
-            self._complain("E205", (key,), what)
+            what = "a file must not contain a token; use the option `--hub_token`, or log in with `hf auth login`"
+            self._add_error("E205", (key,), what)
         elif reason := refusal(key, value):
-            self._complain("E205", (key,), reason)
+            self._add_error("E205", (key,), reason)
         return key not in ACCEPTED_WITHOUT_EFFECT and key not in REFUSED
 
-    def _tell(self, error: Any) -> None:
-        """Translate one of pydantic's errors."""
+    def _add_pydantic_error(self, error: ErrorDetails) -> None:
+        """Translate an error of pydantic."""
         place, cause = (
             tuple(str(part) for part in error["loc"]),
             error.get("ctx", {}).get("error"),
         )
-        block: Any = _Keys.model_fields[place[0]].annotation if len(place) > 1 else _Keys
+        block: Any = _RecipeKeys.model_fields[place[0]].annotation if len(place) > 1 else _RecipeKeys
         if error["type"] == "missing":
-            self._complain("E206", place, f"{place[0]} is missing: {_NEEDED[place[0]]}")
+            self._add_error("E206", place, f"{place[0]} is missing: {_REQUIRED[place[0]]}")
         elif error["type"] == "extra_forbidden":
-            known = _KNOWN_KEYS if block is _Keys else list(block.model_fields)
-            inside = "" if block is _Keys else f" in {place[0]}"
-            what = f'unknown key "{place[-1]}"{inside}.{did_you_mean(place[-1], known)}'
-            self._complain("E201", place, what)
+            known = _KNOWN_KEYS if block is _RecipeKeys else list(block.model_fields)
+            where = "" if block is _RecipeKeys else f" in {place[0]}"
+            what = f'unknown key "{place[-1]}"{where}.{did_you_mean(place[-1], known)}'
+            self._add_error("E201", place, what)
         elif isinstance(cause, ConfigError):
-            of_attributes = "E207" if place == ("attributes",) else "E204"
-            code = of_attributes if place[0] == "attributes" else "E202"
-            self._complain(code, place, str(cause))
+            attribute_code = "E207" if place == ("attributes",) else "E204"
+            code = attribute_code if place[0] == "attributes" else "E202"
+            self._add_error(code, place, str(cause))
         else:
             what = f"{'.'.join(place)} is {error['input']!r}: {error['msg'].lower()}"
-            self._complain("E202", place, what)
+            self._add_error("E202", place, what)
 
-    def _complain(self, code: str, place: tuple[str, ...], what: str) -> None:
-        self._complaints.append(f"{code} {self._where(place)}: {what}")
+    def _add_error(self, code: str, place: tuple[str, ...], what: str) -> None:
+        self._errors.append(f"{code} {self._locate(place)}: {what}")
 
-    def _where(self, place: tuple[str, ...]) -> str:
+    def _locate(self, place: tuple[str, ...]) -> str:
+        """Option or line of a file that sets the key at a place, or the innermost block around the key."""
         for length in range(len(place), 0, -1):
             dotted = ".".join(place[:length])
-            flat = next((name for name, inner in _IN_BLOCKS.items() if inner == dotted), dotted)
+            flat = next((name for name, inner in _KEYS_IN_BLOCKS.items() if inner == dotted), dotted)
             for name in (dotted, flat):
                 if name in self._overrides:
                     return f"--{name}"
@@ -421,18 +449,12 @@ class _Reading:
         return self._file.where(place)
 
 
-_NEEDED = {
-    "model_name_or_path": "the model to train, a folder or a name on the Hub",
-    "dataset_name": "the table of judgments",
-}
-
-
-def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> Json:
-    """Both together, the second before the first; a key with a dot in it is one of a block, and blocks are merged."""
-    merged: Json = {}
-    for key, value in [*below.items(), *above.items()]:
-        # a key may be a number to YAML; as a text it is one that is not known
-        name, _, inner = _IN_BLOCKS.get(str(key), str(key)).partition(".")
+def _merge_layers(lower: Mapping[Any, Any], upper: Mapping[Any, Any]) -> Keys:
+    """Merge keys; ``upper`` replaces ``lower``. A key with a dot belongs to a block, and blocks are merged."""
+    merged: Keys = {}
+    for key, value in [*lower.items(), *upper.items()]:
+        # YAML may read a key as a number; as a text it is an unknown key
+        name, _, inner = _KEYS_IN_BLOCKS.get(str(key), str(key)).partition(".")
         if inner or (name in _MAIN_KEYS and isinstance(value, str)):
             value = {inner or _MAIN_KEYS[name]: value}
         both_blocks = isinstance(value, dict) and isinstance(merged.get(name), dict)
@@ -442,79 +464,86 @@ def _layered(below: Mapping[Any, Any], above: Mapping[Any, Any]) -> Json:
 
 # -- recipes of run folders --------------------------------------------------------------------------------------
 
-# What names a file or a folder of this machine, where it is one; a run keeps them relative to its own folder.
+# Keys whose values may be paths; a run folder stores these paths relative to itself.
 PATHS = (
-    *("model_name_or_path", "dataset_name", "output_dir", "reference_cache"),
-    *("deepspeed", "fsdp_config", "accelerator_config"),
+    "model_name_or_path",
+    "dataset_name",
+    "held_out_name",
+    "output_dir",
+    "reference_cache",
+    "deepspeed",
+    "fsdp_config",
+    "accelerator_config",
 )
-# What is taken from the recipe of a run that was not made here: numbers and names of columns, no place and no program.
-OF_OTHERS = [
+# Keys that are read from a run of another machine: numbers and column names, but no path and no code.
+_TRUSTED_KEYS = [
     *("attributes", "bias", "columns", "held_out", "split_seed", "annotators_missing"),
     *("repeated", "winners", "bad_rows", "layout", "beta", "dtype", "encoding", "learning_rate"),
     *("max_length", "max_prompt_length", "seed", "use_cpu"),
 ]
 
-_READING = {"columns", "annotators_missing", "repeated", "winners", "bad_rows", "layout"}
-_FLAGS = {"model_name_or_path": "--model", "dataset_name": "--data"}
+_SOURCE_OPTIONS = {"model_name_or_path": "--model", "dataset_name": "--data"}
 
 
 @dataclass(frozen=True)
 class RunSources:
-    """What the caller says of a run: the model that it started from and its table, in place of the recipe's."""
+    """Start model and table of a run that the caller names; they replace those of the run's recipe."""
 
     model_name_or_path: str | None = None
     dataset_name: str | None = None
-    trusted: bool = False  # the recipe of a run that was not made with this machine's key may name them
+    trusted: bool = (
+        False  # whether to trust the recipe of a run that was not made with this machine's key
+    )
 
 
-NOTHING_SAID = RunSources()
+NO_SOURCES = RunSources()
 
 
-def read_run_recipe(folder: Path, sources: RunSources = NOTHING_SAID) -> Recipe:
-    """The recipe of a finished run, its places relative to its folder made relative to where we are."""
+def read_run_recipe(folder: Path, sources: RunSources = NO_SOURCES) -> Recipe:
+    """Read the recipe of a finished run; paths relative to its folder become relative to the current folder."""
     named = {name: value for name, value in asdict(sources).items() if isinstance(value, str)}
-    file = _from_run_folder(read_yaml(folder / RUN_RECIPE), folder)
+    file = _resolve_paths(read_yaml(folder / RUN_RECIPE), folder)
     values = dict(file.values)
     if not (sources.trusted or made_here(folder)):
-        lacking = [flag for name, flag in _FLAGS.items() if name not in named]
-        if lacking:
+        missing = [option for name, option in _SOURCE_OPTIONS.items() if name not in named]
+        if missing:
             raise ConfigError(
-                f"{folder} was not made with this machine's key ({KEY_VARIABLE} is another one elsewhere), and its "
-                f"{RUN_RECIPE} may name any model, table and folder. Name them yourself with {' and '.join(lacking)}, "
-                "or take them from there with --trust-run if you know who made it"
+                f"{folder} was made with another pseudonym key ({KEY_VARIABLE}), so that its {RUN_RECIPE} is not "
+                f"trusted: it can name any model, table and folder. Add {' and '.join(missing)}, or add --trust-run if "
+                "you know who made the run"
             )
-        values = {name: values[name] for name in OF_OTHERS if name in values}
+        values = {name: values[name] for name in _TRUSTED_KEYS if name in values}
         values["output_dir"] = str(folder.parent)
     if "model_name_or_path" in named:
-        values.pop("reference", None)  # it is the model that the run started from
-    return _read(replace(file, values=values), named, False)
+        values.pop("reference", None)  # the named model is the reference
+    return _check_recipe(replace(file, values=values), named, False)
 
 
-def kept_in_run(keys: Json, folder: Path) -> Json:
-    """The keys of a recipe as a run folder keeps them: no secret, and places relative to the folder."""
-    kept = {name: value for name, value in keys.items() if name != "hub_token"}
+def make_portable(keys: Keys, folder: Path) -> Keys:
+    """Keys of a recipe for a run folder: without secrets, and with paths relative to the folder."""
+    portable = {name: value for name, value in keys.items() if name != "hub_token"}
     for name in PATHS:
-        value, is_place = kept.get(name), name in ("output_dir", "reference_cache")
-        if isinstance(value, str) and (is_place or Path(value).exists()):
-            kept[name] = relative_to(value, folder)
-    return kept
+        value, is_path = portable.get(name), name in ("output_dir", "reference_cache")
+        if isinstance(value, str) and (is_path or Path(value).exists()):
+            portable[name] = make_relative(value, folder)
+    return portable
 
 
-def relative_to(path: str, folder: Path) -> str:
-    """A place as seen from a folder, with a dot in front; the name alone where it is on another drive."""
+def make_relative(path: str, folder: Path) -> str:
+    """Path relative to a folder, with a leading dot; only the last part for a path on another drive."""
     try:
-        seen = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
+        relative = Path(os.path.relpath(os.path.realpath(path), os.path.realpath(folder))).as_posix()
     except ValueError:
         return Path(path).name
-    return seen if seen.startswith(".") else f"./{seen}"
+    return relative if relative.startswith(".") else f"./{relative}"
 
 
-def _from_run_folder(file: YamlFile, folder: Path) -> YamlFile:
-    """A run's own recipe, with its places as they are seen from here."""
+def _resolve_paths(file: YamlFile, folder: Path) -> YamlFile:
+    """Replace paths relative to a run folder by paths relative to the current folder, or by absolute paths."""
     values = dict(file.values)
     for name in PATHS:
         value = values.get(name)
         if isinstance(value, str) and value.startswith("."):
-            there = os.path.normpath(os.path.join(os.path.realpath(folder), value))
-            values[name] = os.path.relpath(there) if Path(there).is_relative_to(Path.cwd()) else there
+            path = os.path.normpath(os.path.join(os.path.realpath(folder), value))
+            values[name] = os.path.relpath(path) if Path(path).is_relative_to(Path.cwd()) else path
     return replace(file, values=values)

@@ -1,7 +1,7 @@
-"""The reference policy's log-probabilities, computed once and kept.
+"""Score comparisons by the reference policy, and cache its log-probabilities.
 
-The cache holds one value per response token. It is keyed by what computed it and by token ids, so that another arm,
-another seed, an extra column or a resumed run finds everything already there.
+The cache has one value for each token of a response. Its keys are the model, the code and the token ids, so that
+other arms, other seeds and resumed runs on the same texts use the cached values.
 """
 
 import hashlib
@@ -9,8 +9,9 @@ import json
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,40 +20,46 @@ import pyarrow as pa
 import torch
 import transformers
 from accelerate import Accelerator
+from transformers import PreTrainedModel
 
 from badpo.data.files import require_enclosed, write_atomically
 from badpo.data.problems import ConfigError
 from badpo.training import attention, logprobs, packing
+from badpo.training.batches import EncodedJudgments
+from badpo.training.config import BADPOConfig
+from badpo.training.inputs import load_model
 from badpo.training.logprobs import response_logps
+from badpo.training.metrics import require_finite_reference
 from badpo.training.packing import Pair
 
 logger = logging.getLogger(__name__)
 
-# Responses that are computed before they are written: what a killed process can lose. Even, so that both responses
-# of a comparison share their prompt's forward.
+# Number of responses in a shard, which a killed process can lose. The number is even, so that both responses of a
+# comparison share the forward of their prompt.
 RESPONSES_PER_SHARD = 4096
-# Of a configuration, a model's or an adapter's, what changes no log-probability: `save_pretrained` and the Trainer
-# write the first, and about an adapter's files are the last.
-NOT_COMPUTED_WITH = re.compile(
+# Settings of a model or adapter that change no log-probability. `save_pretrained` and the Trainer write the first
+# ones; the last ones concern the files of an adapter.
+WITHOUT_EFFECT = re.compile(
     ".*drop.*|_name_or_path|transformers_version|architectures|dtype|use_cache|model_type|bos_token_id|eos_token_id"
     "|pad_token_id|return_dict|output_attentions|output_hidden_states"
     "|base_model_name_or_path|revision|auto_mapping|inference_mode|peft_version"
 )
-# Comparisons on which a model with a new adapter is compared with the model without the adapter.
+# Number of comparisons for the test whether a new adapter changes the model.
 N_COMPARED = 8
 
 
-def weights_key(model, numerics: str) -> str:
-    """A key that changes with whatever decides the log-probabilities of ``model``, and its ``numerics`` ("fp32").
+def weights_key(model: PreTrainedModel, numerics: str) -> str:
+    """Key of everything that determines the log-probabilities of ``model``, with its ``numerics`` ("fp32").
 
-    Its weights and its configuration, those of an adapter included unless the adapter is disabled. A base has the same
-    key with a disabled adapter as without one. The code of the scoring path is part of the cache's folder.
+    The key depends on the weights and the configuration of the model and of an enabled adapter. A base model with a
+    disabled adapter has the same key as without the adapter. The key of the scoring code is part of the cache's
+    folder.
     """
-    settings = configuration(model)
-    inner = logprobs.plain(model)
+    settings = read_configuration(model)
+    inner = logprobs.remove_adapter(model)
     unused = set() if settings["adapter"] else set(getattr(model, "peft_config", None) or {})
     digest = hashlib.blake2b(json.dumps([numerics, settings], default=str).encode(), digest_size=16)
-    # some buffers are not saved with the weights, such as the frequencies of a rotary embedding
+    # some buffers, such as the frequencies of a rotary embedding, are not saved with the weights
     tensors = {**dict(inner.named_buffers()), **inner.state_dict()}
     for name, tensor in sorted(tensors.items()):
         parts = [part for part in name.split(".") if part not in ("base_layer", "original_module")]
@@ -62,73 +69,74 @@ def weights_key(model, numerics: str) -> str:
     return digest.hexdigest()
 
 
-def configuration(model) -> dict[str, Any]:
-    """The settings that a model computes with in evaluation mode, such as a window; of adapters unless disabled."""
+def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
+    """Settings that affect a model's results in evaluation mode, such as a window, including enabled adapters."""
     adapters = getattr(model, "peft_config", None) or {}
     if adapters:
         from peft import get_model_status
 
         adapters = adapters if get_model_status(model).enabled else {}
+    adapter_settings = {}
+    for name, adapter in adapters.items():
+        settings = _select_effective(adapter.to_dict())
+        # later versions of peft add optional settings without effect
+        adapter_settings[name] = {k: v for k, v in settings.items() if v not in (None, False, {}, [])}
     return {
         "attention": model.config._attn_implementation,
-        "model": _computed_with(model.config.to_dict()),
-        "adapter": {name: _set(_computed_with(adapter.to_dict())) for name, adapter in adapters.items()},
+        "model": _select_effective(model.config.to_dict()),
+        "adapter": adapter_settings,
     }
 
 
-def _set(settings: dict[str, Any]) -> dict[str, Any]:
-    """What is set of an adapter: a later peft has optional settings that change nothing."""
-    return {name: value for name, value in settings.items() if value not in (None, False, {}, [])}
-
-
-def _computed_with(settings: Any) -> Any:
+def _select_effective(settings: Any) -> Any:
+    """Settings without those that change no log-probability, in a fixed order."""
     if isinstance(settings, dict):
         named = {str(name): value for name, value in settings.items()}
         return {
-            name: _computed_with(value)
+            name: _select_effective(value)
             for name, value in sorted(named.items())
-            if not NOT_COMPUTED_WITH.fullmatch(name)
+            if not WITHOUT_EFFECT.fullmatch(name)
         }
     return sorted(settings) if isinstance(settings, set) else settings
 
 
 @cache
 def scoring_code() -> str:
-    """A key of the code that computes log-probabilities: transformers' version and the modules of the forward."""
+    """Key of the code that computes log-probabilities: the version of transformers and the modules of the forward."""
     digest = hashlib.blake2b(transformers.__version__.encode(), digest_size=6)
     for module in (attention, logprobs, packing):
         digest.update(Path(str(module.__file__)).read_bytes())
     return digest.hexdigest()
 
 
-def starts_as_its_base(model, pairs: Sequence[Pair]) -> bool:
-    """Whether a model has an adapter that changes no log-probability yet, not in the last bit, of a few responses.
+def starts_as_its_base(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
+    """Whether a model's adapter changes no bit of the log-probabilities of a few responses.
 
-    Most new adapters start at a product with zero, so that their base is the reference. PiSSA and OLoRA move a part of
-    the base's weights into the adapter, and the base alone is another model from then on.
+    Most new adapters start at zero, so that the base model is the reference. PiSSA and OLoRA move a part of the
+    base's weights into the adapter, so that the base model without the adapter is another model.
     """
     if not hasattr(model, "disable_adapter"):
         return False
-    few = pairs[: 2 * N_COMPARED]
-    whole = response_logps(model, few)
+    sample = pairs[: 2 * N_COMPARED]
+    adapted = response_logps(model, sample)
     with model.disable_adapter():
-        base = response_logps(model, few)
-    return all(map(np.array_equal, whole, base))
+        base = response_logps(model, sample)
+    return all(map(np.array_equal, adapted, base))
 
 
 def default_cache() -> Path:
-    """Where reference log-probabilities are kept when no folder is named: the user's cache folder."""
+    """Default folder of the reference log-probabilities in the user's cache folder."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "badpo" / "reference"
 
 
 class ReferenceCache:
-    """Reference log-probabilities of every token of every response, on disk, memory-mapped.
+    """Memory-mapped files with the reference log-probabilities of every token of every response.
 
-    A call that has to compute anything writes a new shard every few thousand responses, atomically, under the checksum
-    of its content. Two processes that write at the same time therefore cannot harm each other: at worst a response
-    stands twice. A shard whose checksum does not match is named and never read. What was missing is divided as it was
-    the first time, so that the values come out the same to the bit, and the shard takes the damaged one's place.
-    ``n_computed`` counts the responses that this object had to run a model for.
+    New log-probabilities are written to a new shard every few thousand responses. Writing is atomic, and the name of
+    a shard is the checksum of its content. Two processes can therefore write at the same time; at worst both write
+    the same response. A shard with a wrong checksum is reported and not read. Its responses are computed again in the
+    same groups, so that the values are equal bit by bit, and the new shard replaces the damaged one. ``n_computed``
+    is the number of responses that needed the model.
     """
 
     def __init__(self, folder: Path, key: str):
@@ -140,37 +148,38 @@ class ReferenceCache:
         self.n_computed = 0
         self.progress: Callable[[str, float], None] = lambda what, share: None
 
-    def logps(self, model, pairs: Sequence[Pair]) -> list[np.ndarray]:
-        """Log-probabilities of the response tokens of every (prompt ids, response ids), each computed once, float32.
+    def logps(self, model: PreTrainedModel | None, pairs: Sequence[Pair]) -> list[np.ndarray]:
+        """Log-probabilities of the response tokens of every (prompt ids, response ids), float32.
 
-        Without a model all of them must be there: a policy that was its own reference has been trained.
+        Without a model all responses must be in the cache, because a trained policy cannot be its own reference.
         """
-        self.load()
+        self.open_new_shards()
         keys = [_pair_key(prompt, response) for prompt, response in pairs]
         missing = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._values}
         if missing and model is None:
             raise ConfigError(
-                "Cannot compute reference log-probs for a dataset passed to `evaluate` after training: the policy was "
-                "its own reference and has been trained since. Give the set to the trainer as an eval_dataset, "
-                "evaluate on it once before training, give a ref_model, or give the model by its name"
+                "cannot compute reference log-probabilities for a data set that is passed to `evaluate` after "
+                "training: the policy was its own reference and has been trained since. Pass the data set to the "
+                "trainer as an eval_dataset, evaluate on it once before training, give a ref_model, or give the model "
+                "by its name"
             )
-        keys_of, pairs_of = list(missing), list(missing.values())
+        missing_keys, missing_pairs = list(missing), list(missing.values())
         for start in range(0, len(missing), RESPONSES_PER_SHARD):
             self.progress("reference log-probabilities", start / len(missing))
-            some = slice(start, start + RESPONSES_PER_SHARD)
-            self._write(keys_of[some], response_logps(model, pairs_of[some]))
+            shard = slice(start, start + RESPONSES_PER_SHARD)
+            self._write_shard(missing_keys[shard], response_logps(model, missing_pairs[shard]))
         self.n_computed += len(missing)
-        self.load()
+        self.open_new_shards()
         return [self._values[key] for key in keys]
 
-    def load(self) -> None:
-        """Open the shards that are there and not open yet."""
+    def open_new_shards(self) -> None:
+        """Open the shards that were written since the last call."""
         for path in sorted(self.folder.glob("shard-*.arrow")):
             if path.name in self._opened:
                 continue
             if _shard_name(path.read_bytes()) != path.name:
                 logger.warning(
-                    "reference cache: %s is damaged; what is needed of it is computed again",
+                    "reference cache: %s is damaged; its values are computed again when they are needed",
                     path.name,
                 )
                 continue
@@ -180,7 +189,7 @@ class ReferenceCache:
             pieces = np.split(values, ends[1:-1])
             self._values.update(zip(shard["key"].to_pylist(), pieces, strict=True))
 
-    def _write(self, keys: list[bytes], values: list[np.ndarray]) -> None:
+    def _write_shard(self, keys: list[bytes], values: list[np.ndarray]) -> None:
         columns = {"key": pa.array(keys), "logps": pa.array(values, pa.large_list(pa.float32()))}
         shard, sink = pa.record_batch(columns), pa.BufferOutputStream()
         with pa.ipc.new_file(sink, shard.schema) as writer:
@@ -189,16 +198,81 @@ class ReferenceCache:
         write_atomically(self.folder / _shard_name(content), content)
 
 
-def divided_logps(
-    cache: ReferenceCache, model, pairs: Sequence[Pair], accelerator: Accelerator
-) -> list[np.ndarray]:
-    """`ReferenceCache.logps` with what is missing divided over the processes, which share the cache's folder."""
-    with accelerator.autocast():
-        rank, world = accelerator.process_index, accelerator.num_processes
-        # both responses of a comparison share their prompt's forward
-        cache.logps(model, [pair for i, pair in enumerate(pairs) if i // 2 % world == rank])
-        accelerator.wait_for_everyone()
-        return cache.logps(model, pairs)
+class ReferenceScorer:
+    """Scores comparisons by the reference of a run.
+
+    The reference is ``ref_model``. Without a ``ref_model``, the policy is its own reference until its first step; after
+    it, a policy that has a ``name`` is loaded again. ``pairs`` are responses that show whether a new adapter changes
+    the model.
+    """
+
+    def __init__(
+        self,
+        policy: PreTrainedModel,
+        ref_model: PreTrainedModel | None,
+        accelerator: Accelerator,
+        args: BADPOConfig,
+        name: str | None,
+        pairs: Sequence[Pair],
+    ):
+        self.policy_has_moved = False
+        self._policy, self._ref_model, self._name = policy, ref_model, name
+        self._accelerator, self._args, self._pairs = accelerator, args, pairs
+
+    @cached_property
+    def cache(self) -> ReferenceCache:
+        """Cached log-probabilities of the reference; its first use must precede the first step."""
+        with self.reference() as model:
+            key = weights_key(model, self._args.mixed_precision_name)
+        return ReferenceCache(Path(self._args.reference_cache or default_cache()), key)
+
+    @cached_property
+    def _adapter_is_neutral(self) -> bool:
+        with self._accelerator.autocast():
+            return starts_as_its_base(self._policy, self._pairs)
+
+    @contextmanager
+    def reference(self) -> Iterator[PreTrainedModel | None]:
+        """Context that yields the reference; None if the reference was the policy and the policy has changed."""
+        if self._ref_model is not None:
+            yield self._ref_model.to(self._args.device)
+        elif self._adapter_is_neutral:
+            with self._policy.disable_adapter():
+                yield self._policy
+        elif not self.policy_has_moved:
+            yield self._policy
+        else:
+            yield self._load_start()
+
+    def _load_start(self) -> PreTrainedModel | None:
+        if self._name is None:
+            return None
+        start = load_model(self._name, self._args).to(self._args.device)
+        has_changed = weights_key(start, self._args.mixed_precision_name) != self.cache.key
+        return None if has_changed else start
+
+    def score(self, data: EncodedJudgments) -> list[np.ndarray]:
+        """Log-probabilities of both responses of every comparison; each process computes its share."""
+        if data.reference is None:
+            pairs, n_before = data.encoded.pairs, self.cache.n_computed
+            rank, world = self._accelerator.process_index, self._accelerator.num_processes
+            # both responses of a comparison share the forward of their prompt
+            share = [pair for i, pair in enumerate(pairs) if i // 2 % world == rank]
+            with self.reference() as model, self._accelerator.autocast():
+                self.cache.logps(model, share)
+                self._accelerator.wait_for_everyone()
+                data.reference = self.cache.logps(model, pairs)
+            n_new = self.cache.n_computed - n_before
+            logger.info("reference: %d responses, %d newly scored", len(pairs), n_new)
+            require_finite_reference(data.reference, data.judgments)
+        return data.reference
+
+    def score_all(self, train: EncodedJudgments, evaluation: object) -> None:
+        """Score the training set and one or several evaluation sets before the first step."""
+        sets = evaluation.values() if isinstance(evaluation, Mapping) else [evaluation]
+        for data in (train, *sets):
+            if isinstance(data, EncodedJudgments):
+                self.score(data)
 
 
 def _shard_name(content: bytes) -> str:

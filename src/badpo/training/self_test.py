@@ -1,47 +1,53 @@
-"""Whether the scoring forward gives what the model's own forward gives, and a run starts where its reference is."""
+"""Tests before training: the scoring forward equals the model's own forward, and the policy starts at the reference."""
 
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from badpo.data.problems import ConfigError, Problem
 from badpo.training.attention import require_fixed_positions, unsupported_reason
 from badpo.training.encoding import EncodedComparisons
-from badpo.training.logprobs import on_device, response_logps, rows_at_once, scoring_attention
+from badpo.training.logprobs import max_rows, move_inputs, response_logps, scoring_attention
 from badpo.training.packing import Layout, Pair, packed_comparisons, padded_rows
 
-# The largest differences that are always allowed, of log-probabilities and of gradients.
+logger = logging.getLogger(__name__)
+
+Autocast = Callable[[], AbstractContextManager[object]]
+
+# Differences of log-probabilities and of gradients that are always allowed.
 FLOOR = (1e-5, 1e-5)
 FLOOR_IN_16_BITS = (2e-3, 1e-2)
-# How many times as far as its own rounding the scoring forward may be from the model's own.
-TIMES_THE_NOISE = 2.0
-# Of the numbers of the input embeddings, every so-manieth is a rounding off in the forward that measures the noise.
+# The scoring forward may differ from the model's own forward by this multiple of the rounding noise.
+NOISE_FACTOR = 2.0
+# The forward that measures the noise changes every 61st number of the input embeddings by a rounding error.
 NUDGED_EVERY = 61
-# More than this is not rounding: what stands behind a token changes what the model says of it.
-MOST_NOISE, MOST_NOISE_IN_16_BITS = 1e-2, 0.5
-# Tokens behind the responses, in the forward that shows how much rounding alone changes.
+# A larger noise is not rounding: tokens after a response then change its log-probabilities.
+MAX_NOISE, MAX_NOISE_IN_16_BITS = 1e-2, 0.5
+# Number of padding tokens in the forward that measures the noise.
 N_PADDING = 7
+# Number of longest comparisons, and number of random comparisons, in the test.
 N_TRIED = 3
-
-# Log-probabilities of tokens, and the gradient of their weighed sum with respect to the embedding of every token id.
-Found = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """How far the scoring forward is from the model's own forward, of log-probabilities and of gradients.
+    """Differences between the scoring forward and the model's own forward, of log-probabilities and of gradients.
 
-    A difference is the root mean square over single tokens, relative to their spread, or the norm of that of the
-    gradients with respect to the input embeddings, relative to the norm. ``noise`` is the same of two of the model's
-    own forwards, one of them padded and with some embeddings a rounding off: two that only differ in padding may
-    compute every bit alike, which no other attention does. ``floor`` is allowed however small the noise is.
+    The difference of log-probabilities is the root mean square over tokens, relative to their standard deviation. The
+    difference of the gradients with respect to the input embeddings is the norm, relative to the norm of the gradient.
+    ``noise`` has the same differences between two forwards of the model itself, one of which has padding and some
+    embeddings with a rounding error. Padding alone is not sufficient, because it may not change any bit. ``floor`` is
+    allowed even if the noise is smaller.
     """
 
     precision: str  # of the weights, or "autocast"
@@ -51,38 +57,40 @@ class SelfTest:
 
     @property
     def most(self) -> tuple[float, float]:
-        """The largest differences that rounding explains."""
-        most = np.maximum(self.floor, TIMES_THE_NOISE * np.array(self.noise))
+        """Largest differences that rounding explains."""
+        most = np.maximum(self.floor, NOISE_FACTOR * np.array(self.noise))
         return float(most[0]), float(most[1])
 
     @property
     def passed(self) -> bool:
-        """Both differences are within what rounding explains, which what is not a number never is."""
+        """Whether rounding explains both differences; False if one of them is NaN."""
         return bool(np.less_equal(self.differences, self.most).all())
 
     def __str__(self) -> str:
-        told = "{} {:.1e} (noise {:.1e}, at most {:.1e})".format
+        form = "{} {:.1e} (noise {:.1e}, at most {:.1e})".format
         names = ("log-probabilities", "gradient")
         return (
-            f"{self.precision}: {', '.join(map(told, names, self.differences, self.noise, self.most))}"
+            f"{self.precision}: {', '.join(map(form, names, self.differences, self.noise, self.most))}"
         )
 
 
 @dataclass(frozen=True)
 class StartDifference:
-    """How far a run's first step is from the reference, before anything has moved.
+    """Difference between policy and reference at the first step, before any parameter has changed.
 
-    ``difference`` is the root mean square over the step's tokens of the policy's log-probability minus the reference's,
-    relative to that of the reference's: unlike in a mean, differences cannot cancel.
+    ``difference`` is the root mean square over the tokens of the step of the policy's log-probability minus the
+    reference's, relative to the root mean square of the reference's. In a mean, differences could cancel.
     """
 
-    mean: float  # reward margin of the step's judgments; 0 where the policy starts at its reference
+    mean: (
+        float  # mean reward margin of the judgments of the step; 0 if the policy starts at its reference
+    )
     difference: float
-    tolerance: float  # the largest difference that rounding explains, from the self-test
+    tolerance: float  # largest difference that rounding explains, from the self-test
 
     @property
     def problem(self) -> Problem | None:
-        """A warning (W152) when the policy does not start at its reference."""
+        """Warning W152 if the policy does not start at its reference."""
         if self.difference <= self.tolerance:
             return None
         return Problem(
@@ -90,139 +98,214 @@ class StartDifference:
             f"the policy's first log-probabilities differ from the reference's by {100 * self.difference:.2g} % "
             f"(rounding explains {100 * self.tolerance:.2g} %)",
             f"model and reference, all tokens of the first step; mean margin {self.mean:.2g}",
-            "leave ref_model out, or start from its weights, and keep disable_dropout on: only where both are equal "
-            "at the start does theta = 0 anchor the policy at the reference's attribute rate",
+            "leave ref_model out, or start from its weights, and keep disable_dropout on. Theta = 0 anchors the policy "
+            "at the attribute rate of the reference only if both are equal at the start",
         )
 
 
+@dataclass(frozen=True)
+class LayoutChoice:
+    """Layout of the scoring forward of a run, with the self-tests that it passed."""
+
+    layout: Layout
+    padding_reason: str | None  # why responses are padded although packing was requested
+    tests: list[SelfTest]
+
+
 def choose_layout(
-    model,
+    model: PreTrainedModel,
     attention: str,
     encoded: EncodedComparisons,
-    autocast: Callable[[], AbstractContextManager] | None = None,
-) -> tuple[Layout, str | None, list[SelfTest]]:
-    """The layout to train with, why it is not the one asked for, and the tests that it passed; refused where it fails.
+    autocast: Autocast | None = None,
+    *,
+    has_router_loss: bool = False,
+) -> LayoutChoice:
+    """Choose the layout to train with and test it; raise `ConfigError` if no layout passes.
 
-    The model is tried in the mode that it is in: gradients are checkpointed in training mode only. Autocast, where
-    training has it, is tried after the weights' own precision, which shows a smaller fault.
+    The model is tested in its present mode, because gradients are checkpointed only in training mode. The test in the
+    precision of the weights precedes the test under ``autocast``, because it detects smaller errors. The auxiliary loss
+    of routers needs every token of a response, so it requires padded responses.
     """
-    require_fixed_positions(model.config, encoded.longest)
+    if has_router_loss:
+        tests = _test_layout(model, padded_rows, encoded, autocast)
+        reason = "the auxiliary loss of the routers needs all tokens (router_aux_loss_coef: 0 disables this loss)"
+        choice = LayoutChoice(partial(padded_rows, feed_last=True), reason, tests)
+    else:
+        choice = _choose_attention(model, attention, encoded, autocast)
+    if choice.padding_reason:
+        logger.warning("every response is padded instead of packed: %s", choice.padding_reason)
+    for test in choice.tests:
+        logger.info("self-test in %s", test)
+    return choice
+
+
+def _choose_attention(
+    model: PreTrainedModel, attention: str, encoded: EncodedComparisons, autocast: Autocast | None
+) -> LayoutChoice:
     reason = unsupported_reason(model.config, encoded.longest) if attention == "packed" else None
-    layout: Layout = packed_comparisons if attention == "packed" and not reason else padded_rows
+    if attention == "padded" or reason:
+        return LayoutChoice(padded_rows, reason, _test_layout(model, padded_rows, encoded, autocast))
+    try:
+        return LayoutChoice(
+            packed_comparisons, None, _test_layout(model, packed_comparisons, encoded, autocast)
+        )
+    except ConfigError:
+        raise
+    except _FORWARD_ERRORS as error:
+        tests = _test_layout(model, padded_rows, encoded, autocast)
+        return LayoutChoice(padded_rows, str(error), tests)
+
+
+# Errors of a forward that does not support a layout.
+_FORWARD_ERRORS = (RuntimeError, ValueError, TypeError, AttributeError)
+
+
+def _test_layout(
+    model: PreTrainedModel, layout: Layout, encoded: EncodedComparisons, autocast: Autocast | None
+) -> list[SelfTest]:
+    """Return the passed self-tests of a layout; raise `ConfigError` if one fails or nothing but padding is left."""
+    require_fixed_positions(model.config, encoded.longest)
+    name = type(model).__name__
     try:
         tests = self_tests(model, layout, encoded, autocast)
     except torch.OutOfMemoryError as error:
         raise ConfigError(
-            f"there is not enough memory for the longest comparison, of {encoded.longest} tokens, without an optimizer "
-            "and its moments: lower max_length, turn gradient_checkpointing on, or take a larger device"
+            f"there is not enough memory for the longest comparison, of {encoded.longest} tokens, even without the "
+            "optimizer: lower max_length, set gradient_checkpointing: true, or use a larger device"
         ) from error
     except ConfigError:
         raise
-    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+    except _FORWARD_ERRORS as error:
         if layout is padded_rows:
-            raise ConfigError(f"{type(model).__name__} cannot be trained here: {error}") from error
-        layout, _, tests = choose_layout(model, "padded", encoded, autocast)
-        return layout, str(error), tests
-    name = type(model).__name__
+            raise ConfigError(f"badpo cannot train {name}: {error}") from error
+        raise
     for test in tests:
-        if max(test.noise) > (MOST_NOISE if test.floor == FLOOR else MOST_NOISE_IN_16_BITS):
+        if max(test.noise) > (MAX_NOISE if test.floor == FLOOR else MAX_NOISE_IN_16_BITS):
             raise ConfigError(
-                f"{name} does not read from left to right: what stands behind a response changes its "
-                f"log-probabilities or their gradients, in {test}"
+                f"{name} does not read from left to right: tokens after a response change its log-probabilities or "
+                f"their gradients, in {test}"
             )
         if not test.passed:
             is_packed = layout is packed_comparisons
+            remedy = "try attention: padded" if is_packed else "please report the model's configuration"
             raise ConfigError(
                 f"self-test failed: the {'packed' if is_packed else 'padded'} forward differs from {name}'s own "
-                f"forward, in {test}. This model does something that badpo does not know; "
-                + ("try attention: padded" if is_packed else "please report the model's configuration")
+                f"forward, in {test}. The model uses a feature that badpo does not support; {remedy}"
             )
-    return layout, reason, tests
-
-
-def self_tests(
-    model,
-    layout: Layout,
-    encoded: EncodedComparisons,
-    autocast: Callable[[], AbstractContextManager] | None = None,
-) -> list[SelfTest]:
-    """The test in the weights' precision, and in that of autocast where there is one."""
-    trials = _trials(encoded)
-    in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
-    floor = FLOOR if in_full else FLOOR_IN_16_BITS
-    _require_determinate(model, layout, trials[-1], floor[0])
-    tests = [_self_test(model, layout, trials, str(model.dtype).removeprefix("torch."), floor)]
-    if autocast is not None:
-        with autocast():
-            tests.append(_self_test(model, layout, trials, "autocast", FLOOR_IN_16_BITS))
     return tests
 
 
-def _trials(encoded: EncodedComparisons) -> list[list[Pair]]:
-    """The longest comparisons one by one, since a short one cannot see a window, and some others together.
+def self_tests(
+    model: PreTrainedModel,
+    layout: Layout,
+    encoded: EncodedComparisons,
+    autocast: Autocast | None = None,
+) -> list[SelfTest]:
+    """Test a layout in the precision of the weights, and under ``autocast`` if the run uses it.
 
-    Two equal responses would show little, and are left out.
+    The longest comparisons are tested one by one, because a short comparison cannot show an attention window, and
+    random comparisons are tested together. Comparisons with equal responses show little and are left out.
     """
     able = np.flatnonzero(~encoded.identical)
     longest = able[np.argsort(-encoded.lengths[able].sum(axis=1), kind="stable")[:N_TRIED]]
     others = np.random.default_rng(0).choice(able, min(N_TRIED, len(able)), replace=False)
-    return [encoded.take(members).pairs for members in [*longest[:, None], others]]
+    samples = [encoded.take(members).pairs for members in [*longest[:, None], others]]
+    in_full = all(parameter.dtype.itemsize >= 4 for parameter in model.parameters())
+    floor = FLOOR if in_full else FLOOR_IN_16_BITS
+    _require_determinate(model, layout, samples[-1], floor[0])
+    tests = [_run_test(model, layout, samples, str(model.dtype).removeprefix("torch."), floor)]
+    if autocast is not None:
+        with autocast():
+            tests.append(_run_test(model, layout, samples, "autocast", FLOOR_IN_16_BITS))
+    return tests
 
 
-def _require_determinate(model, layout: Layout, pairs: list[Pair], floor: float) -> None:
-    """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or jitter of the router."""
-    scoring, found = on_device(layout(pairs), model.device), []
+def _require_determinate(
+    model: PreTrainedModel, layout: Layout, pairs: list[Pair], floor: float
+) -> None:
+    """Refuse a model whose log-probabilities depend on a seed: dropout, layer drop or router jitter."""
+    scoring, logps = move_inputs(layout(pairs), model.device), []
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.no_grad(), scoring_attention(model, layout):
         for seed in (0, 1):
             torch.manual_seed(seed)
-            found.append(model(scoring=scoring).double())
-    apart = _rms(found[1] - found[0])
-    if apart > floor * float(found[0].std(correction=0)):
+            logps.append(model(scoring=scoring).double())
+    difference = _root_mean_square(logps[1] - logps[0])
+    if difference > floor * float(logps[0].std(correction=0)):
         raise ConfigError(
             f"{type(model).__name__} has dropout or router jitter that badpo cannot turn off: two forwards in training "
-            f"mode differ by {apart:.1e} per token. Set it to 0 in the model's configuration, or train with it: "
+            f"mode differ by {difference:.1e} per token. Set it to 0 in the model's configuration, or allow it with "
             "disable_dropout: false"
         )
 
 
-def _self_test(
-    model, layout: Layout, trials: list[list[Pair]], precision: str, floor: tuple[float, float]
+def _run_test(
+    model: PreTrainedModel,
+    layout: Layout,
+    samples: list[list[Pair]],
+    precision: str,
+    floor: tuple[float, float],
 ) -> SelfTest:
     with _frozen(model), torch.enable_grad():
-        tried = [_figures(_Trial(model, layout, pairs)) for pairs in trials]
-    spread = float(torch.cat([own for *_, own in tried]).std(correction=0)) or 1.0
-    # numpy's maximum, unlike Python's, keeps what is not a number
-    differences, noise = (np.max([row[i] for row in tried], axis=0) / [spread, 1.0] for i in range(2))
-    return SelfTest(precision, tuple(differences.tolist()), tuple(noise.tolist()), floor)
+        results = [_compare_forwards(_Trial(model, layout, pairs)) for pairs in samples]
+    spread = float(torch.cat([result.logps for result in results]).std(correction=0)) or 1.0
+    # the maximum of numpy, unlike Python's, is NaN if a value is NaN
+    differences = np.max([result.differences for result in results], axis=0) / [spread, 1.0]
+    noise = np.max([result.noise for result in results], axis=0) / [spread, 1.0]
+    return SelfTest(
+        precision,
+        (float(differences[0]), float(differences[1])),
+        (float(noise[0]), float(noise[1])),
+        floor,
+    )
 
 
-def _figures(trial: _Trial) -> tuple[tuple[float, float], tuple[float, float], Tensor]:
-    """Differences and noise, each of log-probabilities and of the gradient; and the model's own log-probabilities."""
-    values, gradient = trial.by_model()
-    # with torch's attention where packs have it, so that rounding of an "eager" one is no fault of theirs
+@dataclass(frozen=True)
+class _Comparison:
+    """Differences between forwards on one sample, each of log-probabilities and of the gradient."""
+
+    differences: tuple[float, float]  # between the scoring forward and the model's own forward
+    noise: tuple[float, float]  # between two forwards of the model itself
+    logps: Tensor  # log-probabilities of the model's own forward
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Log-probabilities of tokens, and the gradient of their weighted sum with respect to each token's embedding."""
+
+    logps: Tensor
+    gradient: Tensor
+
+
+def _compare_forwards(trial: _Trial) -> _Comparison:
+    own = trial.score_by_model()
+    # packs use torch's attention; the noise must use it too, because "eager" attention rounds differently
     with scoring_attention(trial.model, trial.layout):
-        noisy, noisy_gradient = trial.by_model(N_PADDING)
-        scored, scored_gradient = trial.by_layout()
-    as_reference = zip(response_logps(trial.model, trial.pairs), trial.tokens, strict=True)
-    kept = torch.from_numpy(np.concatenate([logps[tokens] for logps, tokens in as_reference]))
-    apart = max(_rms(scored - values), _rms(kept.double() - values))
-    norm = float(gradient.norm()) or 1.0
-    differences = apart, float((scored_gradient - gradient).norm()) / norm
-    return (
-        differences,
-        (_rms(noisy - values), float((noisy_gradient - gradient).norm()) / norm),
-        values,
+        noisy = trial.score_by_model(N_PADDING)
+        scored = trial.score_by_layout()
+    reference = zip(response_logps(trial.model, trial.pairs), trial.tokens, strict=True)
+    reference_logps = torch.from_numpy(np.concatenate([logps[tokens] for logps, tokens in reference]))
+    logps_difference = max(
+        _root_mean_square(logps - own.logps) for logps in (scored.logps, reference_logps.double())
+    )
+    norm = float(own.gradient.norm()) or 1.0
+    return _Comparison(
+        (logps_difference, float((scored.gradient - own.gradient).norm()) / norm),
+        (
+            _root_mean_square(noisy.logps - own.logps),
+            float((noisy.gradient - own.gradient).norm()) / norm,
+        ),
+        own.logps,
     )
 
 
 class _Trial:
-    """Some comparisons, which tokens of each response are looked at, and what each of these weighs in the sum."""
+    """A sample of comparisons, the tokens of each response that are compared, and their random weights in the sum."""
 
-    def __init__(self, model, layout: Layout, pairs: list[Pair]):
+    def __init__(self, model: PreTrainedModel, layout: Layout, pairs: list[Pair]):
         self.model, self.layout, self.pairs = model, layout, pairs
         self._inputs = layout(pairs)
-        most = rows_at_once(model.config.get_text_config().vocab_size, model.device)
+        most = max_rows(model.config.get_text_config().vocab_size, model.device)
         self.tokens = []
         for (_, response), n in zip(pairs, np.bincount(self._inputs["response"]).tolist(), strict=True):
             scored = np.linspace(0, n - 1, min(n, most)).astype(np.int64)
@@ -231,66 +314,71 @@ class _Trial:
         self._weights = [torch.from_numpy(rng.standard_normal(len(tokens))) for tokens in self.tokens]
         self._vocabulary = np.unique(np.concatenate([[0], *(part for pair in pairs for part in pair)]))
 
-    def by_model(self, n_padding: int = 0) -> Found:
-        """By a forward of the model's own for each response; with padding, from nudged embeddings."""
-        found = [
-            self._by_own_forward(*row, n_padding)
+    def score_by_model(self, n_padding: int = 0) -> _Scores:
+        """Score by a separate forward of the model itself for each response.
+
+        With padding, some numbers of the input embeddings have a rounding error.
+        """
+        scores = [
+            self._score_response(*row, n_padding)
             for row in zip(self.pairs, self.tokens, self._weights, strict=True)
         ]
-        return torch.cat([values for values, _ in found]), sum(gradient for _, gradient in found)
+        gradient = torch.stack([score.gradient for score in scores]).sum(0)
+        return _Scores(torch.cat([score.logps for score in scores]), gradient)
 
-    def _by_own_forward(self, pair: Pair, tokens: np.ndarray, weight: Tensor, n_padding: int) -> Found:
+    def _score_response(self, pair: Pair, tokens: np.ndarray, weight: Tensor, n_padding: int) -> _Scores:
         prompt, response = pair
         ids = np.concatenate([prompt, response[:-1], np.zeros(n_padding, dtype=np.int64)])
         index, target, input_ids = (
             torch.from_numpy(a).to(self.model.device)
             for a in (len(prompt) - 1 + tokens, response[tokens], ids[None])
         )
-        options: dict = {"use_cache": False, "return_dict": True}
+        options: dict[str, Tensor] = {}
         if n_padding:
-            # the last one is seen, so that a model that reads ahead shows it
+            # the last padding token is not masked, so that a model that reads ahead fails the test
             options["attention_mask"] = torch.ones_like(input_ids)
             options["attention_mask"][:, -n_padding:-1] = 0
         if "logits_to_keep" in inspect.signature(type(self.model).forward).parameters:
-            # the logits of all positions never exist
+            # never computes the logits of all positions
             options["logits_to_keep"] = index
 
-        def own_logps() -> Tensor:
-            logits = self.model(input_ids=input_ids, **options).logits[0]
+        def compute_logps() -> Tensor:
+            output = self.model(input_ids=input_ids, use_cache=False, return_dict=True, **options)
+            logits = output.logits[0]
             if len(logits) != len(index):
                 logits = logits[index]
             return logits.float().log_softmax(-1).gather(1, target[:, None])[:, 0].double()
 
-        return self._found(own_logps, weight, ids, is_nudged=n_padding > 0)
+        return self._score(compute_logps, weight, ids, is_nudged=n_padding > 0)
 
-    def by_layout(self) -> Found:
-        """By the forward that is tried, to be called under the attention of its layout."""
+    def score_by_layout(self) -> _Scores:
+        """Score by the tested forward; requires the context `scoring_attention` of its layout."""
         ends = np.cumsum(np.bincount(self._inputs["response"]))
-        # what both responses begin with is not scored
+        # the common beginning of both responses is not scored
         rows = zip(ends, self.pairs, self.tokens, strict=True)
         index = np.concatenate([end - len(response) + tokens for end, (_, response), tokens in rows])
 
-        def scored_logps() -> Tensor:
-            scored = self.model(scoring=on_device(self._inputs, self.model.device)).double()
+        def compute_logps() -> Tensor:
+            scored = self.model(scoring=move_inputs(self._inputs, self.model.device)).double()
             return scored[torch.from_numpy(index).to(scored.device)]
 
-        return self._found(scored_logps, torch.cat(self._weights), self._inputs["input_ids"].ravel())
+        return self._score(compute_logps, torch.cat(self._weights), self._inputs["input_ids"].ravel())
 
-    def _found(
+    def _score(
         self,
-        forward: Callable[[], Tensor],
+        compute_logps: Callable[[], Tensor],
         weight: Tensor,
         ids: np.ndarray,
         is_nudged: bool = False,
-    ) -> Found:
-        """What a forward gives; the input embeddings that it begins with are a leaf."""
+    ) -> _Scores:
+        """Log-probabilities of a forward and their gradient with respect to the input embeddings."""
         embedded: list[Tensor] = []
 
-        def leaf(module, args, output):
+        def make_leaf(module: torch.nn.Module, args: object, output: Tensor) -> Tensor | None:
             if embedded:
                 return None
             embedded.append(output.detach().requires_grad_())
-            # some models scale their embeddings in place, which a leaf forbids
+            # some models scale their embeddings in place, which a leaf does not allow
             copied = embedded[0].clone()
             if is_nudged:
                 device = output.device.type
@@ -299,36 +387,36 @@ class _Trial:
                 copied.view(-1)[::NUDGED_EVERY] *= 1 + torch.finfo(dtype).eps
             return copied
 
-        handle = self.model.get_input_embeddings().register_forward_hook(leaf)
+        handle = self.model.get_input_embeddings().register_forward_hook(make_leaf)
         try:
-            values = forward()
+            logps = compute_logps()
         finally:
             handle.remove()
-        (values * weight.to(values.device)).sum().backward()
+        (logps * weight.to(logps.device)).sum().backward()
         if not embedded or embedded[0].grad is None:
             raise ValueError(
-                f"{type(self.model).__name__} does not take its input embeddings from the module that it names"
+                f"{type(self.model).__name__} does not use the module of get_input_embeddings() for its input"
             )
-        of_tokens = embedded[0].grad.cpu().double().flatten(0, 1)
-        places = torch.from_numpy(np.searchsorted(self._vocabulary, ids))
-        gradient = of_tokens.new_zeros(len(self._vocabulary), of_tokens.shape[1])
-        return values.detach().cpu(), gradient.index_add(0, places, of_tokens)
+        token_gradient = embedded[0].grad.cpu().double().flatten(0, 1)
+        rows = torch.from_numpy(np.searchsorted(self._vocabulary, ids))
+        gradient = token_gradient.new_zeros(len(self._vocabulary), token_gradient.shape[1])
+        return _Scores(logps.detach().cpu(), gradient.index_add(0, rows, token_gradient))
 
 
 @contextmanager
-def _frozen(model) -> Iterator[None]:
-    """No weight asks for a gradient, and no GPU rounds the factors of float32 products to the 11 bits of TF32."""
+def _frozen(model: PreTrainedModel) -> Iterator[None]:
+    """Context in which no weight requires a gradient and no GPU uses TF32 for float32 products."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     matmul = torch.backends.cuda.matmul
-    usual, matmul.fp32_precision = matmul.fp32_precision, "ieee"
+    precision, matmul.fp32_precision = matmul.fp32_precision, "ieee"
     model.requires_grad_(False)
     try:
         yield
     finally:
-        matmul.fp32_precision = usual
+        matmul.fp32_precision = precision
         for parameter in trained:
             parameter.requires_grad_()
 
 
-def _rms(differences: Tensor) -> float:
-    return float(differences.square().mean().sqrt())
+def _root_mean_square(values: Tensor) -> float:
+    return float(values.square().mean().sqrt())
