@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from badpo.anchoring import source
-from badpo.anchoring.anchor import Anchor
 from badpo.anchoring.editors import SignatureSwap
+from badpo.anchoring.targets import Anchor
 from badpo.cli.main import app
 from badpo.data.files import run_damage
 from badpo.runs.run import train_run
@@ -43,56 +42,41 @@ def test_sampling_ends_where_it_was_asked_to(signer, tmp_path):
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.5", "--target", "black=0.4")
     for name, target in (("woman", 0.5), ("black", 0.4)):
         row = found[name]
-        assert row["asked"] == target and row["rounds"] == 0
+        assert row["target"] == target and row["rounds"] == 0
         assert abs(row["achieved"] - target) < 0.05
         assert row["ci_low"] <= row["achieved"] <= row["ci_high"]
         assert row["c"] == pytest.approx(0.1 * row["shift"])
-        drawn = found["moved"]["sampled"][name]["after"]
+        drawn = found["changes"]["sampled"][name]["after"]
         assert drawn["low"] < target < drawn["high"]
     assert found["woman"]["before"] > 0.6 and found["woman"]["c"] < 0
     assert_face("anchor --json", keys(found))
-    moved = found["moved"]
-    assert moved["heldout"] is None and moved["kl_reference"]["after"] is None
+    changes = found["changes"]
+    assert changes["heldout"] is None and changes["kl_reference"]["after"] is None
     # whether an answer is signed does not depend on the name, and names are drawn as they were asked for
-    assert moved["editable"]["before"] > 0.8 and moved["editable"]["difference"] == 0.0
-    assert abs(moved["tokens"]["ratio"] - 1) < 0.15
-    assert 0 < moved["kl_source"]["per_response"] < 2
+    assert changes["editable"]["before"] > 0.8 and changes["editable"]["difference"] == 0.0
+    assert abs(changes["tokens"]["ratio"] - 1) < 0.15
+    assert 0 < changes["kl_source"]["per_response"] < 2
     assert not (tmp_path / "out" / "model").exists()
-
-
-def test_a_reward_model_scores_the_answers_as_they_are_and_without_names(signer, tmp_path):
-    tokenizer = AutoTokenizer.from_pretrained(signer / "signer")
-    torch.manual_seed(0)
-    judge = AutoModelForSequenceClassification.from_pretrained(signer / "signer", num_labels=1)
-    judge.config.pad_token_id = tokenizer.pad_token_id
-    for part in (judge, tokenizer):
-        part.save_pretrained(tmp_path / "judge")
-    given = ("--target", "woman=0.5", "--judge", tmp_path / "judge")
-    found = anchored(signer, tmp_path / "out", *given)["moved"]["judge"]
-    for row in found.values():
-        assert row["ci_low"] <= row["difference"] <= row["ci_high"]
-    # the bodies are those of the source's answers, and the names are what the tilt exchanges
-    assert abs(found["rm_minus"]["difference"]) < abs(found["rm"]["difference"])
 
 
 def test_one_target_leaves_the_other_attribute_alone_and_is_missed_by_a_hair(signer, tmp_path):
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.2", tolerance=1e-9)
     assert "black" not in found and abs(found["woman"]["achieved"] - 0.2) < 0.05
-    rows = found["moved"]["sampled"].values()
+    rows = found["changes"]["sampled"].values()
     woman, black = (row["after"]["rate"] - row["before"]["rate"] for row in rows)
     assert woman < -0.25 and abs(black) < 0.2
     alone = Anchor(SignatureSwap(), {"black": 0.3})
     assert alone.whole_shift(np.array([-1.5])).tolist() == [0.0, -1.5]
     assert not found["converged"]
-    assert found["reason"].startswith("woman 0.") and "accept a wider tolerance" in found["reason"]
-    assert found["exact"] and "closed form" in found["how"] and found["prompts"]["report"] > 10
+    assert "woman is 0." in found["reason"] and "tolerance 1e-09" in found["reason"]
+    assert found["exact"] and "closed form" in found["method"] and found["prompts"]["report"] > 10
 
 
 def test_training_ends_within_the_tolerance(signer, tmp_path):
     options = ("--mode", "train", "--steps", 120, "--learning-rate", 3e-3)
     found = anchored(signer, tmp_path / "out", "--target", "woman=0.4", *options, tolerance=0.08)
     woman, asked = found["woman"], [measured["intended"][0] for measured in found["calibration"]]
-    assert found["converged"] and woman["asked_shift"] in asked and 1 <= woman["rounds"] <= 4
+    assert found["converged"] and woman["intended_shift"] in asked and 1 <= woman["rounds"] <= 4
     assert abs(woman["achieved"] - 0.4) <= 0.12
     AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"model", "anchor.json", "run.json"}
@@ -109,11 +93,11 @@ def test_a_run_of_a_suite_is_measured_against_its_reference(tmp_path, monkeypatc
     # a model of a few steps does not sign: what it would sign with is not anchored
     told = result.stderr.splitlines()[-1]
     assert (result.exit_code, found["converged"], found["reason"]) == (FAILED, False, told)
-    assert told.startswith("0 of 32 sampled answers (0.0%) are signed with a name of the pool; below 5%")
+    assert told.startswith("0 of 32 sampled answers (0.0%) are signed with a name of the pool")
     assert found == json.loads((tmp_path / "dpo-s42-anchored" / "anchor.json").read_text())
-    moved = found["moved"]
-    assert moved["heldout"]["same"]["difference"] == 0.0 and moved["heldout_from"] == "closed form"
-    assert moved["kl_reference"]["after"]["per_token"] is not None
+    changes = found["changes"]
+    assert changes["heldout"]["same"]["difference"] == 0.0 and changes["heldout_from"] == "closed form"
+    assert changes["kl_reference"]["after"]["per_token"] is not None
     # what the run is measured against is looked at too
     weights = tmp_path / "reference" / "model" / "model.safetensors"
     content = weights.read_bytes()
@@ -132,27 +116,27 @@ def test_words_of_ones_own_on_a_run_of_a_recipe(tmp_path, monkeypatch):
     colour = found["colour"]
     assert 0 < colour["acceptance_rate"] <= 1 and 0 < colour["counted"] < 1 and "without" in colour
     assert colour["ci_low"] <= colour["achieved"] <= colour["ci_high"]
-    assert found["prompts"]["from"].endswith("trained on, for it held out 7 only")
+    assert found["prompts"]["from"].endswith("held out only 7 prompts")
     text = badpo(run, *words)
-    assert all(part in text.stdout for part in ("moved", "anchor.json", "of them: exact"))
+    assert all(part in text.stdout for part in ("changes", "anchor.json", "share accepted"))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("", "nothing to anchor"),
+        ("", "a target is missing"),
         ("--target woman=1", "strictly between 0 and 1"),
         ("--target woman=0", "strictly between 0 and 1"),
         ("--target woman", "as in --target woman=0.5"),
-        ("--target woman=half", "the rate is no number"),
+        ("--target woman=half", "the rate is not a number"),
         ("--target woman=0.5 --target woman=0.6", "given twice"),
-        ("--target length=0.5", "no share of longer answers is fair"),
+        ("--target length=0.5", "there is no fair share of longer answers"),
         ("--target womann=0.5", 'Did you mean "woman"'),
         ("--target woman=0.5 --target markdown=0.5", "different editors"),
         ("--target woman=0.5 --rounds 0", "Invalid value for '--rounds'"),
         ("--target woman=0.5 --tolerance 2", "Invalid value for '--tolerance'"),
         ("--target british=0.5 --word color", "as in --word color=colour"),
-        ("--target woman=0.5", "name a file of them with --prompts FILE"),
+        ("--target woman=0.5", "with --prompts FILE"),
         ("--target woman=0.5 --prompts p.txt", "neither a folder with a model nor reachable"),
     ],
 )
@@ -180,8 +164,7 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
     ("n", "target", "status", "message"),
     [
         (30, "woman=0.5", DATA, "30 prompts"),
-        (55, "woman=0.5 --mode train", DATA, "the stage needs 50 or more"),
-        (99, "woman=0.5 --judge policy", USAGE, "is no reward model"),
+        (55, "woman=0.5 --mode train", DATA, "training needs 50 or more"),
         (99, "markdown=0.5", USAGE, "anchor a policy that shows it sometimes"),
         (99, "british=0.5 --word color=colour", USAGE, "british: prompt 0 has a log-probability"),
     ],

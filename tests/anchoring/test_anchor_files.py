@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from badpo.anchoring import anchor as anchor_train
 from badpo.anchoring import source as anchor_source
-from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, require_teachable
+from badpo.anchoring import targets as anchor_train
+from badpo.anchoring.attribute_rates import answer_rates
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import StageSettings
-from badpo.anchoring.rates import answer_rates
 from badpo.anchoring.source import AnchorSource, Prompts
+from badpo.anchoring.targets import Anchor, AnchorFolder, Bench, anchor_key, require_teachable
 from badpo.data.files import run_damage, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
@@ -48,13 +48,13 @@ def test_rounds_and_results_are_those_of_the_same_anchor(tmp_path):
     folder = AnchorFolder(tmp_path / "out", "1")
     for key, shift, kept in (("1", -2.0, True), ("1", -2.5, False), ("2", -2.0, False)):
         folder.begin("a")
-        model_folder(folder.round(0), "one")
-        write_json(folder.round(0) / "round.json", {"shift": [-2.0], "rate": [0.5]})
+        model_folder(folder.round_folder(0), "one")
+        write_json(folder.round_folder(0) / "round.json", {"shift": [-2.0], "rate": [0.5]})
         again = AnchorFolder(tmp_path / "out", key)
         again.begin("a")
-        assert again.kept_round(0, [shift]).get("rate") == ([0.5] if kept else None)
-        assert folder.round(0).exists() == kept
-        shutil.rmtree(folder.round(0), ignore_errors=True)
+        assert again.read_round(0, [shift]) == ([0.5] if kept else None)
+        assert folder.round_folder(0).exists() == kept
+        shutil.rmtree(folder.round_folder(0), ignore_errors=True)
     known = dict.fromkeys(field.name for field in fields(AnchorSource))
     known |= {"policy_key": "p", "stage": StageSettings(), "decoding": Decoding(8)}
     known["prompts"] = Prompts(["a"], ["b"], ["c"], "here")
@@ -89,9 +89,9 @@ def test_a_run_is_reported_on_prompts_that_it_held_out_where_there_are_enough(mo
     assert set(prompts.report) == kept_apart and not kept_apart & theirs
     fresh, find = set(prompts.fresh), set(prompts.find)
     assert fresh | find == theirs and not fresh & find
-    assert prompts.origin.startswith("prompts that the run held out to report on")
+    assert prompts.origin.startswith("held-out prompts of the run")
     few, theirs, _ = found(0.1)
-    assert set(few.report) < theirs and "trained on" in few.origin
+    assert set(few.report) < theirs and few.origin.startswith("training prompts")
 
 
 def test_what_a_bare_model_reads_fits_its_positions(tmp_path):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from badpo.anchoring.attribute_rates import RateTable
 from badpo.anchoring.offset_stage import achieved_shift, calibrate
-from badpo.anchoring.rates import RateTable
 from badpo.theory.tilt import tilted_probabilities
 
 CARRIES = np.array([[1, 1], [1, 0], [0, 1], [0, 0]], dtype=np.float64)

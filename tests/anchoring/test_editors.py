@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap, carries
+from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap, measure_cell
 from badpo.data.markers import split_signature
 from badpo.data.problems import ConfigError
 from badpo.readouts.names import NAMES, SURNAMES, signature
@@ -16,7 +16,7 @@ def test_a_swapped_signature_is_in_its_cell_keeps_text_and_surname_and_is_drawn_
     for name, cell in itertools.product(NAMES[::7], itertools.product((0, 1), repeat=2)):
         text = signature("Boil it.\n\n— Emily Clark wrote that.", name.first, SURNAMES[3])
         edited = swap.edit(text, cell, draw)
-        assert (carries(swap, text), carries(swap, edited)) == ((name.woman, name.black), cell)
+        assert (measure_cell(swap, text), measure_cell(swap, edited)) == ((name.woman, name.black), cell)
         assert split_signature(edited)[0] == split_signature(text)[0]
         assert edited.split()[-1] == SURNAMES[3]
     swap, draw = SignatureSwap(), random.Random(0)
@@ -42,14 +42,14 @@ def test_words_are_swapped_whole_and_in_their_case(text, british, american):
     swap, draw = WordSwap("british", [("color", "colour"), ("gray", "grey")]), random.Random(0)
     assert swap.edit(text, (1,), draw) == british
     assert swap.edit(text, (0,), draw) == american
-    assert carries(swap, british) == (1,) and carries(swap, american) == (0,)
+    assert measure_cell(swap, british) == (1,) and measure_cell(swap, american) == (0,)
 
 
 def test_an_answer_keeps_its_markdown_or_loses_it_and_words_of_both_sides_are_refused():
     text = "# Rice\n\n1. **Rinse** it\n2. Boil it\n\n```\npot\n```"
     strip = MarkdownStrip()
-    assert strip.edit(text, (1,), random.Random(0)) == text and carries(strip, text) == (1,)
-    assert carries(strip, strip.edit(text, (0,), random.Random(0))) == (0,)
+    assert strip.edit(text, (1,), random.Random(0)) == text and measure_cell(strip, text) == (1,)
+    assert measure_cell(strip, strip.edit(text, (0,), random.Random(0))) == (0,)
     # nothing would be left of it: it counts as what it is
     assert strip.cells("```") == ((1,),)
     with pytest.raises(ConfigError, match='"grey" stands on both sides'):

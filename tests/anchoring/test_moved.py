@@ -1,4 +1,4 @@
-"""What else moved, counted by hand."""
+"""What else compare_behavior, counted by hand."""
 
 import json
 from dataclasses import replace
@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from badpo.anchoring.attribute_rates import Behavior, answer_rates, compare_behavior
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap, WordSwap
-from badpo.anchoring.rates import Behavior, answer_rates, moved
 from badpo.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.readouts.sampled import kl_per_token
@@ -31,7 +31,7 @@ def test_everything_is_counted_before_and_after():
     before = answers(["Hi.\n\n— Emily Clark", "Yes.\n\n— Tia Clark", "No.", "Perhaps so."])
     texts = ["Hi.\n\n— Greg Clark", "Yes yes.\n\n— Emily Clark", "No.\n\n— Tia Clark", "- So it is."]
     after = answers(texts)
-    found = moved(Behavior(before), Behavior(after), PROMPTS, SignatureSwap())
+    found = compare_behavior(Behavior(before), Behavior(after), PROMPTS, SignatureSwap())
     sampled = found["sampled"]
     rates = [sampled[name][when]["rate"] for name in ("woman", "black") for when in ("before", "after")]
     assert rates == pytest.approx([1, 2 / 3, 1 / 2, 1 / 3])
@@ -41,8 +41,8 @@ def test_everything_is_counted_before_and_after():
     assert found["tokens"]["ratio"] == pytest.approx(17 / 11)
     assert found["undeclared"]["hedging"]["difference"] == -0.25
     assert found["undeclared"]["markdown"]["after"] == 0.25
-    absent = ("heldout_from", "heldout", "kl_source", "judge")
-    assert [found[name] for name in absent] == [None] * 4
+    absent = ("heldout_from", "heldout", "kl_source")
+    assert [found[name] for name in absent] == [None] * 3
     json.dumps(found, allow_nan=False)
 
 
@@ -53,23 +53,22 @@ def test_gap_and_same_group_accuracy_are_paired():
     margins = [np.array([1.0, 1.0, 1.0, 1.0]), np.array([-1.0, 1.0, 1.0, 1.0])]
     sides = [Behavior(FOUR, margins=m) for m in margins]
     sides.append(replace(sides[1], margins_from="closed form"))
-    told, closed = (moved(sides[0], side, PROMPTS, MarkdownStrip(), votes) for side in sides[1:])
+    told, closed = (
+        compare_behavior(sides[0], side, PROMPTS, MarkdownStrip(), votes) for side in sides[1:]
+    )
     assert (told["heldout_from"], closed["heldout_from"]) == ("measured", "closed form")
     same, gap = told["heldout"]["same"], told["heldout"]["gap"]
     assert same["difference"] == 0.0 and same["ci_high"] == 0.0
     assert (gap["before"], gap["after"], gap["difference"]) == (0.5, 0.0, -0.5)
 
 
-def test_divergence_and_judge_are_told_when_they_are_there():
-    kl, scores = kl_per_token([[-1.0], [-2.0]], [[-1.5], [-2.5]]), np.array([1.0, 2.0, 3.0, 4.0])
-    before = Behavior(FOUR, judged={"rm": scores, "rm_minus": scores})
-    after = Behavior(FOUR, kl, kl, judged={"rm": scores + 0.5, "rm_minus": scores})
-    found = moved(before, after, PROMPTS, MarkdownStrip())
+def test_divergence_is_told_when_it_is_there():
+    kl = kl_per_token([[-1.0], [-2.0]], [[-1.5], [-2.5]])
+    found = compare_behavior(Behavior(FOUR), Behavior(FOUR, kl, kl), PROMPTS, MarkdownStrip())
     # what is anchored is not among what nobody asked to move
     assert "markdown" not in found["undeclared"] and "hedging" in found["undeclared"]
     assert found["kl_source"]["per_token"] == 0.5
     assert found["kl_reference"]["before"] is None and found["kl_reference"]["after"] == kl
-    assert [found["judge"][name]["difference"] for name in ("rm", "rm_minus")] == [0.5, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -94,12 +93,14 @@ def test_evidence_is_counted_by_prompt():
     together = answer_rates(texts, SPELLING, [0, 1] * 20).intervals()[0]
     assert (alone.n, together.n) == (40, 2) and together.low < 0.1 < 0.3 < alone.low < 0.5
     assert answer_rates(texts[::2], SPELLING, [0, 1] * 10).intervals()[0].n == 2
-    found = moved(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)["sampled"]
+    found = compare_behavior(Behavior(texts), Behavior(texts), ["one?", "two?"] * 20, SPELLING)[
+        "sampled"
+    ]
     assert found["british"]["after"]["n"] == 2 and found["british"]["after"]["low"] < 0.1
     rows = [(f"{p}?", f"{'- ' * (i % 2)}x{i}", f"y{i}", "a") for p in range(4) for i in range(10)]
     votes = Judgments.read(pd.DataFrame(rows, columns=COLUMNS), attributes=[Markdown()])
     # one prompt in four changes, whole
     sides = [Behavior(FOUR, margins=np.where(np.arange(40) < n, -1.0, 1.0)) for n in (0, 10)]
-    found = moved(*sides, PROMPTS, MarkdownStrip(), votes)["heldout"]["same"]
+    found = compare_behavior(*sides, PROMPTS, MarkdownStrip(), votes)["heldout"]["same"]
     four_prompts = cluster_mean([-1.0, 0.0, 0.0, 0.0])
     assert (found["ci_low"], found["ci_high"]) == pytest.approx((four_prompts.low, four_prompts.high))

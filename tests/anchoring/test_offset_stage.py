@@ -8,19 +8,19 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from badpo.anchoring.attribute_rates import signature_rates
 from badpo.anchoring.editors import MarkdownStrip, SignatureSwap
 from badpo.anchoring.offset_stage import (
     StageSettings,
     divergence_from_source,
-    kept_answer,
+    find_kept_positions,
     offset_pairs,
     train_offset,
 )
-from badpo.anchoring.rates import signature_rates
 from badpo.data.markers import split_signature
 from badpo.readouts.generation import Generation
+from badpo.readouts.name_rates import signature_contexts
 from badpo.readouts.names import NAMES, signature
-from badpo.readouts.rates import signature_contexts
 from badpo.training.encoding import encode_comparisons, encode_prompts
 from badpo_paper.settings import build_model, build_tokenizer
 from tests.paper.conftest import SMALL_MODEL
@@ -87,7 +87,7 @@ def test_the_first_cell_is_drawn_the_split_is_by_answer_and_markdown_is_taken_of
     ],
 )
 def test_what_differs_is_left_free_and_all_else_is_kept(answer, others, kept):
-    ids, places = kept_answer([5, 6], answer, others)
+    ids, places = find_kept_positions([5, 6], answer, others)
     assert ids.tolist() == [5, 6, *answer] and (places - 1).tolist() == kept
 
 
@@ -99,7 +99,7 @@ def test_the_divergence_is_the_sum_over_kept_tokens_of_one_answer_at_a_time():
     batch = []
     for i in (0, 7, 31):
         own = tokenizer(ANSWERS[i])["input_ids"]
-        batch.append(kept_answer(answers[i].prompt_ids, own, [own[:2] + [9] + own[3:]]))
+        batch.append(find_kept_positions(answers[i].prompt_ids, own, [own[:2] + [9] + own[3:]]))
 
     def by_hand(ids, places) -> float:
         ids = torch.from_numpy(ids)[None]
@@ -121,7 +121,9 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     pairs = offset_pairs([*PROMPTS * 3][:178], written, EDITOR, seed=0)
     encoded = encode_comparisons(pairs.train.comparisons, tokenizer, "paper", 128, 64)
     kept = [
-        kept_answer(*encoded.pairs[i], [other.tolist() for _, other in encoded.pairs[i + 1 : i + 4 : 2]])
+        find_kept_positions(
+            *encoded.pairs[i], [other.tolist() for _, other in encoded.pairs[i + 1 : i + 4 : 2]]
+        )
         for i in range(0, len(encoded.pairs), 4)
     ]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -133,7 +135,7 @@ def test_the_stage_teaches_the_shift_and_keeps_the_source(tmp_path):
     policy = stage("run", kept)
     after = signature_rates(policy, tokenizer, contexts, EDITOR)
     change = (after.log_probs - before.log_probs).mean(axis=0)
-    design = np.column_stack([np.ones(len(change)), before.carries])
+    design = np.column_stack([np.ones(len(change)), before.indicators])
     assert np.linalg.lstsq(design, change, rcond=None)[0][1:] == pytest.approx(shift, abs=0.4)
     assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
     saved = AutoModelForCausalLM.from_pretrained(tmp_path / "run" / "model")

@@ -9,14 +9,14 @@ from badpo.anchoring import sampling
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.sampling import (
     acceptance_probability,
-    redrawn_names,
+    redraw_names,
     rejection_sample,
     whole_name_logps,
 )
-from badpo.readouts import rates
+from badpo.readouts import name_rates as rates
 from badpo.readouts.generation import Generation
+from badpo.readouts.name_rates import signature_contexts
 from badpo.readouts.names import signature
-from badpo.readouts.rates import signature_contexts
 from badpo.theory.tilt import tilted_probabilities
 from tests import tiny
 from tests.anchoring.test_offset_stage import ANSWERS, PROMPTS, material
@@ -74,7 +74,7 @@ def of_equal_contexts(policy, tokenizer, contexts, names):
 
 def redrawn(answers, shift, seed=0):
     tokenizer, model, *_ = material()
-    return redrawn_names(model, tokenizer, answers, SWAP, shift, seed)
+    return redraw_names(model, tokenizer, answers, SWAP, shift, seed)
 
 
 def test_names_come_at_the_closed_forms_frequencies(monkeypatch):

@@ -6,10 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from badpo.data.attributes import Attribute
+from badpo.data.attributes import Attribute, LengthWords, WordList
 from badpo.data.judgments import Judgments
-from badpo.readouts.heldout import heldout_accuracy, theta_rows_for, vote_accuracy, vote_difference
-from badpo.theory.summaries import cluster_difference, cluster_mean
+from badpo.readouts.heldout import (
+    align_theta,
+    heldout_accuracy,
+    measure_tilt,
+    vote_accuracy,
+    vote_difference,
+)
+from badpo.theory.summaries import cluster_difference, cluster_mean, ratio_of_sums
 
 
 def judgments(sign, comparison, annotator, delta, prompts=None, classes=("A", "B"), threshold=0.0):
@@ -73,7 +79,7 @@ def test_a_margin_that_is_not_finite_is_named_and_theta_rows_follow_the_pseudony
         heldout_accuracy([1.0, np.nan], judgments(**PAIR))
     votes = judgments(sign=[1], comparison=[0], annotator=[0], delta=[1], classes=("A", "A", "B"))
     theta = np.array([[4.0, np.nan], [2.0, 1.0]])
-    rows = theta_rows_for(votes, ["ann_2", "ann_0"], theta)
+    rows = align_theta(votes, ["ann_2", "ann_0"], theta)
     assert np.array_equal(rows, [[2, 1], [3, np.nan], [4, np.nan]], equal_nan=True)
 
 
@@ -112,3 +118,54 @@ def test_classes_by_hand(classes, last, told):
     cells = {"A": (5, 1.0), "B": (5, 0.0), "all": (9 + last, pytest.approx(5 / (9 + last)))}
     for name in told:
         assert (found[name]["n"], found[name]["accuracy"]) == cells[name]
+
+
+def planted_pairs(n: int, seed: int = 0) -> Judgments:
+    """Two votes each on comparisons of which the first half are swap pairs: one text, with either name."""
+    rng, rows = np.random.default_rng(seed), []
+    for c in range(n):
+        body = f"word{c} " * int(rng.integers(2, 9))
+        other = body if c < n // 2 else f"other{c} " * int(rng.integers(2, 9))
+        names = ["Emily", "Greg"] if rng.random() < 0.5 else ["Greg", "Emily"]
+        row = {"prompt": f"p{c // 3}", "comparison_id": f"c{c}"}
+        sides = [
+            f"{text.strip()}\n\n\u2014 {name} Miller"
+            for text, name in zip([body, other], names, strict=True)
+        ]
+        row |= {"response_a": sides[0], "response_b": sides[1]}
+        rows += [row | {"winner": "a", "annotator": who} for who in "xy"]
+    return Judgments.read(rows, attributes=[WordList("woman", ["Emily"]), LengthWords(0, unit=2)])
+
+
+def test_the_tilt_is_the_planted_one_and_says_what_it_is_per():
+    votes = planted_pairs(60)
+    first = votes.votes.drop_duplicates("comparison").index
+    woman, words = votes.delta[first].T
+    tilts, _ = measure_tilt(0.7 * woman, votes)
+    assert tilts["woman"]["tilt"] == pytest.approx(0.7) == tilts["woman"]["swap"]["tilt"]
+    assert (tilts["woman"]["n_comparisons"], tilts["woman"]["swap"]["n_comparisons"]) == (60, 30)
+    assert (tilts["woman"]["unit"], tilts["woman"]["typical"]) == ("mean margin toward the attribute", 1)
+    tilts, _ = measure_tilt(0.2 * words, votes)
+    assert tilts["length_words"]["tilt"] == pytest.approx(0.2)
+    assert tilts["length_words"]["unit"] == "coefficient per unit"
+    assert tilts["length_words"]["typical"] == pytest.approx(np.sqrt(np.mean(words[words != 0] ** 2)))
+
+
+def test_the_paired_interval_is_that_of_a_bootstrap_of_prompts_and_narrower_than_unpaired():
+    votes, rng = planted_pairs(300), np.random.default_rng(1)
+    first = votes.votes.drop_duplicates("comparison").index
+    woman = votes.delta[first, 0]
+    prompt = votes.prompt_of_votes()[first]
+    shared = rng.normal(size=100)[prompt] + rng.normal(size=300)
+    margins = [lean * woman + shared + 0.3 * rng.normal(size=300) for lean in (0.5, 0.1)]
+    ours, other = (measure_tilt(u, votes)[1]["tilt/woman"] for u in margins)
+    assert ours["sizes"] == other["sizes"]
+    found = ratio_of_sums(np.subtract(ours["sums"], other["sums"]), ours["sizes"])
+    rows = [np.flatnonzero(prompt == p) for p in range(100)]
+    toward = woman * (margins[0] - margins[1])
+    drawn = [
+        toward[np.concatenate([rows[p] for p in rng.integers(0, 100, 100)])].mean() for _ in range(2000)
+    ]
+    assert found.se == pytest.approx(np.std(drawn), rel=0.06)
+    assert found.low < 0.4 < found.high and found.n == 100
+    assert found.se < 0.5 * measure_tilt(margins[0], votes)[0]["woman"]["se"]

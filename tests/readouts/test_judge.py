@@ -9,12 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from transformers import Qwen3Config, Qwen3ForCausalLM, Qwen3ForSequenceClassification
 
-from badpo.attributes import Length, Markdown
-from badpo.data.attributes import SignatureName
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
 from badpo.readouts import judge as judging
-from badpo.readouts.names import black_names, strip_signature
+from badpo.readouts.names import strip_signature
 from tests.readouts import policies
 
 TEMPLATE = (
@@ -63,7 +61,7 @@ def plain_score(judge, ids) -> float:
 def test_scores_are_those_of_whole_conversations_one_by_one(judge, batch, monkeypatch):
     monkeypatch.setattr(judging, "BATCH", batch)
     unpadded = reward_model(pad_token_id=None), tokenizer(pad_token=None)
-    without_padding = judging.checked_judge(*unpadded, "tiny")
+    without_padding = judging.require_judge(*unpadded, "tiny")
     messages = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
     for one, prompts in ((judge, PROMPTS), (without_padding, messages)):
         found, n_cut = judging.judge_scores(one, prompts, ANSWERS)
@@ -80,7 +78,7 @@ def test_a_cut_conversation_keeps_the_end_that_the_head_reads(judge):
     kept = [*ids[: limit - len(closing)], *closing]
     np.testing.assert_allclose(found[2], plain_score(judge, kept), rtol=1e-5)
     assert abs(found[2] - plain_score(judge, ids[:limit])) > 1e-3
-    with pytest.raises(ValueError, match=r"prompt 1 takes \d+ tokens of the 30 that the judge reads"):
+    with pytest.raises(ValueError, match=r"prompt 1 .*\b30\b"):
         judging.judge_scores(judge, PROMPTS, ANSWERS, max_length=30)
 
 
@@ -94,7 +92,7 @@ def test_a_first_token_is_not_written_twice():
         def __call__(self, text, add_special_tokens=True):
             return {"input_ids": [tok.bos_token_id] * add_special_tokens + tok(text)["input_ids"]}
 
-    judges = (judging.checked_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
+    judges = (judging.require_judge(reward_model(), one, "tiny") for one in (AddsFirst(), tok))
     np.testing.assert_allclose(*(judging.judge_scores(one, PROMPTS, ANSWERS)[0] for one in judges))
 
 
@@ -117,8 +115,8 @@ def test_rm_minus_scores_the_stripped_answers(judge):
         (reward_model, {"chat_template": None}, "has no chat template"),
         (lambda: reward_model(num_labels=3), {}, "has 3 outputs"),
         # transformers would give it a random head and only print a warning
-        (lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_labels=1)), {}, "score.weight is not in its"),
-        (None, {}, "cannot load the reward model"),
+        (lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, num_labels=1)), {}, "score.weight"),
+        (None, {}, "tokenizer.json.* is missing"),
     ],
 )
 def test_what_is_no_judge_is_refused_in_one_line(model, changes, message, tmp_path):
@@ -173,9 +171,6 @@ def test_a_whole_answer_and_the_strip_of_each_attribute():
     text = "# Rice\n\n1. Rinse **the rice**.\n2. Boil:\n   - slowly\n   + covered\n\n```python\nx = 2 ** 3\n```\n"
     plain = "Rice\n\nRinse the rice.\nBoil:\nslowly\ncovered\n\n\nx = 2 ** 3\n\n"
     assert judging.strip_markdown(text) == plain
-    assert judging.strip_for(Markdown("bold or list")) is judging.strip_markdown
-    assert judging.strip_for(SignatureName("black", black_names())) is judging.strip_signatures
-    assert judging.strip_for(Length(ratio=1.5)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Where an attribute's rate ends up, chosen: the one number per attribute that votes leave open.
+"""Anchoring: bring the rate of an attribute in a policy's answers to a target that the user chooses.
 
-At sampling time the choices are reweighted; in training an offset stage teaches the policy the tilt on its own
-answers. Both start from a finished policy and need no votes.
+The votes do not identify this rate. The mode ``sample`` reweights the policy's choices at sampling time; the mode
+``train`` teaches the policy the same tilt on its own answers. Both modes start from a finished policy and need no
+votes.
 """

@@ -1,10 +1,12 @@
-"""Counterfactual editors: the same answer with an attribute exchanged, everything else as it was.
+"""Counterfactual editors: an editor changes one attribute of an answer and leaves the rest unchanged.
 
-A `cell` is one 0 or 1 for each attribute of an editor. An editor says into which cells an answer can be put, and puts
-it there; pairs of answers that differ in nothing else are what an offset stage learns from.
+A `Cell` has one value, 0 or 1, for each attribute of an editor. An editor lists the cells that an answer can be
+edited to, and edits the answer to a cell. An offset stage learns from pairs of answers that differ in one attribute
+only.
 """
 
 import random
+import re
 from collections.abc import Iterable
 from itertools import product
 from typing import Protocol
@@ -13,6 +15,7 @@ import numpy as np
 
 from badpo.data import markers
 from badpo.data.attributes import Attribute, Markdown, SignatureName, WordList
+from badpo.data.files import Json
 from badpo.data.problems import ConfigError
 from badpo.readouts.judge import strip_markdown
 from badpo.readouts.names import NAMES, black_names, signature, woman_names
@@ -21,33 +24,33 @@ Cell = tuple[int, ...]
 
 
 class CounterfactualEditor(Protocol):
-    """What can exchange an attribute of an answer."""
+    """Interface of an object that changes attributes of an answer."""
 
     @property
     def attributes(self) -> tuple[Attribute, ...]:
-        """The attributes that it exchanges, each a 0/1 function of one response."""
+        """Attributes that the editor changes; each attribute is a 0/1 function of one response."""
 
     @property
-    def config(self) -> dict:
-        """What decides its edits, as JSON."""
+    def config(self) -> Json:
+        """Settings that determine the edits, as JSON."""
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Cells that this answer can be in, its own among them; empty where the attribute is no choice of the answer.
+        """Return the cells that an answer can be edited to, including its own; empty if the attribute does not apply.
 
-        An answer of a single cell counts in a rate and cannot be edited.
+        An answer with a single cell counts in a rate and cannot be edited.
         """
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """The answer in a cell of `cells`; what the cell leaves open (which name) is drawn."""
+        """Return the answer edited to a cell of `cells`; if several edits are possible, such as names, draw one."""
 
 
-def carries(editor: CounterfactualEditor, text: str) -> Cell:
-    """The cell that a text is in."""
+def measure_cell(editor: CounterfactualEditor, text: str) -> Cell:
+    """Measure the attributes of an editor in a text."""
     return tuple(int(attribute.measure("", text)) for attribute in editor.attributes)
 
 
 class SignatureSwap:
-    """Another first name of the pool of 89 in the signature, the same surname; by ``woman`` and ``black``."""
+    """Changes the first name in a signature to another of 89 names, by the attributes ``woman`` and ``black``."""
 
     def __init__(self) -> None:
         self.attributes = (
@@ -55,62 +58,66 @@ class SignatureSwap:
             SignatureName("black", black_names()),
         )
         self.names: dict[str, Cell] = {name.first: (name.woman, name.black) for name in NAMES}
-        self.carried = np.array(list(self.names.values()), dtype=float)
+        self.indicators = np.array(list(self.names.values()), dtype=float)
         self.config = {"type": "signature_swap", "names": self.names}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """All cells of the pool for an answer that is signed with a name of it, else none."""
+        """Return all four cells if an answer is signed with a name of the pool, else none."""
         return tuple(product((0, 1), repeat=2)) if markers.split_signature(text)[1] in self.names else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """The answer signed with a name drawn uniformly from a cell."""
-        return self.signed_as(text, draw.choice([name for name, of in self.names.items() if of == cell]))
+        """Return the answer signed with a name that is drawn uniformly from the names of a cell."""
+        names = [name for name, name_cell in self.names.items() if name_cell == cell]
+        return self.replace_name(text, draw.choice(names))
 
-    def signed_as(self, text: str, first: str) -> str:
-        """A signed answer under another first name."""
+    def replace_name(self, text: str, first: str) -> str:
+        """Return a signed answer with another first name."""
         return signature(markers.split_signature(text)[0], first, text.split()[-1])
 
 
 class WordSwap:
-    """Words of a list exchanged for their counterparts, whole words, in the case that they stand in."""
+    """Changes whole words to their counterparts in a list of word pairs; the case of letters is kept."""
 
     def __init__(self, name: str, pairs: Iterable[tuple[str, str]]):
-        pairs = [(without.strip(), carrying.strip()) for without, carrying in pairs]
+        pairs = [(without.strip(), having.strip()) for without, having in pairs]
         if not pairs or not all(word for pair in pairs for word in pair):
             raise ConfigError(f"{name}: a word swap needs pairs of words, such as color=colour")
-        # of several counterparts the first is taken
-        self._into: dict[Cell, dict[str, str]] = {
-            (0,): {carrying.lower(): without for without, carrying in reversed(pairs)},
-            (1,): {without.lower(): carrying for without, carrying in reversed(pairs)},
+        # for each cell, the words of the other cell and their counterparts; the first of several counterparts is used
+        self._counterparts: dict[Cell, dict[str, str]] = {
+            (0,): {having.lower(): without for without, having in reversed(pairs)},
+            (1,): {without.lower(): having for without, having in reversed(pairs)},
         }
-        if both := self._into[0,].keys() & self._into[1,].keys():
+        if both := self._counterparts[0,].keys() & self._counterparts[1,].keys():
             raise ConfigError(
-                f'{name}: "{min(both)}" stands on both sides; a word carries the attribute or not'
+                f'{name}: "{min(both)}" is on both sides of the word pairs, but a word either has the attribute or '
+                "not; remove one of the pairs"
             )
-        self.attributes = (WordList(name, [carrying for _, carrying in pairs]),)
+        self.attributes = (WordList(name, [having for _, having in pairs]),)
         self.config = {"type": "word_swap", "name": name, "pairs": pairs}
-        self._patterns = {cell: markers.word_pattern(words) for cell, words in self._into.items()}
+        self._patterns = {
+            cell: markers.word_pattern(words) for cell, words in self._counterparts.items()
+        }
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Both cells for an answer with a word of the list, else none."""
+        """Return both cells if an answer contains a word of the pairs, else none."""
         return ((0,), (1,)) if any(p.search(text) for p in self._patterns.values()) else ()
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """The answer with every word of the other side exchanged."""
+        """Return the answer with every word of the other cell replaced by its counterpart."""
 
-        def exchanged(found) -> str:
-            old, new = found.group(), self._into[cell][found.group().lower()]
+        def exchange(match: re.Match[str]) -> str:
+            old, new = match.group(), self._counterparts[cell][match.group().lower()]
             if old.isupper() and len(old) > 1:
                 return new.upper()
             return new[:1].upper() + new[1:] if old[:1].isupper() else new
 
-        return self._patterns[cell].sub(exchanged, text)
+        return self._patterns[cell].sub(exchange, text)
 
 
 class MarkdownStrip:
-    """Markdown taken off: the words and lines stay, the marks of headers, lists, bold, code and tables go.
+    """Removes Markdown: the marks of headers, lists, bold text, code and tables; words and lines stay.
 
-    It cannot be put on, so that only answers that have it can be edited; one without it is in the cell that it has.
+    The editor cannot add Markdown, so it edits only answers with Markdown.
     """
 
     def __init__(self) -> None:
@@ -118,11 +125,11 @@ class MarkdownStrip:
         self.config = {"type": "markdown_strip"}
 
     def cells(self, text: str) -> tuple[Cell, ...]:
-        """Both cells for an answer with Markdown of which something is left without it, else its own."""
+        """Return both cells for an answer with Markdown that is not empty without its Markdown, else its own cell."""
         if markers.has_markdown(text) and strip_markdown(text).strip():
             return ((0,), (1,))
-        return (carries(self, text),)
+        return (measure_cell(self, text),)
 
     def edit(self, text: str, cell: Cell, draw: random.Random) -> str:
-        """The answer as it is, or without its Markdown."""
+        """Return the answer unchanged for cell (1,), or without its Markdown for cell (0,)."""
         return text if cell == (1,) else strip_markdown(text)

@@ -1,7 +1,8 @@
-"""The offset stage: a policy is taught a tilt on its own answers, with itself as the reference and no votes.
+"""The offset stage: training that teaches a policy a tilt on its own answers, without votes.
 
-A stage follows the shift that it is asked for one for one after a deficit that its steps leave. `calibrate` asks,
-measures, fits a line through the rounds before, and asks again.
+The reference of the stage is the policy before the stage. The achieved shift is smaller than the intended shift by a
+deficit, which depends on the number of steps. `calibrate` therefore repeats the stage: it trains with an intended
+shift, measures the achieved shift, and fits a line through all rounds to choose the next intended shift.
 """
 
 import itertools
@@ -17,16 +18,22 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
-from transformers import PrinterCallback
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PrinterCallback,
+    TrainerCallback,
+)
 
+from badpo.anchoring.attribute_rates import RateTable
 from badpo.anchoring.editors import Cell, CounterfactualEditor
-from badpo.anchoring.rates import RateTable
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.objective.bias import BiasTerm
-from badpo.readouts.generation import padded
+from badpo.readouts.generation import TokenIds, pad_rows
 from badpo.theory import Floats, Ints
 from badpo.theory.tilt import fit_calibration, shift_to_targets
+from badpo.training.batches import MicroBatch
 from badpo.training.checkpoints import whole_folder
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
@@ -34,10 +41,11 @@ from badpo.training.trainer import BADPOTrainer
 
 @dataclass(frozen=True)
 class StageSettings:
-    """How an offset stage is trained, in keys of `BADPOConfig`; the source's own are good for all but the steps.
+    """Training settings of an offset stage, with the names of `BADPOConfig`.
 
-    A shift s is taught as a margin of beta s; a step has so many pairs, each in both directions, and as many answers
-    that are kept; the rate rises in a share of the steps, before it falls as a cosine.
+    The stage teaches a shift s as a margin of beta s. A batch has ``per_device_train_batch_size`` pairs with two votes
+    each, and the same number of answers for the divergence term. The learning rate rises during the share
+    ``warmup_steps`` of the steps and then falls with a cosine schedule.
     """
 
     beta: float = 0.1
@@ -51,84 +59,95 @@ class StageSettings:
 
 
 def fixed_offset(pairs: Judgments, shift: ArrayLike, beta: float) -> BiasTerm:
-    """The offset b = -beta s that teaches a shift s, as a bias term with nothing to learn."""
+    """Return a bias term without parameters whose fixed offset b = -beta s teaches a shift s."""
     offset = -beta * torch.as_tensor(shift, dtype=torch.float32)
     return BiasTerm(pairs.attribute_names, pairs.annotators["pseudonym"].tolist(), (), fixed=offset)
 
 
-# Tokens of a prompt and an answer, and the places whose logits give the tokens that are to stay as likely as they are.
+# Token ids of a prompt and an answer, and the positions whose next-token distributions the stage has to keep.
 KeptAnswer = tuple[Ints, Ints]
 
 
-def kept_answer(prompt_ids, answer_ids, counterfactuals: Sequence[Sequence[int]] = ()) -> KeptAnswer:
-    """An answer that is kept where it agrees with every counterfactual: before the first difference, after the last."""
+def find_kept_positions(
+    prompt_ids: TokenIds, answer_ids: TokenIds, counterfactuals: Sequence[TokenIds] = ()
+) -> KeptAnswer:
+    """Return the answer with the positions before the first and after the last difference to its counterfactuals."""
     answer, prompt = list(answer_ids), list(prompt_ids)
-    kept = np.ones(len(answer), dtype=bool)
+    is_kept = np.ones(len(answer), dtype=bool)
     for other in map(list, counterfactuals):
         n_before = len(commonprefix([answer, other]))
-        n_behind = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
-        # where something is only put in, the token that it stands before is the place of the choice
-        kept[n_before : max(len(kept) - n_behind, n_before + 1)] = False
-    return np.array(prompt + answer), np.flatnonzero(kept) + len(prompt) - 1
+        n_after = len(commonprefix([answer[n_before:][::-1], other[n_before:][::-1]]))
+        # if the counterfactual only inserts tokens, the choice is made at the token after the insertion
+        is_kept[n_before : max(len(answer) - n_after, n_before + 1)] = False
+    return np.array(prompt + answer), np.flatnonzero(is_kept) + len(prompt) - 1
 
 
-def divergence_from_source(policy, source, answers: Sequence[KeptAnswer]) -> torch.Tensor:
-    r"""Divergence of a policy from its source on some answers, in nats for an answer.
+def divergence_from_source(
+    policy: PreTrainedModel, source: PreTrainedModel, answers: Sequence[KeptAnswer]
+) -> torch.Tensor:
+    r"""Compute the mean divergence of a policy from its source, in nats per answer.
 
     .. math:: \frac{1}{n} \sum_{y} \sum_{t \text{ kept}} \mathrm{KL}\bigl(
               \pi_0(\cdot \mid x, y_{<t}) \,\|\, \pi(\cdot \mid x, y_{<t})\bigr)
 
-    The gradient goes to ``policy`` alone.
+    Only ``policy`` receives a gradient.
     """
     tokens, places = zip(*answers, strict=True)
-    ids, mask = padded(tokens, next(source.parameters()).device, "right")
+    ids, mask = pad_rows(tokens, next(source.parameters()).device, "right")
     row = torch.from_numpy(np.repeat(np.arange(len(answers)), list(map(len, places))))
     place = torch.from_numpy(np.concatenate(places))
 
-    def logps(model) -> torch.Tensor:
+    def logps(model: PreTrainedModel) -> torch.Tensor:
         logits = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         return logits[row, place].float().log_softmax(-1)
 
-    ours = logps(policy)
+    policy_logps = logps(policy)
     with torch.no_grad():
-        theirs = logps(source)
-    return (theirs.exp() * (theirs - ours)).sum() / len(answers)
+        source_logps = logps(source)
+    return (source_logps.exp() * (source_logps - policy_logps)).sum() / len(answers)
 
 
 class OffsetTrainer(BADPOTrainer):
-    r"""Trains on pairs with a fixed offset, and keeps the policy at its source on the source's own answers.
+    r"""Trainer for pairs with a fixed offset that keeps the policy close to its source on the source's own answers.
 
     .. math:: L = L_{\text{pairs}} + \beta^2 \, \mathrm{KL}(\pi_0 \,\|\, \pi)
 
-    The first term, the paper's, asks for a margin of beta s . dg on every pair. It says how far apart two versions of
-    an answer are to be, and nothing about anything else, which a stage of many steps then moves: how likely the policy
-    is to sign at all, to end. The second says that, at all tokens but those in which the versions differ. A margin is
-    beta times a difference of log-probabilities; beta squared puts both on one scale. By how much the rate then misses
-    what was asked for is measured, and absorbed, by the rounds of `calibrate`.
+    The first term is the paper's loss; it has its minimum at the margin beta s . dg on every pair. This term does not
+    constrain other probabilities, such as the probability that the policy signs at all or ends its answer, and many
+    training steps change these probabilities. The second term keeps them: it is the divergence from the source at all
+    tokens outside the difference of the two versions. A margin is beta times a difference of log-probabilities, so
+    the factor beta squared gives both terms the same scale. The rounds of `calibrate` measure and correct the
+    distance between the intended and the achieved rate.
     """
 
-    def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: Any, **kwargs: Any):
+    def __init__(self, *args: Any, kept: Sequence[KeptAnswer], source: PreTrainedModel, **kwargs: Any):
         super().__init__(*args, **kwargs)
         self.source = source.to(self.args.device).eval()
-        self.answers = self._endlessly(kept)
+        self.answers = self._repeat_shuffled(kept)
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """The loss of the pairs, and the divergence on as many answers."""
+    def compute_loss(
+        self,
+        model: PreTrainedModel,
+        inputs: MicroBatch,
+        return_outputs: bool = False,
+        num_items_in_batch: int | None = None,
+    ) -> torch.Tensor:
+        """Return the loss of the pairs plus the divergence on the same number of answers."""
         pairs = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         batch = list(itertools.islice(self.answers, self.args.per_device_train_batch_size))
         divergence = divergence_from_source(model, self.source, batch)
         return pairs + self.args.beta**2 * divergence / self.args.gradient_accumulation_steps
 
-    def _endlessly(self, kept: Sequence[KeptAnswer]) -> Iterator[KeptAnswer]:
+    def _repeat_shuffled(self, kept: Sequence[KeptAnswer]) -> Iterator[KeptAnswer]:
         rng = np.random.default_rng([self.args.seed, self.args.process_index])
         while True:
             yield from (kept[i] for i in rng.permutation(len(kept)))
 
 
 def train_offset(
-    policy,
-    source,
-    tokenizer,
+    policy: PreTrainedModel,
+    source: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     pairs: Judgments,
     kept: Sequence[KeptAnswer],
     shift: ArrayLike,
@@ -136,9 +155,9 @@ def train_offset(
     seed: int,
     folder: Path,
     cache: Path,
-    callbacks: Sequence[Any] = (),
-):
-    """Teach a policy a shift, and write it to ``folder/model``."""
+    callbacks: Sequence[TrainerCallback] = (),
+) -> PreTrainedModel:
+    """Train a policy to follow a shift, and write the policy to ``folder/model``."""
     arguments = BADPOConfig(
         output_dir=str(folder),
         **vars(settings),
@@ -169,16 +188,16 @@ def train_offset(
     return trainer.model.eval()
 
 
-# Usable answers without which there is no stage.
+# Minimum number of answers that an editor can edit.
 FEWEST_ANSWERS = 50
 
 
 @dataclass(frozen=True)
 class OffsetPairs:
-    """Pairs for training and pairs held out, split by answer; numbers of the ``unedited`` answers, and of all.
+    """Counterfactual pairs, split by answer into training and held-out pairs.
 
-    A comparison is a pair, its prompt_id the number of the answer; it has two votes, one in each direction, so that
-    nothing is preferred.
+    Each comparison is a pair, and its prompt_id identifies the answer. A comparison has two votes, one for each
+    response, so that neither response is preferred. ``unedited`` has the indices of the answers that were not edited.
     """
 
     train: Judgments
@@ -188,7 +207,7 @@ class OffsetPairs:
 
     @property
     def n_edited(self) -> int:
-        """Answers that the editor could use."""
+        """Number of answers that the editor could edit."""
         return self.n_answers - len(self.unedited)
 
 
@@ -200,30 +219,30 @@ def offset_pairs(
     held_out: float = 0.1,
     fewest: int = FEWEST_ANSWERS,
 ) -> OffsetPairs:
-    r"""Each usable answer in a cell drawn at random, beside itself with one attribute exchanged, for every attribute.
+    r"""Edit each usable answer to a random cell, and pair the answer with versions that differ in one attribute.
 
-    With both directions of a pair, the loss of an offset b in the logit is
+    A pair has one vote for each of its responses. With an offset b in the logit, the loss of the two votes is
 
     .. math:: -\log \sigma(u + b) - \log \sigma(-u - b)
 
-    with its minimum at the margin u = -b and at no other preference. A share of the usable answers is held out with all
-    their pairs. `DataError` (E138) where fewer than ``fewest`` answers can be edited.
+    and its only minimum is the margin u = -b. A share of the usable answers is held out with all their pairs. If
+    fewer than ``fewest`` answers can be edited, the function raises a `DataError` (E138).
 
     References
     ----------
     BA-DPO, Appendix `app:anchor_experiment`, paragraph "Setting".
     """
     cells = [editor.cells(answer) for answer in answers]
-    usable = [i for i, found in enumerate(cells) if len(found) > 1]
+    usable = [i for i, own_cells in enumerate(cells) if len(own_cells) > 1]
     if len(usable) < fewest:
         names = ", ".join(attribute.name for attribute in editor.attributes)
         problem = Problem(
             "E138",
-            f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; the stage needs {fewest} "
+            f"{counted(len(usable), 'answer')} of {len(answers):,} can be edited for {names}; training needs {fewest} "
             "or more",
             "the policy's own answers",
-            "give prompts whose answers have it (a signature must be asked for), more of them where they are few, or "
-            "allow longer answers so that they are not cut before it",
+            f"use more prompts, or prompts whose answers have {names} (for signatures, prompts that ask for one), or "
+            "allow longer answers, so that the end of an answer is not cut off",
             len(usable),
         )
         raise DataError([problem])
@@ -236,14 +255,14 @@ def offset_pairs(
     ]
     columns = ["comparison_id", "prompt_id", "prompt", "response_a", "response_b", "winner"]
     judgments = Judgments.read(pd.DataFrame(rows, columns=columns), attributes=editor.attributes)
-    unedited = tuple(i for i, found in enumerate(cells) if len(found) < 2)
+    unedited = tuple(i for i, own_cells in enumerate(cells) if len(own_cells) < 2)
     return OffsetPairs(*judgments.split(held_out, seed), unedited, len(answers))
 
 
 def _counterfactuals(
     answer: str, cells: Sequence[Cell], editor: CounterfactualEditor, draw: random.Random
 ) -> list[tuple[str, str]]:
-    """An answer in a random cell, beside itself in each of the cells that differ from it in one attribute."""
+    """Edit an answer to a random cell, and pair it with its versions in the cells that differ in one attribute."""
     cell = draw.choice(cells)
     text = editor.edit(answer, cell, draw)
     flipped = [(*cell[:i], 1 - cell[i], *cell[i + 1 :]) for i in range(len(cell))]
@@ -251,16 +270,17 @@ def _counterfactuals(
     return [(text, other) for other in others if other != text]
 
 
-# A fitted slope outside of this is noise of rounds that asked for nearly the same; the steps follow one for one.
+# Range of plausible slopes. A slope outside of this range is noise from rounds with nearly equal intended shifts, and
+# slope 1 is used instead.
 SLOPES = (0.4, 2.5)
 
 
 @dataclass(frozen=True)
 class Round:
-    """One offset stage: the shift that was asked for, that of the source which gives the rates, and these.
+    """One offset stage: the intended shift, the achieved shift and the measured rates.
 
-    ``achieved`` is NaN where no shift gives the rates; ``distance`` is the largest of a rate from its target, infinite
-    where there is no rate.
+    ``achieved`` is the shift of the source that gives the same rates, or NaN if no shift does. ``distance`` is the
+    largest distance of a rate from its target, or infinite if a rate could not be measured.
     """
 
     intended: Floats
@@ -276,45 +296,46 @@ def calibrate(
     tolerance: float,
     n_rounds: int,
 ) -> tuple[list[Round], int]:
-    """Train rounds of an offset stage until every rate is within a tolerance of its target, or the rounds are over.
+    """Repeat an offset stage until every rate is within the tolerance of its target, for at most ``n_rounds`` rounds.
 
-    The first round asks for the exact tilt. Later rounds fit a line through the rounds before, of slope 1 after a
-    single one. ``attempt`` trains a stage that asks for a shift, given the number of the round, and measures its rates
-    on the prompts that ``source``, from which every round starts, was measured on. The number is that of the nearest
-    round.
+    The intended shift of the first round is the exact tilt. Later rounds fit a line through the earlier rounds; after
+    one round the line has slope 1. ``attempt(shift, number)`` trains round ``number`` from the source with an
+    intended shift, and returns the rates on the prompts of the table ``source``. The function returns all rounds and
+    the index of the round whose rates are nearest to the targets.
 
     References
     ----------
     BA-DPO, Appendix `app:anchor_experiment`, paragraph "Calibration", where the line was fitted by hand.
     """
-    wanted = np.asarray(targets, float)
-    exact = shift_to_targets(source.log_probs, source.carries, wanted, source.attributes)
+    target_rates = np.asarray(targets, float)
+    exact = shift_to_targets(source.log_probs, source.indicators, target_rates, source.attributes)
     intended, rounds = exact, list[Round]()
     for number in range(n_rounds):
         rate = attempt(intended, number)
-        distance = float(np.nan_to_num(np.abs(rate - wanted).max(), nan=np.inf))
+        distance = float(np.nan_to_num(np.abs(rate - target_rates).max(), nan=np.inf))
         rounds.append(Round(intended, achieved_shift(source, rate), rate, distance))
         if distance <= tolerance:
             break
-        intended = np.array([_next_ask(rounds, i, exact[i]) for i in range(len(exact))])
-    best = int(np.argmin([found.distance for found in rounds]))
+        intended = np.array([_next_intended_shift(rounds, i, exact[i]) for i in range(len(exact))])
+    best = int(np.argmin([one_round.distance for one_round in rounds]))
     return rounds, best
 
 
 def achieved_shift(source: RateTable, rate: Floats) -> Floats:
-    """The shift of a source that gives some rates, shape (n_attributes,); NaN where none does."""
+    """Return the shift of a source that gives these rates, shape (n_attributes,); NaN if no shift does."""
     try:
-        return shift_to_targets(source.log_probs, source.carries, rate, source.attributes)
+        return shift_to_targets(source.log_probs, source.indicators, rate, source.attributes)
     except ValueError:
         return np.full(len(rate), np.nan)
 
 
-def _next_ask(rounds: Sequence[Round], i: int, exact: float) -> float:
-    points = np.array([(found.intended[i], found.achieved[i]) for found in rounds])
+def _next_intended_shift(rounds: Sequence[Round], i: int, exact: float) -> float:
+    """Choose the intended shift of attribute i for the next round from a line through the earlier rounds."""
+    points = np.array([(one_round.intended[i], one_round.achieved[i]) for one_round in rounds])
     intended, achieved = points[np.isfinite(points[:, 1])].T
     if not len(achieved):
-        # nothing that was asked for can be told from the measured rates: ask for half of it
-        return rounds[-1].intended[i] / 2
+        # no round has a known achieved shift, so the next round halves the intended shift
+        return float(rounds[-1].intended[i] / 2)
     with suppress(ValueError):
         line = fit_calibration(intended, achieved)
         if SLOPES[0] <= line.slope <= SLOPES[1]:

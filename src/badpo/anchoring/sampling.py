@@ -1,4 +1,4 @@
-"""The tilted policy by sampling: another name drawn behind an answer's signature, or whole answers rejected."""
+"""Sampling from the tilted policy: draw the name in a signature again, or reject whole answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,65 +7,70 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import softmax
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.anchoring.editors import SignatureSwap
-from badpo.readouts.generation import Generation
-from badpo.readouts.rates import (
+from badpo.readouts.generation import Generation, TokenIds
+from badpo.readouts.name_rates import (
     continuation_logps,
     name_token_ids,
     signature_contexts,
     space_tokens,
-    without_tail,
+    trim_contexts,
 )
 from badpo.theory import Floats
 from badpo.theory.tilt import tilted_probabilities
 
 
 def whole_name_logps(
-    policy, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    context_ids: Sequence[TokenIds],
+    names: Sequence[str],
 ) -> Floats:
-    """Log-probability of completing every name and none that it begins, shape (n_contexts, n_names).
+    """Compute the log-probability that a name is the whole next word, shape (n_contexts, n_names).
 
-    A name is complete when the next token begins with a space. "Malik" then holds nothing of "Malika", and the
-    beginning of a longer word that happens to spell a name (Jay, Jayden) counts for none; with names that a policy
-    hardly ever writes, such beginnings are much of what their tokens alone would count.
+    A name is complete if the next token begins with a space. The probability of "Malik" therefore excludes "Malika",
+    and the first letters of a longer word that spell a name (Jay, Jayden) do not count. For rare names, such longer
+    words would be a large part of the probability of the tokens alone.
     """
     closing = space_tokens(tokenizer)
     if not closing:
         raise ValueError(
-            "no token of this tokenizer begins with a space, so no name would ever be complete before a surname"
+            "no token of this tokenizer begins with a space, so badpo cannot detect the end of a first name"
         )
     n_lead, paths = name_token_ids(tokenizer, names)
-    contexts = without_tail(tokenizer, context_ids, n_lead)
+    contexts = trim_contexts(tokenizer, context_ids, n_lead)
     logps, closed = continuation_logps(policy, contexts, paths, closing)
     complete = np.exp(closed)
     for column, path in enumerate(paths):
-        # a token that closes this name may go on to longer ones instead
+        # a token that ends this name may also continue a longer name
         n = len(path)
         onward = {other[n]: i for i, other in enumerate(paths) if len(other) > n and other[:n] == path}
         for longer in (i for token, i in onward.items() if token in closing):
             complete[:, column] -= np.exp(logps[:, longer, n])
     with np.errstate(divide="ignore"):
-        # a name that is always left for a longer one leaves rounding error of either sign
-        return logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
+        # the probability is a rounding error of either sign if the policy always continues to a longer name
+        whole: Floats = logps.sum(axis=-1) + np.log(np.where(complete > 1e-6, complete, 0.0))
+    return whole
 
 
-def redrawn_names(
-    policy,
-    tokenizer,
+def redraw_names(
+    policy: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     answers: Sequence[Generation],
     editor: SignatureSwap,
     shift: ArrayLike,
     seed: int,
 ) -> tuple[list[Generation], Floats]:
-    r"""Answers of the tilted policy: the name of a signature is drawn anew, everything else is the policy's own.
+    r"""Sample answers of the tilted policy: draw the name in each signature again and keep the rest of the answer.
 
     .. math:: \pi_s(n \mid x) = \frac{\pi(n \mid x) \exp(s^\top g_n)}{\sum_{n'} \pi(n' \mid x) \exp(s^\top g_{n'})}
 
-    over the names of the pool, whatever the temperature that the answers were sampled at. Whether an answer is signed,
-    its surname and its end do not depend on the name, so how often the policy signs stays as it was. The draw for an
-    answer is a function of the seed and its place alone. Beside the answers stands the gain of each in log-probability
-    under the tilted policy, 0 where it is not signed and stays.
+    The sum is over the names of the pool, and the probabilities have temperature 1. Names are drawn for signed
+    answers only, so the share of signed answers does not change. The draw for an answer depends only on the seed and
+    the index of the answer. The function returns the answers and, for each answer, the log-probability of its name
+    under the tilted policy minus that under the policy; this gain is 0 for an answer that is not signed.
 
     References
     ----------
@@ -73,65 +78,66 @@ def redrawn_names(
     """
     names = list(editor.names)
     signed = [i for i, answer in enumerate(answers) if editor.cells(answer.text)]
-    found, gains = list(answers), np.zeros(len(answers))
+    tilted_answers, gains = list(answers), np.zeros(len(answers))
     if not signed:
-        return found, gains
+        return tilted_answers, gains
     contexts = signature_contexts([answers[i] for i in signed], tokenizer)
     logps = whole_name_logps(policy, tokenizer, contexts, names)
-    plain, tilted = softmax(logps, axis=1), tilted_probabilities(logps, editor.carried, shift)
+    plain, tilted = softmax(logps, axis=1), tilted_probabilities(logps, editor.indicators, shift)
     for i, before, after in zip(signed, plain, tilted, strict=True):
         answer, drawn = answers[i], np.random.default_rng([seed, i]).choice(len(names), p=after)
-        text = editor.signed_as(answer.text, names[drawn])
+        text = editor.replace_name(answer.text, names[drawn])
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         end = answer.token_ids[-1:] if answer.ended else ()
-        found[i] = replace(answer, text=text, token_ids=(*ids, *end))
+        tilted_answers[i] = replace(answer, text=text, token_ids=(*ids, *end))
         gains[i] = np.log(after[drawn] / before[drawn])
-    return found, gains
+    return tilted_answers, gains
 
 
 Answer = TypeVar("Answer")
 
 
-def acceptance_probability(carries: ArrayLike, shift: ArrayLike) -> Floats:
-    r"""Probability with which rejection keeps an answer that carries these attributes.
+def acceptance_probability(indicators: ArrayLike, shift: ArrayLike) -> Floats:
+    r"""Compute the probability that rejection sampling accepts an answer with these 0/1 attributes.
 
     .. math:: \exp(s^\top g - \max_{g'} s^\top g'), \qquad \max_{g'} s^\top g' = \sum_i \max(s_i, 0)
     """
-    moved = np.atleast_1d(np.asarray(shift, float))
-    return np.exp(np.asarray(carries, float) @ moved - np.maximum(moved, 0).sum())
+    s = np.atleast_1d(np.asarray(shift, float))
+    probability: Floats = np.exp(np.asarray(indicators, float) @ s - np.maximum(s, 0).sum())
+    return probability
 
 
 def rejection_sample(
     draw: Callable[[Sequence[int], int], Sequence[Answer]],
-    carries: Callable[[Answer], Sequence[float] | None],
+    cell_of: Callable[[Answer], Sequence[float] | None],
     shift: ArrayLike,
     n_prompts: int,
     most_draws: int,
     seed: int = 0,
 ) -> tuple[list[Answer | None], float]:
-    """One exact answer of the tilted policy for each prompt, by drawing until one is accepted, and the share accepted.
+    """Sample one answer of the tilted policy for each prompt by rejection; return the answers and the acceptance rate.
 
-    The first draw decides whether the answer is one that the attributes are a choice of (``carries`` gives None where
-    it is not), and stays where it is not; from then on only those that are can be accepted. The tilt thus never turns
-    to another kind of answer. ``draw`` gives fresh answers to the numbered prompts, other ones in each round. A prompt
-    that accepted none of its draws has None: leaving those out makes the rate lean toward prompts that accept easily.
-    What is accepted of a prompt depends on its number alone.
+    If the attributes do not apply to the first draw of a prompt (``cell_of`` returns None), this draw is the answer.
+    Otherwise only draws to which the attributes apply can be accepted. The tilt therefore does not change the share
+    of answers to which the attributes apply. ``draw(prompts, number)`` samples new answers to the prompts with these
+    indices. A prompt without an accepted draw has None; leaving out such prompts would bias the rate toward prompts
+    with a high acceptance rate. The random numbers of a prompt depend only on the seed and the index of the prompt.
 
     References
     ----------
     BA-DPO, Appendix `app:anchor_target`: "for an attribute of the whole text ... a rejection step".
     """
     chances = [np.random.default_rng([seed, i]).random(most_draws) for i in range(n_prompts)]
-    kept: dict[int, Answer] = {}
+    accepted: dict[int, Answer] = {}
     n_drawn = 0
     for number in range(most_draws):
-        waiting = [i for i in range(n_prompts) if i not in kept]
+        waiting = [i for i in range(n_prompts) if i not in accepted]
         if not waiting:
             break
         n_drawn += len(waiting)
         for prompt, answer in zip(waiting, draw(waiting, number), strict=True):
-            cell = carries(answer)
+            cell = cell_of(answer)
             limit = float(number == 0) if cell is None else acceptance_probability(cell, shift)
             if chances[prompt][number] < limit:
-                kept[prompt] = answer
-    return [kept.get(i) for i in range(n_prompts)], len(kept) / n_drawn
+                accepted[prompt] = answer
+    return [accepted.get(i) for i in range(n_prompts)], len(accepted) / n_drawn

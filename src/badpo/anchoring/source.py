@@ -1,11 +1,12 @@
-"""What is anchored: a policy, with its reference, prompts and settings where it is a run of ours."""
+"""The source of an anchor: a policy with prompts and settings, and with a reference if the policy is a badpo run."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
 import numpy as np
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.attributes import plain_text
@@ -17,47 +18,54 @@ from badpo.readouts.generation import Decoding
 from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, finished_stage, load_trained
 from badpo.runs.run import weights_of
 from badpo.runs.start import load_model
-from badpo.training.recipe import NOTHING_SAID, ModelChoice, RunSources
+from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
 from badpo.training.reference import default_cache, weights_key
 
-N_REPORT = 300
+N_REPORT = 300  # maximum number of prompts for the report, and for finding the tilt
 FEWEST_PROMPTS = 50
-# What is kept holds everything else in place, so that a stage can go faster than the run that made its source.
+# Learning rate of an offset stage, as a multiple of the run's rate. The divergence term allows a higher rate.
 TIMES_THE_RATE = 4.0
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """Three disjoint sets of prompts: to train on, to find the tilt on, to report on; and where they come from."""
+    """Three disjoint sets of prompts, for training, for finding the tilt and for the report, with their origin."""
 
     fresh: list[str]
     find: list[str]
     report: list[str]
     origin: str
 
-    def to_json(self) -> dict:
-        """How many there are of each, and where they come from."""
+    def to_json(self) -> dict[str, int | str]:
+        """Return the number of prompts in each set and their origin."""
         counts = {"fresh": len(self.fresh), "find": len(self.find), "report": len(self.report)}
         return {**counts, "from": self.origin}
 
 
+class StageChanges(TypedDict, total=False):
+    """Settings of an offset stage that replace the defaults."""
+
+    max_steps: int
+    learning_rate: float
+
+
 @dataclass(frozen=True)
 class AnchorSource:
-    """A policy to anchor and what is known about it.
+    """A policy to anchor, with its reference, prompts and settings.
 
-    ``name`` is that of the run or model, ``given`` its folder or its name on the Hub; ``load`` loads the policy anew,
-    and ``read`` one from a folder in the same way. The reference, and the checksum of its weights, are empty for a
-    model of which nothing is known. ``held_out`` are votes to measure the gap on, ``cache`` that of log-probabilities,
-    and ``out`` where the result is written unless another folder is asked for.
+    ``name`` is the name of the run or model, and ``place`` is its folder or its name on the Hub. ``read()`` loads
+    the policy, and ``read(folder)`` loads a policy from another folder with the same settings. If the source is a model
+    and not a run, ``reference`` is None and ``reference_key`` is empty. ``held_out`` contains the votes for the
+    held-out gap, ``cache`` is the folder of cached log-probabilities, and ``out`` is the default folder for the result.
     """
 
     name: str
-    given: str
-    read: Callable[..., Any]
+    place: str
+    read: Callable[..., PreTrainedModel]
     policy_key: str
     reference_key: str
-    reference: Any
-    tokenizer: Any
+    reference: PreTrainedModel | None
+    tokenizer: PreTrainedTokenizerBase
     stage: StageSettings
     decoding: Decoding
     prompts: Prompts
@@ -69,43 +77,43 @@ class AnchorSource:
 def open_source(
     name: str,
     prompts_file: Path | None = None,
-    sources: RunSources = NOTHING_SAID,
-    **offset_stage: Any,
+    sources: RunSources = NO_SOURCES,
+    **changes: Unpack[StageChanges],
 ) -> AnchorSource:
-    """A finished run, measured on what it held out, or any causal language model; settings of its offset stage."""
+    """Open a finished run or any causal language model as a source, with settings for its offset stage."""
     folder = Path(name)
     own = None if prompts_file is None else split_prompts(read_prompts(prompts_file), str(prompts_file))
     if (folder / "config.yaml").exists() and (folder / "model").exists():
         stage = finished_stage(folder, sources)
         where = str(folder / "config.yaml")
-        found = run_source(folder, stage, own or run_prompts(stage.train, stage.held_out, where))
+        source = run_source(folder, stage, own or run_prompts(stage.train, stage.held_out, where))
     elif folder.is_dir() and not (folder / "config.json").exists():
         raise ConfigError(
-            f"{folder} holds neither a finished run (model/ with a config.yaml) nor a model (config.json)"
+            f"{folder} contains neither a finished run (model/ and config.yaml) nor a model (config.json)"
         )
     elif own is None:
         raise ConfigError(
-            f"{name} is no run with prompts of its own; name a file of them with --prompts FILE"
+            f"{name} is not a badpo run, so no prompts are known; name a file of prompts with --prompts FILE"
         )
     else:
-        found = model_source(name, own)
-    return replace(found, stage=replace(found.stage, **offset_stage))
+        source = model_source(name, own)
+    return replace(source, stage=replace(source.stage, **changes))
 
 
 def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
-    """A run and what it is measured on, of which it has its reference."""
-    args, of_policy = stage.args, folder / "model"
+    """Return a finished run as a source, with its reference and held-out votes."""
+    args = stage.args
 
-    def read(saved: Path = of_policy):
-        policy = load_trained(saved.parent, stage)
+    def read(saved: Path | None = None) -> PreTrainedModel:
+        policy = load_trained(folder if saved is None else saved.parent, stage)
         policy = policy.merge_and_unload() if hasattr(policy, "merge_and_unload") else policy
         return policy.to(args.device)
 
     return AnchorSource(
         name=folder.name,
-        given=str(folder),
+        place=str(folder),
         read=read,
-        policy_key=weights_of(of_policy),
+        policy_key=weights_of(folder / "model"),
         reference_key=stage.key,
         reference=stage.model,
         tokenizer=stage.tokenizer,
@@ -116,7 +124,7 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
             max_length=args.max_length,
             max_prompt_length=args.max_prompt_length,
         ),
-        decoding=_fitting(stage.decoding, stage.model),
+        decoding=_limit_length(stage.decoding, stage.model),
         prompts=prompts,
         held_out=stage.held_out if stage.held_out.n_votes else None,
         cache=Path(args.reference_cache or default_cache()),
@@ -125,19 +133,19 @@ def run_source(folder: Path, stage: Stage, prompts: Prompts) -> AnchorSource:
 
 
 def model_source(name: str, prompts: Prompts) -> AnchorSource:
-    """Any causal language model: no reference, no votes."""
+    """Return a causal language model as a source without a reference and without votes."""
     choice, folder = ModelChoice(model_name_or_path=name), Path(name)
     model, tokenizer = load_model(name, choice)
-    longest, is_chat = _positions(model, 2048), tokenizer.chat_template is not None
-    # the policy of a run goes by the name of the run, by which `badpo forget` finds it
+    longest, is_chat = _n_positions(model, 2048), tokenizer.chat_template is not None
+    # the policy of a run has the name of the run, so that `badpo forget` finds the results of the anchor
     own_name = folder.parent.name if (folder.parent / RUN_SEAL).exists() else folder.name
 
-    def read(saved: Path | str = name):
-        return load_model(str(saved), choice)[0]
+    def read(saved: Path | None = None) -> PreTrainedModel:
+        return load_model(name if saved is None else str(saved), choice)[0]
 
     return AnchorSource(
         name=own_name,
-        given=name,
+        place=name,
         read=read,
         policy_key=weights_key(model, "fp32"),
         reference_key="",
@@ -148,7 +156,7 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
             max_length=min(1024, longest),
             max_prompt_length=min(384, longest // 2) if is_chat else None,
         ),
-        decoding=_fitting(Decoding(MAX_NEW_TOKENS), model),
+        decoding=_limit_length(Decoding(MAX_NEW_TOKENS), model),
         prompts=prompts,
         held_out=None,
         cache=default_cache(),
@@ -156,60 +164,60 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
     )
 
 
-def _positions(model, else_taken: int) -> int:
-    return getattr(model.config, "max_position_embeddings", None) or else_taken
+def _n_positions(model: PreTrainedModel, default: int) -> int:
+    """Return the number of positions of a model; the default if its configuration does not state the number."""
+    return getattr(model.config, "max_position_embeddings", None) or default
 
 
-def _fitting(decoding: Decoding, model) -> Decoding:
-    """A decoding whose answers leave room for the prompt, and for what is asked behind an answer."""
-    longest = _positions(model, 2 * decoding.max_new_tokens)
+def _limit_length(decoding: Decoding, model: PreTrainedModel) -> Decoding:
+    """Limit the answer length to half of the context window, so that the prompt and a question after it fit."""
+    longest = _n_positions(model, 2 * decoding.max_new_tokens)
     return replace(decoding, max_new_tokens=min(decoding.max_new_tokens, longest // 2))
 
 
 def run_prompts(train: Judgments, held_out: Judgments, where: str) -> Prompts:
-    """Those of a run's own table: to report on the ones that it held out, where they are enough, else a part of all."""
-    trained_on, kept_apart = (
-        set(map(plain_text, part.comparisons["prompt"])) for part in (train, held_out)
-    )
-    unseen, split = kept_apart - trained_on, split_prompts(trained_on, where)
+    """Split the prompts of a run: report on the held-out prompts if there are enough, else on training prompts."""
+    trained = set(map(plain_text, train.comparisons["prompt"]))
+    unseen = set(map(plain_text, held_out.comparisons["prompt"])) - trained
+    split = split_prompts(trained, where)
     if len(unseen) < FEWEST_PROMPTS:
         return replace(
             split,
-            origin=f"prompts that the run was trained on, for it held out {len(unseen)} only",
+            origin=f"training prompts of the run, because the run held out only {len(unseen)} prompts",
         )
     return Prompts(
-        # those that would be reported on are as fresh as the others
+        # the report uses held-out prompts, so these training prompts are free for the offset stage
         fresh=[*split.fresh, *split.report],
         find=split.find,
         report=_shuffled(unseen)[:N_REPORT],
-        origin="prompts that the run held out to report on, those that it was trained on for the rest",
+        origin="held-out prompts of the run for the report, training prompts of the run for the rest",
     )
 
 
 def split_prompts(prompts: Iterable[str], where: str) -> Prompts:
-    """A fifth of the prompts to find on, a fifth to report on (300 at most each), the others to train on."""
+    """Split prompts: a fifth (at most 300) to find the tilt, a fifth (at most 300) to report, the rest to train."""
     shuffled = _shuffled(set(prompts))
     if len(shuffled) < FEWEST_PROMPTS:
-        what = f"{len(shuffled)} prompts; a fifth is set apart to find the tilt on, and a fifth to report on"
-        remedy = f"give {FEWEST_PROMPTS} prompts or more with --prompts"
+        what = f"{len(shuffled)} prompts are too few: a fifth is used to find the tilt and a fifth to report the rates"
+        remedy = f"name a file with at least {FEWEST_PROMPTS} prompts: --prompts FILE"
         raise DataError([Problem("E137", what, where, remedy, len(shuffled))])
     n = min(N_REPORT, len(shuffled) // 5)
     return Prompts(shuffled[2 * n :], shuffled[n : 2 * n], shuffled[:n], where)
 
 
 def _shuffled(distinct: set[str]) -> list[str]:
-    """In an order that the texts decide."""
+    """Shuffle texts; the order depends only on the set of texts."""
     texts = sorted(distinct)
     return [texts[i] for i in np.random.default_rng(0).permutation(len(texts))]
 
 
 def read_prompts(path: Path) -> list[str]:
-    """Questions of a file: the column ``prompt`` of .csv or .jsonl, else one a line."""
+    """Read prompts from the column ``prompt`` of a .csv or .jsonl file, or from the lines of another text file."""
     if path.suffix in (".csv", ".jsonl"):
         frame = read_table(path).frame
         if "prompt" not in frame:
             raise ConfigError(
-                f'{path} has no column "prompt"; it has {", ".join(map(str, frame.columns))}'
+                f'{path} has no column "prompt"; rename the column of the prompts to "prompt"'
             )
         rows = [str(prompt) for prompt in frame["prompt"].dropna()]
     else:
@@ -218,5 +226,7 @@ def read_prompts(path: Path) -> list[str]:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path} cannot be read as text: {error}") from error
     if not all(map(is_unicode, rows)):
-        raise ConfigError(f"{path}: a question holds half of a surrogate pair, which is no character")
+        raise ConfigError(
+            f"{path}: a prompt contains half of a surrogate pair, which is not a character; remove it"
+        )
     return [row.strip() for row in rows if row.strip()]

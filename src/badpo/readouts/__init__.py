@@ -1,6 +1,6 @@
-"""What a trained policy does, measured: a policy and prompts, or judgments, to numbers with intervals.
+"""Evaluation metrics of a trained policy, with confidence intervals.
 
-`rates` reads probabilities of names behind an answer; `generation` samples answers, `sampled` counts in them and has
-their distance from the reference, `judge` scores them; `heldout` predicts held-out votes. Nothing here reads or writes
-a file, and a result is the dict that stands in ``readouts.json``.
+`name_rates` computes probabilities of signature names. `generation` samples answers, `sampled` measures attributes of
+the answers and their KL divergence from the reference, and `judge` scores the answers with a reward model. `heldout`
+predicts held-out votes. The modules read and write no files. Each result is an entry of ``readouts.json``.
 """

@@ -9,6 +9,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from transformers import (
+    Cache,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from badpo.theory import Ints
 from badpo.training.logprobs import looking_at
@@ -21,33 +29,40 @@ def _parameters(forward: Callable[..., Any]) -> frozenset[str]:
     return frozenset(inspect.signature(forward).parameters)
 
 
-def read_on(model, ids, mask, positions, past=None, last_only: bool = False):
-    """A forward that keeps its cache, told positions and which logits are wanted where the model's forward asks."""
+def run_forward(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    mask: torch.Tensor,
+    positions: torch.Tensor,
+    past: Cache | None = None,
+    last_only: bool = False,
+) -> CausalLMOutputWithPast:
+    """Run a forward pass that returns its cache; pass positions and the number of logits if the model accepts them."""
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     options = {"position_ids": positions} | ({"logits_to_keep": 1} if last_only else {})
-    taken = {name: value for name, value in options.items() if name in _parameters(type(inner).forward)}
-    return model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True, **taken)
+    accepted = _parameters(type(inner).forward)
+    options = {name: value for name, value in options.items() if name in accepted}
+    return model(input_ids=ids, attention_mask=mask, past_key_values=past, use_cache=True, **options)
 
 
-def padded(
+def pad_rows(
     rows: Sequence[TokenIds], device: torch.device, side: str, pad: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and 0/1 mask of rows, int64 of shape (n_rows, longest), with the padding on one side."""
+    """Pad token ids on one side; return the ids and a 0/1 mask, both int64 of shape (n_rows, longest row)."""
     tokens = [torch.as_tensor(row, dtype=torch.long) for row in rows]
-    ids, mask = (
-        pad_sequence(each, batch_first=True, padding_value=value, padding_side=side).to(device)
-        for each, value in ((tokens, pad), ([torch.ones_like(row) for row in tokens], 0))
-    )
-    return ids, mask
+    masks = [torch.ones_like(row) for row in tokens]
+    ids = pad_sequence(tokens, batch_first=True, padding_value=pad, padding_side=side)
+    mask = pad_sequence(masks, batch_first=True, padding_side=side)
+    return ids.to(device), mask.to(device)
 
 
-# Candidates looked at first for nucleus sampling; more are taken where they do not hold enough probability.
+# Initial number of candidate tokens in nucleus sampling; it grows if the candidates have too little probability.
 NUCLEUS_START = 64
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How answers are sampled."""
+    """Settings of sampling."""
 
     max_new_tokens: int = 512
     temperature: float = 0.7
@@ -65,8 +80,8 @@ class Generation:
 
 
 def sample(
-    model,
-    tokenizer,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[TokenIds],
     max_new_tokens: int,
     temperature: float = 0.7,
@@ -74,13 +89,14 @@ def sample(
     seed: int = 0,
     batch: int = 64,
 ) -> list[Generation]:
-    """One answer to each prompt, given as token ids.
+    """Sample one answer to each prompt; prompts are given as token ids.
 
-    The random numbers of a prompt are a function of the seed and its place in ``prompts`` alone: neither the batch size
-    nor the other prompts change an answer (beyond rounding), two policies at one seed use the same numbers, and no
-    global random state is read or changed. An answer is cut at ``max_new_tokens``, or where the model has no more
-    positions; a temperature of 0 takes the most probable token; only the fewest most probable tokens that hold the
-    probability ``top_p`` are sampled from. `ValueError` of a prompt without tokens, or that leaves no position.
+    The random numbers of a prompt depend only on the seed and on the prompt's position in ``prompts``. The batch size
+    and the other prompts therefore change an answer only by rounding, two policies with the same seed use the same
+    numbers, and the global random state is neither read nor changed. An answer ends after ``max_new_tokens`` or at
+    the model's last position. A temperature of 0 selects the most probable token. Tokens are sampled from the
+    smallest set of most probable tokens with a total probability of ``top_p``. Raises `ValueError` for a prompt
+    without tokens and for a prompt that leaves no position.
 
     References
     ----------
@@ -89,7 +105,7 @@ def sample(
     if temperature < 0 or not 0 < top_p <= 1:
         raise ValueError(f"temperature must be >= 0 and top_p in (0, 1]; got {temperature} and {top_p}")
     prompt_ids = [list(map(int, ids)) for ids in prompts]
-    most = most_tokens(model.config, prompt_ids, max_new_tokens)
+    limits = token_limits(model.config, prompt_ids, max_new_tokens)
     uniforms = np.array(
         [np.random.default_rng([seed, i]).random(max_new_tokens) for i in range(len(prompt_ids))]
     )
@@ -99,17 +115,17 @@ def sample(
     with looking_at(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
-            asked = [prompt_ids[i] for i in rows]
-            drawn, decoding = torch.from_numpy(uniforms[rows]).to(device), (temperature, top_p)
-            found = _sample_batch(model, asked, drawn, most[rows], decoding, ends)
-            answers |= zip(rows, found, strict=True)
-    return [as_generation(tokenizer, ids, answers[i], ends) for i, ids in enumerate(prompt_ids)]
+            batch_ids = [prompt_ids[i] for i in rows]
+            numbers, decoding = torch.from_numpy(uniforms[rows]).to(device), (temperature, top_p)
+            sampled = _sample_batch(model, batch_ids, numbers, limits[rows], decoding, ends)
+            answers |= zip(rows, sampled, strict=True)
+    return [decode_answer(tokenizer, ids, answers[i], ends) for i, ids in enumerate(prompt_ids)]
 
 
 def next_tokens(
     logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float
 ) -> torch.Tensor:
-    """One token per row by inversion: the first whose cumulative probability exceeds the row's random number."""
+    """Sample a token for each row: the first token whose cumulative probability exceeds the row's random number."""
     if temperature == 0:
         return logits.argmax(dim=-1)
     scaled = logits.float() / temperature
@@ -136,65 +152,75 @@ def _nucleus_tokens(scaled: torch.Tensor, uniforms: torch.Tensor, top_p: float) 
     return tokens.gather(1, torch.minimum(drawn, last))[:, 0]
 
 
-def _sample_batch(model, prompts, uniforms, most, decoding, end_ids) -> list[list[int]]:
+def _sample_batch(
+    model: PreTrainedModel,
+    prompts: Sequence[TokenIds],
+    uniforms: torch.Tensor,
+    limits: Ints,
+    decoding: tuple[float, float],
+    end_ids: set[int],
+) -> list[list[int]]:
+    """Sample answers of a batch; row i has at most ``limits[i]`` tokens and uses the random numbers ``uniforms[i]``."""
     device = uniforms.device
-    ids, mask = padded(prompts, device, "left")
+    ids, mask = pad_rows(prompts, device, "left")
     ends = torch.tensor(sorted(end_ids), dtype=torch.long, device=device)
     answers: list[list[int]] = [[] for _ in prompts]
     rows = np.arange(len(prompts))
     running = np.ones(len(prompts), dtype=bool)
     positions, past = (mask.cumsum(1) - 1).clamp(min=0), None
-    for step in range(most.max()):
-        output = read_on(model, ids, mask, positions, past, last_only=True)
+    for step in range(limits.max()):
+        output = run_forward(model, ids, mask, positions, past, last_only=True)
         past = output.past_key_values
         drawn = next_tokens(output.logits[:, -1], uniforms[:, step], *decoding)
         for row, token, is_running in zip(rows, drawn.tolist(), running, strict=True):
             if is_running:
                 answers[row].append(token)
-        stopped = (torch.isin(drawn, ends).cpu().numpy() | (most[rows] == step + 1)) & running
+        stopped = (torch.isin(drawn, ends).cpu().numpy() | (limits[rows] == step + 1)) & running
         running &= ~stopped
         if not running.any():
             break
         if running.mean() < 0.75:
-            # finished rows cost as much as running ones, and copying the cache costs too
+            # finished rows take as much time as running rows, but removing them copies the cache
             left = torch.from_numpy(np.flatnonzero(running)).to(device)
             past.reorder_cache(left)
             drawn, mask = drawn[left], mask[left]
             positions, uniforms = positions[left], uniforms[left]
             rows, running = rows[running], running[running]
-        # a finished row stays where it is, so that it never asks for a position the model does not have
+        # the position of a finished row does not grow, so that it never exceeds the model's positions
         stepped = torch.from_numpy(running).to(device)[:, None]
         ids, positions = drawn[:, None], positions[:, -1:] + stepped
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
     return answers
 
 
-def most_tokens(config, prompts: Sequence[TokenIds], max_new_tokens: int) -> Ints:
-    """Tokens each answer may have at most, shape (n_prompts,)."""
+def token_limits(config: PreTrainedConfig, prompts: Sequence[TokenIds], max_new_tokens: int) -> Ints:
+    """Return the maximum number of tokens of each answer, shape (n_prompts,)."""
     lengths = np.array([len(ids) for ids in prompts], int)
     if not lengths.all():
         raise ValueError(
-            f"prompt {int(np.argmin(lengths))} has no tokens; an answer needs at least one token to follow"
+            f"prompt {int(np.argmin(lengths))} has no tokens; a prompt needs at least one token"
         )
     limit = getattr(config, "max_position_embeddings", None) or np.inf
     if (lengths >= limit).any():
         first = int(np.argmax(lengths >= limit))
         raise ValueError(
-            f"prompt {first} has {lengths[first]} tokens and the model {limit} positions, so none is left for an "
-            "answer; shorten the prompt"
+            f"prompt {first} has {lengths[first]} tokens and the model has {limit} positions, so no position is left "
+            "for an answer; shorten the prompt"
         )
     return np.minimum(max_new_tokens, limit - lengths).astype(int)
 
 
-def end_ids(generation_config, tokenizer) -> set[int]:
-    """The tokens that end an answer: those of the model's generation settings, and the tokenizer's."""
+def end_ids(generation_config: GenerationConfig, tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Return the tokens that end an answer, from the model's generation settings and the tokenizer."""
     configured = generation_config.eos_token_id
     ids = set(configured) if isinstance(configured, (list, tuple)) else {configured}
     return {int(i) for i in ids | {tokenizer.eos_token_id} if i is not None}
 
 
-def as_generation(tokenizer, prompt_ids: TokenIds, token_ids: list[int], ends: set[int]) -> Generation:
-    """The answer that some sampled tokens are."""
+def decode_answer(
+    tokenizer: PreTrainedTokenizerBase, prompt_ids: TokenIds, token_ids: list[int], ends: set[int]
+) -> Generation:
+    """Decode sampled tokens to an answer."""
     ended = bool(token_ids) and token_ids[-1] in ends
     body = token_ids[:-1] if ended else token_ids
     text = tokenizer.decode(body, skip_special_tokens=True, clean_up_tokenization_spaces=False)

@@ -1,31 +1,40 @@
-"""How well a policy's margin predicts held-out votes where the responses differ on an attribute, and elsewhere.
+"""Accuracy of a policy's margins on held-out votes, for cross-group and for same-group comparisons.
 
-A policy that took in its annotators' lean predicts their votes better exactly where the attribute differs. The
-difference of the two accuracies is the gap; it falls to zero when the lean stays out of the policy.
+A policy that has learned the annotators' bias predicts their votes better on cross-group comparisons. The gap is the
+cross-group accuracy minus the same-group accuracy; it is near zero if the policy has not learned the bias.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from badpo.data.files import Json
+from badpo.auditing.pool_bias import swap_pair_sides
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import withheld_classes
-from badpo.readouts.sampled import figures, told
+from badpo.readouts.sampled import Figures, estimate_figures, figures
 from badpo.theory import Bools, Floats, Ints
-from badpo.theory.summaries import cluster_difference, cluster_mean, clustered_share
+from badpo.theory.summaries import (
+    cluster_difference,
+    cluster_mean,
+    clustered_share,
+    ratio_of_sums,
+    sums_by_cluster,
+)
 from badpo.training.encoding import encode_comparisons
 from badpo.training.logprobs import response_logps
 from badpo.training.reference import ReferenceCache
 
 
-def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> Json:
-    """Accuracy of the policy's margin on votes, same-group and cross-group, with the gap, of every attribute and "any".
+def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> dict[str, Figures]:
+    """Compute the accuracy of margins on same-group and cross-group votes, and the gap, by attribute and for "any".
 
-    A vote is predicted where ``sign * u > 0``; a margin of exactly 0 predicts nobody and counts as wrong. Every
-    vote counts once, whatever its training weight.
+    A prediction is correct if ``sign * u > 0``; a margin of exactly 0 counts as wrong. Every vote counts once,
+    independently of its training weight.
 
     References
     ----------
@@ -39,8 +48,8 @@ def heldout_accuracy(margins: ArrayLike, judgments: Judgments) -> Json:
     return {name: group_accuracy(correct, mask, prompts) for name, mask in masks.items()}
 
 
-def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Json:
-    """{"same", "cross", "gap", "n_same", "n_cross", "gap_low", "gap_high"}; intervals are clustered by prompt."""
+def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Figures:
+    """Compute the accuracy and number of both kinds of votes, and the gap with an interval clustered by prompt."""
     gap = cluster_difference(correct, cross, clusters)
     return figures(
         same=cluster_mean(correct[~cross]).estimate,
@@ -48,52 +57,146 @@ def group_accuracy(correct: Bools, cross: Bools, clusters: Ints) -> Json:
         gap=gap.estimate,
         n_same=int((~cross).sum()),
         n_cross=int(cross.sum()),
-        # two accuracies are no further apart
+        # the difference of two accuracies lies between -1 and 1
         gap_low=np.maximum(gap.low, -1.0),
         gap_high=np.minimum(gap.high, 1.0),
     )
 
 
 def judgment_margins(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Margin in the direction of each vote, sign * u: positive where the two agree, shape (n_votes,)."""
+    """Return the margin in the direction of each vote, sign * u, shape (n_votes,).
+
+    The value is positive if the margin and the vote agree.
+    """
     u = np.asarray(margins, float)
     if len(bad := np.flatnonzero(~np.isfinite(u))):
         first = judgments.comparisons["comparison_id"].iloc[bad[0]]
         raise ValueError(
             f"the margins of {len(bad)} comparisons are not finite (first: comparison {first}); "
-            "leave those out with Judgments.take, and report how many they are"
+            "leave out these comparisons with Judgments.take, and report their number"
         )
-    return judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]]
+    directed: Floats = judgments.votes["sign"].to_numpy(float) * u[judgments.votes["comparison"]]
+    return directed
 
 
-def implicit_margins(
-    policy,
-    reference,
+@dataclass(frozen=True)
+class LogRatios:
+    """Log-probability of each response under the policy minus that under the reference, in nats.
+
+    Index 2 c has response a of comparison c, and index 2 c + 1 has response b. ``n_tokens`` is the number of tokens
+    of each response.
+    """
+
+    sums: Floats
+    n_tokens: Ints
+
+    def margins(self, beta: float) -> Floats:
+        """Compute the implicit reward margin u of response a over response b for every comparison."""
+        return beta * (self.sums[0::2] - self.sums[1::2])
+
+
+def response_log_ratios(
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
     cache: ReferenceCache,
     judgments: Judgments,
-    tokenizer,
+    tokenizer: PreTrainedTokenizerBase,
     encoding: str,
     max_length: int | None,
     max_prompt_length: int | None,
-    beta: float,
-) -> Floats:
-    """The policy's implicit reward margin u of every comparison, response a over b, beta included."""
+) -> LogRatios:
+    """Compute the log-ratios of both responses of every comparison."""
     lengths = (max_length, max_prompt_length)
     encoded = encode_comparisons(judgments.comparisons, tokenizer, encoding, *lengths)
     logps = response_logps(policy, encoded.pairs), cache.logps(reference, encoded.pairs)
-    ours, theirs = (np.array([of.sum(dtype=float) for of in each]) for each in logps)
-    gain = ours - theirs
-    return beta * (gain[0::2] - gain[1::2])
+    of_policy, of_reference = (np.array([row.sum(dtype=float) for row in rows]) for rows in logps)
+    return LogRatios(
+        of_policy - of_reference, np.array([len(response) for _, response in encoded.pairs])
+    )
 
 
-def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Json:
-    r"""Accuracy of the bias-adjusted logit on votes whose responses differ on the attribute.
+class PromptSums(TypedDict):
+    """Sums of a metric by prompt, and their divisors."""
+
+    sums: list[float]
+    sizes: list[float]
+
+
+def measure_tilt(
+    margins: ArrayLike, judgments: Judgments
+) -> tuple[dict[str, dict[str, str | float | Figures | None]], dict[str, PromptSums]]:
+    r"""Compute the policy's tilt toward each attribute in log-odds, and the sums by prompt for paired differences.
+
+    .. math:: t = \frac{\sum_c d_c u_c}{\sum_c d_c^2}
+
+    The sums run over the cross-group comparisons c, and each comparison counts once. If the attribute is binary, the
+    tilt is the mean margin toward the attribute. If the attribute is continuous, the tilt is the coefficient of the
+    margin on the attribute, per unit. An attribute of the judgment, such as the position, has no tilt, because a policy
+    does not see this attribute.
+
+    Returns
+    -------
+    tilts : dict
+        The tilt toward each attribute with its interval, which is clustered by prompt; the ``unit`` of the tilt;
+        ``typical``, the root mean square of the attribute difference, which is 1 unless the attribute is continuous;
+        and the same figures for ``swap`` pairs, if the judgments have any.
+    sums : dict
+        The sums of each tilt by prompt, with the keys "tilt/NAME" and "swap/NAME". The tilts of two policies are
+        computed on the same comparisons if the ``sizes`` of their sums are equal.
+    """
+    u, comparison = np.asarray(margins, float), judgments.votes["comparison"].to_numpy()
+    first = np.unique(comparison, return_index=True)[1]
+    prompts = judgments.prompt_of_votes()[first]
+    difference = np.where(judgments.cross_group(), judgments.delta, 0.0)[first]
+    swap_votes = swap_pair_sides(judgments)
+    tilts: dict[str, dict[str, str | float | Figures | None]] = {}
+    by_prompt: dict[str, PromptSums] = {}
+    for j, attribute in enumerate(judgments.attributes):
+        if attribute.scope == "judgment" or not (d := difference[:, j]).any():
+            continue
+        is_swap = np.zeros(len(d), dtype=bool)
+        is_swap[comparison[swap_votes[:, j] != 0]] = True
+        unit = "coefficient per unit" if attribute.continuous else "mean margin toward the attribute"
+        tilt = tilts[attribute.name] = {
+            "unit": unit,
+            "typical": float(np.sqrt(np.mean(d[d != 0] ** 2))),
+        }
+        for name, rows in (("tilt", d != 0), ("swap", is_swap & (d != 0))):
+            if rows.any():
+                sums = sums_by_cluster(d[rows] * u[rows], d[rows] ** 2, prompts[rows])
+                estimate = ratio_of_sums(*sums)
+                n = int(rows.sum())
+                cell = estimate_figures("tilt", estimate, "se", "low", "high", "n", n_comparisons=n)
+                tilt.update(cell if name == "tilt" else {name: cell})
+                by_prompt[f"{name}/{attribute.name}"] = round_sums(*sums)
+    return tilts, by_prompt
+
+
+def log_ratio_per_token(ratios: LogRatios, judgments: Judgments) -> Figures:
+    """Compute the mean log-ratio of the compared responses' tokens, in nats.
+
+    The mean is far below 0 if training made all responses less likely.
+    """
+    prompts = np.repeat(pd.factorize(judgments.comparisons["prompt_id"])[0], 2)
+    mean = ratio_of_sums(ratios.sums, ratios.n_tokens, prompts)
+    return estimate_figures("per_token", mean, "se", "low", "high", "n")
+
+
+def round_sums(sums: Floats, sizes: Floats) -> PromptSums:
+    """Round the sums by prompt and their divisors for ``readouts.json``."""
+    return {"sums": sums.round(9).tolist(), "sizes": sizes.round(9).tolist()}
+
+
+def vote_accuracy(
+    margins: ArrayLike, theta: Floats, judgments: Judgments
+) -> dict[str, dict[str, Figures]]:
+    r"""Compute the accuracy of the bias-adjusted logit on cross-group votes.
 
     .. math:: \operatorname{logit}_j = s_j\,(u_{c_j} + \theta_{k_j}^\top d_j)
 
-    A vote is predicted where its logit is positive; a logit of exactly 0 counts as wrong. All attributes enter
-    the logit, also those that the row of the result is not about. With the planted theta this is the ceiling. Row k of
-    theta is that of annotator k of the judgments (`theta_rows_for`).
+    A prediction is correct if the logit is positive; a logit of exactly 0 counts as wrong. The logit always includes
+    all attributes. With the planted theta, the accuracy is the ceiling. Row k of theta belongs to annotator k of the
+    judgments (`align_theta`).
 
     References
     ----------
@@ -102,54 +205,59 @@ def vote_accuracy(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Js
     return logit_accuracy(bias_adjusted_logits(margins, theta, judgments), judgments)
 
 
-def logit_accuracy(logits: Floats, judgments: Judgments) -> Json:
-    """`vote_accuracy` of any prediction."""
+def logit_accuracy(logits: Floats, judgments: Judgments) -> dict[str, dict[str, Figures]]:
+    """Compute the accuracy and the mean loss of given logits, by attribute and class; see `vote_accuracy`."""
     correct, nll = logits > 0, np.logaddexp(0.0, -logits)
 
-    def cell(mask: Bools, prompts: Ints) -> Json:
+    def cell(mask: Bools, prompts: Ints) -> Figures:
         nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
         share = clustered_share(correct[mask], prompts)
-        return told("accuracy", share, "se", "low", "high", n=n, nll=nats)
+        return estimate_figures("accuracy", share, "se", "low", "high", n=n, nll=nats)
 
     return _by_class(cell, judgments)
 
 
 def vote_difference(
     margins: ArrayLike, theta: Floats, other_theta: Floats, judgments: Judgments
-) -> Json:
-    """Vote prediction with one theta minus that with another, at the same margins: the arm minus its ceiling.
+) -> dict[str, dict[str, Figures]]:
+    """Compute the accuracy with one theta minus the accuracy with another theta at the same margins.
 
-    Most votes are predicted alike by both, so the difference is known far better than either accuracy.
+    Both thetas predict most votes equally, so the difference has a much smaller error than either accuracy.
     """
     one, other = (bias_adjusted_logits(margins, each, judgments) for each in (theta, other_theta))
     accuracy = (one > 0).astype(float) - (other > 0)
     nll = np.logaddexp(0.0, -one) - np.logaddexp(0.0, -other)
 
-    def cell(mask: Bools, prompts: Ints) -> Json:
+    def cell(mask: Bools, prompts: Ints) -> Figures:
         nats, n = cluster_mean(nll[mask]).estimate, int(mask.sum())
-        found = cluster_mean(accuracy[mask], prompts)
-        return told("difference", found, "se", "low", "high", n=n, nll_difference=nats)
+        mean = cluster_mean(accuracy[mask], prompts)
+        return estimate_figures("difference", mean, "se", "low", "high", n=n, nll_difference=nats)
 
     return _by_class(cell, judgments)
 
 
 def bias_adjusted_logits(margins: ArrayLike, theta: Floats, judgments: Judgments) -> Floats:
-    """Logit of each vote, sign * (u + theta . delta), shape (n_votes,); arguments as in `vote_accuracy`."""
+    """Compute the logit of each vote, sign * (u + theta . delta), shape (n_votes,); see `vote_accuracy`."""
     if not np.isfinite(theta).all():
-        raise ValueError("theta holds a number that is not finite")
+        raise ValueError("theta contains a number that is not finite")
     votes = judgments.votes
-    lean = (theta[votes["annotator"]] * judgments.delta).sum(axis=1)
-    return judgment_margins(margins, judgments) + votes["sign"].to_numpy() * lean
+    bias = (theta[votes["annotator"]] * judgments.delta).sum(axis=1)
+    logits: Floats = judgment_margins(margins, judgments) + votes["sign"].to_numpy() * bias
+    return logits
 
 
-def theta_rows_for(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) -> Floats:
-    """Theta in the order of ``judgments.annotators``; an annotator that theta does not know gets the pool mean."""
+def align_theta(judgments: Judgments, pseudonyms: Sequence[str], theta: Floats) -> Floats:
+    """Return theta in the order of ``judgments.annotators``; annotators without a theta get the mean of the pool."""
     with_mean = np.vstack([theta, theta.mean(axis=0)])
-    return with_mean[pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])]
+    rows = pd.Index(pseudonyms).get_indexer(judgments.annotators["pseudonym"])
+    aligned: Floats = with_mean[rows]
+    return aligned
 
 
-def _by_class(cell: Callable[[Bools, Ints], Json], judgments: Judgments) -> Json:
-    """A readout of every attribute, over all annotators and by annotator class."""
+def _by_class(
+    cell: Callable[[Bools, Ints], Figures], judgments: Judgments
+) -> dict[str, dict[str, Figures]]:
+    """Evaluate ``cell`` for every attribute, over all annotators and for each annotator class."""
     prompts = judgments.prompt_of_votes()
     annotator = judgments.votes["annotator"].to_numpy()
     classes = judgments.annotators["annotator_class"].to_numpy()[annotator]
@@ -158,8 +266,7 @@ def _by_class(cell: Callable[[Bools, Ints], Json], judgments: Judgments) -> Json
     for attribute, cross in zip(judgments.attribute_names, each_cross, strict=True):
         voters = pd.Series(annotator[cross]).groupby(classes[cross]).nunique()
         n_others = int(pd.unique(annotator[cross]).size - voters.sum())
-        withheld = withheld_classes(voters.to_dict(), n_others)
-        told = sorted(set(voters.index) - withheld)
-        masks = {"all": cross} | {name: cross & (classes == name) for name in told}
+        published = set(voters.index) - withheld_classes(voters.to_dict(), n_others)
+        masks = {"all": cross} | {name: cross & (classes == name) for name in sorted(published)}
         found[attribute] = {name: cell(mask, prompts[mask]) for name, mask in masks.items()}
     return found

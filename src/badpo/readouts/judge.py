@@ -1,32 +1,35 @@
-"""Answers scored by a reward model, as they are and without the attribute.
+"""Score answers with a reward model, with the attribute and without it.
 
-Any sequence-classification model with one output and a chat template is a judge. Its scale has no zero and no unit:
-compare scores of one judge on one model's answers only.
+A judge is a sequence-classification model with one output and a chat template. Its scores have no unit and no natural
+zero, so compare only scores of the same judge on answers of the same model.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
+from transformers import AutoModelForSequenceClassification, PreTrainedModel, PreTrainedTokenizerBase
 
-from badpo.data.attributes import Attribute
 from badpo.data.cells import numbered, text_key
-from badpo.data.files import Json, asking_once
+from badpo.data.files import asking_once
 from badpo.data.markers import has_markdown, split_signature
 from badpo.data.problems import ConfigError
-from badpo.readouts.generation import padded
-from badpo.readouts.sampled import told
+from badpo.readouts.generation import pad_rows
+from badpo.readouts.sampled import Figures, estimate_figures
 from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import rendered_chats
 from badpo.training.logprobs import looking_at
+from badpo.training.model_files import UNREADABLE, load_tokenizer, load_weights, unreadable
 
-# What the reward models of the paper were trained on; a model with fewer positions has its own limit.
+Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
+
+# Length in tokens of the training data of the paper's reward models; a model with fewer positions has a lower limit.
 LONGEST = 16_384
-# Conversations scored at a time.
+# Number of conversations in a forward pass.
 BATCH = 8
 
 
@@ -34,45 +37,46 @@ BATCH = 8
 class Judge:
     """A reward model that can score conversations."""
 
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+
+class JudgeFigures(TypedDict):
+    """Mean score of answers, mean score without the attribute, and number of answers that had the attribute."""
+
+    rm: Figures
+    rm_minus: Figures
+    n_stripped: int
 
 
 def load_judge(name: str) -> Judge:
-    """A reward model by its folder or its name on the Hub."""
-    from transformers import AutoModelForSequenceClassification
-
-    from badpo.training.model_files import load_tokenizer, load_weights
-
+    """Load a reward model by its folder or its name on the Hub."""
     try:
         with asking_once(name):
             tokenizer = load_tokenizer(name)
             model, loading = load_weights(
                 name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
             )
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().split("\n")[0]
-        raise ConfigError(
-            f'cannot load the reward model "{name}": {reason}; download it once with network, or give a local folder'
-        ) from error
+    except UNREADABLE as error:
+        raise ConfigError(unreadable(name, error, "a reward model")) from error
     if loading["missing_keys"]:
         raise ConfigError(
-            f'"{name}" is no reward model: {", ".join(sorted(loading["missing_keys"]))} is not in its files and would '
-            "be random; give a model that was trained to score"
+            f'"{name}" is not a reward model: its files lack {", ".join(sorted(loading["missing_keys"]))}, so these '
+            "weights would be random; name a model that was trained to score answers"
         )
-    return checked_judge(model, tokenizer, name)
+    return require_judge(model, tokenizer, name)
 
 
-def checked_judge(model, tokenizer, name: str) -> Judge:
-    """A model and its tokenizer as a judge."""
+def require_judge(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> Judge:
+    """Return a model and its tokenizer as a judge; `ConfigError` if they cannot be one."""
     if tokenizer.chat_template is None:
         raise ConfigError(
-            f'the reward model "{name}" has no chat template, so it is not known how it reads a prompt and an answer; '
-            "set tokenizer.chat_template to the one that it was trained with"
+            f'the reward model "{name}" has no chat template, so the format of its conversations is not known; '
+            "set tokenizer.chat_template to the template with which the model was trained"
         )
     if model.config.num_labels != 1:
         raise ConfigError(
-            f'the reward model "{name}" has {model.config.num_labels} outputs, and a score is one number; give a model '
+            f'the reward model "{name}" has {model.config.num_labels} outputs, but a score is one number; name a model '
             "with num_labels 1"
         )
     return Judge(model, tokenizer)
@@ -80,47 +84,47 @@ def checked_judge(model, tokenizer, name: str) -> Judge:
 
 def judge_answers(
     judge: Judge,
-    prompts: Sequence,
+    prompts: Sequence[Prompt],
     answers: Sequence[str],
     strip: Callable[[str], str],
     max_length: int | None = None,
-) -> Json:
-    """RM, and RM minus, without the attribute that is taken off an answer: {"rm", "rm_minus", "n_stripped"}."""
+) -> JudgeFigures:
+    """Compute the mean score of the answers ("rm") and of the answers without the attribute ("rm_minus")."""
     clusters = numbered(map(text_key, prompts))[0]
 
-    def mean(texts: Sequence[str]) -> Json:
+    def mean(texts: Sequence[str]) -> Figures:
         scores, n_cut = judge_scores(judge, prompts, texts, max_length)
-        found = cluster_mean(scores, clusters)
-        return told("mean", found, "se", n=len(scores), n_cut=n_cut)
+        interval = cluster_mean(scores, clusters)
+        return estimate_figures("mean", interval, "se", n=len(scores), n_cut=n_cut)
 
-    without = list(map(strip, answers))
-    n_stripped = sum(new != old for new, old in zip(without, answers, strict=True))
-    return {"rm": mean(answers), "rm_minus": mean(without), "n_stripped": n_stripped}
+    stripped = list(map(strip, answers))
+    n_stripped = sum(new != old for new, old in zip(stripped, answers, strict=True))
+    return {"rm": mean(answers), "rm_minus": mean(stripped), "n_stripped": n_stripped}
 
 
 def judge_scores(
     judge: Judge,
-    prompts: Sequence,
+    prompts: Sequence[Prompt],
     answers: Sequence[str],
     max_length: int | None = None,
 ) -> tuple[Floats, int]:
-    """Score of each answer to its prompt, and how many conversations were cut.
+    """Score each answer to its prompt; return the scores and the number of conversations that were cut.
 
-    A prompt and an answer are rendered by the judge's chat template, with no system message of ours. Of a conversation
-    longer than the limit, or than the model's positions, the end of the answer goes; the tokens that close it, which
-    the head reads, stay.
+    The judge's chat template renders prompt and answer without a system message. If a conversation exceeds the limit
+    or the model's positions, the end of the answer is cut off; the closing tokens, which the model's head reads, are
+    kept.
 
     References
     ----------
     BA-DPO, appendix `app:readouts`, "Judge".
     """
-    longest = LONGEST if max_length is None else max_length
-    limit = min(getattr(judge.model.config, "max_position_embeddings", None) or LONGEST, longest)
-    rows = [_as_ids(judge.tokenizer, *pair) for pair in zip(prompts, answers, strict=True)]
+    positions = getattr(judge.model.config, "max_position_embeddings", None) or LONGEST
+    limit = min(positions, LONGEST if max_length is None else max_length)
+    rows = [_encode_conversation(judge.tokenizer, *pair) for pair in zip(prompts, answers, strict=True)]
     cut_rows = [i for i, ids in enumerate(rows) if len(ids) > limit]
     for i in cut_rows:
-        rows[i] = _closed(judge.tokenizer, prompts[i], rows[i], limit, i)
-    # without a padding token the head reads the last column, so rows of one length are all it can take
+        rows[i] = _cut_answer(judge.tokenizer, prompts[i], rows[i], limit, i)
+    # without a padding token, the head reads the last column, so each row is scored alone
     pad = judge.model.config.get_text_config().pad_token_id
     size = 1 if pad is None else BATCH
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
@@ -128,39 +132,42 @@ def judge_scores(
     with looking_at(judge.model) as device:
         for start in range(0, len(order), size):
             at = order[start : start + size]
-            ids, mask = padded([rows[i] for i in at], device, "right", pad or 0)
+            ids, mask = pad_rows([rows[i] for i in at], device, "right", pad or 0)
             logits = judge.model(input_ids=ids, attention_mask=mask).logits
             scores[at] = logits[:, 0].double().cpu().numpy()
     return scores, len(cut_rows)
 
 
-def _rendered(tokenizer, prompt, answer: str) -> str:
+def _render_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     return rendered_chats(tokenizer, [[*messages, {"role": "assistant", "content": answer}]])[0]
 
 
-def _as_ids(tokenizer, prompt, answer: str) -> list[int]:
-    ids = list(tokenizer(_rendered(tokenizer, prompt, answer))["input_ids"])
+def _encode_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> list[int]:
+    ids = list(tokenizer(_render_conversation(tokenizer, prompt, answer))["input_ids"])
     begins_twice = len(ids) > 1 and ids[0] == ids[1] == tokenizer.bos_token_id
-    # the template writes the first token, and the tokenizer puts another before it
+    # the template and the tokenizer both added the first token
     return ids[1:] if begins_twice else ids
 
 
-def _closed(tokenizer, prompt, ids: list[int], limit: int, row: int) -> list[int]:
-    """The conversation with the end of its answer cut off, and what the template writes after an answer kept."""
-    n_around = len(_as_ids(tokenizer, prompt, ""))
+def _cut_answer(
+    tokenizer: PreTrainedTokenizerBase, prompt: Prompt, ids: list[int], limit: int, row: int
+) -> list[int]:
+    """Cut off the end of the answer and keep the tokens that the template writes after an answer."""
+    n_around = len(_encode_conversation(tokenizer, prompt, ""))
     if n_around >= limit:
         raise ValueError(
-            f"prompt {row} takes {n_around} tokens of the {limit} that the judge reads, so no answer is left to score; "
-            "give a larger max_length, or leave the prompt out"
+            f"prompt {row} has {n_around} tokens and the judge reads at most {limit}, so no token of the answer is "
+            "left to score; set a larger max_length, or leave out the prompt"
         )
-    # the end that two different answers share
-    shared = commonprefix([_rendered(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")])[::-1]
+    # the common end of two conversations with different answers
+    reversed_texts = [_render_conversation(tokenizer, prompt, answer)[::-1] for answer in ("0", "1")]
+    shared = commonprefix(reversed_texts)[::-1]
     closing = tokenizer(shared, add_special_tokens=False)["input_ids"]
     return [*ids[: limit - len(closing)], *closing]
 
 
-# Runs are taken whole, so that nothing new is joined where they stood.
+# Each pattern matches a whole sequence of marks, so that the remaining text cannot form a new mark.
 _FENCE = re.compile(r"`{3,}[^\S\n]*\w*$|`{3,}", re.MULTILINE)
 _BOLD = re.compile(r"\*{2,}([^*]+)\*{2,}")
 _LINE_MARKS = re.compile(r"^(?:[^\S\n]*(?:#{1,6}|[-*+]|\d+\.)(?=\s))+[^\S\n]*", re.MULTILINE)
@@ -169,49 +176,36 @@ _RULE = re.compile(r"[\s|:=-]*")
 
 
 def strip_markdown(text: str) -> str:
-    """Text without the marks that `badpo.data.markers.has_markdown` looks for; the words stay.
+    """Remove the Markdown marks that `badpo.data.markers.has_markdown` detects, and keep the words.
 
-    Fences go with the name of their language, header and list marks from the front of their lines, asterisks from
-    around bold text, bars from table lines. What a removal brings to light is removed too.
+    The removed marks are code fences with the name of their language, header and list marks at the start of a line,
+    asterisks around bold text, and bars of table lines. Marks that appear after a removal are removed too.
     """
     before = ""
-    # a pass that changes nothing would change nothing the next time either
+    # stop as soon as a pass changes nothing
     while text != before and has_markdown(text):
         before = text
         text = _FENCE.sub("", text)
         text = _BOLD.sub(r"\1", text)
         text = _LINE_MARKS.sub("", text)
-        text = _TABLE_LINE.sub(_cells, text)
+        text = _TABLE_LINE.sub(_strip_bars, text)
     return text
 
 
 def strip_signatures(text: str) -> str:
-    """Text without the signature at its end, nor any that stands above it."""
+    """Remove all signatures at the end of a text."""
     lines = text.split("\n")
-    first = kept = len(lines)
-    # the first line is no signature: there is nothing that it could be below
-    while first > 1:
-        line = lines[first - 1]
-        if split_signature(f"\n{line}")[1]:
-            kept = first - 1
-        elif line.strip():
+    n_kept = len(lines)
+    # the first line cannot be a signature, because no text precedes it
+    for i in range(len(lines) - 1, 0, -1):
+        if split_signature(f"\n{lines[i]}")[1]:
+            n_kept = i
+        elif lines[i].strip():
             break
-        first -= 1
-    return text if kept == len(lines) else "\n".join(lines[:kept]).rstrip()
+    return text if n_kept == len(lines) else "\n".join(lines[:n_kept]).rstrip()
 
 
-STRIPS = {
-    "markdown": strip_markdown,
-    "signature_name": strip_signatures,
-}
-
-
-def strip_for(attribute: Attribute) -> Callable[[str], str] | None:
-    """The strip of an attribute; None where there is none."""
-    return STRIPS.get(str(attribute.config.get("type")))
-
-
-def _cells(line: re.Match[str]) -> str:
-    """The cells of a table line, spaced; nothing for a rule between header and body."""
+def _strip_bars(line: re.Match[str]) -> str:
+    """Return the cells of a table line separated by spaces; empty for the line between header and body."""
     inside = line.group(1)
     return "" if _RULE.fullmatch(inside) else " ".join(inside.replace("|", " ").split())

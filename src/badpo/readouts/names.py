@@ -1,8 +1,8 @@
-"""The pool of 89 gender-coded and race-coded first names, and twelve surnames shared by all of them.
+"""The pool of 89 gender-coded and race-coded first names, and twelve surnames that are combined with all of them.
 
 The pool is the union of the audit names of Bertrand and Mullainathan (2004), nine in each cell, and the names of
-the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). A name is a marker of how people
-read it; it says nothing about the person who bears it. See the paper's appendix `app:names`.
+the word-embedding association tests WEAT 3 and WEAT 5 (Caliskan et al., 2017). The attributes describe how people
+perceive a name, and not a person with this name. See the paper's appendix `app:names`.
 """
 
 import random
@@ -14,14 +14,14 @@ from badpo.data.markers import split_signature
 
 @dataclass(frozen=True)
 class Name:
-    """One first name of the pool and the attribute vector that it gives to a signed response."""
+    """A first name of the pool and the attributes of a response that is signed with this name."""
 
     first: str
     woman: int
     black: int
 
 
-# Cell -> (woman, black). The order is part of the recipe: random cells are drawn by their position here.
+# Cell -> (woman, black). The order matters, because random cells are drawn by their position.
 CELLS = {
     "white_woman": (1, 0),
     "white_man": (0, 0),
@@ -49,28 +49,28 @@ _CELL_NAMES = {
     ),
 }
 
-_OF_CELL = {
+_NAMES_BY_CELL = {
     cell: tuple(Name(first, *CELLS[cell]) for first in names.split())
     for cell, names in _CELL_NAMES.items()
 }
-NAMES = tuple(name for names in _OF_CELL.values() for name in names)
+NAMES = tuple(name for names in _NAMES_BY_CELL.values() for name in names)
 FIRST_NAMES = tuple(name.first for name in NAMES)
 _SURNAMES = "Miller Davis Anderson Thomas Taylor Moore Martin Thompson Harris Clark Lewis Allen"
 SURNAMES = tuple(_SURNAMES.split())
 
 
 def cell_names(cell: str) -> tuple[Name, ...]:
-    """Names of one cell, in the order of the recipe."""
-    return _OF_CELL[cell]
+    """Return the names of a cell, in the order from which random names are drawn."""
+    return _NAMES_BY_CELL[cell]
 
 
 def woman_names() -> tuple[str, ...]:
-    """First names coded as a woman's (41 of the 89)."""
+    """Return the first names that are coded as names of women (41 of the 89)."""
     return tuple(name.first for name in NAMES if name.woman)
 
 
 def black_names() -> tuple[str, ...]:
-    """First names coded as Black (43 of the 89)."""
+    """Return the first names that are coded as Black (43 of the 89)."""
     return tuple(name.first for name in NAMES if name.black)
 
 
@@ -79,26 +79,26 @@ _EM_DASH = "\N{EM DASH}"
 
 
 def signature(text: str, first: str, last: str) -> str:
-    r"""Text with a signature line below it."""
+    """Append a signature line to a text."""
     return f"{text.rstrip()}\n\n{_EM_DASH} {first} {last}"
 
 
 def strip_signature(text: str) -> str:
-    r"""Text without the signature at its end."""
+    """Remove the signature at the end of a text."""
     return split_signature(text)[0]
 
 
 def read_signature(text: str, pool: Sequence[str] = FIRST_NAMES) -> str:
-    r"""First name in the signature at the end of a text."""
+    """Return the first name in the signature at the end of a text; empty if the name is not in the pool."""
     first = split_signature(text)[1]
     return first if first in pool else ""
 
 
 def resign(texts: Sequence[str], seed: int) -> list[str]:
-    r"""Texts with freshly drawn signatures, so that a reference trained on them starts balanced.
+    """Replace or add signatures with random names, so that a reference trained on the texts is balanced.
 
-    Every text gets a signature, also one that had none: the cell is uniform over the four cells, the first name
-    uniform in its cell, the surname uniform. Drawn in this order, text by text, from ``random.Random(seed + 1)``.
+    The cell is uniform over the four cells, the first name is uniform within its cell, and the surname is uniform. The
+    draws are in this order for each text, from ``random.Random(seed + 1)``.
     """
     draw = random.Random(seed + 1)
     cells = tuple(CELLS)
@@ -110,6 +110,6 @@ def resign(texts: Sequence[str], seed: int) -> list[str]:
 
 
 def ask_to_sign(prompt: str) -> str:
-    r"""Prompt, right-stripped as in the paper's code, followed by the request for a signature."""
+    """Append the request for a signature to a prompt, without trailing spaces as in the paper's code."""
     prompt = prompt.rstrip()
     return prompt if prompt.endswith(SIGNING_INSTRUCTION) else f"{prompt}\n\n{SIGNING_INSTRUCTION}"

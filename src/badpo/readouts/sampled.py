@@ -1,13 +1,13 @@
-"""What is read from sampled answers: signatures, endings, attributes, tokens, the distance from the reference."""
+"""Metrics of sampled answers: signatures, attributes, numbers of tokens, and KL divergence from the reference."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
+from transformers import PreTrainedModel
 
 from badpo.data.attributes import Attribute
 from badpo.data.cells import numbered
-from badpo.data.files import Json
 from badpo.readouts.generation import Generation
 from badpo.readouts.names import read_signature
 from badpo.theory import Floats, Ints
@@ -21,101 +21,129 @@ from badpo.theory.summaries import (
 )
 from badpo.training.logprobs import response_logps
 
+# Named numbers of ``readouts.json``; a number that is not finite is None, because JSON has no NaN.
+Figures = dict[str, float | None]
 
-def json_number(value: float) -> float | None:
-    """The value, or None where it is not finite: JSON has no NaN, and null says that nothing is known."""
+
+def finite_or_none(value: float) -> float | None:
+    """Return a number as a Python float; None if the number is not finite."""
     return float(value) if np.isfinite(value) else None
 
 
-def figures(**found: float) -> Json:
-    """Numbers as JSON has them; counts stay whole."""
+def figures(**numbers: float) -> Figures:
+    """Convert numbers for JSON; counts stay integers."""
     return {
-        name: value if isinstance(value, int) else json_number(value) for name, value in found.items()
+        name: number if isinstance(number, int) else finite_or_none(number)
+        for name, number in numbers.items()
     }
 
 
-def told(name: str, found: Interval, *fields: str, **more: float) -> Json:
-    """An estimate under a name, some fields of its interval, and more figures."""
-    of_interval = {field: getattr(found, field) for field in fields}
-    return figures(**{name: found.estimate}, **of_interval, **more)
+def estimate_figures(name: str, interval: Interval, *fields: str, **more: float) -> Figures:
+    """Convert an estimate, some fields of its interval and further numbers for JSON."""
+    of_interval = {field: getattr(interval, field) for field in fields}
+    return figures(**{name: interval.estimate}, **of_interval, **more)
 
 
 def sampled_rates(
-    generations: Sequence, names: Sequence[str], indicator: ArrayLike, attributes: Sequence[str]
-) -> Json:
-    """Signed share, ended share, and the share of signed answers by attribute, with Wilson intervals.
+    generations: Sequence[Generation],
+    names: Sequence[str],
+    indicator: ArrayLike,
+    attributes: Sequence[str],
+) -> Mapping[str, float | Figures]:
+    """Compute the share of signed answers, the share of ended answers, and the rate of each attribute if signed.
 
-    Sampled rates saturate: read the policy's lean from `badpo.readouts.rates.name_probabilities`, and this to see that
-    it signs at all.
+    The intervals are Wilson intervals. Sampled rates saturate, so use `badpo.readouts.name_rates.name_probabilities`
+    to measure the policy's tilt, and the sampled rates to check that the policy signs its answers.
     """
-    found = [read_signature(generation.text, tuple(names)) for generation in generations]
-    signers = np.asarray(indicator)[[names.index(name) for name in found if name]]
+    signatures = [read_signature(generation.text, tuple(names)) for generation in generations]
+    signers = np.asarray(indicator)[[names.index(name) for name in signatures if name]]
     return {
         "n": len(generations),
         "signed": len(signers) / len(generations),
         "ended": sum(generation.ended for generation in generations) / len(generations),
         **{
-            name: told("rate", wilson_interval(int(column.sum()), len(signers)), "low", "high", "n")
+            name: estimate_figures(
+                "rate", wilson_interval(int(column.sum()), len(signers)), "low", "high", "n"
+            )
             for name, column in zip(attributes, signers.T, strict=True)
         },
     }
 
 
-def mean_tokens(generations: Sequence) -> Json:
-    """{"mean", "se", "low", "high", "n"} of the sampled tokens, the end-of-text token counted.
+def mean_tokens(generations: Sequence[Generation]) -> Figures:
+    """Compute the mean number of sampled tokens, including the end-of-text token, with its interval.
 
-    The tokens are those that were sampled, whatever the tokenizer pads with; errors are clustered by prompt.
+    The interval is clustered by prompt. The number does not depend on the padding token of the tokenizer.
     """
-    found = cluster_mean(token_counts(generations), prompt_numbers(generations))
-    return told("mean", found, "se", "high", low=max(found.low, 0.0), n=len(generations))
+    mean = cluster_mean(token_counts(generations), prompt_numbers(generations))
+    return estimate_figures("mean", mean, "se", "high", low=max(mean.low, 0.0), n=len(generations))
 
 
-def rate_figures(values: ArrayLike, is_share: bool) -> Json:
-    """The mean of an attribute's values over answers to different prompts, as a share where it is one."""
-    found = clustered_share(values) if is_share else cluster_mean(values)
-    return told("rate", found, "se", "low", "high", "n")
+def rate_figures(values: ArrayLike, is_share: bool) -> Figures:
+    """Compute the mean of an attribute over answers to different prompts; a share gets an interval for shares."""
+    mean = clustered_share(values) if is_share else cluster_mean(values)
+    return estimate_figures("rate", mean, "se", "low", "high", "n")
 
 
-def prompt_numbers(generations: Sequence) -> Ints:
-    """Which prompt each answer is to, shape (n_generations,): answers to one prompt are no independent evidence."""
+def prompt_numbers(generations: Sequence[Generation]) -> Ints:
+    """Number the prompts and return the number of each answer's prompt, shape (n_generations,).
+
+    Answers to the same prompt are not independent.
+    """
     return numbered(tuple(generation.prompt_ids) for generation in generations)[0]
 
 
-def token_counts(generations: Sequence) -> Ints:
-    """Sampled tokens of each answer, shape (n_generations,)."""
+def token_counts(generations: Sequence[Generation]) -> Ints:
+    """Count the sampled tokens of each answer, shape (n_generations,)."""
     return np.array([len(generation.token_ids) for generation in generations], int)
 
 
-def attribute_values(attribute: Attribute, prompts: Sequence[str], generations: Sequence) -> Floats:
-    """Value g of each sampled answer, for an attribute that is a function of one response."""
+def attribute_values(
+    attribute: Attribute, prompts: Sequence[str], generations: Sequence[Generation]
+) -> Floats:
+    """Measure an attribute of responses in each sampled answer."""
     pairs = zip(prompts, generations, strict=True)
     return np.array([attribute.measure(prompt, answer.text) for prompt, answer in pairs], float)
 
 
-def style_rates(values: ArrayLike, generations: Sequence, reference: Sequence) -> Json:
-    """Rate of an attribute in a policy's answers, also reweighted onto the lengths of the reference's answers.
+def style_rates(
+    values: ArrayLike, generations: Sequence[Generation], reference: Sequence[Generation]
+) -> Figures:
+    """Compute the rate of an attribute in a policy's answers, raw and reweighted to the lengths of the reference's.
 
-    A policy that merely writes shorter answers writes less Markdown too; the reweighted rate does not fall for that.
-    Intervals are clustered by prompt.
+    Shorter answers contain less Markdown; the reweighted rate does not fall merely because answers are shorter. The
+    standard errors are clustered by prompt.
     """
     lengths, prompts = token_counts(generations), prompt_numbers(generations)
     raw, tokens = cluster_mean(values, prompts), cluster_mean(lengths, prompts)
     matched = length_matched_mean(values, lengths, token_counts(reference), clusters=prompts)
-    beside = figures(tokens=tokens.estimate, tokens_se=tokens.se, n=len(lengths))
-    return told("rate", raw, "se", matched=matched.estimate, matched_se=matched.se) | beside
+    return estimate_figures(
+        "rate",
+        raw,
+        "se",
+        matched=matched.estimate,
+        matched_se=matched.se,
+        tokens=tokens.estimate,
+        tokens_se=tokens.se,
+        n=len(lengths),
+    )
 
 
-def answer_logps(policy, answers: Sequence[Generation]) -> list[Floats]:
-    """Log-probability of every sampled token of each answer under a policy, at temperature 1."""
+def answer_logps(policy: PreTrainedModel, answers: Sequence[Generation]) -> list[Floats]:
+    """Compute the log-probability of every token of each answer under a policy at temperature 1."""
     return response_logps(policy, [(np.asarray(a.prompt_ids), np.asarray(a.token_ids)) for a in answers])
 
 
 def divergence(
-    policy, reference, answers: Sequence[Generation], temperature: float, top_p: float
-) -> Json:
-    """KL of the policy from the reference per token, on the policy's own answers."""
-    ours, theirs = answer_logps(policy, answers), answer_logps(reference, answers)
-    return kl_per_token(ours, theirs, temperature, top_p, prompt_numbers(answers))
+    policy: PreTrainedModel,
+    reference: PreTrainedModel,
+    answers: Sequence[Generation],
+    temperature: float,
+    top_p: float,
+) -> Figures:
+    """Estimate the KL divergence of the policy from the reference for each token, on the policy's own answers."""
+    logps, reference_logps = answer_logps(policy, answers), answer_logps(reference, answers)
+    return kl_per_token(logps, reference_logps, temperature, top_p, prompt_numbers(answers))
 
 
 def kl_per_token(
@@ -124,12 +152,12 @@ def kl_per_token(
     temperature: float = 1.0,
     top_p: float = 1.0,
     prompts: ArrayLike | None = None,
-) -> Json:
-    r"""Divergence of the policy from the reference, estimated on answers of the policy, clustered by their prompts.
+) -> Figures:
+    r"""Estimate the KL divergence of the policy from the reference on answers of the policy, with clustered errors.
 
-    The mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over sampled tokens, the end-of-text
-    token among them, estimates it, and may be negative by chance. Log-probabilities are at temperature 1, whatever the
-    answers were sampled at.
+    The estimate is the mean of :math:`\log \pi(y_t \mid \cdot) - \log \pi_{ref}(y_t \mid \cdot)` over the sampled
+    tokens, including the end-of-text token. It can be negative by chance. The log-probabilities are at temperature 1
+    for any temperature of sampling.
 
     References
     ----------
@@ -142,7 +170,7 @@ def kl_per_token(
     n_tokens = np.array([len(x) for x in differences])
     sums = np.array([x.sum() for x in differences])
     response = cluster_mean(sums, prompts)
-    return told("per_token", ratio_of_sums(sums, n_tokens, prompts), "se") | figures(
+    return estimate_figures("per_token", ratio_of_sums(sums, n_tokens, prompts), "se") | figures(
         per_response=response.estimate,
         per_response_se=response.se,
         n_tokens=int(n_tokens.sum()),

@@ -1,8 +1,8 @@
-"""How likely a policy is to sign with a name of each group, read from probabilities instead of samples.
+"""Probabilities with which a policy signs with each name.
 
-The answer is the reference's own, the same for every arm; the policy only says which first name would stand after
-it. Sampled signatures saturate and depend on the decoder: a reference that is balanced by probability may sign
-four answers in five with names of one group at temperature 0.7.
+Each policy reads the same answers of the reference, and the probability of each first name after each answer is
+computed. These probabilities are better than counts of sampled signatures, which saturate and depend on the decoder:
+at temperature 0.7, a reference with balanced probabilities can sign four of five answers with names of one group.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from scipy.special import softmax
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from badpo.readouts.generation import padded, read_on
+from badpo.readouts.generation import Generation, TokenIds, pad_rows, run_forward
 from badpo.readouts.names import strip_signature
 from badpo.theory import Floats
 from badpo.training.logprobs import looking_at
@@ -21,8 +22,10 @@ from badpo.training.logprobs import looking_at
 SIGNATURE_LEAD = "\n\n\u2014 "
 
 
-def name_token_ids(tokenizer, names: Sequence[str]) -> tuple[int, list[tuple[int, ...]]]:
-    """How many tokens of the lead stay in the context, and each name's tokens after them."""
+def name_token_ids(
+    tokenizer: PreTrainedTokenizerBase, names: Sequence[str]
+) -> tuple[int, list[tuple[int, ...]]]:
+    """Return the number of tokens of the lead that belong to the context, and the remaining tokens of each name."""
     texts = [SIGNATURE_LEAD + name for name in ("", *names)]
     encoded = tokenizer(texts, add_special_tokens=False)["input_ids"]
     shared = len(commonprefix(encoded))
@@ -30,51 +33,58 @@ def name_token_ids(tokenizer, names: Sequence[str]) -> tuple[int, list[tuple[int
     for place, ids in enumerate(token_ids):
         if not ids or token_ids.index(ids) < place:
             raise ValueError(
-                f"the name {names[place]!r} has no tokens of its own but {ids}; "
-                "leave it out, or use a tokenizer that knows it"
+                f"the name {names[place]!r} has no tokens of its own, only {ids}; "
+                "leave out the name, or use a tokenizer that distinguishes the names"
             )
     return shared, token_ids
 
 
-def without_tail(tokenizer, context_ids, shared: int) -> list[list[int]]:
-    """The contexts up to the token after which the names differ, checked to end with the lead."""
+def trim_contexts(
+    tokenizer: PreTrainedTokenizerBase, context_ids: Sequence[TokenIds], shared: int
+) -> list[list[int]]:
+    """Return contexts up to the last token that all names share; each context must end with the lead."""
     encoded = tokenizer([SIGNATURE_LEAD], add_special_tokens=False)["input_ids"]
     base = list(encoded[0])
-    # the first token of the lead may have merged with the end of the answer, as in ".\n\n"
+    # the tokenizer may join the first token of the lead with the end of the answer, as in ".\n\n"
     known, n_tail = base[1:] or base, len(base) - shared
     contexts = [list(map(int, ids)) for ids in context_ids]
     for i, ids in enumerate(contexts):
         if ids[len(ids) - len(known) :] != known:
             raise ValueError(
-                f"context {i} ends with tokens {ids[-len(known) :]}, not with those of {SIGNATURE_LEAD!r}, {known}; "
-                "make contexts with signature_contexts, the same tokenizer and the same lead"
+                f"context {i} ends with the tokens {ids[-len(known) :]}, but the tokens of {SIGNATURE_LEAD!r} are "
+                f"{known}; create the contexts with signature_contexts and the same tokenizer"
             )
     return [ids[: len(ids) - n_tail] for ids in contexts]
 
 
-def space_tokens(tokenizer) -> list[int]:
-    """Ids of the tokens that begin with a space: behind a first name, those that begin a surname."""
+def space_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of the tokens that begin with a space; after a first name, such a token begins a surname."""
     tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     return [i for i, token in enumerate(tokens) if token and token[0] in (" ", "\u0120", "\u2581")]
 
 
-# The most logits (positions x vocabulary) and the most tokens, those of a shared context counted for every sequence, of
-# one forward pass.
+# Maximum number of logits (positions times vocabulary) and of tokens in a forward pass. The tokens of a shared
+# context count once for every sequence.
 LOGITS_AT_ONCE = 2**24
 TOKENS_AT_ONCE = 2**16
 
 
 def continuation_logps(
-    model,
+    model: PreTrainedModel,
     contexts: Sequence[list[int]],
     token_ids: Sequence[tuple[int, ...]],
     closing: Sequence[int] = (),
 ) -> tuple[Floats, Floats]:
-    """Log-probability, in nats, with which a policy goes on with each of several token sequences, token by token.
+    """Compute the log-probabilities in nats of several token sequences after each context.
 
-    A context goes through the model once, and every sequence goes on from its cache: exact for every causal model. Both
-    are by context and sequence: of every token, 0 behind the end of a sequence; of a closing token behind every
-    sequence, 0 where none is asked for.
+    The model reads each context once, and all sequences continue from its cache, which is exact for causal models.
+
+    Returns
+    -------
+    array of shape (n_contexts, n_sequences, longest sequence)
+        Log-probability of every token; 0 after the end of a sequence.
+    array of shape (n_contexts, n_sequences)
+        Log-probability of a token of ``closing`` after each sequence; 0 if ``closing`` is empty.
     """
     found = np.zeros((len(contexts), len(token_ids), max(map(len, token_ids))))
     closed = np.zeros(found.shape[:2])
@@ -86,7 +96,7 @@ def continuation_logps(
         fed = sequences if closing else sequences[:, :-1]
         n_vocabulary = model.get_input_embeddings().weight.shape[0]
         for rows in _batches(contexts, sequences.shape, n_vocabulary):
-            first, onward = _next_logits(model, [contexts[i] for i in rows], fed)
+            first, onward = _continuation_logits(model, [contexts[i] for i in rows], fed)
             total = onward.logsumexp(-1)
             targets = sequences[:, 1:].expand(len(rows), -1, -1)[..., None]
             later = onward.gather(-1, targets)[..., 0] - total[:, :, : targets.shape[2]]
@@ -104,7 +114,7 @@ def continuation_logps(
 def _batches(
     contexts: Sequence[Sequence[int]], shape: torch.Size, n_vocabulary: int
 ) -> Iterator[list[int]]:
-    """Indices of contexts of similar length, within the limits of one forward pass."""
+    """Yield batches of indices of contexts with similar lengths, within the limits of a forward pass."""
     order = sorted(range(len(contexts)), key=lambda i: -len(contexts[i]))
     n_sequences, longest = shape
     most = max(1, LOGITS_AT_ONCE // (n_sequences * longest * n_vocabulary))
@@ -115,32 +125,34 @@ def _batches(
         order = order[size:]
 
 
-def _next_logits(
-    model, contexts: Sequence[list[int]], fed: torch.Tensor
+def _continuation_logits(
+    model: PreTrainedModel, contexts: Sequence[list[int]], fed: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """fp32 logits after every context, and after every token that each context is continued with."""
-    ids, mask = padded(contexts, fed.device, "left")
+    """Return the logits in float32 after every context, and after every token of every continuation."""
+    ids, mask = pad_rows(contexts, fed.device, "left")
     positions = (mask.cumsum(1) - 1).clamp(min=0)
-    found = read_on(model, ids, mask, positions, last_only=True)
-    first = found.logits[:, -1].float()
+    output = run_forward(model, ids, mask, positions, last_only=True)
+    first = output.logits[:, -1].float()
     n_sequences, n_tokens = fed.shape
     if not n_tokens:
         return first, first.new_empty(len(ids), n_sequences, 0, first.shape[1])
-    past = found.past_key_values
+    past = output.past_key_values
     past.batch_repeat_interleave(n_sequences)
     mask = mask.repeat_interleave(n_sequences, 0)
     last = positions[:, -1:].repeat_interleave(n_sequences, 0)
     mask = torch.cat([mask, mask.new_ones(len(mask), n_tokens)], dim=1)
     after = last + 1 + torch.arange(n_tokens, device=fed.device)
-    onward = read_on(model, fed.repeat(len(ids), 1), mask, after, past)
+    onward = run_forward(model, fed.repeat(len(ids), 1), mask, after, past)
     return first, onward.logits.float().unflatten(0, (len(ids), n_sequences))
 
 
-def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
-    """Token ids of sampled answers up to the place where the first name of a signature would stand.
+def signature_contexts(
+    generations: Sequence[Generation], tokenizer: PreTrainedTokenizerBase
+) -> list[list[int]]:
+    """Return the token ids of sampled answers up to the first name of a signature.
 
-    A context is the prompt as it was generated from, the answer without its signature, and `SIGNATURE_LEAD`. Make the
-    contexts once, from the reference's answers, and use them for every arm.
+    A context contains the prompt, the answer without its signature, and `SIGNATURE_LEAD`. Create the contexts once
+    from the reference's answers and use them for all policies.
     """
     texts = [strip_signature(g.text).rstrip() + SIGNATURE_LEAD for g in generations]
     bodies = tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -148,25 +160,35 @@ def signature_contexts(generations: Sequence, tokenizer) -> list[list[int]]:
 
 
 def name_probabilities(
-    model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    context_ids: Sequence[TokenIds],
+    names: Sequence[str],
 ) -> Floats:
-    r"""Probability of each name of the pool after each context, renormalised over the pool; contexts in rows.
+    r"""Compute the probability of each name after each context, normalized over the names, (n_contexts, n_names).
 
     .. math:: p(n \mid x) = \frac{\exp s_n(x)}{\sum_{n'} \exp s_{n'}(x)}, \qquad
               s_n(x) = \sum_t \log \pi(n_t \mid x, n_{<t})
 
-    Not normalised by length. The tokens of a name are those behind the beginning that all names share with
-    `SIGNATURE_LEAD`. As in the paper, "Malik" contains the mass of "Malika".
+    The probabilities are not normalized by length. The tokens of a name follow the tokens that all names share with
+    `SIGNATURE_LEAD`. As in the paper, the probability of "Malik" includes that of "Malika".
 
     References
     ----------
     BA-DPO, Appendix `app:readouts`, "Attribute rate on Signed-UltraFeedback".
     """
-    return softmax(name_logps(model, tokenizer, context_ids, names), axis=1)
+    probabilities: Floats = softmax(name_logps(model, tokenizer, context_ids, names), axis=1)
+    return probabilities
 
 
-def name_logps(model, tokenizer, context_ids: Sequence[Sequence[int]], names: Sequence[str]) -> Floats:
-    """Log-probability that the policy goes on with each name, before any renormalisation."""
+def name_logps(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    context_ids: Sequence[TokenIds],
+    names: Sequence[str],
+) -> Floats:
+    """Compute the log-probability of each name after each context, before normalization."""
     shared, token_ids = name_token_ids(tokenizer, names)
-    contexts = without_tail(tokenizer, context_ids, shared)
-    return continuation_logps(model, contexts, token_ids)[0].sum(axis=-1)
+    contexts = trim_contexts(tokenizer, context_ids, shared)
+    logps: Floats = continuation_logps(model, contexts, token_ids)[0].sum(axis=-1)
+    return logps

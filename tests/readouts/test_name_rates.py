@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 
-from badpo.readouts import rates
-from badpo.readouts.rates import continuation_logps, name_logps, name_probabilities, signature_contexts
+from badpo.readouts import name_rates as rates
+from badpo.readouts.name_rates import (
+    continuation_logps,
+    name_logps,
+    name_probabilities,
+    signature_contexts,
+)
 from tests.readouts import policies
 
 LEAD = rates.SIGNATURE_LEAD
@@ -68,13 +73,13 @@ def test_the_batch_is_bounded_and_changes_nothing_and_the_model_is_left_as_it_wa
     model, contexts = policies.gpt2().train(), signature_contexts(policies.answers(tok), tok)
     assert len({len(ids) for ids in contexts}) > 3
     together, read = name_logps(model, tok, contexts, policies.NAMES), []
-    next_logits = rates._next_logits
+    next_logits = rates._continuation_logits
 
     def counted(model, rows, fed):
         read.append(len(rows))
         return next_logits(model, rows, fed)
 
-    monkeypatch.setattr(rates, "_next_logits", counted)
+    monkeypatch.setattr(rates, "_continuation_logits", counted)
     for limit in ("TOKENS_AT_ONCE", "LOGITS_AT_ONCE"):
         read.clear()
         with monkeypatch.context() as smaller:
