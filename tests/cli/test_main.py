@@ -131,7 +131,7 @@ def test_check_passes_the_example_shows_no_raw_id_and_tells_what_is_to_mend():
     assert not re.search(r"(reader|editor)-\d", result.output + run("check", EXAMPLE, "--json").output)
     wrong = run("check", EXAMPLE, "--attribute", "emoji")
     assert wrong.exit_code == 3
-    assert "E120" in wrong.output and "1 to mend before training" in wrong.output
+    assert "E120" in wrong.output and "1 problem to mend before training" in wrong.output
 
 
 def test_what_needs_no_model_loads_no_torch_nor_do_runs_that_are_not_there(tmp_path):
@@ -185,7 +185,7 @@ ERRORS = {
     "config": (ConfigError("no such thing"), 2, "no such thing"),
     "data": (DataError([NO_ROWS]), 3, "E104"),
     "disk": (OSError(errno.ENOSPC, FULL, "runs/a/model"), 1, f"{FULL}: runs/a/model\nfree some space"),
-    "place": (OSError(errno.EROFS, "Read-only file system", "a"), 1, "a\nname a place that can be"),
+    "place": (OSError(errno.EROFS, "Read-only file system", "a"), 1, "a\nchoose a folder that can be"),
     "other": (RuntimeError("it broke"), 1, "RuntimeError: it broke"),
     "extra": (ModuleNotFoundError("no torch", name="torch"), 2, 'constraints.txt ".[train]"'),
     "module": (ModuleNotFoundError("no scipy", name="scipy"), 1, "ModuleNotFoundError: no scipy"),
@@ -211,7 +211,7 @@ def test_an_error_is_one_message_and_a_code(monkeypatch, error, code, message, f
 def test_what_is_stopped_says_what_is_left_and_the_command(monkeypatch):
     monkeypatch.setattr("badpo.cli.votes.locked", mock.Mock(side_effect=KeyboardInterrupt))
     result = run("audit", "my votes.csv")
-    told = "stopped; nothing was written; start again with: badpo audit 'my votes.csv'\n"
+    told = "stopped; no file was written; start again with: badpo audit 'my votes.csv'\n"
     assert (result.exit_code, result.stderr) == (130, told)
 
 

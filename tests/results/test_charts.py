@@ -53,7 +53,7 @@ def test_a_dot_stands_at_its_value_in_a_lane_of_its_own():
     (mark,), (line,) = elements(svg, "path", "mark"), elements(svg, "path", "interval")
     assert places(mark)[0][0] == pytest.approx(at[0.6], abs=0.1)
     assert ends(line) == pytest.approx((at[0.4], at[0.8]), abs=0.1)
-    assert "<title>DPO: 0.60 (95 % interval 0.40 to 0.80)</title>" in svg
+    assert "<title>DPO: 0.60 (95 % CI 0.40 to 0.80)</title>" in svg
     (axis,), number = elements(svg, "text", "axis"), elements(svg, "text", "tick")[0]
     assert axis.text == "rate" and float(axis.get("y")) > float(number.get("y"))
     unknown = Mark(float("nan"), "DPO", 1, 0.1, 0.2)

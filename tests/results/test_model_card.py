@@ -55,7 +55,7 @@ def test_the_attribute_table_the_anchor_and_the_limits(run):
     assert "no distance is given" in model_card(run)
     (run / "readouts.json").unlink()
     assert "not measured yet: `badpo evaluate`" in model_card(run)
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError, match="is not a run folder"):
         model_card(run.parent)
 
 
@@ -65,9 +65,9 @@ def test_a_warm_start_is_not_said_to_start_at_zero_and_dpo_claims_nothing(run):
     (warm / "config.yaml").write_text("bias: {variant: shared_mean, warm_start: offline}\n")
     card = model_card(warm)
     assert "theta starts at the log-odds of the training votes" in card
-    assert "theta takes up the bias that the votes show" not in card
+    assert "theta models the bias in the votes" not in card
     card = model_card(run.with_name("dpo-s42"))
-    assert "Whatever its annotators\nleaned toward, it may have learned." in card
+    assert "The model may\nhave learned the biases of its annotators." in card
     assert "not learned" in card and "The anchor is" not in card
 
 
@@ -100,3 +100,5 @@ def test_the_card_means_over_those_whose_theta_was_learned(tmp_path, n_people, n
     write_tensors(folder, tensors, description)
     card = model_card(folder)
     assert f"| {told[0]} |" in card and f"over {told[1]} annotators" in card
+    gaps = [row.split("|")[-2].strip() for row in card.splitlines() if f"| {told[0]} |" in row]
+    assert gaps and all((gap == "\u2013") == (n_people < 5) for gap in gaps)

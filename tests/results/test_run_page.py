@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from badpo.results.formatting import arm_order
 from badpo.results.run_files import MeasuredRuns, Readouts, Run, read_suite
 from badpo.results.run_page import figures, report_html, style_of, summary_table, theta_figure
-from badpo.results.words import arm_order
 from tests.browser import Browser, browser_program
 from tests.results.pages import HOSTILE, Page, assert_inert, assert_stands_alone
 from tests.results.suites import changed, write_suite
@@ -61,7 +61,7 @@ def test_no_annotator_and_no_folder_of_the_machine_is_named(tmp_path):
     html = report_html(read_suite(folder))
     assert not any(text in html for text in ("/home/ada", "ann_", str(tmp_path)))
     text = Page(html).text
-    assert "Not on this page, because they have no readouts: pooled-s42." in text
+    assert "because they have no readouts: pooled-s42." in text
     assert "3f9a" * 16 in text and "torch 2.13.0" in text
 
 
@@ -69,6 +69,8 @@ def test_theta_of_fewer_than_five_people_is_not_drawn(tmp_path):
     folders = (write_suite(tmp_path / str(n), n_annotators=n, planted=False) for n in (6, 3))
     six, three = map(read_suite, folders)
     assert theta_figure(six) and theta_figure(three) is None
+    gap = ("shared_mean", "heldout", "woman")
+    assert six.estimate(*gap) and three.estimate(*gap) is None
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["markup", "long"])

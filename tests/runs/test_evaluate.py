@@ -31,6 +31,7 @@ def test_readouts_are_written_and_returned(run):
     assert (run / "readouts.json").stat().st_mode & 0o077 == 0  # it has texts
     assert "NaN" not in text and "Infinity" not in text
     own = {"heldout", "votes", "tokens", "generated", "kl", "theta", "answers"}
+    own |= {"tilt", "log_ratio", "by_prompt"}
     assert set(readouts) == {"arm", "seed", "measured", "version", *own}
     assert (readouts["arm"], readouts["seed"]) == ("shared_mean", 42)
     held_out = read_judgments(recipe(run.parents[1]))[1]
@@ -42,7 +43,14 @@ def test_readouts_are_written_and_returned(run):
     assert 1 <= readouts["tokens"]["mean"] <= 12
     assert readouts["kl"]["per_token"] != 0
     learned = round(float(BiasTerm.load(run).theta().detach().mean()), 2)
-    assert readouts["theta"]["length"]["level"] == learned != 0
+    theta = readouts["theta"]["length"]
+    assert theta["level"] == learned != 0
+    # the default rule is the one that the estimate is made by
+    assert theta["implied"] == pytest.approx(learned, abs=0.02)
+    assert theta["low"] < theta["implied"] < theta["high"]
+    tilt, rows = readouts["tilt"]["length"], readouts["by_prompt"]["tilt/length"]
+    assert tilt["n_comparisons"] == held_out.take(held_out.cross_group()[:, 0]).n_comparisons
+    assert tilt["tilt"] == pytest.approx(sum(rows["sums"]) / sum(rows["sizes"]))
     loading, *measured = told.values()
     assert loading == [0.0] and len(measured) == 2
     for shares in measured:
@@ -117,9 +125,9 @@ def on_a_reference_that_is_gone(run):
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (lambda run: shutil.rmtree(run / "model"), "holds no finished run"),
-        (lambda run: (run / "config.yaml").unlink(), "Python writes no.*badpo train --model"),
-        (on_a_reference_that_is_gone, "holds no model any more"),
+        (lambda run: shutil.rmtree(run / "model"), "has no finished run"),
+        (lambda run: (run / "config.yaml").unlink(), "BADPOTrainer writes it.*badpo train --model"),
+        (on_a_reference_that_is_gone, "has no model"),
         (lambda run: (run.parents[1] / "votes.jsonl").unlink(), "there is no such file"),
     ],
 )
@@ -147,7 +155,9 @@ def test_a_failed_measurement_leaves_the_old_one_and_a_card_left_behind_is_writt
     card.write_text("of before")
     evaluate_run(run, silent)
     assert card.read_text() == whole
-    monkeypatch.setattr(evaluate, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk")))
+    monkeypatch.setattr(
+        evaluate.sampled, "divergence", lambda *args: (_ for _ in ()).throw(OSError("disk"))
+    )
     monkeypatch.setattr(evaluate, "VERSION", 0)  # else what is there already is not measured again
     with pytest.raises(OSError, match="disk"):
         evaluate_run(run, silent)

@@ -1,4 +1,4 @@
-"""Options that several commands take, and the reading of a table with them."""
+"""Options that several commands share, output for people and programs, and errors with corrected commands."""
 
 import errno
 import functools
@@ -36,9 +36,10 @@ from badpo.data.problems import (
 
 
 def parted(texts: Sequence[str] | None, option: str, example: str) -> list[tuple[str, str]]:
-    """What stands left and right of the equals sign of each value of an option.
+    """Split each value of an option at its equals sign.
 
-    Of several the last divides; of a column the first, since our names hold none and a table's may.
+    A value is split at the last equals sign. A value of --column is split at the first one, because only the name of
+    the user's column may contain an equals sign.
     """
     parts = [_divided(text, option) for text in texts or ()]
     for _, equals, text in parts:
@@ -52,7 +53,7 @@ def _divided(text: str, option: str) -> tuple[str, str, str]:
 
 
 def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
-    """A parameter and the values that it is to take, from KEY=V1,V2; None for None."""
+    """Parse KEY=V1,V2 to a parameter and its values; None for None."""
     if text is None:
         return None
     from badpo.data.attributes import parameter
@@ -61,12 +62,45 @@ def parsed_sweep(text: str | None) -> tuple[str, list[Any]] | None:
     return name, [parameter(value) for value in values.split(",")]
 
 
-# the user's word for a side, with any sign in it
+_TARGET = "woman=0.5"
+
+
+def parsed_targets(texts: Sequence[str]) -> dict[str, float]:
+    """Parse every --target; raise `ConfigError` for an invalid rate or an attribute with two rates."""
+    if not texts:
+        raise ConfigError(
+            f"a target is missing: write --target ATTRIBUTE=RATE, as in --target {_TARGET}"
+        )
+    targets: dict[str, float] = {}
+    for name, value in parted(texts, "--target", _TARGET):
+        if name in targets:
+            raise ConfigError(f"--target {name} is given twice; every attribute has one target")
+        if name == "length":
+            raise ConfigError(
+                "length: there is no fair share of longer answers, so length has no target rate. To keep the answers "
+                "about as long as the reference's, train with badpo train --attribute length; the run's report shows "
+                "how much the length of the answers has changed"
+            )
+        try:
+            targets[name] = float(value)
+        except ValueError:
+            raise ConfigError(
+                f"--target {name}={value}: the rate is not a number; write it as in --target {_TARGET}"
+            ) from None
+        if not 0 < targets[name] < 1:
+            raise ConfigError(
+                f"--target {name}={value}: a rate must lie strictly between 0 and 1; no finite tilt reaches 0 or 1. "
+                "To exclude an attribute completely, forbid its tokens in decoding"
+            )
+    return targets
+
+
+# a label of the user's table, which may contain any character
 _LABEL = re.compile(r"(winners\..+?)(?:(=)(a|b|tie))?")
 
 
 def parsed_flags(arguments: Sequence[str]) -> Json:
-    """Recipe keys as ``trl dpo`` takes them: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
+    """Parse recipe keys in the syntax of ``trl dpo``: ``--key value``, ``--key=value``, ``--key`` and ``--no_key``.
 
     Examples
     --------
@@ -75,7 +109,7 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
     >>> parsed_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
     {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
-    from badpo.data.yaml_files import parse_value
+    from badpo.data.files import parse_value
 
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
@@ -87,7 +121,7 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
             values += [parse_value(value)] if equals else []
         elif values is None:
             raise ConfigError(
-                f'"{argument}" is not a flag; write keys as --key value, and the recipe as --config FILE'
+                f'"{argument}" is not an option; write keys as --key value, and the recipe as --config FILE'
             )
         else:
             values.append(parse_value(argument))
@@ -101,7 +135,7 @@ def _alone(values: list[Any]) -> Any:
 
 
 def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
-    """What --column and --winner say, as the readers of a table take it; a column of no name stays unused."""
+    """Convert --column and --winner to arguments of `Judgments.read`; a column with an empty name is not used."""
     columns = {
         ours: theirs or None for ours, theirs in parted(column, "--column", "annotator=worker_id")
     }
@@ -109,12 +143,12 @@ def named(column: Sequence[str] | None, winner: Sequence[str] | None) -> Json:
 
 
 def reading_a_table(command: Callable) -> Callable:
-    """Give a command the options that say how its table is read; the command takes them as ``reading``."""
+    """Add the options for reading a table to a command, which receives them as the argument ``reading``."""
 
     @functools.wraps(command)
     def wrapped(*args, column, winner, rating, wide, counts, **kwargs):
         if wide and counts:
-            raise ConfigError("--wide and --counts are two layouts; a table has one")
+            raise ConfigError("--wide and --counts exclude each other: a table has one layout")
         reading = named([*(column or ()), *([f"rating={rating}"] if rating else [])], winner)
         reading["layout"] = "wide" if wide else "counts" if counts else None
         choices = {name: kwargs.pop(name) for name in ("annotators_missing", "repeated", "bad_rows")}
@@ -149,7 +183,7 @@ AttributeOption = Annotated[
 
 
 def _known(module: str, name: str) -> Callable[[list[Path] | None], list[Path] | None]:
-    """What makes the content of the user's files known, before a recipe or an option names any of it."""
+    """Return a callback that adds the content of the user's Python files before a recipe or an option names it."""
 
     def make_known(paths: list[Path] | None) -> list[Path] | None:
         for path in paths or ():
@@ -167,15 +201,15 @@ AttributeFile = Annotated[
     typer.Option(
         metavar="FILE",
         callback=_known("badpo.data.attributes", "add_attributes"),
-        help="A Python file of yours whose ATTRIBUTES can be declared as the built-in ones; repeatable.",
+        help="A Python file with a dictionary ATTRIBUTES of further attributes; repeatable.",
     ),
 ]
 ArmFile = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FILE",
-        callback=_known("badpo.objective.objectives", "add_objectives"),
-        help="A Python file of yours whose OBJECTIVES a recipe can name as the built-in ones; repeatable.",
+        callback=_known("badpo.objective.registry", "add_objectives"),
+        help="A Python file with a dictionary OBJECTIVES of further objectives; repeatable.",
     ),
 ]
 ColumnOption = Annotated[
@@ -183,7 +217,7 @@ ColumnOption = Annotated[
     typer.Option(
         "--column",
         metavar="OURS=YOURS",
-        help="Name a column, such as annotator=worker_id; OURS= leaves one unused; repeatable.",
+        help="Name a column of your table, such as annotator=worker_id; OURS= ignores the column; repeatable.",
     ),
 ]
 WinnerOption = Annotated[
@@ -191,7 +225,7 @@ WinnerOption = Annotated[
     typer.Option(
         "--winner",
         metavar="YOURS=a|b|tie",
-        help="What a label in your table means, such as model_a=a; repeatable.",
+        help="Define a label of your table, such as model_a=a; repeatable.",
     ),
 ]
 
@@ -200,37 +234,47 @@ def _option(default: Any, help: str, *names: str, kind: Any = str, **more: Any) 
     return Annotated[kind, typer.Option(*names, help=help, **more)], default
 
 
-_RATING = "A column of ratings in place of a winner; --winner high=a says which side is preferred."
+_RATING = (
+    "A column of ratings instead of a winner; --winner high=a says that high ratings prefer response a."
+)
 READING_OPTIONS: dict[str, tuple[Any, Any]] = {
     "column": (ColumnOption, None),
     "winner": (WinnerOption, None),
     "rating": _option(None, _RATING, kind=str | None, metavar="COLUMN"),
     "wide": _option(
         False,
-        "Columns of labels are annotators: all, or those of --column annotator=ann_1,ann_2.",
+        "Each annotator has a column of labels: all label columns, or those of --column annotator=ann_1,ann_2.",
         "--wide",
         kind=bool,
     ),
-    "counts": _option(False, "Columns hold numbers of votes, such as votes_a.", "--counts", kind=bool),
-    "annotators_missing": _option("error", "What to do with votes without an annotator: error or drop."),
-    "repeated": _option("all", "What to do with an annotator's repeated votes: all or last."),
-    "bad_rows": _option("error", "What to do with rows that cannot be read: error, or drop and count."),
+    "counts": _option(
+        False, "Columns contain numbers of votes, such as votes_a.", "--counts", kind=bool
+    ),
+    "annotators_missing": _option("error", "Votes without an annotator: error or drop."),
+    "repeated": _option(
+        "all", "Repeated votes of an annotator on a comparison: use all or only the last."
+    ),
+    "bad_rows": _option("error", "Rows that cannot be read: error, or drop and count them."),
 }
 RunModel = Annotated[
     str | None,
     typer.Option(
         "--model",
         metavar="NAME",
-        help="What the run started from, in place of what its recipe says.",
+        help="The model from which the run started, instead of the model in its recipe.",
     ),
 ]
 RunTable = Annotated[
     str | None,
-    typer.Option("--data", metavar="FILE", help="The run's table, in place of what its recipe says."),
+    typer.Option(
+        "--data", metavar="FILE", help="The table of the run, instead of the table in its recipe."
+    ),
 ]
 TrustRun = Annotated[
     bool,
-    typer.Option("--trust-run", help="Take all that from the recipe of a run made elsewhere."),
+    typer.Option(
+        "--trust-run", help="Use model and table of the recipe of a run that was made elsewhere."
+    ),
 ]
 
 
@@ -238,46 +282,48 @@ TrustRun = Annotated[
 
 
 def is_first_process() -> bool:
-    """Whether this is the only process of a run, or the first of those that a launcher started."""
+    """Whether this is the only or the first process of a run."""
     return int(os.environ.get("RANK", "0")) == 0
 
 
 def say(what: Any) -> None:
-    """Print something for people, at once: what it quotes from files and tables is not obeyed by a terminal."""
+    """Print text for people immediately, with control characters of quoted files and tables escaped."""
     try:
         print(written_out(str(what)), flush=True)
     except OSError as error:
-        # the interpreter would complain once more when it writes out the rest
+        # without this, the interpreter reports the error again when it flushes the output
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if not isinstance(error, BrokenPipeError):  # else who read the output has had enough
+        if not isinstance(
+            error, BrokenPipeError
+        ):  # a broken pipe is no error: the reader has stopped reading
             complain(f"the output cannot be written: {error.strerror}")
         raise typer.Exit(EXIT_FAILED) from None
 
 
 def complain(what: Any) -> None:
-    """`say` beside the output, on the stream of errors."""
+    """Print text for people on standard error."""
     print(written_out(str(what)), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON object; paths and other plain values become text."""
+    """Print one JSON object; paths and other values become text."""
     is_unicode = "utf" in (sys.stdout.encoding or "").lower()
     say(json.dumps(value, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
 def announce(source: Any, as_json: bool) -> None:
-    """Say what is read, before anything is loaded for it."""
+    """Print the name of the source before a library is loaded to read it."""
     if not as_json:
         say(f"reading {source}")
 
 
 def tell(as_json: bool, value: Any, text: Any) -> None:
-    """Print what a command found: for programs, or for people."""
+    """Print the result of a command for programs or for people."""
     print_json(value) if as_json else say(text)
 
 
 class WrittenOutRecord(logging.LogRecord):
-    """A line of any program's log, as `say` would print it."""
+    """A log record whose message has escaped control characters, as in `say`."""
 
     def getMessage(self) -> str:
         """The message with its arguments."""
@@ -285,7 +331,7 @@ class WrittenOutRecord(logging.LogRecord):
 
 
 def as_text(value: Any) -> str:
-    """One value for people: four digits of a fraction, thousands separated, a dash for nothing.
+    """Format a value for people: four significant digits, separated thousands, and a dash for None.
 
     Examples
     --------
@@ -309,7 +355,7 @@ def as_text(value: Any) -> str:
 
 
 def as_lines(values: Mapping, indent: int = 0) -> str:
-    """Names and values, one per line, what lies deeper inside indented.
+    """Format names and values, one in each line; nested values are indented.
 
     Examples
     --------
@@ -328,20 +374,20 @@ def as_lines(values: Mapping, indent: int = 0) -> str:
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of equal length with aligned columns."""
+    """Format rows of equal length with aligned columns."""
     from tabulate import tabulate
 
     return tabulate(rows, tablefmt="plain", disable_numparse=True)
 
 
-SECONDS_A_LINE = 20  # where nobody watches; on a terminal the line changes each second
+SECONDS_A_LINE = 20  # if the output is not a terminal; on a terminal the line changes every second
 
 
 @contextmanager
 def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
-    """A function of (what is being done, share of it done); a thread says so, also while a library computes.
+    """Return a function of a task and the share of it that is done; a thread prints both and the remaining time.
 
-    What begins alike up to a colon is one thing, of which the time left is told.
+    Tasks with the same text before a colon are stages of one task.
     """
     begun = time.monotonic()
     now, ended = ("starting", 0.0, begun, 0.0, begun), threading.Event()
@@ -381,7 +427,7 @@ def terminal_progress(quiet: bool) -> Iterator[Callable[[str, float], None]]:
 
 
 def seconds_left(share_done: float, seconds_done: float, share_left: float, since: float) -> float:
-    """Seconds until work ends that took ``seconds_done`` for a share of it; the share was done ``since`` seconds ago.
+    """Estimated seconds until a task ends; ``share_done`` took ``seconds_done`` and was reached ``since`` seconds ago.
 
     The estimate decreases while the next stage runs. It is 0 before the first stage ends, and if the next stage takes
     longer than estimated.
@@ -394,12 +440,12 @@ def seconds_left(share_done: float, seconds_done: float, share_left: float, sinc
 
 # -- remedies ----------------------------------------------------------------------------------------------------
 
-# the words of the command line, and the table that they name: remedies repeat them
+# words of the command line and its table, which corrected commands repeat
 typed: Json = {"words": (), "source": None}
 
 
 def flags_of(fix: Mapping[str, Any]) -> list[str]:
-    """Options of `Judgments.read` as flags, or as keys of a recipe."""
+    """Convert arguments of `Judgments.read` to options of the command, or to keys of a recipe."""
     command = [*typed["words"], ""][0]
     flags: list[str] = []
     for name, value in fix.items():
@@ -425,7 +471,7 @@ def flags_of(fix: Mapping[str, Any]) -> list[str]:
 
 
 def corrected_command(fix: Mapping[str, Any]) -> str:
-    """The command that was typed, with options that mend it in place of its own, ready to be pasted."""
+    """The user's command with corrected options, ready to be pasted."""
     words, given = list(typed["words"]), Path(str(typed["source"]))
     words = [as_argument(word) if Path(word) == given else word for word in words if word != "--"]
     if "source" in fix and given in map(Path, words):
@@ -434,13 +480,13 @@ def corrected_command(fix: Mapping[str, Any]) -> str:
     own = flags_of({name: fix[name] for name in ("columns", "winners") if name in fix})
     said = "\0".join(["badpo", *words])
     for flag, value in zip(own[::2], own[1::2], strict=True):
-        start = re.escape("".join(_divided(value, flag)[:2]))  # what is named, such as "annotator="
+        start = re.escape("".join(_divided(value, flag)[:2]))  # the name, such as "annotator="
         said = re.sub(rf"\0{re.escape(flag)}[\0=]{start}[^\0]*", "", said)
     return shlex.join([*said.split("\0"), *flags_of(fix)])
 
 
 def converted(error: DataError) -> list[str]:
-    """The command that converts what another program wrote and then does what was asked for, where it is such."""
+    """Command that first converts an export of another program; empty if the table is no such export."""
     from badpo.data.tables import read_table
     from badpo.importers.convert import TABLE, Export, format_of
 
@@ -454,18 +500,18 @@ def converted(error: DataError) -> list[str]:
 
 
 def as_told(problem: Problem) -> str:
-    """A problem with its remedy as flags."""
+    """Format a problem with its remedy as options."""
     return problem.told(shlex.join(flags_of(problem.fix)))
 
 
 def as_json_problem(problem: Problem) -> Json:
-    """A problem for programs, with its remedy as flags."""
-    fields = {name: value for name, value in vars(problem).items() if name != "fix"}
+    """Convert a problem to JSON, with its remedy as options."""
+    fields = {name: value for name, value in vars(problem).items() if name not in ("fix", "lengths")}
     return {**fields, "flags": flags_of(problem.fix), "page": problem.page}
 
 
 def as_told_all(problems: Iterable[Problem]) -> list[str]:
-    """Problems with their remedies as flags, and where the documentation has their codes."""
+    """Format problems with their remedies as options, and the pages of the documentation about their codes."""
     told, pages = [*map(as_told, problems)], dict.fromkeys(problem.page for problem in problems)
     return [*told, f"more: {listed([*pages])}"] if told else []
 
@@ -476,12 +522,12 @@ EXIT_FAILED, EXIT_USAGE, EXIT_DATA, EXIT_NOT_MET, EXIT_STOPPED = 1, 2, 3, 4, 130
 
 
 def reporting_errors(command: Callable) -> Callable:
-    """Wrap a command: an error is one message and an exit code, and a traceback only with ``--debug``."""
+    """Wrap a command so that an error prints one message and sets the exit code; ``--debug`` shows the traceback."""
 
     @functools.wraps(command)
     def wrapped(*args, debug: bool = False, **kwargs):
         if _of_several():
-            # a launcher may be faster to end the others than they are to notice that one is gone
+            # a launcher can end the other processes before they notice that one process has ended
             signal.signal(signal.SIGTERM, _end_by_launcher)
         try:
             return command(*args, **kwargs)
@@ -493,7 +539,7 @@ def reporting_errors(command: Callable) -> Callable:
             if _of_several():
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             given = kwargs.get("data", kwargs.get("source", typed["source"]))
-            if isinstance(given, list):  # of several tables the one that the error is about
+            if isinstance(given, list):  # select the table with the error
                 places = [problem.where for problem in getattr(error, "problems", ())]
                 given = next((one for one in given if str(one.expanduser()) in places), None)
             typed["source"] = given
@@ -507,7 +553,7 @@ def reporting_errors(command: Callable) -> Callable:
             print_json(found) if kwargs.get("as_json") else complain(told)
             raise typer.Exit(code) from error
 
-    # every command has the option
+    # add the option to the signature of every command
     own = inspect.signature(command, eval_str=True)
     option = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Debug)
     vars(wrapped)["__signature__"] = own.replace(parameters=[*own.parameters.values(), option])
@@ -516,7 +562,7 @@ def reporting_errors(command: Callable) -> Callable:
 
 @contextmanager
 def stopping_whole(what_is_left: str) -> Iterator[None]:
-    """A command that is told to stop says what is left; ``{again}`` stands for the command as it was given."""
+    """Print ``what_is_left`` if the user interrupts the command; ``{again}`` is replaced by the user's command."""
     try:
         yield
     except KeyboardInterrupt as told:
@@ -526,7 +572,7 @@ def stopping_whole(what_is_left: str) -> Iterator[None]:
 
 
 class EndedByLauncherError(RuntimeError):
-    """The launcher of several processes told this one to end."""
+    """The launcher of several processes ended this process."""
 
 
 def _of_several() -> bool:
@@ -539,13 +585,13 @@ def _end_by_launcher(signum, frame):
 
 
 def _verdict(error: Exception) -> tuple[int, str]:
-    """The exit code for an error, and what it was and what to do."""
+    """Exit code and message of an error, with the remedy."""
     kind, text = type(error).__name__, str(error)
     if isinstance(error, DataError):
         told = as_told_all(error.problems)
         if commands := converted(error):
             told += [
-                "another program wrote this; it is converted and read by:",
+                "another program wrote this table; this command converts and reads it:",
                 f"    {commands[0]}",
             ]
         else:
@@ -567,17 +613,17 @@ def _verdict(error: Exception) -> tuple[int, str]:
         if isinstance(error, EndedByLauncherError) or lost_peer(error):
             first = (text.strip().splitlines() or [kind])[0]
             return EXIT_FAILED, (
-                f"another process of this run has ended, and this one cannot go on alone: {first}\n"
-                "start all of them again with --resume: the newest whole checkpoint is taken up"
+                f"another process of this run has ended, and this process cannot continue alone: {first}\n"
+                "start all processes again with --resume: they continue from the newest complete checkpoint"
             )
-    # a library may tell no error number
+    # a library may raise the error without a number
     is_told = kind == "NotFiniteError"
     if isinstance(error, OSError) and error.strerror:
         text, is_told = error.strerror + (f": {error.filename}" if error.filename else ""), True
     if os.strerror(errno.ENOSPC) in text:
-        resume = "; with --resume once there is a checkpoint" * (typed["words"][:1] == ("train",))
-        return EXIT_FAILED, f"{text}\nfree some space and give the command again{resume}"
+        resume = ", with --resume if there is a checkpoint" * (typed["words"][:1] == ("train",))
+        return EXIT_FAILED, f"{text}\nfree some space and run the command again{resume}"
     if os.strerror(errno.EROFS) in text:
-        return EXIT_FAILED, f"{text}\nname a place that can be written"
-    again = f"{kind}: {text}\nrun the command again with --debug to see where"
+        return EXIT_FAILED, f"{text}\nchoose a folder that can be written"
+    again = f"{kind}: {text}\nrun the command again with --debug to see the traceback"
     return EXIT_FAILED, text if is_told else again

@@ -1,35 +1,15 @@
-"""The commands that look at annotators: `audit` once the votes are in, `watch` while they arrive."""
+"""Commands for tables of votes: `audit`, `watch` while votes still arrive, `import` and `forget`."""
 
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 from typer import Argument, Option
 
-from badpo.cli.options import (
-    EXIT_DATA,
-    EXIT_NOT_MET,
-    AsJson,
-    AttributeFile,
-    AttributeOption,
-    ColumnOption,
-    DataArgument,
-    announce,
-    as_json_problem,
-    as_lines,
-    as_told,
-    complain,
-    named,
-    reading_a_table,
-    reporting_errors,
-    stopping_whole,
-    tell,
-    terminal_progress,
-)
+from badpo.cli import options
 from badpo.data.files import Json, appearing, locked
 from badpo.data.privacy import FEWEST_ANNOTATORS
 
@@ -37,85 +17,90 @@ if TYPE_CHECKING:
     from badpo.auditing.result import AuditResult
 
 
-# what columns and labels stand for
+# findings about the meaning of columns and labels
 _ABOUT_READING = ("N102", "N103", "N104", "N106", "N107", "W110")
 _FAIL_ON = Option(
     [],
     "--fail-on",
     metavar="ATTRIBUTE.FIGURE>BOUND",
-    help='Exit with 4 where audit.json says so, such as "length.log_odds>0.7"; repeatable.',
+    help='Exit with code 4 if a figure of audit.json exceeds a bound, such as "length.log_odds>0.7"; repeatable.',
 )
 _MAPPING = Option(
-    None, metavar="FILE", help="For --people: what import --write-mapping wrote, to name them."
+    None,
+    metavar="FILE",
+    help="For --people: the file of import --write-mapping, which adds the names of the annotators.",
+)
+_RHO = Option(
+    0.5, help="Smallest relevant deviation from the pool, in log-odds; larger deviations are flagged."
 )
 
 
-@reporting_errors
-@stopping_whole("stopped; nothing was written; start again with: {again}")
-@reading_a_table
+@options.reporting_errors
+@options.stopping_whole("stopped; no file was written; start again with: {again}")
+@options.reading_a_table
 def audit(
-    data: DataArgument,
-    attribute: AttributeOption = None,
-    attribute_file: AttributeFile = None,
+    data: options.DataArgument,
+    attribute: options.AttributeOption = None,
+    attribute_file: options.AttributeFile = None,
     out: Path = Option(
         Path("audit"), "--out", "-o", help="Folder for audit.json, the tables and report.html."
     ),
     quality: str | None = Option(
         None,
         metavar="conditional|marginal",
-        help="How the unknown quality of a comparison is dealt with; chosen by the data when not given.",
+        help="Model of the unknown quality of a comparison; by default the data decide.",
     ),
     anchor: list[str] = Option(
-        [], "--anchor", metavar="ANNOTATOR", help="Someone known to lean nowhere; repeatable."
+        [],
+        "--anchor",
+        metavar="ANNOTATOR",
+        help="An annotator who is known to have no bias; repeatable.",
     ),
     anchor_class: str | None = Option(
-        None, metavar="CLASS", help="Everyone in this class is known to lean nowhere."
+        None, metavar="CLASS", help="A class of annotators who are known to have no bias."
     ),
     model: list[str] = Option(
-        [], "--models", metavar="ANNOTATOR", help="A model, to be named; repeatable."
+        [],
+        "--models",
+        metavar="ANNOTATOR",
+        help="An annotator that is a model; the page may show its name; repeatable.",
     ),
-    time: str | None = Option(None, metavar="COLUMN", help="When each vote was cast, to see drift."),
-    rho: float = Option(0.5, help="Deviation worth a flag, in log-odds."),
-    fdr: float = Option(0.1, help="Share of the flags that may be false."),
+    rho: float = _RHO,
+    fdr: float = Option(0.1, help="Accepted share of false flags (false discovery rate)."),
     people: bool = Option(
-        False, "--people", help="Also people.html, people.xlsx and reread.csv: personal data."
+        False,
+        "--people",
+        help="Also write people.html, people.csv and reread.csv, which contain personal data.",
     ),
     mapping: Path | None = _MAPPING,
     fail_on: list[str] = _FAIL_ON,
-    examples: bool = Option(
-        False,
-        "--examples",
-        help="Put a pair of answers that five people judged on report.html, for each attribute.",
-    ),
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     *,
     reading: dict,
 ) -> None:
-    """Which way annotators lean, how sure that is, and what the votes cannot say. One page, no GPU."""
-    announce(data, as_json)
+    """Estimate the biases of annotators with confidence intervals, and report what the votes cannot identify."""
+    options.announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
     from badpo.auditing.result import audit_folder, audited_table, bound_parts
     from badpo.data.judgments import Judgments
 
-    for bound in fail_on:  # what is wrong with bounds or the folder is told before the audit
+    for bound in fail_on:  # report wrong bounds and folders before the audit
         bound_parts(bound)
     audit_folder(out)
-    # held from before the table is read: whoever is forgotten meanwhile would stand in the audit
-    with locked(out), terminal_progress(as_json) as progress:
+    # the lock precedes the reading, so that nobody is forgotten between the reading and the writing
+    with locked(out), options.terminal_progress(as_json) as progress:
         progress("audit: reading", 0.0)
-        keep = [time] if time else []
-        judgments = Judgments.read(data, attributes=attribute or (), keep=keep, **reading)
+        judgments = Judgments.read(data, attributes=attribute or (), **reading)
         for problem in () if as_json else judgments.findings:
             if problem.code in _ABOUT_READING:
-                complain(as_told(problem))
+                options.complain(options.as_told(problem))
         result = audit_judgments(
             judgments,
             quality=quality,
             anchors=anchor,
             anchor_class=anchor_class,
             models=model,
-            time=time,
             rho=rho,
             fdr=fdr,
             progress=progress,
@@ -123,68 +108,67 @@ def audit(
         )
         progress("audit: drawing the page", 1.0)
         _tell_what_is_replaced(result, audited_table(out), data, out)
-        page = result.write(out, examples)
+        page = result.write(out)
         about_people = _write_people(result, out, mapping) if people else ""
-    written = f"report: {page} (may be passed on; the rest of the folder is yours alone)"
+    written = f"report: {page} (you may share this page; keep the other files of the folder private)"
     beyond = result.beyond(fail_on)
-    tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
+    options.tell(as_json, result.summary, f"{result}\n\n{written}{about_people}")
     if beyond:
-        complain("\n".join(f"--fail-on {told}" for told in beyond))
-        raise typer.Exit(EXIT_NOT_MET)
+        options.complain("\n".join(f"--fail-on {told}" for told in beyond))
+        raise typer.Exit(options.EXIT_NOT_MET)
 
 
 def _tell_what_is_replaced(result: AuditResult, before: Json, data: Path, out: Path) -> None:
-    """A line if the folder held the audit of another table, or if the votes had a few annotators more or fewer."""
+    """Warn if the folder has the audit of another table, or if few annotators were added or removed since then."""
     from badpo.data.forgetting import is_recorded
 
     now = result.summary["data"]
     if before and before["source"] != now["source"]:
-        complain(f"{out} held the audit of {before['source']}, which that of {now['source']} replaces")
+        options.complain(
+            f"the audit of {now['source']} replaces the audit of {before['source']} in {out}"
+        )
     differ = abs(before.get("n_annotators", 0) - now["n_annotators"]) if before else 0
     if 0 < differ < FEWEST_ANNOTATORS or is_recorded(data) or is_recorded(out / "report.html"):
-        complain(
-            "annotators were added to these votes or removed since an earlier audit: whoever has its report.html and "
-            "this one can estimate how they voted; pass on only one of the two"
+        options.complain(
+            "annotators were added to these votes or removed since an earlier audit: a reader of both report.html "
+            "files can estimate the votes of these annotators; share only one of the two pages"
         )
 
 
 def _write_people(result: AuditResult, out: Path, mapping: Path | None) -> str:
-    """The files about individual annotators, and where they are; with the names of a mapping."""
-    from badpo.auditing.result import PEOPLE_FILE, PEOPLE_SHEET, REREAD_FILE
+    """Write the files about individual annotators, with the names of a mapping, and describe them."""
+    from badpo.auditing.result import PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE
     from badpo.data.forgetting import read_mapping
-    from badpo.data.tables import inert, write_csv
+    from badpo.data.tables import write_csv
 
     names = read_mapping(mapping) if mapping else {}
     result.people_to_html(out / PEOPLE_FILE, names)
-    if find_spec("openpyxl"):
-        frame = result.annotators.assign(name=result.annotators["annotator"].map(names))
-        frame = frame.map(lambda cell: inert(cell) if isinstance(cell, str) else cell)
-        with appearing(out / PEOPLE_SHEET, private=True) as unfinished, unfinished.open("wb") as file:
-            frame.to_excel(file, index=False, engine="openpyxl")
-    with appearing(out / REREAD_FILE, private=True) as unfinished:
-        write_csv(result.reread, unfinished)
-    return f"\npeople: {out / PEOPLE_FILE}\nto reread of whom is flagged: {out / REREAD_FILE}"
+    with_names = result.annotators.assign(name=result.annotators["annotator"].map(names))
+    for file, frame in ((PEOPLE_TABLE, with_names), (REREAD_FILE, result.reread)):
+        with appearing(out / file, private=True) as unfinished:
+            write_csv(frame, unfinished)
+    return f"\npeople: {out / PEOPLE_FILE}\ncomparisons of flagged annotators to reread: {out / REREAD_FILE}"
 
 
-@reporting_errors
-@reading_a_table
+@options.reporting_errors
+@options.reading_a_table
 def watch(
-    data: DataArgument,
-    state: Path = Option(..., help="File that keeps what was counted between calls."),
-    attribute: AttributeOption = None,
-    attribute_file: AttributeFile = None,
+    data: options.DataArgument,
+    state: Path = Option(..., help="File that keeps the counts between calls."),
+    attribute: options.AttributeOption = None,
+    attribute_file: options.AttributeFile = None,
     votes_per_comparison: int | None = Option(
         None,
         metavar="N",
-        help="A comparison is closed when it has so many judgments; without it all are.",
+        help="Number of votes after which a comparison is complete; by default all comparisons are complete.",
     ),
-    alpha: float = Option(0.05, help="Share of the flags that may be false."),
-    as_json: AsJson = False,
+    alpha: float = Option(0.05, help="Accepted probability of any false flag."),
+    as_json: options.AsJson = False,
     *,
     reading: dict,
 ) -> None:
-    """The audit while labels still arrive: look as often as you like, and call again with the votes so far."""
-    announce(data, as_json)
+    """Audit votes while they still arrive. Call this command with all votes so far, as often as you like."""
+    options.announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.watch import watch as watch_votes
 
@@ -196,11 +180,11 @@ def watch(
         alpha=alpha,
         **reading,
     )
-    tell(as_json, found.summary, found)
+    options.tell(as_json, found.summary, found)
 
 
 def _keep_to_one_thread() -> None:
-    """Before numpy is loaded: on matrices of this size a second thread gains little, and waits on a busy machine."""
+    """Limit numpy to one thread before it is loaded, because more threads are not faster for matrices of this size."""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(name, "1")
 
@@ -209,8 +193,8 @@ _SAID_BY_THE_COUNTS = ("N112", "N119", "N130", "N133")
 _LEFT_OUT = {"personal": "personal, left out"}
 
 
-@reporting_errors
-@reading_a_table
+@options.reporting_errors
+@options.reading_a_table
 def import_votes(
     source: Path = Argument(
         ..., metavar="SRC", help="An export: CSV, Excel, parquet, JSON, JSON lines or a folder."
@@ -220,19 +204,23 @@ def import_votes(
         None,
         "--format",
         metavar="FORMAT",
-        help="A format by its name, such as label-studio; recognised when not given. A wrong name lists them.",
+        help="Name of the format, such as label-studio; by default it is detected. A wrong name lists all names.",
     ),
-    keep: list[str] = Option([], metavar="COLUMN", help="Carry this column along; repeatable."),
-    annotators: Literal["none"] | None = Option(None, help="none: no column names who cast the votes."),
+    keep: list[str] = Option(
+        [], metavar="COLUMN", help="Copy this column to the new table; repeatable."
+    ),
+    annotators: Literal["none"] | None = Option(
+        None, help="none: the table does not say who cast the votes."
+    ),
     write_mapping: Path | None = Option(
-        None, metavar="FILE", help="Also write whose pseudonym is whose, for your eyes only."
+        None, metavar="FILE", help="Also write a private file with the name of each pseudonym."
     ),
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
     *,
     reading: dict,
 ) -> None:
-    """Convert another program's votes: pseudonyms for ids, personal fields left behind."""
-    announce(source, as_json)
+    """Convert votes of another program: pseudonyms replace ids, and personal fields are left out."""
+    options.announce(source, as_json)
     from badpo.importers.convert import import_file
 
     if annotators:
@@ -248,21 +236,25 @@ def import_votes(
     problems = told.pop("problems")
     counts = told | {"dropped": {row["reason"]: row["n"] for row in told["dropped"]}}
     counts = {name: value for name, value in counts.items() if value or name == "annotators"}
-    lines = [as_lines({_LEFT_OUT.get(name, name): value for name, value in counts.items()})]
-    lines += [as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS]
+    lines = [options.as_lines({_LEFT_OUT.get(name, name): value for name, value in counts.items()})]
+    lines += [
+        options.as_told(problem) for problem in problems if problem.code not in _SAID_BY_THE_COUNTS
+    ]
     if write_mapping:
-        lines.append(f"{told['mapping']}: whose pseudonym is whose; keep it apart from the table")
-    tell(
+        lines.append(
+            f"{told['mapping']}: the name of each pseudonym; keep this file apart from the table"
+        )
+    options.tell(
         as_json,
-        told | {"problems": [as_json_problem(each) for each in problems]},
+        told | {"problems": [options.as_json_problem(each) for each in problems]},
         "\n".join(lines),
     )
 
 
-@reporting_errors
+@options.reporting_errors
 def forget(
     annotators: list[str] = Argument(
-        ..., metavar="ANNOTATOR...", help="Pseudonyms, or ids as the source has them."
+        ..., metavar="ANNOTATOR...", help="Pseudonyms, or ids as in the source."
     ),
     data: list[Path] = Option([], "--data", metavar="FILE", help="A table of judgments; repeatable."),
     audit: list[Path] = Option([], "--audit", metavar="FOLDER", help="An audit's folder; repeatable."),
@@ -270,46 +262,45 @@ def forget(
         [], "--runs", metavar="FOLDER", help="A run, or a folder of runs; repeatable."
     ),
     mapping: Path | None = Option(
-        None, metavar="FILE", help="What import --write-mapping wrote; they go from it too."
+        None,
+        metavar="FILE",
+        help="The file of import --write-mapping, from which the annotators are removed too.",
     ),
     state: list[Path] = Option(
         [], "--state", metavar="FILE", help="A state of `badpo watch`; repeatable."
     ),
-    column: ColumnOption = None,
-    dry_run: bool = Option(False, "--dry-run", help="Only say what is there."),
-    as_json: AsJson = False,
+    column: options.ColumnOption = None,
+    dry_run: bool = Option(False, "--dry-run", help="Only report what would be removed."),
+    as_json: options.AsJson = False,
 ) -> None:
-    """Take a person out of tables, audits, runs and states, and say what still names them."""
+    """Remove annotators from tables, audits, runs and states, and report where their votes remain."""
     from badpo.data import forgetting
     from badpo.data.problems import ConfigError, counted
 
     places = {"data": data, "audits": audit, "runs": runs, "states": state}
     if not (mapping or any(places.values())):
         where = "--data FILE, --audit FOLDER, --runs FOLDER, --state FILE or --mapping FILE"
-        raise ConfigError(f"say where to look: {where}")
+        raise ConfigError(f"name the places to search: {where}")
     people = forgetting.find_people(annotators, mapping)
-    columns = named(column, None)["columns"]
+    columns = options.named(column, None)["columns"]
     if column and (columns.keys() != {"annotator"} or not columns["annotator"]):
         raise ConfigError(
             "--column of forget names the column of the annotators: --column annotator=COLUMN"
         )
-    whose = columns.get("annotator")
+    whose = columns.get("annotator") or "annotator"
     traces = forgetting.forget(people, **places, mapping=mapping, column=whose, dry_run=dry_run)
-    names, verb = sorted(people.pseudonyms), "would be taken out" if dry_run else "taken out"
+    names, verb = sorted(people.pseudonyms), "would be removed" if dry_run else "removed"
     told = {f"{verb if t.goes else 'still there'}: {t.path}: {t.what}": t.remedy for t in traces}
     then = dict.fromkeys(f"then: {remedy}" for remedy in told.values() if remedy)
-    nobody = (
-        "nothing of them is there; another key, or another spelling of the id, gives another pseudonym"
+    is_found = any(trace.is_sure for trace in traces)
+    nobody = ["nobody was found; another key or another spelling of the id gives another pseudonym"] * (
+        not is_found
     )
-    lines = [
-        f"{counted(len(names), 'annotator')}: {', '.join(names)}",
-        *(told or [nobody]),
-        *then,
-    ]
+    lines = [f"{counted(len(names), 'annotator')}: {', '.join(names)}", *nobody, *told, *then]
     rows = [
         {"path": t.path, "what": t.what, "erased": t.goes and not dry_run, "remedy": t.remedy}
         for t in traces
     ]
-    tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
-    if not all(trace.goes for trace in traces) or not traces:
-        raise typer.Exit(EXIT_NOT_MET if traces else EXIT_DATA)
+    options.tell(as_json, {"annotators": names, "traces": rows}, "\n".join(lines))
+    if not all(trace.goes for trace in traces) or not is_found:
+        raise typer.Exit(options.EXIT_NOT_MET if is_found else options.EXIT_DATA)

@@ -3,8 +3,8 @@
 Each function takes plain values and returns one ``<svg>`` element that needs no script, no font file and no
 network. A chart is made of texts and paths only. Colors come from the page's style sheet by class (``s0``, ``s1``,
 ...), so that a chart follows a light or a dark page; every style has its own shape and dash as well, so that no reading
-depends on color. Texts are escaped. What lies beyond an axis stands at its end, so that one infinite interval does not
-press everything else together.
+depends on color. Texts are escaped. A value beyond the axis is drawn at the end of the axis, so that one infinite
+interval does not compress the rest of the chart.
 """
 
 import math
@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from markupsafe import Markup
 
-from badpo.results.words import decimal, interval_text, page_templates
+from badpo.results.formatting import decimal, interval_text, page_templates
 
 WIDTH = 360
-_RIGHT = 52  # room for what stands at the end of a lane, at the least
+_RIGHT = 52  # minimum space for the text at the end of a lane
 _MARGIN, _VIEW = 14, re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 _PAPER = "svg.chart { width: auto; background: var(--page); font-family: system-ui, sans-serif; }\n"
 Limits = tuple[float, float]
@@ -26,7 +26,7 @@ Limits = tuple[float, float]
 
 @dataclass(frozen=True)
 class TextTable:
-    """Column names and rows of texts; the first cell of a row names it."""
+    """Column names and rows of texts; the first cell of a row is its name."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -34,9 +34,9 @@ class TextTable:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure: panels with their subtitles, its numbers as a table, and a legend where it needs one.
+    """A figure: panels with subtitles, a table of its numbers, and an optional legend.
 
-    ``caption`` is what the caption of its title in `figures.jinja` does not say.
+    ``caption`` is added to the caption for ``title`` in `figures.jinja`.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Mark:
-    """One estimate in a row of a dot plot, of ``n``; ``repeats`` are its values, one per seed, drawn as ticks."""
+    """An estimate in a row of a dot plot; ``n`` is its sample size, ``repeats`` are values per seed, drawn as ticks."""
 
     value: float
     name: str
@@ -61,7 +61,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class DotRow:
-    """A labelled row of a dot plot with one mark or several, each in its own lane, and a note at the row's end."""
+    """A labelled row of a dot plot. Each of its marks has its own lane, and a note is at the end of the row."""
 
     label: str
     marks: tuple[Mark, ...]
@@ -70,7 +70,7 @@ class DotRow:
 
 @dataclass(frozen=True)
 class Level:
-    """A value that a chart is read against, drawn as a dashed line with its name."""
+    """A reference value, drawn as a dashed line with its name."""
 
     value: float
     name: str
@@ -78,10 +78,10 @@ class Level:
 
 @dataclass(frozen=True)
 class DotPanel:
-    """Estimates with intervals, one labelled row under another; ``label`` says what is shown to who cannot see it.
+    """Estimates with intervals in labelled rows; ``label`` describes the chart for screen readers.
 
-    With ``notes``, the heading of the rows' notes, there are many rows: they are dense and end with their note. Else a
-    lane ends with its value, written by ``number``.
+    ``notes`` is the heading of the rows' notes; with a heading, the rows are dense and end with their notes. Without
+    ``notes``, each lane ends with its value, formatted by ``number``.
     """
 
     title: str
@@ -95,25 +95,25 @@ class DotPanel:
 
     @property
     def marks(self) -> list[Mark]:
-        """The marks of all rows."""
+        """All marks of the panel."""
         return [mark for row in self.rows for mark in row.marks]
 
     def extent(self) -> list[float]:
-        """Every known value that the marks draw."""
+        """Return all finite values that the marks draw."""
         drawn = [value for m in self.marks for value in (m.value, m.low, m.high, *m.repeats)]
         return [value for value in drawn if value is not None and math.isfinite(value)]
 
 
-_LABEL = 13.0  # what a label needs
-# the height of a lane, what lies between rows, a letter of a label
+_LABEL = 13.0  # height of a label
+# height of a lane, gap between rows, width of a letter of a label
 _ROOMY, _DENSE = (20, 10, 7.6), (5.6, 2.8, 7.6)
 
 
 def dot_plot(panel: DotPanel) -> Markup:
-    """The chart of a panel."""
+    """Draw the chart of a panel."""
     level, (lane, gap, letter) = panel.level, _DENSE if panel.notes else _ROOMY
     left = max(56.0, round(letter * max(len(row.label) for row in panel.rows)) + 14.0)
-    # labels that would leave the marks too little room stand above them
+    # long labels are drawn above the marks
     heading = 20 if left > 170 else 0
     left = 12.0 if heading else left
     values = panel.extent() + ([level.value] if level else [])
@@ -127,7 +127,7 @@ def dot_plot(panel: DotPanel) -> Markup:
         lane_height = max(lane, _LABEL / len(row.marks))
         height = lane_height * len(row.marks) + gap + heading
         base = y + height / 2 + 4
-        # the level's name stands between the first label and the first lane
+        # the name of the reference line is between the first label and the first lane
         above = y + heading - (6 if lanes[1:] or not level else 27)
         x, below, anchor = (0.0, above, "start") if heading else (left - 10, base, "end")
         parts.append(_text(x, below, row.label, anchor, "label"))
@@ -137,7 +137,9 @@ def dot_plot(panel: DotPanel) -> Markup:
             parts.append(_lane(mark, middle, across, panel))
             if not panel.notes:
                 parts.append(_text(WIDTH - 2, middle + 4, panel.number(mark.value), "end", "value"))
-        lanes += [(y + heading, y + height)] if heading else []  # where a line crosses no label
+        lanes += (
+            [(y + heading, y + height)] if heading else []
+        )  # vertical ranges in which lines cross no label
         y += height
     lanes = lanes if heading else [(top - 4, y)]
     frame = _upright(across, top, y, panel.axis, level, lanes)
@@ -146,7 +148,7 @@ def dot_plot(panel: DotPanel) -> Markup:
 
 @dataclass(frozen=True)
 class Picture:
-    """A chart outside of any page; a notebook shows it."""
+    """A chart as an SVG text that notebooks display."""
 
     svg: str = field(repr=False)
 
@@ -155,7 +157,7 @@ class Picture:
 
 
 def picture(chart: Markup) -> Picture:
-    """A chart with a margin and its style inside; colors are written out, for programs that know no variables."""
+    """Return a chart with a margin and inline styles; colors are literal, for programs without CSS variables."""
     page, rules = (page_templates().get_template(f"{name}.css").render() for name in ("page", "chart"))
     blocks = re.findall(r":root \{(.*?)\}", page, re.S)
     light, dark = (_colored(_PAPER + rules, block) for block in blocks)
@@ -177,11 +179,11 @@ def _colored(rules: str, variables: str) -> str:
 def dot_figure(
     title: str, panels: Sequence[DotPanel], caption: str = "", marks: str = ""
 ) -> Figure | None:
-    """Dot plots side by side, and every mark as a row of the figure's table; None where no panel has rows."""
+    """Return a figure of dot plots with a table of all marks; None if no panel has rows."""
     panels = [panel for panel in panels if panel.rows]
     if not panels:
         return None
-    rows: list[tuple[str, ...]] = [("Shown", "Value", "95 % interval", "n", "Each seed")]
+    rows: list[tuple[str, ...]] = [("Shown", "Value", "95 % CI", "n", "Each seed")]
     for panel in panels:
         number = panel.number
         for mark in panel.marks:
@@ -196,7 +198,7 @@ def dot_figure(
 
 
 def legend(entries: Iterable[tuple[str, int]]) -> Markup:
-    """Names beside their shapes, as an HTML list."""
+    """Return an HTML list of names with their shapes."""
     items = Markup("")
     for name, style in entries:
         drawn = _path(f"mark s{style}", _shape(13, 7, style, 4.4))
@@ -210,7 +212,7 @@ def legend(entries: Iterable[tuple[str, int]]) -> Markup:
 
 @dataclass(frozen=True)
 class Axis:
-    """Values from ``low`` to ``high`` stand at places from ``start`` to ``end``."""
+    """A linear axis that maps values from ``low`` to ``high`` to positions from ``start`` to ``end``."""
 
     low: float
     high: float
@@ -219,19 +221,19 @@ class Axis:
     ticks: tuple[float, ...]
 
     def at(self, value: float) -> float:
-        """Where a value stands; one beyond the axis, such as the end of an interval past 1, stands at its end."""
+        """Return the position of a value; a value beyond the axis gets the position of the nearest end."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def labels(self) -> list[str]:
-        """The number at each tick, with as many places as the ticks need."""
+        """Return the number at each tick, with the decimal places that the tick step needs."""
         step = self.ticks[1] - self.ticks[0]
         places = next(places for places in range(9) if abs(step - round(step, places)) < 1e-3 * step)
         return [decimal(tick, places) for tick in self.ticks]
 
 
 def axis_of(values: Sequence[float], limits: Limits | None, start: float, end: float) -> Axis:
-    """An axis from a round number to a round number, with three to seven ticks."""
+    """Return an axis with round ends and three to seven ticks."""
     low, high = limits or (min(values), max(values))
     if high - low < 1e-9:
         low, high = low - 0.5, high + 0.5
@@ -251,9 +253,9 @@ def _upright(
     level: Level | None,
     lanes: Sequence[tuple[float, float]],
 ) -> list[Markup]:
-    """A horizontal axis with its name, the lines of its ticks and as many of their numbers as do not touch.
+    """Draw a horizontal axis with its name, tick lines, and as many tick numbers as fit without overlap.
 
-    Ticks and the level stand in the ``lanes`` alone.
+    Tick lines and the reference line are drawn inside the ``lanes`` only.
     """
     places, labels = list(map(across.at, across.ticks)), across.labels()
     each = math.ceil(7.4 * (max(map(len, labels)) + 1) / (places[1] - places[0]))
@@ -294,17 +296,17 @@ def _path(css: str, outline: str) -> Markup:
 
 
 def _lane(mark: Mark, y: float, across: Axis, panel: DotPanel) -> Markup:
-    """An estimate's interval, repeats and mark; what is not known is None or NaN, what is infinite has no mark."""
+    """Draw an estimate's interval, repeats and mark; unknown values are None or NaN, infinite values have no mark."""
     style, number, drawn = f"s{mark.style}", panel.number, Markup("")
     radius, tick = (3.0, 2.0) if panel.notes else (5.0, 6.0)
     tip, low, high = f"{mark.name}: {number(mark.value)}", mark.low, mark.high
     if low is not None and high is not None and not (math.isnan(low) or math.isnan(high)):
         path = f"M{across.at(low)} {y}H{across.at(high)}"
-        # an arrow at an end that lies beyond the axis
+        # an arrow marks an end of the interval beyond the axis
         path += f"M{across.start + 3} {y - 2}l-3 2 3 2" if low < across.low else ""
         path += f"M{across.end - 3} {y - 2}l3 2-3 2" if high > across.high else ""
         drawn += _path(f"interval {style}", path)
-        tip += f" (95 % interval {interval_text(low, high, number)})"
+        tip += f" (95 % CI {interval_text(low, high, number)})"
     ticks = (f"M{across.at(value)} {y - tick}v{2 * tick}" for value in mark.repeats)
     drawn += _path(f"repeat {style}", "".join(ticks)) if mark.repeats else ""
     if math.isfinite(mark.value):
@@ -330,12 +332,12 @@ _SHAPES = (
     _CROSS,
     "0,-.7 0,.7",
 )
-OWN = STYLES = len(_SHAPES) - 1  # the last is a stroke, for what no style is of
+OWN = STYLES = len(_SHAPES) - 1  # the last shape is a stroke, used for own estimates
 FIRST_CLASS_STYLE = 4
 
 
 def _shape(x: float, y: float, style: int, r: float) -> str:
-    """The outline of a style's shape around a place."""
+    """Return the SVG path of a style's shape around a point."""
     corners = _SHAPES[style]
     if corners is None:
         return f"M{x} {y}m{-r} 0a{r} {r} 0 1 1 {2 * r} 0a{r} {r} 0 1 1 {-2 * r} 0z"
@@ -346,5 +348,5 @@ def _shape(x: float, y: float, style: int, r: float) -> str:
 
 
 def class_style(i: int) -> int:
-    """The style of the i-th of things that have none of their own, such as classes of annotators."""
+    """Return the style of the i-th item without a style of its own, such as an annotator class."""
     return FIRST_CLASS_STYLE + i % (STYLES - FIRST_CLASS_STYLE)

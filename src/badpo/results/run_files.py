@@ -1,4 +1,4 @@
-"""What stands in run folders, read for pages and cards: readouts, theta; and what is read over seeds."""
+"""Read the results in run folders for pages and model cards, and combine results over seeds."""
 
 import logging
 import math
@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
+from badpo.data.files import RUN_RECIPE, Json, read_yaml, require_enclosed, run_damage
+from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
-from badpo.data.yaml_files import read_yaml
-from badpo.results.words import (
+from badpo.results.formatting import (
     DPO,
     REFERENCE,
     arm_label,
@@ -23,13 +23,20 @@ from badpo.results.words import (
     built_in_of,
 )
 from badpo.theory import Floats
-from badpo.theory.summaries import Interval, log_odds_distance, share_removed, shift, t_interval
+from badpo.theory.summaries import (
+    Interval,
+    log_odds_distance,
+    ratio_of_sums,
+    share_removed,
+    shift,
+    t_interval,
+)
 
 logger = logging.getLogger(__name__)
 
 BY_COMMAND = (
-    "BADPOTrainer in Python writes no config.yaml; evaluate, report and --compare need a run of: "
-    "badpo train --model MODEL --data TABLE --compare"
+    "a finished trainer.train() of BADPOTrainer writes it into output_dir, that of BiasAdjustedDPOTrainer into "
+    "<output_dir>-bias/run; or train with: badpo train --model_name_or_path MODEL --dataset_name TABLE --compare"
 )
 
 _READ = (
@@ -40,10 +47,12 @@ _READ = (
     "environment.json",
 )
 _Z = float(ndtri(0.975))
+# Nats per token relative to the reference; below this value, training made all responses less likely.
+FAR_BELOW = -0.3
 _Number = Annotated[float, Field(allow_inf_nan=False)] | None
 
 
-# -- what the files hold that is read here; other keys are left alone --------------------------------------------
+# -- content of the files; other keys are ignored --------------------------------------------
 
 
 class _Content(BaseModel):
@@ -51,10 +60,12 @@ class _Content(BaseModel):
 
 
 class Measured(_Content):
-    """A number of ``readouts.json`` under whatever name it has there, and what says how sure it is."""
+    """An estimate in ``readouts.json``, under any of its names, with its standard error or interval and n."""
 
     value: _Number = Field(
-        validation_alias=AliasChoices("rate", "mean", "per_token", "difference", "gap", "accuracy")
+        validation_alias=AliasChoices(
+            "rate", "mean", "per_token", "difference", "gap", "accuracy", "tilt"
+        )
     )
     se: _Number = None
     low: _Number = Field(None, validation_alias=AliasChoices("low", "gap_low"))
@@ -62,16 +73,37 @@ class Measured(_Content):
     n: int | None = Field(None, validation_alias=AliasChoices("n", "n_cross", "n_generations"))
 
 
+class Tilt(Measured):
+    """A policy's tilt toward an attribute, its unit, and the root mean square of the attribute difference."""
+
+    unit: str = "mean margin toward the attribute"
+    typical: float = 1.0
+
+
+class PromptSums(_Content):
+    """Sums of a metric by prompt and their divisors; two metrics with equal ``sizes`` have the same rows."""
+
+    sums: list[float]
+    sizes: list[float]
+
+
 class LearnedTheta(_Content):
-    """What is known of one attribute's theta: its mean, the votes' log-odds, the mean that was planted if one was."""
+    """Theta of one attribute: its mean, the log-odds in the votes, and the planted mean if theta was planted.
+
+    ``implied`` is the mean theta estimated from the votes given the final policy, with the interval ``low`` to
+    ``high``.
+    """
 
     level: _Number = None
+    implied: _Number = None
+    low: _Number = None
+    high: _Number = None
     offline: _Number = None
     planted_level: _Number = None
 
 
 class Readouts(_Content):
-    """``readouts.json``."""
+    """Content of ``readouts.json``."""
 
     arm: str | None = None
     seed: int | None = None
@@ -81,19 +113,22 @@ class Readouts(_Content):
     tokens: Measured | None = None
     heldout: dict[str, Measured] = {}
     kl: Measured | None = None
+    tilt: dict[str, Tilt] = {}
+    log_ratio: Measured | None = None
+    by_prompt: dict[str, PromptSums] = {}
     votes: dict[str, dict[str, Measured]] = {}
     ceiling: dict[str, dict[str, Measured]] = {}
     theta: dict[str, LearnedTheta] = {}
-    answers: list[dict[str, str]] = []  # of each a prompt and an answer, which may be cut
+    answers: list[dict[str, str]] = []  # each has a prompt and an answer, which may be truncated
 
     @property
     def best_rates(self) -> dict[str, Measured | _Number]:
-        """The probability of each attribute where it is measured, else its mean over sampled answers."""
+        """Probability of each attribute if it was measured, else the mean over sampled answers."""
         return self.sampled | self.generated | self.rates
 
 
 class FirstMargin(_Content):
-    """The mean margin of the first step, and by how much a run's first log-probabilities are not its reference's."""
+    """Mean margin of the first step, and the difference between the first log-probabilities and the reference's."""
 
     mean: float
     difference: float
@@ -101,7 +136,7 @@ class FirstMargin(_Content):
 
 
 class BiasExtra(_Content):
-    """What ``bias.json`` says of the run that the bias term comes from."""
+    """Facts in ``bias.json`` about the run that trained the bias term."""
 
     attributes: list[Json] = []
     gold_votes: dict[str, int] = {}
@@ -111,7 +146,7 @@ class BiasExtra(_Content):
 
 
 class BiasContent(_Content):
-    """``bias.json``."""
+    """Content of ``bias.json``."""
 
     attributes: list[str] = []
     parts: list[str] = []
@@ -121,7 +156,7 @@ class BiasContent(_Content):
 
 
 class Environment(_Content):
-    """``environment.json``."""
+    """Content of ``environment.json``."""
 
     packages: dict[str, str] = {}
     python: Any = ""
@@ -136,7 +171,7 @@ Content = TypeVar("Content", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Run:
-    """One run folder's content; what the folder lacks is empty."""
+    """Content of a run folder; missing files give empty content."""
 
     folder: Path
     arm: str
@@ -148,30 +183,37 @@ class Run:
 
     @property
     def recipe_bias(self) -> Json:
-        """The recipe's block ``bias``, which may name the variant alone."""
+        """The recipe's block ``bias``; empty if the recipe only names the variant."""
         block = self.config.get("bias")
         return block if isinstance(block, dict) else {}
 
     @property
     def title(self) -> str:
-        """The name of the run's method inside a sentence; a run that learns theta is one of BA-DPO."""
+        """Name of the run's method in a sentence; a run that learns theta is a BA-DPO run."""
         if self.arm == REFERENCE:
             return "the reference"
         return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
 
     @property
+    def uses_adam(self) -> bool:
+        """Whether Adam trained theta: the recipe selects Adam or sets an option that only Adam has."""
+        block = self.recipe_bias
+        started = block.get("warm_start", "zero") != "zero" or block.get("learning_rate") is not None
+        return bool(block["fit"] == "adam") if block.get("fit") else started
+
+    @property
     def configs(self) -> dict[str, Json]:
-        """The attributes that the bias term declares, by name in its order, each with its JSON identity."""
+        """JSON configuration of each attribute of the bias term, in the order of the bias term."""
         identities = {config.get("name"): config for config in self.bias.extra.attributes}
         return {name: identities.get(name, {}) for name in self.bias.attributes}
 
     @property
     def learned_annotators(self) -> set[str]:
-        """Whose theta was learned: everyone but the gold annotators, whose theta is zero by declaration."""
+        """Annotators with a learned theta: all annotators except gold annotators, whose theta is fixed at zero."""
         return set(self.bias.annotators) - set(self.bias.gold_annotators)
 
     def theta(self) -> Floats | None:
-        """Theta of every annotator, in log-odds; None for a run without a bias term."""
+        """Return theta of every annotator in log-odds; None for a run without a bias term."""
         if not self.bias.attributes or not (self.folder / "bias.safetensors").exists():
             return None
         from badpo.objective.bias import BiasTerm
@@ -179,17 +221,21 @@ class Run:
         return BiasTerm.load(self.folder).theta().detach().numpy()
 
     def measured(self, *place: str) -> Measured:
-        """The cell at a place of the readouts; one without a value where nothing is."""
+        """Return the estimate at a path of the readouts; an estimate without a value if the path does not exist."""
         found: Any = self.readouts
         for name in place:
             found = found.get(name) if isinstance(found, dict) else getattr(found, name, None)
         return found if isinstance(found, Measured) else Measured.model_construct(value=found)
 
     def reading(self, *place: str) -> Interval | None:
-        """What was measured at a place of the readouts, such as "heldout", "length"; None where nothing was.
+        """Return the estimate at a path of the readouts, such as "heldout", "length"; None if nothing was measured.
 
-        The interval is the one that is stated, else the normal one of the standard error; NaN ends without either.
+        The interval is the recorded interval, else a normal interval from the standard error, else NaN. Estimates
+        from the votes of fewer than five people are None.
         """
+        people = self.bias.annotators
+        if place[0] in ("heldout", "votes") and people and is_about_single_people(people):
+            return None
         cell = self.measured(*place)
         if cell.value is None:
             return None
@@ -206,29 +252,29 @@ def _normal(value: float, se: float) -> Interval:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A reading of an arm: the mean over seeds, or the one run's own value, with its interval; each seed's value."""
+    """An estimate for an arm: the mean over seeds, or the value of a single run, with an interval and seed values."""
 
     interval: Interval
     of_seed: Mapping[int, float]
 
     @property
     def value(self) -> float:
-        """The mean over seeds."""
+        """Mean over seeds."""
         return self.interval.estimate
 
     @property
     def values(self) -> tuple[float, ...]:
-        """Each seed's value."""
+        """Value of each seed."""
         return tuple(self.of_seed.values())
 
 
 @dataclass(frozen=True)
 class Removal:
-    """What an arm did with DPO's shift of one rate or length.
+    """The part of DPO's shift of a rate or length that an arm removed.
 
-    ``share`` is the share of the shift that the arm removed, per seed and averaged; None where DPO did not move by
-    more than its interval, since the share would divide by noise. ``distance`` is to the reference: in log-odds for a
-    rate, in the reading's own unit otherwise.
+    ``share`` is the removed share of the shift, per seed and averaged. It is None if the interval of DPO's shift
+    includes zero, because the denominator would be noise. ``distance`` is the distance of the arm to the reference,
+    in log-odds for a rate and in the metric's unit otherwise.
     """
 
     share: Estimate | None = None
@@ -237,7 +283,7 @@ class Removal:
 
 @dataclass(frozen=True)
 class MeasuredRuns:
-    """Measured runs side by side, by arm in the order of the table and then by seed; the ``unmeasured`` by name."""
+    """Measured runs, sorted by arm and then by seed, and the names of ``unmeasured`` runs."""
 
     name: str
     runs: tuple[Run, ...]
@@ -245,17 +291,17 @@ class MeasuredRuns:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """Arms that were measured: the reference first, then DPO, then the others by name."""
+        """Measured arms: the reference, DPO, then other arms in the order of `arm_order`."""
         return tuple(dict.fromkeys(run.arm for run in self.runs))
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Training seeds, ascending; the reference has none."""
+        """Training seeds in ascending order; the reference has no seed."""
         return tuple(sorted({run.seed for run in self.runs if run.arm != REFERENCE}))
 
     @property
     def configs(self) -> dict[str, Json]:
-        """The JSON identity of every attribute that some run declares, then of those that were only measured."""
+        """JSON configuration of every declared attribute, then of attributes that were only measured."""
         found = {name: config for run in reversed(self.runs) for name, config in run.configs.items()}
         read = [run.readouts for run in self.runs]
         measured = [name for of in read for name in (*of.rates, *of.theta)]
@@ -263,20 +309,20 @@ class MeasuredRuns:
 
     @property
     def labels(self) -> dict[str, str]:
-        """Every attribute with its name for people."""
+        """Display name of every attribute."""
         return {name: attribute_label(name, config) for name, config in self.configs.items()}
 
     @property
     def is_planted(self) -> bool:
-        """Whether the annotators' leans were planted, so that the learned ones can be checked."""
+        """Whether the annotators' biases were planted, so that the true theta is known."""
         return any(t.planted_level is not None for run in self.runs for t in run.readouts.theta.values())
 
     def of(self, arm: str) -> tuple[Run, ...]:
-        """The runs of one arm, by seed."""
+        """Return the runs of one arm, sorted by seed."""
         return tuple(run for run in self.runs if run.arm == arm)
 
     def estimate(self, arm: str, *place: str) -> Estimate | None:
-        """A reading of an arm over its seeds; None when no run of the arm has it."""
+        """Return an arm's estimate over its seeds; None if no run of the arm has the metric."""
         read = {run.seed: run.reading(*place) for run in self.of(arm)}
         told = {seed: r for seed, r in read.items() if r is not None}
         found = {seed: r for seed, r in told.items() if math.isfinite(r.estimate)}
@@ -287,19 +333,19 @@ class MeasuredRuns:
         interval = t_interval(list(values.values())) if more else interval
         if place[0] in ("votes", "ceiling") or (
             place[0] == "best_rates" and not is_continuous(self.configs.get(place[1], {}))
-        ):  # what a share cannot be is no part of its interval
+        ):  # the interval of a share stays between 0 and 1
             low, high = np.clip([interval.low, interval.high], 0.0, 1.0).tolist()
             interval = replace(interval, low=low, high=high)
         return Estimate(interval, values)
 
     def count(self, *place: str, arm: str = "") -> str:
-        """Of how many things a reading is, over all runs or an arm's; empty where none tells."""
+        """Return the sample size of a metric over all runs or an arm's runs, as text; empty if not recorded."""
         runs = self.of(arm) if arm else self.runs
         counts = {n for run in runs if (n := run.measured(*place).n) is not None}
         return " to ".join(f"{n:,}" for n in sorted({min(counts), max(counts)})) if counts else ""
 
     def answers(self) -> list[tuple[str, list[tuple[str, str]]]]:
-        """Prompts that the first run of each arm was asked, with the answer of each."""
+        """Return prompts with one answer of the first run of each arm."""
         found: dict[str, list[tuple[str, str]]] = {}
         for arm in self.arms:
             for one in self.of(arm)[0].readouts.answers:
@@ -307,10 +353,11 @@ class MeasuredRuns:
         return [(prompt, told) for prompt, told in found.items() if len(told) == len(self.arms)]
 
     def moved(self, *place: str) -> Interval | None:
-        """How far DPO moved a reading from the reference; None when either was not measured.
+        """Return DPO's shift of a metric from the reference; None if DPO or the reference was not measured.
 
-        Over several seeds the reference counts as exact. With one seed both runs' own standard errors enter, as if
-        they were independent: they are measured on the same prompts, so the interval is rather too wide.
+        With several seeds, the reference counts as exact. With one seed, the standard errors of both runs are
+        combined as if they were independent. Both runs are measured on the same prompts, so this interval is
+        conservative.
         """
         reference, dpo = (self.estimate(arm, *place) for arm in (REFERENCE, DPO))
         if reference is None or dpo is None:
@@ -320,8 +367,41 @@ class MeasuredRuns:
         se = math.hypot(dpo.interval.se, reference.interval.se)
         return _normal(dpo.value - reference.value, se)
 
+    def difference(self, arm: str, other: str, key: str) -> Estimate | None:
+        """Return the paired difference of a metric such as "tilt/length" between two arms.
+
+        The result is None if the arms were not measured on the same rows. With one seed, the interval is clustered by
+        prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference is zero.
+        """
+        own, others = (
+            {run.seed: run.readouts.by_prompt for run in self.of(name)} for name in (arm, other)
+        )
+        found: dict[int, Interval] = {}
+        for seed, sums in own.items():
+            ours = sums.get(key)
+            is_reference = other == REFERENCE  # one run for all seeds
+            theirs = (next(iter(others.values()), {}) if is_reference else others.get(seed, {})).get(key)
+            if is_reference and key != "tokens":
+                theirs = ours and PromptSums(sums=[0.0] * len(ours.sums), sizes=ours.sizes)
+            if ours and theirs and ours.sizes == theirs.sizes:
+                found[seed] = ratio_of_sums(np.subtract(ours.sums, theirs.sums), ours.sizes)
+        if not found:
+            return None
+        values = {seed: one.estimate for seed, one in found.items()}
+        (first, *more) = found.values()
+        return Estimate(t_interval(list(values.values())) if more else first, values)
+
+    def is_drifting(self, arm: str) -> bool:
+        """Return whether an arm's log-probabilities of the compared responses fell far below the reference's."""
+        found = self.estimate(arm, "log_ratio")
+        return found is not None and found.value < FAR_BELOW
+
+    def is_length(self, name: str) -> bool:
+        """Return whether an attribute measures the length of responses."""
+        return built_in_of(self.configs.get(name, {})).is_length
+
     def removal(self, arm: str, is_rate: bool, *place: str) -> Removal:
-        """How much of DPO's shift an arm removed, and how far it ended from the reference (for a rate in log-odds)."""
+        """Return the share of DPO's shift that an arm removed, and the arm's distance to the reference."""
         reference, dpo, own = (self.estimate(name, *place) for name in (REFERENCE, DPO, arm))
         if reference is None or own is None:
             return Removal()
@@ -341,7 +421,7 @@ def _over_seeds(values: Mapping[int, float]) -> Estimate:
 
 
 def is_continuous(config: Json) -> bool:
-    """Whether an attribute is an amount, so that its mean over answers is not a rate."""
+    """Return whether an attribute is an amount, so that its mean over answers is not a rate."""
     kind = built_in_of(config)
     return bool(config.get("continuous")) or kind.make(**kind.example).continuous
 
@@ -350,7 +430,7 @@ def is_continuous(config: Json) -> bool:
 
 
 def runs_in(folders: Sequence[Path]) -> list[Path]:
-    """The run folders among some folders and in them, each once."""
+    """Return the run folders among the given folders and directly inside them, without duplicates."""
     found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -360,7 +440,7 @@ def runs_in(folders: Sequence[Path]) -> list[Path]:
 
 
 def finished_runs(folders: Sequence[Path]) -> list[Path]:
-    """The run folders that are named, and the finished ones in other folders; the rest of those are told."""
+    """Return the named run folders and the finished runs inside other folders; log a warning for unfinished runs."""
     found = runs_in(folders)
     finished = [run for run in found if run in folders or (run / "bias.json").exists()]
     if not finished:
@@ -369,12 +449,12 @@ def finished_runs(folders: Sequence[Path]) -> list[Path]:
         )
     left_out = [str(run) for run in found if run not in finished and run.name != REFERENCE]
     if left_out:
-        logger.warning("not finished, and left out: %s", ", ".join(left_out))
+        logger.warning("these runs are not finished and are left out: %s", ", ".join(left_out))
     return finished
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
-    """Every measured run in the given folders, which are run folders or hold some."""
+    """Read every measured run in the given folders, which are run folders or contain run folders."""
     folders = [sources] if isinstance(sources, Path) else list(sources)
     found = {path: (path / "readouts.json").exists() for path in runs_in(folders)}
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
@@ -392,10 +472,12 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
 
 
 def read_run(folder: Path) -> Run:
-    """One run folder; what it lacks is empty. The arm and the seed are those of its readouts, else of its name."""
+    """Read a run folder. The arm and the seed come from its readouts, else from the name of the folder."""
     require_enclosed(folder)
     if reason := run_damage(folder, _READ):
-        raise ConfigError(f"{folder.parent}/{reason}; restore the file, or remove it and make it again")
+        raise ConfigError(
+            f"{folder.parent}/{reason}; restore the file, or remove it and create it again"
+        )
     readouts = _content(folder / "readouts.json", Readouts)
     arm, _, number = folder.name.rpartition("-s")
     seed = int(number) if arm and number.isdigit() else 0
@@ -403,7 +485,9 @@ def read_run(folder: Path) -> Run:
     try:
         config = read_yaml(path).values if path.exists() else {}
     except ConfigError as error:
-        raise ConfigError(f"{path} cannot be read: {error}; remove it and make it again") from error
+        raise ConfigError(
+            f"{path} cannot be read: {error}; remove the file and create it again"
+        ) from error
     return Run(
         folder,
         arm or folder.name if readouts.arm is None else readouts.arm,
@@ -421,7 +505,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _content(path: Path, expected: type[Content]) -> Content:
-    """What a JSON file holds, nothing where there is no file; a `DataError` has every key that holds something else."""
+    """Return the content of a JSON file, empty without a file; a `DataError` lists every key with a wrong value."""
     if not path.exists():
         return expected()
     try:
@@ -429,13 +513,13 @@ def _content(path: Path, expected: type[Content]) -> Content:
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
             what = f"{path} is not valid JSON ({error.errors()[0]['msg']})"
-            raise ConfigError(f"{what}; remove it and make it again") from error
-        remedy = "measure or train the run again, or leave its folder out"
+            raise ConfigError(f"{what}; remove the file and create it again") from error
+        remedy = "measure or train the run again, or leave out its folder"
         raise DataError(
             Problem(
                 "E161",
-                f"not what a run holds: {wrong['msg'].partition(' or instance')[0]}",
-                f"{path}, {'.'.join(map(str, wrong['loc'])) or 'the whole'}",
+                f"the value does not fit the file format: {wrong['msg'].partition(' or instance')[0]}",
+                f"{path}, {'.'.join(map(str, wrong['loc'])) or 'the whole file'}",
                 remedy,
             )
             for wrong in error.errors()

@@ -1,4 +1,4 @@
-"""One page about trained runs, drawn from their folders: verdicts, a table, charts, limits and provenance."""
+"""The report page about trained runs: findings, a table, charts, limits and provenance."""
 
 import shlex
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from badpo import __version__
 from badpo.data.files import RUN_RECIPE, write_atomically
 from badpo.data.privacy import is_about_single_people
+from badpo.results.bias_check import bias_findings, check_bias, tilt_table
 from badpo.results.charts import (
     DotPanel,
     DotRow,
@@ -21,11 +22,10 @@ from badpo.results.charts import (
     class_style,
     dot_figure,
 )
-from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
-from badpo.results.verdicts import anchor_of_run, anchor_sentences, quantities, verdicts
-from badpo.results.words import (
+from badpo.results.formatting import (
     DASH,
     DPO,
+    PLACEBO,
     REFERENCE,
     arm_label,
     decimal,
@@ -35,25 +35,28 @@ from badpo.results.words import (
     shown,
     signed,
 )
+from badpo.results.run_files import Environment, Estimate, MeasuredRuns, read_suite
+from badpo.results.run_findings import anchor_of_run, anchor_sentences, quantities, quantity_findings
 
 RATES_TITLE, AMOUNTS_TITLE = _OPENING = ("Attribute rates", "Length and amounts")
 _ARM_STYLES = {REFERENCE: 0, DPO: 1, "pooled": 2, "shared_mean": 3}
 _three, _signed_three = partial(decimal, places=3), partial(signed, places=3)
 
 
-def write_report(sources: Path | Sequence[Path], page: Path, texts: bool = True) -> Path:
-    """Write one HTML page about the runs in some folders and return its path.
+def write_report(sources: MeasuredRuns | Path | Sequence[Path], page: Path, texts: bool = True) -> Path:
+    """Write an HTML page about the runs in folders and return the path of the page.
 
-    The page needs no network and no script, follows a light or a dark system and prints. It names no annotator; with
-    ``texts`` it shows prompts and answers. Raises `ConfigError` where no measured run was found, or a file in a run
-    folder cannot be read.
+    The page needs no network and no script, supports light and dark mode, and can be printed. It names no annotator.
+    With ``texts`` it shows prompts and answers. The function raises `ConfigError` if it finds no measured run or
+    cannot read a file of a run.
     """
-    write_atomically(page, report_html(read_suite(sources), texts).encode())
+    suite = sources if isinstance(sources, MeasuredRuns) else read_suite(sources)
+    write_atomically(page, report_html(suite, texts).encode())
     return page
 
 
 def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
-    """The page about a suite as HTML text."""
+    """Return the page about measured runs as HTML text."""
     drawn = figures(suite)
     first = (suite.of(arm)[0] for arm in suite.arms)
     groups, rows = summary_table(suite)
@@ -63,7 +66,8 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
         arms=[arm_label(arm) for arm in suite.arms if arm != REFERENCE],
         seeds=suite.seeds,
         labels=[*suite.labels.values()],
-        verdicts=verdicts(suite),
+        tilts=[(check, tilt_table(check)) for check in check_bias(suite)],
+        verdicts=[*bias_findings(suite), *quantity_findings(suite)],
         anchors=anchor_sentences(suite),
         groups=groups,
         rows=rows,
@@ -73,6 +77,7 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
         compare="" if DPO in suite.arms else _compare_command(suite),
         gold_arms=[run.title for run in first if anchor_of_run(run) == "gold"],
         is_planted=suite.is_planted,
+        has_placebo=PLACEBO in suite.arms,
         unmeasured=[*map(shown, suite.unmeasured)],
         provenance=provenance(suite),
         version=__version__,
@@ -80,7 +85,7 @@ def report_html(suite: MeasuredRuns, texts: bool = True) -> str:
 
 
 def _compare_command(suite: MeasuredRuns) -> str:
-    """What trains DPO beside the first run that a recipe of the user's made; empty where there is none."""
+    """Return the command that trains DPO for comparison with the first run; empty if no run has a recipe."""
     for run in suite.runs:
         if "dataset_name" in run.config and run.bias.parts:
             place = run.folder.name if run.folder.is_absolute() else str(run.folder)
@@ -90,14 +95,14 @@ def _compare_command(suite: MeasuredRuns) -> str:
 
 # -- the table ---------------------------------------------------------------------------------------------------
 
-# A value of the table and its 95 % interval; empty where it does not apply or is not known.
+# A value and its 95 % confidence interval as texts; empty if they do not apply or are not known.
 Cell = tuple[str, str]
 _NOTHING: Cell = ("", "")
-Columns = list[tuple[str, tuple[str, ...]]]  # of each group its name and those of its columns
+Columns = list[tuple[str, tuple[str, ...]]]  # name of each group and names of its columns
 
 
 def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[list[Cell]]]]]:
-    """The groups of columns by name, and of every arm the cells of each; a dash where something was not measured."""
+    """Return the column groups, and the cells of every arm; a dash marks a value that was not measured."""
     found = quantities(suite)
     rate, mean = ("rate", "removed", "log-odds"), ("mean", "removed", "distance")
     groups = [(_with_n(suite, q.symbol, *q.place), rate if q.is_rate else mean) for q in found]
@@ -122,11 +127,11 @@ def summary_table(suite: MeasuredRuns) -> tuple[Columns, list[tuple[str, list[li
 
 
 def arms_side_by_side(suite: MeasuredRuns) -> list[list[str]]:
-    """The rows of a table for a terminal: what each arm came to, with its interval; none where no rate was measured."""
+    """Return the result of each arm as rows of a terminal table; empty if no rate was measured."""
     groups, rows = summary_table(suite)
     if len(groups) == 1:
         return []
-    header = ["95 % intervals in brackets", *(name for name, _ in groups[:-1])]
+    header = ["95 % CI in brackets", *(name for name, _ in groups[:-1])]
     told = ([(value, ends and f"({ends})") for (value, ends), *_ in cells[:-1]] for _, cells in rows)
     return [
         header,
@@ -145,7 +150,7 @@ def _cell(found: Estimate | None, number: Callable[[float], str]) -> Cell:
 
 
 def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
-    """What the runs were made with, as names and values: seeds, versions, data."""
+    """Return names and values of the seeds, data and package versions of the runs."""
     unknown, runs = Environment(), suite.runs
     made = next((run.environment for run in runs if run.environment != unknown), unknown)
     facts = {
@@ -163,7 +168,7 @@ def provenance(suite: MeasuredRuns) -> list[tuple[str, str]]:
 
 
 def figures(suite: MeasuredRuns) -> list[Figure]:
-    """Every figure for which the runs hold the numbers, in the order of the page."""
+    """Return all figures for which the runs have data, in the order of the page."""
     drawn = [_quantity_figure(suite, is_rate) for is_rate in (True, False)]
     for draw in (theta_figure, _gap_figure, _votes_figure):
         drawn.append(draw(suite))
@@ -171,7 +176,7 @@ def figures(suite: MeasuredRuns) -> list[Figure]:
 
 
 def style_of(suite: MeasuredRuns, arm: str) -> int:
-    """The chart style of an arm, the same in every figure."""
+    """Return the chart style of an arm, which is the same in every figure."""
     others = [name for name in suite.arms if name not in _ARM_STYLES]
     return _ARM_STYLES[arm] if arm in _ARM_STYLES else class_style(others.index(arm))
 
@@ -185,7 +190,7 @@ def _arm_panel(
     arms: Iterable[str] | None = None,
     **how: Any,
 ) -> DotPanel:
-    """A panel with a row for every arm that was measured; over several seeds with a tick for each."""
+    """Return a panel with a row for every measured arm and a tick for every seed."""
     rows = []
     for arm in suite.arms if arms is None else arms:
         if found := suite.estimate(arm, *place):
@@ -198,7 +203,7 @@ def _arm_panel(
 
 
 def _level(suite: MeasuredRuns, name: str, *place: str, arms: Sequence[str] = ()) -> Level | None:
-    """What a panel is read against: the mean of a reading over arms."""
+    """Return the reference line of a panel: the mean of a metric over arms."""
     each = (suite.estimate(arm, *place) for arm in arms or suite.arms)
     known = [found.value for found in each if found]
     return Level(float(np.mean(known)), name) if known else None
@@ -218,9 +223,9 @@ def _on_one_axis(panels: Sequence[DotPanel]) -> list[DotPanel]:
 
 def _interval_note(suite: MeasuredRuns) -> str:
     if len(suite.seeds) <= 1:
-        return "Line: 95 % interval over the prompts measured."
+        return "Line: 95 % confidence interval over the measured prompts."
     return (
-        f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % interval (Student\u2019s t over seeds; the "
+        f"Mark: mean over {len(suite.seeds)} seeds; line: 95 % confidence interval (Student\u2019s t over seeds; the "
         f"reference, a single run, over prompts); ticks: each seed ({', '.join(map(str, suite.seeds))})."
     )
 
@@ -250,7 +255,7 @@ def _gap_figure(suite: MeasuredRuns) -> Figure | None:
         what = title, "cross minus same", Level(0.0, "no gap"), ("heldout", name)
         panels.append(_arm_panel(suite, *what, number=_signed_three))
     if sum(len(panel.rows) > 0 for panel in panels[:-1]) == 1:
-        panels.pop()  # with one attribute, any attribute is that one
+        panels.pop()  # with one attribute, the panel of any attribute repeats its panel
     return dot_figure("Held-out gap", _on_one_axis(panels), _interval_note(suite))
 
 
@@ -268,7 +273,7 @@ def _votes_figure(suite: MeasuredRuns) -> Figure | None:
 
 
 def theta_figure(suite: MeasuredRuns) -> Figure | None:
-    """The mean of the learned theta over annotators, by arm; None where no arm learned it of enough people."""
+    """Chart the mean learned theta over annotators by arm; None if no arm has five or more annotators."""
     panels, runs = [], [run for run in suite.runs if run.bias.parts]
     arms = dict.fromkeys(r.arm for r in runs if not is_about_single_people(r.learned_annotators))
     for name, title in suite.labels.items():

@@ -1,4 +1,4 @@
-"""Readouts of a run: held-out accuracy, votes predicted, answers, and the distance from the reference."""
+"""Measure a run: held-out accuracy, predicted votes, answers, and the distance from the reference."""
 
 import hashlib
 import json
@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
-from badpo.data.attributes import attribute_from_config, plain_text
+from badpo.data.attributes import plain_text
 from badpo.data.files import (
     RUN_SEAL,
     Json,
@@ -27,45 +28,43 @@ from badpo.data.judgments import Judgments
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, counted
 from badpo.objective.bias import BiasTerm
+from badpo.objective.theta import WINDOW, AnchoredFit
+from badpo.readouts import heldout, sampled
 from badpo.readouts.generation import Decoding, Generation, sample
-from badpo.readouts.heldout import (
-    heldout_accuracy,
-    implicit_margins,
-    theta_rows_for,
-    vote_accuracy,
-)
-from badpo.readouts.sampled import attribute_values, divergence, mean_tokens, rate_figures
 from badpo.results.run_files import BY_COMMAND
 from badpo.runs.run import (
     Progress,
     few_held_out,
-    kept_json,
+    read_json,
     read_judgments,
     weights_of,
     write_card,
 )
 from badpo.runs.start import kept_reference, load_model, require_undamaged
+from badpo.theory.bias_fit import level_intervals, loss_slopes
+from badpo.theory.likelihood import judgment_loss
+from badpo.theory.summaries import sums_by_cluster
 from badpo.training.encoding import encode_prompts, template_options
-from badpo.training.inputs import encode_judgments
+from badpo.training.inputs import build_bias, encode_judgments, votes_before_training
 from badpo.training.model_files import load_adapter
-from badpo.training.recipe import NOTHING_SAID, Recipe, RunSources, read_run_recipe
+from badpo.training.recipe import NO_SOURCES, Recipe, RunSources, read_run_recipe
 from badpo.training.reference import ReferenceCache, default_cache, weights_key
 
 logger = logging.getLogger(__name__)
 
-VERSION = 4  # of what is measured; another one measures finished runs again
+VERSION = 5  # of the measurements; a new version measures finished runs again
 N_PROMPTS = 300
 MAX_NEW_TOKENS = 512
-N_SHOWN, SHOWN_LETTERS = 3, 600  # answers that a page shows, and how much of a text
+N_SHOWN, SHOWN_LETTERS = 3, 600  # number of answers on a page, and their maximum length
 
 
 @dataclass(eq=False)
 class Stage:
-    """What runs are measured on: held-out votes, prompts, and the reference that they started from.
+    """Shared inputs of the measurements of runs: held-out votes, prompts, and the reference.
 
-    ``recipe`` is that of a run, or what those of several have in common; ``start`` the folder or name of the
-    reference; a prompt that stands twice among ``prompts`` is answered twice; ``given`` is what the chat template gets
-    besides each.
+    ``recipe`` is the recipe of a run, or the common keys of several runs. ``start`` is the folder or the name of the
+    reference. A prompt that occurs twice in ``prompts`` is answered twice. ``given`` are further arguments of the chat
+    template for each prompt.
     """
 
     recipe: Recipe
@@ -78,7 +77,7 @@ class Stage:
 
     @cached_property
     def args(self):
-        """The arguments of training, of which encoding, beta and device are read."""
+        """Training arguments; encoding, beta and device are used."""
         return self.recipe.arguments()
 
     @cached_property
@@ -87,66 +86,69 @@ class Stage:
 
     @cached_property
     def model(self) -> Any:
-        """The reference."""
+        """Model of the reference."""
         return self._loaded[0].to(self.args.device)
 
     @property
     def tokenizer(self) -> Any:
-        """The reference's tokenizer."""
+        """Tokenizer of the reference."""
         return self._loaded[1]
 
     @cached_property
     def key(self) -> str:
-        """The key of the reference's weights; evaluation runs without autocast, whatever training did."""
+        """Key of the reference's weights; the evaluation never uses autocast."""
         return weights_key(self.model, "fp32")
 
     @cached_property
     def judged(self) -> Judgments:
-        """The held-out judgments whose comparisons fit the length limit; those that do not are counted."""
+        """Held-out judgments whose comparisons fit the length limit; a warning counts the others."""
         kept, _, findings = encode_judgments(self.held_out, self.tokenizer, self.args)
         for finding in findings:
             logger.warning("%s", finding)
         return kept
 
     def encoded(self, prompts: Sequence, given: Sequence[Json] = ()) -> list[np.ndarray]:
-        """Prompts as a policy reads them."""
+        """Encode prompts."""
         limits = self.args.encoding, self.args.max_prompt_length
         return encode_prompts(list(prompts), self.tokenizer, *limits, given)
 
     def answers(self, policy, seed: int, prompt_ids=None, **decoding: Any) -> list[Generation]:
-        """One sampled answer of a policy to each prompt, or to each of others."""
+        """Sample one answer of a policy to each prompt, or to each of the given prompts."""
         given = asdict(replace(self.decoding, **decoding))
         ids = self.encoded(self.prompts, self.given) if prompt_ids is None else prompt_ids
         return sample(policy, self.tokenizer, ids, seed=seed, **given)
 
     @cached_property
     def written(self) -> list[Generation]:
-        """The reference's own answers."""
+        """Answers of the reference."""
         return self.answers(self.model, 0)
 
-    def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
-        """A policy's u of every held-out comparison, or of those of other judgments."""
+    def log_ratios(self, policy, judgments: Judgments | None = None) -> heldout.LogRatios:
+        """Compute the log-ratios of a policy for every held-out response, or for the given judgments."""
         args, judged = self.args, self.judged if judgments is None else judgments
         cache = ReferenceCache(Path(args.reference_cache or default_cache()), self.key)
         limits = (args.encoding, args.max_length, args.max_prompt_length)
-        return implicit_margins(policy, self.model, cache, judged, self.tokenizer, *limits, args.beta)
+        return heldout.response_log_ratios(policy, self.model, cache, judged, self.tokenizer, *limits)
+
+    def margins(self, policy, judgments: Judgments | None = None) -> np.ndarray:
+        """Compute the margin u of a policy for every held-out comparison, or for the given judgments."""
+        return self.log_ratios(policy, judgments).margins(self.args.beta)
 
 
 @dataclass(frozen=True)
 class PolicyReading:
-    """A policy while it is measured."""
+    """A policy and its measurements so far."""
 
     stage: Stage
     policy: Any
     seed: int
     written: list[Generation]
     bias: BiasTerm | None = None
-    judged: Judgments | None = None
     theta: np.ndarray | None = None
     margins: np.ndarray | None = None
 
 
-# What is read besides: (what was measured) -> JSON.
+# A function of the measurements so far that returns further readouts.
 More = Callable[[PolicyReading], Json]
 
 
@@ -159,21 +161,21 @@ def measure(
     progress: Progress,
     facts: Sequence[Any] = (),
 ) -> Json:
-    """Every readout of the policy in ``folder/model``, from ``readouts.json`` where that is of the same policy.
+    """Return all readouts of the policy in ``folder/model``; reuse ``readouts.json`` of the same policy.
 
-    Without a bias it is the reference's, in a folder of its own beside the runs. ``seed`` is that of the answers,
-    ``more`` what is read besides, and ``facts`` are JSON that decides it.
+    If ``bias`` is None, the policy is the reference, whose folder is next to the runs. ``seed`` is the seed of the
+    answers. ``more`` returns further readouts, and ``facts`` are JSON that determines them.
     """
     own = stage.key if bias is None else weights_of(folder / "model")
     args, prompts = stage.args, [plain_text(p) for p in stage.prompts]
     content = [VERSION, own, stage.key, prompts, asdict(stage.decoding), seed]
     content += [args.encoding, args.max_prompt_length, stage.held_out.fingerprint(), *facts]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-    kept = kept_json(folder / "readouts.json")
+    kept = read_json(folder / "readouts.json")
     if kept.get("measured") == key:
         require_undamaged(folder, ["readouts.json"])
-        # a kill on the way leaves the seal without the readouts, or the card
-        if "readouts.json" not in kept_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
+        # an interrupted call may leave a manifest without the readouts, or an old card
+        if "readouts.json" not in read_json(folder / RUN_SEAL).get("files", ["readouts.json"]):
             write_readouts(folder, kept)
         elif bias is not None:
             write_card(folder)
@@ -195,79 +197,73 @@ def measure(
         "measured": key,
         "version": VERSION,
     }
-    readouts["tokens"] = mean_tokens(written)
+    readouts["tokens"] = sampled.mean_tokens(written)
     readouts["answers"] = _shown(stage.prompts, written)
+    answered = sums_by_cluster(
+        sampled.token_counts(written), np.ones(len(written)), sampled.prompt_numbers(written)
+    )
+    by_prompt = {"tokens": heldout.round_sums(*answered)}
     if bias is not None:
-        judged = with_own_attributes(stage.judged, bias)
-        theta, margins = theta_rows(bias, judged), stage.margins(policy)
-        found = replace(found, bias=bias, judged=judged, theta=theta, margins=margins)
+        theta, ratios = theta_rows(bias, stage.judged), stage.log_ratios(policy)
+        margins = ratios.margins(args.beta)
+        tilts, sums = heldout.measure_tilt(margins, stage.judged)
+        by_prompt |= sums
+        found = replace(found, bias=bias, theta=theta, margins=margins)
         progress(what, 0.6)
-        # the divergence is of the policy as it is, not of what a decoder makes of it
+        # the divergence is defined for the policy itself, without changes by the decoding
         drawn = stage.answers(policy, seed, temperature=1.0, top_p=1.0)
         readouts |= {
-            "heldout": heldout_accuracy(margins, stage.judged),
-            "votes": vote_accuracy(margins, theta, judged),
-            "kl": divergence(policy, stage.model, drawn, 1.0, 1.0),
+            "tilt": tilts,
+            "log_ratio": heldout.log_ratio_per_token(ratios, stage.judged),
+            "heldout": heldout.heldout_accuracy(margins, stage.judged),
+            "votes": heldout.vote_accuracy(margins, theta, stage.judged),
+            "kl": sampled.divergence(policy, stage.model, drawn, 1.0, 1.0),
         }
     progress(what, 0.8)
-    readouts |= more(found)
+    readouts |= more(found) | {"by_prompt": by_prompt}
     write_readouts(folder, readouts)
     progress(what, 1.0)
     return readouts
 
 
 def _shown(prompts: Sequence, written: Sequence[Generation]) -> list[Json]:
-    """The first prompts, each once, with their answers, for people to read."""
+    """Return the first distinct prompts with their answers, shortened for a page."""
     answers = {plain_text(p): one.text for p, one in zip(prompts, written, strict=True)}
     shown = islice(answers.items(), N_SHOWN)
     return [{"prompt": p[:SHOWN_LETTERS], "answer": text[:SHOWN_LETTERS]} for p, text in shown]
 
 
 def write_readouts(folder: Path, readouts: Json) -> None:
-    """Write ``readouts.json``, and the model card with what stands in it."""
+    """Write ``readouts.json``, and the model card with these readouts."""
     with resealed(folder, ["readouts.json"]):
-        write_json(folder / "readouts.json", readouts, private=True)  # it has prompts and answers
+        write_json(folder / "readouts.json", readouts, private=True)  # contains prompts and answers
     if (folder / "bias.json").exists():
         write_card(folder)
 
 
-def with_own_attributes(judgments: Judgments, bias: BiasTerm) -> Judgments:
-    """The judgments with those attributes besides theirs that an arm declared for itself and learned theta on.
-
-    Votes are predicted with theta on what it was learned on. A penalty is fixed and says nothing of annotators: the
-    length that it is on is left out.
-    """
-    own = [
-        attribute_from_config(config)
-        for name, config in zip(bias.attributes, bias.extra["attributes"], strict=False)
-        if name not in judgments.attribute_names and bias.parts
-    ]
-    return judgments.with_attributes([*judgments.attributes, *own]) if own else judgments
-
-
 def theta_rows(bias: BiasTerm, judgments: Judgments) -> np.ndarray:
-    """Theta of every annotator on every attribute of ``judgments``, in log-odds.
+    """Return theta of every annotator for every attribute of ``judgments``, in log-odds.
 
-    0 for an attribute that the run did not declare. An attribute that the judgments do not have, such as the length
-    that a penalty is on, has no column, and a theta that is not in log-odds is left out.
+    Theta is 0 for an attribute that the run did not declare, and for runs whose theta is not in log-odds. An attribute
+    that the judgments do not have, such as the length of a length penalty, has no column.
     """
     learned = pd.DataFrame(bias.theta().detach().numpy(), columns=list(bias.attributes))
     known = learned.reindex(columns=list(judgments.attribute_names), fill_value=0.0).to_numpy()
     if not bias.extra.get("theta_in_log_odds", True):
         known = np.zeros_like(known)
-    return theta_rows_for(judgments, list(bias.annotators), known)
+    return heldout.align_theta(judgments, list(bias.annotators), known)
 
 
-def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING_SAID) -> dict:
+def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NO_SOURCES) -> dict:
     """Measure a finished run on its held-out judgments; write and return ``readouts.json``.
 
-    Answers are sampled to at most 300 held-out prompts, of at most 512 tokens, at temperature 0.7 and top-p 0.9.
-    Held-out comparisons that do not fit ``max_length`` are left out and counted. The reference's own answers are
-    measured beside a run that was made here; nothing is written beside one that was not.
+    The policy answers at most 300 held-out prompts with at most 512 tokens, at temperature 0.7 and top-p 0.9. Held-out
+    comparisons that do not fit ``max_length`` are left out and counted. The reference is measured too, in the folder
+    next to the run, unless the run was made on another machine.
 
-    A `ConfigError` says that the folder holds no finished run or a damaged file, that nothing was held out, that the
-    reference is gone, or that ``sources`` does not say what to take in place of what a recipe made elsewhere names; a
-    `DataError` that the table cannot be read any more, or that no held-out comparison fits.
+    `ConfigError` means that the folder has no finished run or has a damaged file, that nothing was held out, that the
+    reference is missing, or that ``sources`` lacks a model or a table for a run of another machine. `DataError` means
+    that the table cannot be read, or that no held-out comparison fits.
     """
     stage = finished_stage(folder, sources)
     if stage.held_out.n_votes == 0:
@@ -276,6 +272,9 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
         )
     for finding in few_held_out(stage.recipe, stage.train, stage.held_out):
         logger.warning("%s", finding)
+    if stage.recipe.data.held_out_name == stage.recipe.data.dataset_name:
+        told = "the script had no eval_dataset, so the run is measured on the votes it was trained on"
+        logger.warning("%s: %s; accuracies and tilts of held-out votes may be smaller", folder, told)
     progress(f"{folder.name}: loading", 0.0)
     asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
     stage.prompts, stage.given = tuple(asked["prompt"]), template_options(asked)
@@ -289,39 +288,69 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NOTHING
 
 
 def _generated(found: PolicyReading) -> Json:
-    """Attributes of the answers, and of a run's theta the mean beside the votes' own log-odds.
+    """Return the attributes of the answers and, for a run, the means of theta.
 
-    An attribute of the pair, such as the length ratio, has no value for one answer: read the tokens instead.
+    An attribute of the pair, such as the length ratio, has no value for one answer; the tokens replace it.
     """
     prompts, rates = [plain_text(prompt) for prompt in found.stage.prompts], {}
     for attribute in found.stage.held_out.attributes:
         if attribute.scope == "response":
-            values = attribute_values(attribute, prompts, found.written)
-            rates[attribute.name] = rate_figures(values, not attribute.continuous)
+            values = sampled.attribute_values(attribute, prompts, found.written)
+            rates[attribute.name] = sampled.rate_figures(values, not attribute.continuous)
     if found.bias is None:
         return {"generated": rates}
-    return {"generated": rates, "theta": _theta_means(found.bias, found.stage.train)}
+    return {"generated": rates, "theta": _theta_means(found, found.bias)}
 
 
-def _theta_means(bias: BiasTerm, train: Judgments) -> dict[str, dict[str, float | None]]:
-    """Theta's mean and the offline log-odds of each attribute, to two digits; nothing where few people are behind."""
+def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, Json]:
+    """Return the mean theta that the training votes imply given the final policy, by attribute, with its interval.
+
+    This is the theta that the anchored fit (`badpo.objective.theta.AnchoredFit`) would set now. The growth is computed
+    from up to 1,024 votes, evenly spaced; the confidence interval is for the fit to all votes. The result is empty if
+    the run learned no theta in log-odds.
+    """
+    if not bias.parts or not bias.extra.get("theta_in_log_odds", True):
+        return {}
+    stage, train = found.stage, found.stage.train
+    some = train.take(np.unique(np.linspace(0, train.n_votes - 1, WINDOW).round().astype(int)))
+    some, _, _ = encode_judgments(some, stage.tokenizer, stage.args)
+    u = stage.margins(found.policy, some)[some.votes["comparison"]]
+    term = build_bias(train, str(bias.extra["variant"]), "zero", bias.gold_annotators)
+    votes = votes_before_training(train)
+    rule = AnchoredFit(term, judgment_loss, votes)
+    logits = (rule.start[votes.annotator] * votes.delta).sum(dim=1)
+    rule.fit_to(replace(votes_before_training(some), margin=torch.from_numpy(u)))
+    slopes, means = loss_slopes(judgment_loss, votes.sign), term.theta().mean(dim=0).tolist()
+    prompts = train.prompt_of_votes()
+    intervals = level_intervals(slopes, votes.delta, logits, votes.weight, means, prompts)
+    each = zip(train.attribute_names, intervals, strict=True)
+    return {
+        name: sampled.figures(implied=one.estimate, low=one.low, high=one.high) for name, one in each
+    }
+
+
+def _theta_means(found: PolicyReading, bias: BiasTerm) -> dict[str, dict[str, float | None]]:
+    """Return the mean of theta and the mean that the votes imply, with two digits; empty for few people."""
+    train = found.stage.train
     if is_about_single_people(bias.learned_annotators):
         return {name: {} for name in train.attribute_names}
     level = dict(zip(bias.attributes, bias.theta().mean(dim=0).tolist(), strict=True))
-    offline = (found.log_odds for found in train.offline_log_odds())
-    return {
-        name: {
-            "level": round(level[name], 2),
-            "offline": None if odds is None else round(odds, 2),
-        }
+    offline = (one.log_odds for one in train.offline_log_odds())
+    implied = implied_theta(found, bias)
+    known = {
+        name: {"level": level[name], "offline": odds, **implied.get(name, {})}
         for name, odds in zip(train.attribute_names, offline, strict=True)
+    }
+    return {
+        name: {key: None if value is None else round(value, 2) for key, value in of.items()}
+        for name, of in known.items()
     }
 
 
 def finished_stage(folder: Path, sources: RunSources) -> Stage:
-    """What a finished run is measured on, where the run and what it started from are as they were sealed."""
+    """Return the inputs for measuring a finished run, after checking the run and its start model for damage."""
     if not (folder / "model").exists() or not (folder / "config.yaml").exists():
-        missing = "holds no finished run: no model/ with a config.yaml beside it"
+        missing = "has no finished run, which needs a folder model and a config.yaml"
         raise ConfigError(f"{folder} {missing}. {BY_COMMAND}")
     require_enclosed(folder)
     require_undamaged(folder)
@@ -336,14 +365,14 @@ def finished_stage(folder: Path, sources: RunSources) -> Stage:
         start = kept_reference(recipe, train, recipe.arguments(output_dir=str(folder)))
     if start is None:
         raise ConfigError(
-            f"{Path(recipe.output_dir) / 'reference'} holds no model any more, and the run is measured against it; "
-            "put it back, or train the run again"
+            f"{Path(recipe.output_dir) / 'reference'} has no model, but the run is measured against this model; "
+            "restore it, or train the run again"
         )
     return Stage(recipe, train, held_out, str(start), (), Decoding(MAX_NEW_TOKENS))
 
 
 def load_trained(folder: Path, stage: Stage):
-    """The trained policy of a run; an adapter is put on the reference that it was trained on."""
+    """Load the trained policy of a run; an adapter is added to its reference."""
     if not (folder / "model" / "adapter_config.json").exists():
         return load_model(str(folder / "model"), stage.recipe.model)[0]
     return load_adapter(load_model(stage.start, stage.recipe.model)[0], folder / "model")

@@ -1,4 +1,4 @@
-"""One run: from a recipe to a run folder. Every training run of badpo goes through `_train_into`."""
+"""Train a recipe and write its run folder. Every training run of badpo uses `_train_into`."""
 
 import contextlib
 import json
@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
@@ -25,15 +24,16 @@ from badpo.data.files import (
     RUN_SEAL,
     Json,
     file_checksum,
+    read_yaml,
     write_atomically,
     write_json,
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
 from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
-from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import BiasTerm
-from badpo.objective.objectives import Objective, make_objective
+from badpo.objective.objectives import Objective
+from badpo.objective.registry import make_objective
 from badpo.results.model_card import model_card
 from badpo.runs.start import kept_reference, load_model, load_policy, require_undamaged
 from badpo.theory.summaries import wilson_ends
@@ -47,42 +47,40 @@ from badpo.training.checkpoints import (
     seal_run,
     whole_folder,
 )
-from badpo.training.config import BADPOConfig
 from badpo.training.inputs import as_judgments, build_bias, chosen_variant, require_texts_alone
 from badpo.training.processes import locked_by_first
-from badpo.training.recipe import PATHS, Recipe, kept_in_run
+from badpo.training.recipe import PATHS, Recipe, make_portable
 from badpo.training.reference import default_cache
 from badpo.training.self_test import SelfTest
 from badpo.training.trainer import BADPOTrainer
 
 logger = logging.getLogger(__name__)
 
-BEGUN = "begun.json"  # which run an unfinished folder is of
+BEGUN = "begun.json"  # identifies the run of an unfinished folder
 FEW_HELD_OUT = 30  # prompts; the interval of a rate of one half is then a third wide
 
-# -- what a run would do -----------------------------------------------------------------------------------------
+# -- plans -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A run's folder, its steps, how often they go through the votes, and about how many bytes it writes."""
+    """The folder of a run, its number of steps, and its number of passes over the votes."""
 
     folder: str
     is_finished: bool
     n_steps: int
     n_passes: float
-    n_bytes: int
 
     def __str__(self) -> str:
         if self.is_finished:
-            return f"run         {self.folder}: finished, and taken as it is"
-        told = f"{self.n_steps:,} steps, {self.n_passes:.2g} passes over the votes"
-        return f"run         {self.folder}: {told}, about {self.n_bytes / 1e6:,.1f} MB written"
+            return f"run         {self.folder}: finished, and reused"
+        steps = f"{self.n_steps:,} steps, {self.n_passes:.2g} passes over the votes"
+        return f"run         {self.folder}: {steps}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run, and those that it is compared with, would do before they do it."""
+    """The plan of a run and of its baselines."""
 
     runs: tuple[RunPlan, ...]
     n_judgments: int
@@ -97,7 +95,7 @@ class Plan:
     findings: tuple[Problem, ...]
 
     def lines(self) -> list[str]:
-        """The plan for people, one fact per line."""
+        """Return the plan as text, with one fact on each line."""
         shared = f" for all {len(self.runs)} runs" * (len(self.runs) > 1)
         return [
             *map(str, self.runs),
@@ -112,10 +110,10 @@ class Plan:
 
 
 def plan_run(recipe: Recipe) -> Plan:
-    """Everything a run would start with: data read, tokens counted, forward tested.
+    """Read the data, count the tokens and test the forward pass of a run.
 
-    Nothing is trained and no file is written. Where the recipe asks for a supervised reference that is not there
-    yet, the tests are made on the model that it would start from.
+    The function trains nothing and writes no file. If the recipe requires a supervised reference that does not exist
+    yet, the tests use the model from which the reference would start.
     """
     train, held_out = read_judgments(recipe)
     recipe, findings = examined(recipe, train, held_out)
@@ -124,21 +122,17 @@ def plan_run(recipe: Recipe) -> Plan:
     model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
     with tempfile.TemporaryDirectory() as nowhere:
         trainer = make_trainer(recipe, nowhere, Prepared(train), held_out, model, tokenizer)
-    args, judgments, weights = (
-        recipe.arguments(),
-        trainer.judgments,
-        list(trainer.model.parameters()),
-    )
-    for one in recipe.baselines:  # what an objective lacks is told here too
+    args, judgments = recipe.arguments(), trainer.judgments
+    weights = list(trainer.model.parameters())
+    for one in recipe.baselines:  # raises an error for missing data of an objective
         if one.objective:
             make_objective(one.objective, judgments, args.seed, args.beta)
     n_drawn = judgments.n_comparisons if args.batching == "comparisons" else judgments.n_votes
     n_of_epochs = math.ceil(args.num_train_epochs * math.ceil(n_drawn / args.step_size))
     n_steps = args.max_steps if args.max_steps > 0 else n_of_epochs
-    how_long = n_steps, n_steps * args.step_size / n_drawn
-    n_bytes = _n_bytes(args, weights, *how_long)
+    n_passes = n_steps * args.step_size / n_drawn
     return Plan(
-        runs=tuple(RunPlan(str(f), (f / RUN_SEAL).exists(), *how_long, n_bytes) for f in folders),
+        runs=tuple(RunPlan(str(f), (f / RUN_SEAL).exists(), n_steps, n_passes) for f in folders),
         n_judgments=judgments.n_votes,
         n_comparisons=judgments.n_comparisons,
         n_annotators=judgments.n_annotators,
@@ -152,18 +146,6 @@ def plan_run(recipe: Recipe) -> Plan:
     )
 
 
-def _n_bytes(args: BADPOConfig, weights: Sequence[Any], n_steps: int, n_passes: float) -> int:
-    """What a run leaves on disk: the weights, and in each checkpoint besides Adam's two states of those trained."""
-    trained, all_of = (
-        sum(p.nbytes for p in weights if p.requires_grad or not only) for only in (True, False)
-    )
-    saved = trained if trained < all_of else all_of  # of a model with an adapter, the adapter alone
-    every = args.save_steps if args.save_steps >= 1 else math.ceil(args.save_steps * n_steps)
-    by_strategy = {"no": 0, "epoch": math.ceil(n_passes)}
-    n_saved = by_strategy.get(args.save_strategy.value, math.ceil(n_steps / every))
-    return saved + min(n_saved, args.save_total_limit or n_saved) * (saved + 2 * trained)
-
-
 # -- a run of a recipe -------------------------------------------------------------------------------------------
 
 
@@ -171,7 +153,7 @@ Progress = Callable[[str, float], None]
 
 
 def silent(what: str, share: float) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 def train_run(
@@ -180,19 +162,19 @@ def train_run(
     allow_changed: Sequence[str] = (),
     progress: Progress = silent,
 ) -> Path:
-    """Train as a recipe says, then its baselines beside it, and write the run folders; return the run's own.
+    """Train a recipe and its baselines, write their run folders, and return the folder of the recipe's run.
 
-    A folder's ``model`` appears only once it is whole, and ``run.json``, with the checksums of all files, after it.
-    At SIGTERM the step is finished and a checkpoint written; `KeyboardInterrupt` says what is kept and how to go on.
-    With ``resume`` a run goes on from its newest whole checkpoint, from which only what is in ``allow_changed`` may
-    differ: "code", or nothing. Where runs are compared, one that is finished is taken as it is. A `ConfigError` says
-    that there is nothing to do, nothing to resume, that another process works on a folder or that something has
-    changed; a `DataError` that the table cannot be used.
+    The folder ``model`` of a run appears when it is complete, and ``run.json`` with the checksums of all files appears
+    last. At SIGTERM the trainer finishes the step and writes a checkpoint; the `KeyboardInterrupt` says what is kept
+    and how to continue. With ``resume`` a run continues from its newest complete checkpoint; only differences in
+    ``allow_changed`` ("code", or none) are accepted. Finished baselines are reused. `ConfigError` means that there is
+    nothing to train or to resume, that another process uses a folder, or that settings have changed. `DataError` means
+    that the table cannot be used.
     """
     recipes, folder = _recipes(recipe), run_folder(recipe)
     try:
         with contextlib.ExitStack() as held:
-            # the votes are read with the folders held: whoever is forgotten while they are read would be trained on
+            # the folders are locked before the votes are read, so that nobody is forgotten in between
             for place in recipes:
                 held.enter_context(locked_by_first(place))
             left = _to_train(recipes, resume, allow_changed)
@@ -200,12 +182,12 @@ def train_run(
             train, held_out = read_judgments(recipe)
             settled, findings = examined(recipe, train, held_out)
             if run_folder(settled) != folder:
-                logger.info("%s", findings[0])  # there are no annotators, and another variant is trained
+                logger.info("%s", findings[0])  # without annotators, another variant is trained
                 return train_run(settled, resume, allow_changed, progress)
             for finding in findings:
                 level = logging.INFO if finding.severity == "notice" else logging.WARNING
                 logger.log(level, "%s", finding)
-            # what it lacks is told before a reference is trained
+            # raises an error before a reference is trained
             build_bias(train, settled.training["bias"], "zero", settled.training["gold_annotators"])
             recipes[folder] = settled
             for place, is_begun in left.items():
@@ -218,22 +200,22 @@ def train_run(
     except KeyboardInterrupt as stopped:
         kept = [p if (p / RUN_SEAL).exists() else next(_begun(p), None) for p in recipes]
         names = ", ".join(str(place) for place in kept if place)
-        told = f"stopped; kept: {names}; go on with: {_go_on(recipe)}" if names else ""
+        told = f"stopped; kept: {names}; continue with: {_go_on(recipe)}" if names else ""
         raise KeyboardInterrupt(str(stopped) or told) from None
     return folder
 
 
 def _recipes(recipe: Recipe) -> dict[Path, Recipe]:
-    """A recipe and its baselines, each by its run's folder."""
+    """Map the run folders of a recipe and its baselines to their recipes."""
     asked = [recipe, *recipe.baselines]
     recipes = {run_folder(one): one for one in asked}
     if len(recipes) < len(asked):
-        raise ConfigError(f"compare names a run twice, or what {run_folder(recipe).name} is itself")
+        raise ConfigError(f"compare names a run twice, or the run {run_folder(recipe).name} itself")
     return recipes
 
 
 def _go_on(recipe: Recipe) -> str:
-    """The command that takes up a run, with what it is compared with."""
+    """Return the command that continues a run and its baselines."""
     words = ["badpo", "train", "--config", str(run_folder(recipe) / RUN_RECIPE), "--resume"]
     named = [one["name"] if len(one) == 1 else json.dumps(one) for one in recipe.keys.get("compare", ())]
     return shlex.join([*words, *["--compare"] * bool(named), *named])
@@ -251,14 +233,16 @@ def _trainer_of(
 
 
 def _begun(folder: Path) -> Iterator[Path]:
-    """The whole checkpoints of a run, newest first."""
+    """Yield the complete checkpoints of a run, newest first."""
     return (path for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists())
 
 
 def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[str]) -> dict[Path, bool]:
-    """The runs that are not finished, each with whether a checkpoint of it is there to go on from."""
+    """Map each unfinished run to whether it has a checkpoint to continue from."""
     if allow_changed and not resume:
-        raise ConfigError("--allow-changed says what may differ from a checkpoint; it needs --resume")
+        raise ConfigError(
+            "--allow-changed states what may differ from a checkpoint, so it requires --resume"
+        )
     left = {}
     for folder in folders:
         begun = next(_begun(folder), None)
@@ -266,44 +250,46 @@ def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[s
             continue
         if begun and not resume:
             told = f"{folder} holds an unfinished run ({begun.name}); continue it with --resume"
-            raise ConfigError(f"{told}, or remove it to start anew")
+            raise ConfigError(f"{told}, or remove it to start again")
         left[folder] = begun is not None
     names = " and ".join(map(str, folders))
     if not left:
         hold = "holds" if len(folders) == 1 else "each hold"
         raise ConfigError(f"{names} {hold} a finished run; remove it or choose another output_dir")
     if resume and len(left) == len(folders) and not any(left.values()):
-        raise ConfigError(f"{names} has no whole checkpoint to resume from; train without --resume")
+        raise ConfigError(f"{names} has no complete checkpoint to resume from; train without --resume")
     return left
 
 
 def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
-    """Refuse to compare with a finished run of other votes or settings."""
+    """Raise `ConfigError` if a finished baseline has other votes or settings."""
     for folder, recipe in recipes.items():
         if len(recipes) == 1 or not (folder / RUN_SEAL).exists():
             continue
         require_undamaged(folder, but=["readouts.json"])
-        votes = kept_json(folder / "bias.json")["extra"]["data"]
+        votes = read_json(folder / "bias.json")["extra"]["data"]
         before = {**read_yaml(folder / RUN_RECIPE).values, "compare": None, "votes": votes}
-        now = {**_plain(kept_in_run(recipe.keys, folder)), "compare": None, "votes": data}
+        now = {**_plain(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
         if changes := changed_facts(before, now):
             told = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
             raise ConfigError(f"{told}; change them back, or choose another output_dir")
 
 
 def read_judgments(recipe: Recipe) -> tuple[Judgments, Judgments]:
-    """The training judgments and the held-out ones of a recipe, split by prompt."""
+    """Read the training judgments and the held-out judgments of a recipe, split by prompt."""
     data = recipe.data
     attributes = [attribute_from_config(dict(config)) for config in recipe.attributes]
     judgments = as_judgments(data.source(), attributes, **data.reading)
+    if data.held_out_name:
+        return judgments, as_judgments(data.held_out_name, attributes, **data.reading)
     return judgments.split(data.held_out, data.split_seed)
 
 
 def few_held_out(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[Problem]:
-    """A warning where the evaluation will have so few prompts that its intervals are wide."""
+    """Return a warning if so few prompts are held out that the confidence intervals of the evaluation are wide."""
     n, n_trained = (part.comparisons["prompt_id"].nunique() for part in (held_out, train))
     share = recipe.data.held_out
-    if n >= FEW_HELD_OUT or not share:
+    if n >= FEW_HELD_OUT or not share or recipe.data.held_out_name:
         return []
     low, high = wilson_ends(np.array(0.5), np.array(n))
     wide = (
@@ -318,9 +304,9 @@ def few_held_out(recipe: Recipe, train: Judgments, held_out: Judgments) -> list[
 
 
 def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Recipe, list[Problem]]:
-    """The recipe with the variant of its bias, which the votes decide where it names none, and what is worth knowing.
+    """Return the recipe with the variant of its bias term, and findings about the votes.
 
-    Votes that a bias cannot be learned from are refused.
+    If the recipe names no variant, the votes decide. `DataError` means that no bias can be learned from the votes.
     """
     variant, noticed = chosen_variant(recipe.training["bias"], train)
     bias = {**recipe.keys["bias"], "variant": variant}
@@ -335,9 +321,9 @@ def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Rec
 
 
 def run_folder(recipe: Recipe) -> Path:
-    """Where a recipe's run is written: its arm, with its anchor and its objective, and its seed in ``output_dir``."""
+    """Return the run folder of a recipe. Its name has the arm with its anchor and objective, and the seed."""
     training, objective = recipe.training, recipe.objective
-    # where none is named; without annotators it becomes another
+    # the default; without annotators, `examined` chooses another variant
     bias = training["bias"] or "shared_mean"
     name = "dpo" if bias == "none" else bias
     name += "_gold" if training["gold_annotators"] else ""
@@ -346,27 +332,27 @@ def run_folder(recipe: Recipe) -> Path:
     return Path(recipe.output_dir) / f"{name}-s{training.get('seed', 42)}"
 
 
-# -- a run whose recipe does not say all -------------------------------------------------------------------------
+# -- runs with settings outside of the recipe -------------------------------------------------------------------------
 
 
 class Ticker(TrainerCallback):
-    """Tells a progress function how far a training stage is."""
+    """Reports the progress of a training stage to a function."""
 
     def __init__(self, what: str, progress: Progress):
         self._what = what
         self._progress = progress
 
     def on_step_end(self, args, state, control, **kwargs):
-        """Tell it."""
+        """Report the share of the steps that are done."""
         self._progress(self._what, state.global_step / state.max_steps)
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a run trains on and by, where that is more than its recipe says.
+    """Judgments, bias term and objective of a run whose recipe does not contain them.
 
-    Without ``bias`` the variant that the recipe names is built, without ``objective`` every vote weighs as in the
-    table. ``facts`` are JSON that tells the run from others with the same recipe and votes.
+    Without ``bias`` the trainer builds the variant of the recipe, and without ``objective`` it uses the objective of
+    the recipe. ``facts`` are JSON that distinguishes the run from other runs with the same recipe and votes.
     """
 
     judgments: Judgments
@@ -378,10 +364,11 @@ class Prepared:
 def keep_run(
     recipe: Recipe, folder: Path, prepared: Prepared, command: str, progress: Progress
 ) -> BiasTerm:
-    """Train a run unless ``folder`` holds it, from its newest whole checkpoint where it was begun; its bias term.
+    """Train a run unless ``folder`` contains the finished run, and return its bias term.
 
-    The recipe's model is the reference, as a folder; ``command`` is what makes the run again. A `ConfigError` says that
-    the folder holds a run with other data or settings.
+    An unfinished run continues from its newest complete checkpoint. The recipe's model is the folder of the reference.
+    ``command`` is the command that reproduces the run. `ConfigError` means that the folder contains a run with other
+    data or settings.
     """
     facts = run_facts(recipe, prepared)
     if not is_there(folder, facts):
@@ -395,9 +382,9 @@ def keep_run(
 
 
 def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
-    """What decides the figures of a run: its settings, its votes, the model it starts from, and its method.
+    """Return the facts that determine the results of a run: settings, votes, start model and method.
 
-    The settings are those of the recipe, block by block and without places, and the name of the pseudonym key.
+    The settings are the keys of the recipe without paths, and the name of the pseudonym key.
     """
     facts: Json = {"pseudonym key": key_name()}
     for name, value in recipe.keys.items():
@@ -411,12 +398,12 @@ def run_facts(recipe: Recipe, prepared: Prepared) -> Json:
 
 
 def weights_of(model_folder: Path) -> str:
-    """Checksums of the weights files of a saved model, or of a saved adapter."""
+    """Return the checksums of the weights of a saved model or a saved adapter."""
     return ",".join(file_checksum(path) for path in sorted(model_folder.glob("*.safetensors")))
 
 
-def kept_json(path: Path) -> Json:
-    """The content of a JSON file of a run; empty where there is none that can be read."""
+def read_json(path: Path) -> Json:
+    """Return the content of a JSON file of a run; empty if the file is missing or cannot be read."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -424,20 +411,20 @@ def kept_json(path: Path) -> Json:
     return found if isinstance(found, dict) else {}
 
 
-def kept_facts(folder: Path) -> Json:
-    """What decided the run in a folder, finished or begun; empty where that cannot be read."""
+def read_facts(folder: Path) -> Json:
+    """Return the facts of a finished or unfinished run; empty if they cannot be read."""
     for name in (RUN_SEAL, BEGUN):
-        facts = kept_json(folder / name).get("facts")
+        facts = read_json(folder / name).get("facts")
         if isinstance(facts, dict):
             return facts
     return {}
 
 
 def is_there(folder: Path, facts: Json) -> bool:
-    """Whether a folder holds the finished run of these facts, undamaged."""
-    require_undamaged(folder, but=["readouts.json"])  # written anew by every measurement
+    """Return whether a folder contains the finished, undamaged run with these facts."""
+    require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
-    if is_begun and (changes := changed_facts(kept_facts(folder), facts)):
+    if is_begun and (changes := changed_facts(read_facts(folder), facts)):
         raise ConfigError(
             f"{folder} holds a run with other data or settings: {'; '.join(changes.values())}; remove "
             f"{folder.parent} or choose another folder"
@@ -457,12 +444,12 @@ def make_trainer(
     tokenizer,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> BADPOTrainer:
-    """The trainer of a recipe on judgments that were read and a start policy that was loaded."""
+    """Return the trainer of a recipe for given judgments and a loaded start policy."""
     args, judgments = recipe.arguments(output_dir=str(folder)), prepared.judgments
     objective = None
     if recipe.objective:
         objective = make_objective(recipe.objective, judgments, args.seed, args.beta)
-    # what the reader noticed stands in `examined` already
+    # `examined` has already reported the findings of the reader
     trainer = BADPOTrainer(
         model,
         args=args,
@@ -476,6 +463,7 @@ def make_trainer(
         objective=prepared.objective or objective,
         peft_config=recipe.model.peft_config(),
     )
+    trainer.is_of_script = False
     if callbacks:
         trainer.remove_callback(PrinterCallback)
     return trainer
@@ -490,10 +478,10 @@ def _train_into(
     facts: Json | None = None,
     go_on: str = "",
 ) -> None:
-    """Train, and write the run folder: recipe and provenance, then the model, then the seal."""
+    """Train, and write the run folder: recipe and provenance, then the model, then the manifest."""
     folder, is_writer = trainer.run_folder, trainer.is_world_process_zero()
     made_with = environment(command)
-    if not resume:  # a resumed run keeps what it was started with
+    if not resume:  # a resumed run keeps its first provenance
         write_recipe(folder, recipe)
         write_json(folder / RUN_ENVIRONMENT, made_with)
     try:
@@ -501,12 +489,12 @@ def _train_into(
             trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
             with whole_folder(folder / "model", is_writer) as unfinished:
                 trainer.save_model(str(unfinished))
-    except Exception:  # a disk without room, which every library tells in its own way
+    except Exception:  # for example a full disk, for which every library has its own exception
         if is_writer:
             remove_unsealed(folder / "checkpoints")
         raise
     if is_writer:
-        # the folder of a resumed run may be of somebody else: what is sealed is what was followed
+        # the folder of a resumed run may come from another machine: the manifest covers the recipe that was used
         write_recipe(folder, recipe)
         if allow_changed:
             write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})
@@ -518,21 +506,21 @@ def _train_into(
 
 
 def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
-    """Write what a run of several policies was made with, and its seal last of all."""
+    """Write recipe and provenance of a run with several policies, and its manifest last."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
     seal_run(folder, {"facts": facts})
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:
-    """Write the recipe of a run into its folder, places relative to the folder and without secrets."""
-    keys = kept_in_run(recipe.keys, folder)
+    """Write the recipe of a run into its folder, with paths relative to the folder and without secrets."""
+    keys = make_portable(recipe.keys, folder)
     content = yaml.safe_dump(_plain(keys), sort_keys=False).encode()
-    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names who is gold
+    write_atomically(folder / RUN_RECIPE, content, private=True)  # it names the gold annotators
 
 
 def write_card(folder: Path) -> None:
-    """Write the model card of a run into its ``model`` folder, with the readouts that are there."""
+    """Write the model card of a run into its folder ``model``, with the readouts if they exist."""
     write_atomically(folder / "model" / "README.md", model_card(folder).encode())
 
 

@@ -1,4 +1,4 @@
-"""The model a run starts from: loaded by name, or fine-tuned once on the majority's choices and kept."""
+"""Load the model from which a run starts, or fine-tune it once on the choices of the majority."""
 
 import hashlib
 import json
@@ -12,30 +12,22 @@ from badpo.data.attributes import plain_text
 from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
+from badpo.training import inputs
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
-from badpo.training.inputs import (
-    checkpoint_activations,
-    encode_judgments,
-    reads_more_than_text,
-    require_trainable,
-    with_adapter,
-)
 from badpo.training.model_files import UNREADABLE, load_tokenizer, load_weights, unreadable
 from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first
-from badpo.training.recipe import ModelChoice, Recipe, relative_to
+from badpo.training.recipe import ModelChoice, Recipe, make_relative
 from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
 
 def load_model(name: str, choice: ModelChoice):
-    """A causal language model and its tokenizer."""
+    """Load a causal language model and its tokenizer."""
     try:
         with asking_once(name):
             tokenizer = load_tokenizer(name, choice.model_revision, choice.trust_remote_code)
             return load_weights(name, **choice.init_kwargs), tokenizer
-    except ConfigError:
-        raise
     except UNREADABLE as error:
         raise ConfigError(unreadable(name, error)) from error
 
@@ -47,10 +39,10 @@ def load_policy(
     responses: Sequence[str] | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ):
-    """The start policy and its tokenizer; after the supervised stage where the recipe asks for one.
+    """Return the start policy and its tokenizer, after the supervised stage if the recipe requires one.
 
-    The supervised reference is kept in ``output_dir/reference`` and shared by every arm and seed of it. It is trained
-    on ``responses``, one to each comparison, or on the majority's choices.
+    The supervised reference is stored in ``output_dir/reference``, and all arms and seeds share it. It is trained on
+    ``responses``, one for each comparison, or on the choices of the majority.
     """
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
@@ -68,7 +60,7 @@ def load_policy(
 def kept_reference(
     recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
 ) -> Path | None:
-    """The supervised reference that stands in ``output_dir`` already; None when there is none."""
+    """Return the folder of the supervised reference in ``output_dir``; None if it does not exist."""
     folder = Path(recipe.output_dir) / "reference"
     if not (folder / "model").exists() or not (folder / RUN_SEAL).exists():
         return None
@@ -76,7 +68,7 @@ def kept_reference(
     before = read_seal(folder / RUN_SEAL).get("facts", {})
     if changes := changed_facts(before, reference_facts(recipe, train, args, responses)):
         raise ConfigError(
-            f"{folder} was made with other settings: {'; '.join(changes.values())}. "
+            f"{folder} was trained with other settings: {'; '.join(changes.values())}. "
             "Change them back, or choose another output_dir"
         )
     return folder / "model"
@@ -85,21 +77,21 @@ def kept_reference(
 def require_undamaged(
     folder: Path, names: Collection[str] | None = None, but: Collection[str] = ()
 ) -> None:
-    """Stop at a file of a finished run that is not what it was."""
+    """Raise `ConfigError` if a file of a finished run was changed or is missing."""
     if reason := run_damage(folder, names, but):
         raise ConfigError(
-            f"{folder.parent}/{reason}; restore the file, or remove {folder} and make it again"
+            f"{folder.parent}/{reason}; restore the file, or remove {folder} and train it again"
         )
 
 
 def reference_facts(
     recipe: Recipe, train: Judgments, args, responses: Sequence[str] | None = None
 ) -> dict:
-    """What a supervised reference is made of: runs that share it must agree in it, arms and attributes aside."""
+    """Return the facts of a supervised reference. All runs that share the reference must have the same facts."""
     model = recipe.model.model_dump(exclude={"trust_remote_code"})
     if Path(recipe.model.model_name_or_path).exists():
-        # however it is spelt from where the program was started
-        model["model_name_or_path"] = relative_to(
+        # the same for every working directory
+        model["model_name_or_path"] = make_relative(
             recipe.model.model_name_or_path, Path(recipe.output_dir)
         )
     at_once = recipe.reference.per_device_train_batch_size or args.per_device_train_batch_size
@@ -112,15 +104,15 @@ def reference_facts(
         **{name: getattr(args, name) for name in ("encoding", "max_length", "max_prompt_length")},
         "responses per step": at_once * args.gradient_accumulation_steps * args.world_size,
     }
-    # as they will be read back
+    # JSON changes some types
     return json.loads(json.dumps(facts))
 
 
 def _pairs(train: Judgments, responses: Sequence[str] | None, model, tokenizer, args) -> list[Pair]:
-    """(prompt ids, response ids) of every comparison that fits the length limit, or of each of the responses."""
+    """Encode a prompt and a response for every comparison that fits the length limit, or for each given response."""
     n_embeddings = model.get_input_embeddings().weight.shape[0]
     if responses is None:
-        kept, encoded, _ = encode_judgments(train, tokenizer, args)
+        kept, encoded, _ = inputs.encode_judgments(train, tokenizer, args)
         require_matching_tokenizer(encoded.pairs, tokenizer, n_embeddings)
         return [encoded.pairs[2 * i + (side <= 0)] for i, side in enumerate(kept.majority())]
     limits = (args.max_length, args.max_prompt_length)
@@ -140,14 +132,14 @@ def _fitted(
     facts: dict,
     callbacks: Sequence[TrainerCallback],
 ):
-    """The model fine-tuned on pairs of a prompt and a response, and kept in a folder."""
+    """Fine-tune the model on pairs of a prompt and a response, and save it in a folder."""
     peft_config = recipe.model.peft_config()
-    set_seed(0)  # that of the stage: a new adapter starts at random values
-    policy = with_adapter(model, peft_config)
-    require_trainable(policy)
+    set_seed(0)  # a new adapter starts at random values
+    policy = inputs.with_adapter(model, peft_config)
+    inputs.require_trainable(policy)
     if args.gradient_checkpointing:
-        checkpoint_activations(policy, {"use_reentrant": False})
-    # the preference stage's batches and precision, the reference's own rate and length
+        inputs.checkpoint_activations(policy, {"use_reentrant": False})
+    # batches and precision of preference training; learning rate and number of steps of the reference
     shared = ["gradient_accumulation_steps", "lr_scheduler_type", "max_grad_norm"]
     shared += ["bf16", "use_cpu", "disable_tqdm"]
     stage = supervised_arguments(
@@ -157,15 +149,16 @@ def _fitted(
         ),
         **recipe.reference.model_dump(include={"learning_rate", "num_train_epochs", "max_steps"}),
         **{name: getattr(args, name) for name in shared},
-        ddp_find_unused_parameters=args.ddp_find_unused_parameters or reads_more_than_text(policy),
+        ddp_find_unused_parameters=args.ddp_find_unused_parameters
+        or inputs.reads_more_than_text(policy),
     )
     trainer = SupervisedTrainer(policy, stage, pairs, list(callbacks))
     if callbacks:
         trainer.remove_callback(PrinterCallback)
     if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         raise ConfigError(
-            "reference: {sft: true} is not trained with divided weights. Train it once without FSDP or DeepSpeed, with "
-            f"the same responses per step; it is then found in {folder}"
+            "reference: {sft: true} cannot be trained with FSDP or DeepSpeed. Train the reference once without them, "
+            f"with the same number of responses per step; badpo then finds it in {folder}"
         )
     trainer.train()
     policy = policy if peft_config is None else policy.merge_and_unload()
@@ -181,7 +174,7 @@ def _fitted(
 
 
 def majority_responses(judgments: Judgments) -> list[str]:
-    """Text of the response that most annotators chose, per comparison; a tie goes to the earliest vote."""
+    """Return the response that most annotators chose, for each comparison; the earliest vote decides a tie."""
     side = np.where(judgments.majority() > 0, "response_a", "response_b")
     frame = judgments.comparisons
     return [plain_text(frame[name].iloc[i]) for i, name in enumerate(side)]

@@ -7,8 +7,8 @@ import pytest
 
 from badpo.results.model_card import model_card
 from badpo.results.run_files import BiasContent, FirstMargin, MeasuredRuns, Readouts, Run, read_suite
+from badpo.results.run_findings import anchor_sentences, quantities, quantity_findings
 from badpo.results.run_page import report_html
-from badpo.results.verdicts import anchor_sentences, quantities, verdicts
 from tests.results.suites import changed, write_suite
 
 
@@ -31,7 +31,7 @@ def run(arm: str, rate=None, *, seed=42, se=0.01, bias=CODED, config=None, **rea
 
 def told_of(*runs: Run) -> list[str]:
     """The title, what DPO did, and a sentence for each other arm."""
-    (verdict,) = verdicts(MeasuredRuns("suite", runs, ()))
+    (verdict,) = quantity_findings(MeasuredRuns("suite", runs, ()))
     told = [verdict.title, verdict.finding, *(told for _, told in verdict.sentences)]
     return [text.replace("\u00a0", " ").replace("\u2212", "-") for text in told]
 
@@ -54,7 +54,7 @@ def test_without_a_shift_the_gap_stands_in_and_without_a_reference_nothing_is_co
     gaps = [{"woman": {"gap": 0.126, "gap_low": 0.1, "gap_high": 0.15}}, {"woman": {"gap": 0.001}}]
     runs = [run("reference", 0.50, se=0.02), run("dpo", 0.54, se=0.02, heldout=gaps[0])]
     _, finding, of_dpo, of_pooled = told_of(*runs, run("pooled", 0.51, heldout=gaps[1]))
-    assert "not larger than its 95 % interval (-0.02 to +0.10), so no share removed is given" in finding
+    assert "includes zero (-0.02 to +0.10), so no share removed is given" in finding
     assert of_dpo == f"DPO ended at 0.54{DISTANCE} +0.16; held-out gap +0.126 (+0.100 to +0.150)."
     assert "removed" not in of_pooled and of_pooled.endswith("held-out gap +0.001 (\u2013).")
     assert told_of(run("dpo", 0.96), run("pooled", 0.55))[1:] == [
@@ -69,7 +69,7 @@ def test_several_seeds_bring_an_interval_and_a_run_without_theta_is_none_of_ba_d
     runs = [run("dpo", 0.94 + seed / 100, seed=seed) for seed in (1, 2, 3)]
     runs += [run("pooled", 0.53 + seed / 100, seed=seed) for seed in (1, 2, 3)]
     sentence = told_of(run("reference", 0.5), *runs)[2]
-    assert "removed 89 % of that shift (95 % interval 84 to 94 %, 3 seeds)" in sentence
+    assert "removed 89 % of that shift (95 % confidence interval 84 to 94 %, 3 seeds)" in sentence
     runs = run("ipo", bias=BiasContent(attributes=["woman"])), run("ipo_pooled"), run("reference")
     assert [run.title for run in runs] == ["ipo", "BA-DPO (ipo pooled)", "the reference"]
 
@@ -101,7 +101,7 @@ def test_each_arm_is_said_to_be_anchored_as_it_is():
     warm, reference = {"bias": {"warm_start": "offline"}}, run("reference", 0.52)
     runs = learned("pooled_warm", config=warm), learned("shared_mean")
     told = anchors(reference, run("dpo", 0.9), *runs)
-    assert "Anchored at the reference: BA-DPO (shared mean). Theta takes up the bias" in told
+    assert "Anchored at the reference: BA-DPO (shared mean). Theta models the bias" in told
     assert "with a warm start: BA-DPO (warm pooled). Theta" in told
     assert "Without an anchor: DPO." in told and "gold" not in told
     assert anchors(reference) == ""
@@ -115,7 +115,7 @@ def test_runs_that_do_not_start_at_the_reference_are_told():
     assert "start at" not in anchors(start, learned("pooled"))
     told = anchors(start, learned("pooled"), off)
     assert "1 of 3 runs do not start at the reference" in told
-    assert "which is 0 there, is up to \u22120.42" in told
+    assert "which should be 0, is up to \u22120.42" in told
 
 
 def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
@@ -127,11 +127,11 @@ def test_gold_annotators_are_counted_and_said_to_carry_the_level(tmp_path):
     found, card = read_suite(suite), model_card(folder)
     told, page = "\n".join(anchor_sentences(found)), report_html(found)
     few = "theta of fewer than 5 gold annotators"
-    assert f"Anchored by gold annotators: BA-DPO (shared mean). There {few}" in told
+    assert f"Anchored by gold annotators: BA-DPO (shared mean). In this arm, {few}" in told
     votes = "woman-coded about 1,200, black-coded about 980"
-    assert f"that differ ({votes}), not on the reference\u2019s rate" in told
+    assert f"that differ ({votes}) determine" in told
     assert "Anchored at the reference: BA-DPO (pooled)." in told
-    assert "except for BA-DPO (shared mean), whose level gold annotators fix" in page
-    assert "Whose rate the policy keeps" in page and few in page
+    assert "except for BA-DPO (shared mean), whose anchor are gold annotators" in page
+    assert "Anchors of the arms" in page and few in page
     assert f"In training, {few}" in card
     assert not any(name in document for name in gold for document in (page, card, told))

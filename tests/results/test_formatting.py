@@ -2,8 +2,8 @@
 
 import pytest
 
-from badpo.results import words
-from badpo.results.audit_verdicts import action, audit_labels, audit_verdicts, is_sure
+from badpo.results import formatting
+from badpo.results.audit_findings import action, attribute_findings, audit_labels, is_sure
 
 MINUS, DASH, MORE = "\u2212", "\u2013", "\u2026"
 CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
@@ -39,7 +39,7 @@ CODED = {"type": "signature_name", "name": "woman", "names": ["Emily", "Anne"]}
     ],
 )
 def test_words_and_numbers(function, given, expected):
-    assert getattr(words, function)(*given) == expected
+    assert getattr(formatting, function)(*given) == expected
 
 
 CONFIGS = {"settings": {"attributes": [CODED, {"name": "length", "type": "length"}]}}
@@ -73,8 +73,8 @@ def test_what_an_audit_says_of_an_attribute(function, given, expected):
 
 
 def test_pages_escape_values_and_sides_that_never_differ_say_nothing(tmp_path):
-    template = words.page_templates().from_string("{{ name | kept_together }}")
+    template = formatting.page_templates().from_string("{{ name | kept_together }}")
     assert template.render(name="<b> 5 % (p < 0.05)") == "&lt;b&gt; 5\u00a0% (p\u00a0&lt;\u00a00.05)"
     row = {"name": "length", "n_cross": 0}
-    (verdict,) = audit_verdicts(CONFIGS | {"attributes": [row]})
+    (verdict,) = attribute_findings(CONFIGS | {"attributes": [row]})
     assert verdict.finding.startswith("The two responses never differ in length")

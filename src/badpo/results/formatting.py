@@ -1,7 +1,8 @@
-"""Words and numbers as people read them: names of arms and attributes, signs, places, shortened texts."""
+"""Text for people: names of arms and attributes, formatted numbers, and shortened texts."""
 
 import math
 import re
+import textwrap
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,22 @@ import jinja2
 from badpo.data.attributes import BUILT_IN, BuiltIn
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
+from badpo.data.problems import counted
 
-REFERENCE, DPO = "reference", "dpo"
-LONGEST = 400
+REFERENCE, DPO, PLACEBO = "reference", "dpo", "dpo_placebo"
+LONGEST, TERMINAL_WIDTH = 400, 100
 MINUS = "\u2212"
+# Templates whose result is not HTML: text for the terminal, Markdown, and sentences that a page escapes itself.
+_PLAIN_TEXT = (".txt.jinja", ".md.jinja", "_sentences.jinja")
 DASH = "\u2013"
-_WIDEST = 10.0  # exp(10) is odds of 22,000 to 1: an interval that goes beyond says nothing
+_WIDEST = (
+    10.0  # log-odds; exp(10) means odds of 22,000 to 1, and a wider interval carries no information
+)
 
 _ARMS = {
     REFERENCE: "reference",
     DPO: "DPO",
+    PLACEBO: "placebo",
     "pooled": "pooled",
     "shared_mean": "shared mean",
     "per_annotator": "per annotator",
@@ -36,8 +43,8 @@ _ARMS = {
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The sentences on one thing: what was found, and what else there is to know, each under a term or none."""
+class Finding:
+    """A finding with a title and further sentences; each sentence has a heading, which may be empty."""
 
     title: str
     finding: str
@@ -45,28 +52,28 @@ class Verdict:
 
 
 def arm_label(arm: str) -> str:
-    """The short name of an arm, for a row of a table or a chart."""
+    """Return the short name of an arm for a table or a chart."""
     return _ARMS.get(arm, shown(arm.replace("_", " "), 20))
 
 
 def arm_order(arm: str) -> tuple[int, str]:
-    """The place of an arm in tables and charts: the reference, DPO, the biases of a recipe, then others by name."""
+    """Return the sort key of an arm: the reference, DPO, the bias variants of a recipe, then other arms by name."""
     known = list(_ARMS)
     return known.index(arm) if arm in known else len(known), arm
 
 
 def built_in_of(config: Json) -> BuiltIn:
-    """What is known of an attribute's type, from the attribute's JSON identity."""
+    """Return the built-in type of an attribute from its JSON configuration."""
     return BUILT_IN.get(str(config.get("type")), BUILT_IN["column"])
 
 
 def attribute_label(attribute: str, config: Json) -> str:
-    """An attribute's name for people. Attributes of names are *coded*: they are read from a name, not from a person."""
+    """Return the display name. Attributes read from names end in "-coded", since a name does not define a person."""
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
 def attribute_definition(config: Mapping) -> str:
-    """An attribute's JSON identity in words; a list of words is counted, not printed."""
+    """Describe an attribute's JSON configuration in words; lists are counted and not printed."""
     if not config:
         return "not recorded"
     parts = [
@@ -81,7 +88,7 @@ def attribute_definition(config: Mapping) -> str:
 
 
 def shown(text: str, limit: int = 60) -> str:
-    r"""A text from a file as it may be shown: on one line, without control or direction marks, shortened."""
+    """Return a text from a file on one line, shortened, and without control and direction characters."""
     spaced = " ".join(text[: 8 * limit].split())
     printable = "".join(
         c for c in spaced if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn")
@@ -90,14 +97,14 @@ def shown(text: str, limit: int = 60) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""A text from data as one cell of a Markdown table: no markup of its own, no new cell, no new line."""
+    """Return a text from data as a cell of a Markdown table, with markup and cell separators escaped."""
     clean = escape(shown(text, 80), quote=False)
-    # an underscore inside a word is no markup
+    # an underscore inside a word is not markup
     return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", r"\\\g<0>", clean)
 
 
 def cleaned(value: Any) -> Any:
-    """What a file holds, with every text in it as it may be shown, names of entries too."""
+    """Apply `shown` to every text and every key of a value from a file."""
     if isinstance(value, Mapping):
         return {cleaned(name): cleaned(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -106,7 +113,7 @@ def cleaned(value: Any) -> Any:
 
 
 def decimal(value: float | None, places: int = 2) -> str:
-    """A number with a real minus sign; a dash where there is none."""
+    """Format a number with a Unicode minus sign; None and NaN give a dash."""
     if value is None or math.isnan(value):
         return DASH
     if math.isinf(value):
@@ -116,7 +123,7 @@ def decimal(value: float | None, places: int = 2) -> str:
 
 
 def signed(value: float | None, places: int = 2) -> str:
-    """A difference: like `decimal`, with a plus sign where it is positive."""
+    """Format a difference like `decimal`, with a plus sign if it is positive."""
     text = decimal(value, places)
     return f"+{text}" if value and value > 0 and re.search("[1-9\u221e]", text) else text
 
@@ -124,7 +131,7 @@ def signed(value: float | None, places: int = 2) -> str:
 def interval_text(
     low: float | None, high: float | None, number: Callable[[float], str] = decimal
 ) -> str:
-    """An interval in words: with one end where the other is not known, a dash where neither is."""
+    """Format an interval; an unknown end is left out, and two unknown ends give a dash."""
     below, above = (None if end is None or math.isnan(end) else number(end) for end in (low, high))
     if below and above:
         return f"{below} to {above}"
@@ -132,7 +139,7 @@ def interval_text(
 
 
 def count_text(n: int | None) -> str:
-    """A count as text; None is a count that is too small to be passed on."""
+    """Format a count; None means a count that is too small to be shared."""
     if n is None:
         return f"fewer than {FEWEST_ANNOTATORS}"
     if n == 10 and isinstance(n, Rounded):
@@ -141,29 +148,29 @@ def count_text(n: int | None) -> str:
 
 
 def part_text(n: int | None, of: int | None) -> str:
-    """A count of some among others; a word where both, which may differ, are rounded to the same."""
+    """Format a part of a total; "many" if both are rounded to the same number."""
     return "many" if n == of and isinstance(n, Rounded) else count_text(n)
 
 
 def with_interval(value: float | None, low: float | None, high: float | None) -> str:
-    """An estimate and its interval in brackets."""
+    """Format an estimate with its interval in brackets."""
     return f"{decimal(value)} ({interval_text(low, high)})"
 
 
 def percent(share: float | None) -> str:
-    r"""A share in percent, with a space that does not break."""
+    """Format a share in percent with a no-break space."""
     return DASH if share is None or math.isnan(share) else f"{decimal(100 * share, 0)}\u00a0%"
 
 
 def p_value(value: float | None) -> str:
-    """A p value as text; a dash where there was no test."""
+    """Format a p value; None (no test) gives a dash."""
     if value is None:
         return DASH
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
 def lean_text(found: Json | None) -> str:
-    """A log-odds with its interval; a dash where there is none."""
+    """Format log-odds with their interval; a dash without an estimate."""
     if not found or found["log_odds"] is None:
         return DASH
     low, high = found["ci_low"], found["ci_high"]
@@ -176,29 +183,40 @@ def lean_text(found: Json | None) -> str:
 
 
 @cache
-def page_templates(autoescape: bool = True) -> jinja2.Environment:
-    """The templates of the pages; every value is escaped, and a missing one is an error."""
+def page_templates() -> jinja2.Environment:
+    """Return the templates; values are escaped unless the template is plain text, and a missing value is an error."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
-        autoescape=autoescape,
+        autoescape=lambda name: name is None or not name.endswith(_PLAIN_TEXT),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    numbers = (count_text, decimal, interval_text, lean_text, p_value, percent, signed)
-    told = (*numbers, attribute_definition, kept_together, markdown_text)
-    named = {function.__name__: function for function in told}
+    numbers = (count_text, decimal, interval_text, lean_text, p_value, percent, signed, with_interval)
+    texts = (attribute_definition, counted, kept_together, markdown_text, part_text, shown, wrapped)
+    named = {function.__name__: function for function in (*numbers, *texts)}
     environment.globals |= named
     environment.filters |= named
     return environment
 
 
 def page(template: str, /, **values: Any) -> str:
-    """A page as HTML text, from its template and what the template is told."""
+    """Render a page as HTML text from the name of its template and its values."""
     return page_templates().get_template(f"{template}.html.jinja").render(**values)
 
 
+def sentence(template: str, macro: str, /, **values: Any) -> str:
+    """Render a macro of a template as plain text on one line."""
+    sentences = page_templates().get_template(template).module
+    return re.sub("[ \n]+", " ", getattr(sentences, macro)(**values)).strip(" ")
+
+
+def wrapped(text: str) -> str:
+    """Break a sentence into indented lines for a terminal."""
+    return textwrap.fill(text, TERMINAL_WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
 def kept_together(text: str) -> str:
-    """A number and its sign, and a p value, are not torn apart at the end of a line."""
+    """Insert no-break spaces into percentages, ± signs and p values."""
     text = text.replace(" %", "\u00a0%").replace("\u00b1 ", "\u00b1\u00a0")
     return re.sub(r"\bp ([<=]) (?=\d)", "p\u00a0\\1\u00a0", text)

@@ -1,0 +1,190 @@
+"""Findings of an audit in sentences: pooled bias, certainty, unknowns and advice.
+
+`audit_sentences.jinja` has the sentences; this module decides which of them apply.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from badpo.data.files import Json
+from badpo.data.privacy import FEWEST_ANNOTATORS
+from badpo.results.formatting import Finding, attribute_label, built_in_of, count_text, sentence, shown
+
+# A bias below this value changes a policy little: 0.3 log-odds is 57 to 43.
+WORTH_WATCHING = 0.3
+_REASONS = 400
+_sentence = partial(sentence, "audit_sentences.jinja")
+
+
+def attribute_findings(summary: Json) -> list[Finding]:
+    """Return one finding for each attribute of an audit; attributes withheld from a page are last."""
+    labels = audit_labels(summary)
+    found = [_finding(summary, row, labels[row["name"]]) for row in summary["attributes"]]
+    for name in summary.get("withheld", ()):
+        text = _sentence("withheld", label=labels[name], fewest=FEWEST_ANNOTATORS)
+        found.append(Finding(labels[name], text, ()))
+    return found
+
+
+def audit_labels(summary: Json) -> dict[str, str]:
+    """Return the display name of every attribute of an audit."""
+    configs = {config["name"]: config for config in summary["settings"]["attributes"]}
+    return {name: attribute_label(name, config) for name, config in configs.items()}
+
+
+def is_sure(row: Json) -> bool:
+    """Return whether the 95 % confidence interval excludes zero."""
+    if "is_sure" in row:  # set on rows whose intervals are rounded
+        return row["is_sure"]
+    return (row.get("ci_low") or 0) > 0 or (row.get("ci_high") or 0) < 0
+
+
+def action(row: Json, pool: Json) -> str:
+    """Return the advice for an attribute: "declare", "watch" or "nothing".
+
+    The advice is "declare" if annotators differ, or if the pooled bias is significant alone and next to the other
+    attributes. It is "watch" if the bias is large but not significant, or not significant next to other attributes.
+    """
+    if (row["n_cross"] or 0) < 2:
+        return "nothing"
+    carried = _is_carried(row)
+    if is_sure(row) and not carried or pool.get("recommendation") in ("shared_mean", "class"):
+        return "declare"
+    if row["interval"] == "too wide":
+        return "nothing"
+    large = row["log_odds"] is None or abs(row["log_odds"]) >= WORTH_WATCHING
+    return "watch" if carried or large else "nothing"
+
+
+def _is_carried(row: Json) -> bool:
+    """Return whether a significant bias is not significant after adjusting for the other declared attributes."""
+    joint = row.get("joint") or {}
+    return joint.get("log_odds") is not None and is_sure(row) and not is_sure(joint)
+
+
+def is_unsplit(pool: Json) -> bool:
+    """Return whether an attribute's figures are sums of bias and merit, because comparisons have one vote."""
+    return bool(pool.get("sum")) and not pool["absolute"]
+
+
+def care_sentence(summary: Json) -> str:
+    """Describe how reliable annotators are, and how a reliability flag differs from a bias flag."""
+    care = summary["checks"]["care"]
+    return _sentence("care", care=care) if care else ""
+
+
+def impact_sentences(summary: Json) -> list[str]:
+    """Return sentences about the labels and training pairs that would change without the biases."""
+    labels, pools, n = audit_labels(summary), summary["pool"], summary["data"]["n_judgments"]
+    return [
+        _sentence("impact", row=row, label=labels.get(name), pool=pools.get(name), n_judgments=n)
+        for row in summary["flips"]
+        for name in [row["attribute"]]
+    ]
+
+
+def model_sentence(row: Json, pool: Json) -> str:
+    """Describe the bias of a model among the annotators."""
+    return _sentence("model", row=row, pool=pool)
+
+
+def person_sentence(row: Json, label: str, name: str | None) -> str:
+    """Describe one annotator's votes on one attribute."""
+    is_sure = row["post_low"] > 0 or row["post_high"] < 0
+    is_known = math.isfinite(row["shrunk"])
+    return _sentence("person", row=row, label=label, name=name, is_known=is_known, is_sure=is_sure)
+
+
+def _response_with_more(config: Json) -> str:
+    is_length = built_in_of(config).is_length
+    return "the longer response" if is_length else "the response with more of the attribute"
+
+
+def pair_sentences(summary: Json, pairs: Sequence[Json]) -> dict[str, str]:
+    """Describe one example pair per attribute label and its votes."""
+    configs = {config["name"]: config for config in summary["settings"]["attributes"]}
+    labels, sentences = audit_labels(summary), {}
+    for pair in pairs:
+        name, way = pair["attribute"], "for" if pair["carries"] else "against"
+        side = built_in_of(configs[name]).toward or _response_with_more(configs[name])
+        chosen, other, prompt = (f"\u201c{pair[part]}\u201d" for part in ("chosen", "other", "prompt"))
+        votes = f"{pair['n_chosen']} of {pair['n_votes']} votes were {way} {side}"
+        sentences[labels[name]] = f"Asked {prompt}, {votes}: {chosen} over {other}"
+    return sentences
+
+
+def _finding(summary: Json, row: Json, label: str) -> Finding:
+    if (row["n_cross"] or 0) < 2:
+        ever = {None: "hardly ever", 0: "never", 1: "only once"}[row["n_cross"]]
+        text = f"The two responses {ever} differ in {label}, so the votes do not show a bias."
+        advice = f"Collect comparisons whose responses differ in {label}, or leave out the attribute."
+        return Finding(label, text, (("What to do", advice),))
+    pool = summary["pool"].get(row["name"], {})
+    certainty = _sentence("certainty", row=row, is_carried=_is_carried(row))
+    sentences = [("What to do", _advice(row, pool, label)), ("How sure", certainty)]
+    if row["ties"]:
+        sentences.append(("Ties", _sentence("ties", row=row["ties"])))
+    if not summary["data"]["has_annotators"]:
+        unknown = "The table does not name the annotators, so how annotators differ is not known."
+        sentences.append(("Annotators", unknown))
+    elif summary["data"]["n_annotators"] == 1:
+        alone = (
+            "One annotator cast all votes. The votes show the sum of the annotator's own bias and of the quality of "
+            "responses with the attribute. Votes of other annotators on the same comparisons would separate the two "
+            "up to the bias that all annotators share."
+        )
+        sentences.append(("Annotators", alone))
+    elif pool:
+        sentences += _pool_sentences(summary, pool)
+    # the side that counts as winning, if the attribute's label does not name it
+    configs = {config["name"]: config for config in summary["settings"]["attributes"]}
+    toward = built_in_of(configs[row["name"]]).toward
+    thresholds = [
+        f"{key}={value:g}" for key, value in configs[row["name"]].items() if type(value) in (int, float)
+    ]
+    text = _sentence(
+        "finding",
+        row=row,
+        label=(toward or label) + (f" ({', '.join(thresholds)})" if thresholds else ""),
+        side="that side" if toward else _response_with_more(configs[row["name"]]),
+        which="with a recorded order"
+        if row["scope"] == "judgment" and toward
+        else "whose responses differ",
+        by=", by bias or by merit" * is_unsplit(pool),
+        is_sure=is_sure(row),
+        is_rounded="is_sure" in row,  # the figures on a shared page are rounded
+    )
+    return Finding(label, text, sentences)
+
+
+def _pool_sentences(summary: Json, pool: Json) -> list[tuple[str, str]]:
+    """Return what the votes show about the annotators' biases, and the shared bias if it is known."""
+    settings, reason = summary["settings"], shown(pool["recommendation_reason"], _REASONS)
+    spread = _sentence("spread", pool=pool, rho=settings["rho"], fdr=settings["fdr"], reason=reason)
+    found = [("Sum", _sentence("sum", found=pool["sum"]))] if is_unsplit(pool) else []
+    found.append(("Annotators", spread))
+    if pool["level"] is None:
+        why = shown(pool["absolute_why"], _REASONS)
+        found.append(("Not known", f"The bias that all annotators share is {why}."))
+    else:
+        found.append(("Shared bias", _sentence("shared_bias", pool=pool)))
+    if pool["most_units"]:
+        found.append(("Unit", _sentence("unit", pool=pool)))
+    return found
+
+
+def _advice(row: Json, pool: Json, label: str) -> str:
+    variant = pool.get("recommendation", "pooled")
+    # without tau, the section on annotators gives the reason
+    has_reason = pool.get("tau") is not None
+    return _sentence(
+        "advice",
+        action=row.get("action") or action(row, pool),
+        variant=variant and shown(variant, 20),
+        label=label,
+        scope=row["scope"],
+        is_carried=_is_carried(row),
+        needed=count_text(pool["sum"]["needed"]) if is_unsplit(pool) else "",
+        reason=shown(pool["recommendation_reason"], _REASONS) if has_reason else "",
+    )

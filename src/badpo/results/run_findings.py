@@ -1,0 +1,135 @@
+"""Findings about trained runs in sentences: the shift by DPO, the share that each arm removed, and anchors.
+
+`run_sentences.jinja` has the sentences; this module decides which of them apply.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from badpo.data.privacy import rounded_count
+from badpo.results.formatting import (
+    DPO,
+    PLACEBO,
+    REFERENCE,
+    Finding,
+    attribute_label,
+    count_text,
+    decimal,
+    sentence,
+    signed,
+)
+from badpo.results.run_files import MeasuredRuns, Run, is_continuous
+
+Anchor = Literal["reference", "warm", "gold", "none"]
+ANCHORS: tuple[Anchor, ...] = ("reference", "warm", "gold", "none")
+_sentence = partial(sentence, "run_sentences.jinja")
+
+
+def anchor_of_run(run: Run) -> Anchor:
+    """Return the anchor of a run, which fixes the shared bias that votes do not identify."""
+    if not run.bias.parts:
+        return "none"
+    if run.bias.gold_annotators:
+        return "gold"
+    return "reference" if run.recipe_bias.get("warm_start", "zero") == "zero" else "warm"
+
+
+def gold_sentence(run: Run) -> str:
+    """Describe the anchor of a run with gold annotators, with counts rounded to the nearest ten and no names."""
+    votes = ", ".join(
+        f"{attribute_label(name, run.configs.get(name, {}))} {count_text(rounded_count(n))}"
+        for name, n in run.bias.extra.gold_votes.items()
+    )
+    n_gold = count_text(rounded_count(len(run.bias.gold_annotators)))
+    return _sentence("gold", n_gold=n_gold, votes=votes)
+
+
+def anchor_sentences(suite: MeasuredRuns) -> list[str]:
+    """Describe the anchors of the arms of a suite; empty for the reference alone."""
+    runs, sentences = [run for run in suite.runs if run.arm != REFERENCE], []
+    margins = [first for run in runs if (first := run.bias.extra.first_margin)]
+    off = [first.mean for first in margins if first.difference > first.tolerance]
+    if off:
+        margin = max(off, key=abs)
+        sentences.append(_sentence("not_at_reference", n_off=len(off), n_runs=len(runs), margin=margin))
+    trained = [suite.of(arm)[0] for arm in suite.arms if arm not in (REFERENCE, PLACEBO)]
+    for kind in ANCHORS:
+        found = [run for run in trained if anchor_of_run(run) == kind]
+        if kind == "gold":
+            sentences += [
+                _sentence("anchor", kind=kind, titles=run.title, gold=gold_sentence(run))
+                for run in found
+            ]
+        elif found:
+            *titles, last = (run.title for run in found)
+            names = f"{', '.join(titles)} and {last}" if titles else last
+            sentences.append(_sentence("anchor", kind=kind, titles=names))
+    return sentences
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity that DPO may change: the rate of an attribute, or an amount such as the length of answers.
+
+    ``label`` is the display name of the attribute, ``symbol`` the notation of the quantity, and ``place`` its path in
+    the readouts.
+    """
+
+    attribute: str
+    label: str
+    symbol: str
+    place: tuple[str, ...]
+    is_rate: bool
+
+    def number(self, value: float | None) -> str:
+        """Format a value of this quantity."""
+        return decimal(value, 2 if self.is_rate else 1)
+
+    def difference(self, value: float | None) -> str:
+        """Format a difference of two values; differences of rates are in log-odds."""
+        return signed(value, 2 if self.is_rate else 1)
+
+
+def quantities(suite: MeasuredRuns) -> list[Quantity]:
+    """Return the measured attribute rates and, if a length attribute is declared, the mean number of tokens."""
+    configs, labels, found = suite.configs, suite.labels, []
+    for name, label in labels.items():
+        is_rate = not is_continuous(configs[name])
+        symbol = f"p({label})" if is_rate else f"mean {label}"
+        found.append(Quantity(name, label, symbol, ("best_rates", name), is_rate))
+    if name := next(filter(suite.is_length, labels), ""):
+        found.append(Quantity(name, labels[name], "mean tokens", ("tokens",), False))
+    return [q for q in found if any(suite.estimate(arm, *q.place) for arm in suite.arms)]
+
+
+def quantity_findings(suite: MeasuredRuns) -> list[Finding]:
+    """Return one finding for each measured quantity."""
+    return [_quantity_finding(suite, quantity) for quantity in quantities(suite)]
+
+
+def _quantity_finding(suite: MeasuredRuns, quantity: Quantity) -> Finding:
+    found = {arm: one for arm in suite.arms if (one := suite.estimate(arm, *quantity.place))}
+    gaps = {arm: suite.estimate(arm, "heldout", quantity.attribute) for arm in suite.arms}
+    reference, dpo, shifted = found.get(REFERENCE), found.get(DPO), suite.moved(*quantity.place)
+    has_gap = gaps.get(DPO) is not None
+    text = _sentence(
+        "quantity", quantity=quantity, reference=reference, dpo=dpo, shifted=shifted, has_gap=has_gap
+    )
+    arms = [arm for arm in found if arm not in (REFERENCE, DPO)]
+    if has_gap and shifted and not shifted.excludes(0.0):
+        arms.insert(0, DPO)  # the held-out gaps replace the share removed
+    sentences = [
+        _sentence(
+            "arm",
+            quantity=quantity,
+            title=suite.of(arm)[0].title,
+            own=found[arm],
+            reference=reference,
+            removal=suite.removal(arm, quantity.is_rate, *quantity.place),
+            gap=gaps[arm],
+            number=partial(signed, places=3),
+        )
+        for arm in arms
+    ]
+    return Finding(quantity.label, text, [("", sentence) for sentence in sentences])
