@@ -19,7 +19,6 @@ from badpo.data.problems import ConfigError, DataError
 from badpo.data.tables import read_table
 from badpo.importers.convert import FORMATS, import_file, import_votes
 from badpo.importers.export import Export, personal_fields
-from badpo_paper.datasets import read_scored_pairs
 from tests.auditing import planted
 from tests.fuzz.inputs import changed_json
 from tests.fuzz.running import Target, attack
@@ -33,7 +32,6 @@ ALL = {
     "prodigy": EXPORTS / "prodigy.jsonl",
     "arena": EXPORTS / "arena.json",
     "prism": EXPORTS / "prism_conversations.jsonl",
-    "ultrafeedback": EXPORTS / "ultrafeedback.jsonl",
 }
 NESTED = EXPORTS / "argilla_nested.json"
 # of each format some columns, its votes, and what is none
@@ -70,7 +68,6 @@ EXPECTED = {
         "c1-t0-0-1 b m1 m2|c1-t0-1-2 a m2 m3|c1-t0-1-3 a m2 m4|c1-t1-0-1 a m2 m2",
         {NO_CHOICE: 1},
     ),
-    "ultrafeedback": ("score_chosen score_rejected", "8.5 4.0|7.0 7.0", {NO_PAIR: 1}),
 }
 
 
@@ -92,9 +89,6 @@ def test_the_votes_of_each_format(name):
     pd.testing.assert_frame_equal(found.table.frame, named.table.frame)
     assert "|".join(" ".join(map(str, row)) for row in votes(ALL[name], *columns.split())) == rows
     assert pd.DataFrame(found.table.dropped).groupby("reason")["n"].sum().to_dict() == counts
-    if name == "ultrafeedback":
-        assert [finding.code for finding in found.findings] == ["N147"]
-        return
     judgments = Judgments.read(found.table, columns=found.columns)
     people = set(judgments.annotators["pseudonym"])
     assert people.isdisjoint(map(str, found.table.frame["annotator"]))
@@ -108,8 +102,7 @@ def test_parquet_gives_the_same_votes(name, tmp_path):
     if name == "argilla":  # one column holds labels and lists here, which no parquet column can
         records = [records[0] | {"preference.responses": ["response_1", "response_2", None]}]
     pq.write_table(pa.Table.from_pylist(records), path)
-    scored = name == "ultrafeedback"
-    shown = ["chosen"] if scored else ["winner", "annotator", "response_a"]
+    shown = ["winner", "annotator", "response_a"]
     assert import_votes(path).format == name and votes(path, *shown) == votes(records, *shown)
 
 
@@ -192,7 +185,7 @@ def test_prism_has_the_history_with_the_first_chosen_answer():
     (record, *_) = records_of(ALL["prism"])
     for entry in record["conversation_history"]:  # two were chosen: the first of them is the history
         entry["if_chosen"] = entry["role"] == "model"
-    with pytest.raises(DataError, match="no answers in it"):
+    with pytest.raises(DataError, match="no vote to import"):
         import_votes([record])
     record["conversation_history"][-1]["if_chosen"] = False
     ((first,), *_) = votes([record], "prompt")
@@ -227,9 +220,9 @@ TOLD = [  # export, options, what is said
     ("prodigy", {"columns": {"annotator": "who"}}, 'field "who" .for annotator'),
     ("arena", {"columns": {"annotator": "jugde"}}, 'Did you mean "judge"'),
     ("multipref", {"columns": {"winner": "helpful"}}, 'Did you mean "helpful_pref"'),
-    ("multipref", {"columns": {"annotator": "evaluator"}}, "annotator: MultiPref .* have no use"),
-    ("prism", {"winners": {"x": "a"}}, "winners: PRISM.s conversations have no use"),
-    ("prodigy", {"format": "arena"}, "known by conversation_a, conversation_b, winner"),
+    ("multipref", {"columns": {"annotator": "evaluator"}}, "^annotator: .* MultiPref"),
+    ("prism", {"winners": {"x": "a"}}, "^winners: .* PRISM"),
+    ("prodigy", {"format": "arena"}, ": conversation_a, conversation_b, winner"),
     ("arena", {"format": "arenas"}, 'Did you mean "arena"'),
 ]
 
@@ -247,8 +240,7 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
     def read(broken: object) -> None:
         with suppress(ConfigError, DataError):
             imported = import_votes(broken, columns=columns)
-            if imported.format != "ultrafeedback":
-                Judgments.read(imported.table, columns=imported.columns)
+            Judgments.read(imported.table, columns=imported.columns)
             taken.append(imported.format)
 
     spoiled = Target(changed_json(records_of(ALL.get(name, NESTED))), read, share=1)
@@ -257,13 +249,21 @@ def test_a_spoiled_export_is_read_or_refused_in_words(name):
     assert 5 < len(taken) < found.n_inputs == 60
 
 
-CANNOT = "cannot tell which field is "
+UNKNOWN = "no field has a known name for "
 FIELDS = [  # names, what the user says of them, and which are taken, or what is asked
     ("Question|my_answer_a|my_answer_b|answer_a|answer_b", {}, "Question|answer_a|answer_b"),
-    ("Question|response_a|prompt", {}, f"{CANNOT}response_a and response_b; found: Question, resp"),
-    ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{CANNOT}prompt; found: z"),
+    (
+        "Question|response_a|prompt",
+        {},
+        f"{UNKNOWN}response_a and response_b; the fields are: Question, resp",
+    ),
+    ("x|y|z", {"response_a": "x", "response_b": "y"}, f"{UNKNOWN}prompt; the fields are: z"),
     ("x|answer_a|answer_b", {"prompt": "x"}, "x|answer_a|answer_b"),
-    ("prompt|response_a|other", {"response_b": "other"}, "name both: --column response_a=... --column"),
+    (
+        "prompt|response_a|other",
+        {"response_b": "other"},
+        ": --column response_a=... --column response_b",
+    ),
 ]
 
 
@@ -296,7 +296,7 @@ def test_personal_by_name_or_by_content():
 def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_reader(tmp_path):
     told = import_file(LABEL_STUDIO, tmp_path / "judgments.parquet")
     counts = {"judgments": 6, "annotators": 3, "comparisons": 3}
-    assert told | counts | {"makes": "judgments", "mapping": None} == told
+    assert told | counts | {"mapping": None} == told
     names = ("email", "first_name", "last_name")
     assert told["personal"] == [f"annotations.completed_by.{name}" for name in names]
     dropped = {row["reason"]: row["n"] for row in told["dropped"]}
@@ -314,8 +314,8 @@ def test_what_was_imported_is_told_and_a_mapping_is_written_when_asked_for_one_r
     assert mapping.read_bytes() == content
     mapping.write_text("{}")
     for taken, told in {
-        mapping: "never written over",
-        tmp_path / "x.parquet": "a mapping is JSON",
+        mapping: "does not overwrite",
+        tmp_path / "x.parquet": "JSON",
     }.items():
         with pytest.raises(ConfigError, match=told):
             import_file(LABEL_STUDIO, tmp_path / "x.parquet", mapping=taken)
@@ -328,13 +328,7 @@ def test_a_kept_column_that_names_annotators_is_told_and_one_about_votes_is_not(
     table.to_csv(tmp_path / "votes.csv", index=False)
     told = import_file(tmp_path / "votes.csv", tmp_path / "j.parquet", keep=["badge", "score", "copy"])
     (found,) = [problem for problem in told["problems"] if problem.code == "W303"]
-    assert found.what.startswith("badge: one value for each annotator")
-
-
-def test_scored_pairs_are_for_the_signed_corpus(tmp_path):
-    told = import_file(ALL["ultrafeedback"], tmp_path / "pairs.parquet")
-    assert (told["makes"], told["pairs"], told["prompts"]) == ("scored pairs", 2, 2)
-    assert read_scored_pairs(tmp_path / "pairs.parquet")["score_chosen"].tolist() == [8.5, 7.0]
+    assert found.what.startswith("badge: ")
 
 
 def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
@@ -346,10 +340,10 @@ def test_nothing_is_written_when_the_table_or_a_choice_is_wrong(tmp_path):
     with pytest.raises(ConfigError, match=r"must end in \.parquet"):
         import_file(LABEL_STUDIO, tmp_path / "j.csv")
     nobodys = [{"prompt": "Why?", "chosen": "So.", "rejected": "No."}]
-    with pytest.raises(ConfigError, match="nobody to map"):
+    with pytest.raises(ConfigError, match="leave out the mapping"):
         columns = {"annotator": None}
         import_file(nobodys, tmp_path / "j.parquet", columns=columns, mapping=tmp_path / "who.json")
-    with pytest.raises(DataError, match="no column says who voted"):
+    with pytest.raises(DataError, match="E110"):
         import_file(nobodys, tmp_path / "j.parquet")
     assert list(tmp_path.iterdir()) == []
     told = import_file(rows, tmp_path / "j.parquet", annotators_missing="drop")

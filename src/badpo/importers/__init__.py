@@ -1,1 +1,1 @@
-"""Readers of other programs' exports, one file a format: each turns its source into columns of votes."""
+"""Readers for exports of other programs. Each module reads one format and converts the export into a table of votes."""

@@ -1,4 +1,4 @@
-"""Battles of the Chatbot Arena, and of MT-Bench, which has the same columns."""
+"""Reader for Chatbot Arena battles and for MT-Bench votes, which have the same columns."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,15 +10,15 @@ from badpo.data.reading import shared_beginning
 from badpo.importers.export import NOT_A_PAIR, Export, Importer
 
 COLUMNS = {"conversation_a", "conversation_b", "winner"}
-MODEL_JUDGES = ("gpt4_pair",)  # as MT-Bench calls it
+MODEL_JUDGES = ("gpt4_pair",)  # MT-Bench's name for GPT-4 as a judge
 
 
 def read_arena(export: Export) -> Iterator[Json]:
-    """One row for each battle; the prompt is what the two conversations begin with.
+    """Yield one row for each battle; the prompt is the shared beginning of the two conversations.
 
-    The annotator is the ``judge``, or the column that the user names. Model a stands on the left, so it counts as
-    shown first. The same texts are one comparison, whichever battle they come from. A judge that is known to be a model
-    is of the class "model".
+    The annotator is the column ``judge``, or the column that the user names. The interface shows model a on the left,
+    so model a counts as shown first. Battles with the same texts are votes on the same comparison. A judge that is
+    known to be a language model gets the annotator class "model".
     """
     who = export.named("annotator", export.names) or "judge"
     export.used |= {*COLUMNS, "model_a", "model_b", who}
@@ -46,4 +46,4 @@ def _messages(cell: Any) -> list[Json]:
     return [{"role": message["role"], "content": message["content"]} for message in as_messages(cell)]
 
 
-IMPORTER = Importer("battles of the Chatbot Arena or MT-Bench", (COLUMNS,), read_arena)
+IMPORTER = Importer("Chatbot Arena or MT-Bench battles", (COLUMNS,), read_arena)

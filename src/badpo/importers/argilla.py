@@ -1,4 +1,4 @@
-"""Argilla's exports: responses beside the record, in columns of their own or nested."""
+"""Reader for Argilla exports, which store responses as flat columns or as nested objects."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -7,17 +7,18 @@ from badpo.data.files import Json
 from badpo.importers.export import NOT_SUBMITTED, Export, Importer, is_missing, listed
 
 _FLAT = ".responses"
-_UNANSWERED = ""  # in place of a question
-# what no text of a record is called
+_UNANSWERED = ""  # question name of a response that answers no question
+# columns of a record that are never text fields
 _OWN = ("id", "status", "_server_id", "fields", "responses", "suggestions", "metadata", "vectors")
 
 
 def read_argilla(export: Export) -> Iterator[Json]:
-    """One row for each submitted response to one question.
+    """Yield one row for each response to one question.
 
-    The question is a label, such as ``response_a``, ``A`` or ``tie``, or the two fields in order. Drafts and
-    discarded responses are left out and counted. ``columns={"winner": "preference"}`` names the question where there
-    are several; ``prompt``, ``response_a``, ``response_b`` name fields that cannot be recognised.
+    The answer to the question is a label such as ``response_a``, ``A`` or ``tie``, or a ranking of the two fields.
+    Drafts and discarded responses are left out and counted. If the export has several questions,
+    ``columns={"winner": "preference"}`` names the one to import. ``prompt``, ``response_a`` and ``response_b`` name
+    the fields that badpo does not recognize.
     """
     records = [(record, _texts(record), _answers(record)) for record in export.records()]
     names = (name for _, _, answers in records for name in answers if name != _UNANSWERED)
@@ -30,7 +31,7 @@ def read_argilla(export: Export) -> Iterator[Json]:
         pair["comparison_id"] = str(record.get("id", f"record {number}"))
         for answer in (*answers.get(question or "", ()), *answers.get(_UNANSWERED, ())):
             label, status = answer.get("value"), answer.get("status")
-            # labels in order: the first of them
+            # a ranking is a list of labels, and its first label wins
             label = next(iter(label), None) if isinstance(label, list) else label
             vote = {"winner": None if is_missing(label) else export.side_of(label)}
             is_sent = is_missing(status) or status == "submitted"
@@ -42,12 +43,12 @@ def read_argilla(export: Export) -> Iterator[Json]:
 
 
 def _answers(record: Json) -> dict[str, list[Any]]:
-    """The answers to each question, with ``user_id``, ``value`` and ``status``."""
+    """Return the answers to each question; each answer has ``user_id``, ``value`` and ``status``."""
     if isinstance(record.get("responses"), Mapping):
         return {name: listed(given) for name, given in record["responses"].items()}
     found: dict[str, list[Any]] = {}
     for response in listed(record.get("responses")):
-        # a response of one annotator answers all questions, and a discarded one may answer none
+        # one response answers all questions; a discarded response may answer none
         for name, value in (response.get("values") or {_UNANSWERED: {}}).items():
             found.setdefault(name, []).append({**response, "value": value.get("value")})
     for name in [name for name in record if f"{name}.users" in record and name.endswith(_FLAT)]:
@@ -60,7 +61,7 @@ def _answers(record: Json) -> dict[str, list[Any]]:
 
 
 def _texts(record: Json) -> Json:
-    """The texts of a record: its fields object, or the flat columns that are neither answers nor suggestions."""
+    """Return the texts of a record: its ``fields`` object, or the flat columns without answers and suggestions."""
     if isinstance(record.get("fields"), Mapping):
         return dict(record["fields"])
     others = [name for name in record if _FLAT not in name and ".suggestion" not in name]

@@ -1,4 +1,4 @@
-"""Which program wrote a table of votes, and its votes under our column names."""
+"""Detect which program wrote an export, and convert the export into a table with badpo's column names."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,23 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
 
-from badpo.data.cells import KNOWN, Table, as_ids, as_objects
+from badpo.data.cells import Table, as_ids, as_objects
 from badpo.data.files import Json, as_json, locked, write_json
 from badpo.data.judgments import Judgments
 from badpo.data.layouts import recognise
 from badpo.data.privacy import is_pseudonym, pseudonyms
 from badpo.data.problems import ConfigError, DataError, Problem, did_you_mean, listed
-from badpo.data.tables import read_table, write_table
-from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy, ultrafeedback
+from badpo.data.tables import read_table
+from badpo.data.vocabulary import KNOWN
+from badpo.importers import arena, argilla, label_studio, multipref, prism, prodigy
 from badpo.importers.export import NO_PREFERENCE, TEXTS, Export, Importer, personal_fields
 
 TABLE = "table"
-PAIRS = "ultrafeedback"
 
 
-# Tried in this order; a plain table is what is left.
+# `format_of` tries the formats in this order; a table of no known format is a plain table.
 FORMATS: dict[str, Importer] = {
     "multipref": multipref.IMPORTER,
     "label-studio": label_studio.IMPORTER,
@@ -31,19 +30,18 @@ FORMATS: dict[str, Importer] = {
     "prodigy": prodigy.IMPORTER,
     "arena": arena.IMPORTER,
     "prism": prism.IMPORTER,
-    PAIRS: ultrafeedback.IMPORTER,
 }
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A table that `badpo.data.reading` takes, and what came with it."""
+    """A converted export: a table for `badpo.data.reading`, and facts about the conversion."""
 
-    table: Table  # one row for each vote under our names; ``dropped`` counts what was none
+    table: Table  # one row for each vote, with badpo's column names; ``dropped`` counts other answers
     format: str
-    columns: Mapping[str, str | None]  # what is still to be mapped when the table is read
-    left_behind: list[str]
-    personal: list[str]  # columns left behind that tell who somebody is
+    columns: Mapping[str, str | None]  # mapping to apply when the table is read
+    left_behind: list[str]  # columns that are not imported
+    personal: list[str]  # columns that are not imported and that identify a person
     findings: list[Problem]
 
 
@@ -61,20 +59,20 @@ def import_votes(
     ----------
     source : any source of `badpo.data.tables.read_table`
     format : str or None
-        A name in `FORMATS`, or ``table``; None recognises it by the columns.
+        A name in `FORMATS`, or ``table``. None detects the format from the columns.
     columns : mapping or None
-        Our column -> the source's column or field.
+        badpo's column name -> the column or field of the source.
     winners : mapping or None
-        The source's labels -> a, b or tie.
+        Label in the source -> a, b or tie.
     layout, bad_rows
-        Of a plain table, as in `Judgments.read`.
+        Options for a plain table; see `Judgments.read`.
 
     Raises
     ------
     ConfigError
-        A format that is not there.
+        If the format has no reader, or if the reader does not use one of the options.
     DataError
-        E145 when the format is not known, E146 when a field cannot be told, E104 when there is no vote.
+        E145 if the format is not known, E146 if a field cannot be recognized, E104 if the export has no vote.
 
     Examples
     --------
@@ -101,44 +99,46 @@ def import_votes(
         read = recognise(table, export.columns, layout)
     except DataError as error:
         if export.columns or format or any(problem.fix for problem in error.problems):
-            # `Judgments.read` says what is wrong, and how the table can be read
+            # `Judgments.read` reports the error and suggests how to read the table
             return Imported(table, TABLE, export.columns, [], [], [])
         looked_for = "; ".join(f"{name} ({importer.known_by})" for name, importer in FORMATS.items())
-        remedy = "name the columns with --column, or the format with --format"
-        refusal = export.refusal("E145", f"the format is not known; looked for {looked_for}", remedy)
+        remedy = "name the columns with --column, or name the format with --format"
+        refusal = export.refusal("E145", f"the columns match no known format: {looked_for}", remedy)
         raise DataError([*refusal.problems, *error.problems]) from None
     unused = [str(name) for name in read.frame.columns if name not in KNOWN]
     return Imported(table, name, export.columns, unused, personal_fields(read.frame[unused]), [])
 
 
 def format_of(export: Export) -> str:
-    """The name in `FORMATS` of the program that wrote a table; ``table`` where none is known."""
+    """Return the name in `FORMATS` of the program that wrote the export; ``table`` if no program is recognized."""
     return next((name for name in FORMATS if FORMATS[name].fits(export)), TABLE)
 
 
 def _answers(importer: Importer, export: Export) -> list[Json]:
-    """What a reader yields; what does not fit it, or what the user says and it has no use for, is an error."""
-    what = f"this is no table of {importer.what}, which is known by {importer.known_by}"
+    """Return the rows that a reader yields. A table of another format and an option without effect are errors."""
+    what = f"this export does not have the columns of {importer.what}: {importer.known_by}"
     try:
         answers = list(importer.read(export)) if importer.fits(export) else None
     except (ConfigError, DataError):
         raise
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        what = f"it has the columns of {importer.what}, but something else in them: {error}"
+        what = (
+            f"the export has the columns of {importer.what}, but their content cannot be read: {error}"
+        )
         answers = None
     if answers is None:
         remedy = "export it again, leave --format out, or name the columns of a plain table with --format table"
-        raise export.refusal("E145", f"{what}; found: {', '.join(export.names)}", remedy)
+        raise export.refusal("E145", f"{what}; the columns are: {', '.join(export.names)}", remedy)
     if unused := {*export.columns, *["winners"] * bool(export.winners)} - export.asked:
         raise ConfigError(
-            f"{', '.join(sorted(unused))}: {importer.what} have no use for it. Import a plain table, with format "
-            "table, to name any column"
+            f"{', '.join(sorted(unused))}: the reader for {importer.what} does not use this option. To name any "
+            "column, import the file as a plain table with --format table"
         )
     return answers
 
 
 def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
-    """The votes among the answers as a table, with the others counted by reason and pseudonym."""
+    """Return the votes as a table, and count the answers that are not votes by reason and pseudonym."""
     given = (name for answer in answers for name in answer)
     names = dict.fromkeys([*given, "left_out", "annotator"])
     cells = {name: [answer.get(name) for answer in answers] for name in names}
@@ -150,9 +150,9 @@ def _votes(name: str, export: Export, answers: Sequence[Json]) -> Table:
     if not is_vote.any():
         counts = others["reason"].value_counts(sort=False)
         reasons = ", ".join(f"{why}: {n:,}" for why, n in counts.items())
-        what = f"no vote to import ({reasons or 'no answers in it'})"
+        what = f"no vote to import ({reasons or 'the export has no answers'})"
         raise export.refusal("E104", what, "export it again")
-    # an id that is none is told where it stands beside a vote
+    # a value that cannot be an annotator id is reported only if it belongs to a vote
     told = others["annotator"].map(lambda who: who if isinstance(who, str | int | float) else None)
     number, known = pd.factorize(as_ids(told))
     others["annotator"] = as_objects([*pseudonyms(list(known)), "unknown"])[number]
@@ -174,72 +174,61 @@ def import_file(
     mapping: str | os.PathLike[str] | None = None,
     **reading: Any,
 ) -> Json:
-    """Convert an export and write it as a table that `Judgments.read` takes.
+    """Convert an export and write it as a table that `Judgments.read` reads.
 
-    Annotators become pseudonyms under this machine's key. Of everything else only texts, votes, classes, ids of
-    comparisons and prompts, names of models, numbers that name both sides and ``keep`` come along.
+    The table has pseudonyms instead of annotator ids, computed with this machine's key. The other columns are texts,
+    votes, annotator classes, comparison and prompt ids, model names, numbers that are given for both responses, and
+    the columns in ``keep``. All other columns stay out of the table.
 
     Parameters
     ----------
     source : any source of `badpo.data.tables.read_table`
     out : path
-        A file that ends in ``.parquet``; it appears whole or not at all.
+        File name that ends in ``.parquet``. The file appears only when it is complete.
     format, columns, winners
         See `badpo.importers.convert.import_votes`.
     keep : sequence of str
-        Further columns to carry along; personal ones are refused.
+        Further columns to copy. A column with personal data is an error.
     mapping : path or None
-        Where to write which pseudonym is whose, readable by this user only. It undoes the pseudonyms without a key:
-        None, the default, writes no such file.
+        File for the mapping from pseudonyms to annotator ids, readable only by this user. Anyone who has this file
+        can identify the annotators. None, the default, writes no such file.
     **reading
-        Further options of `Judgments.read`. A table without annotators is written where ``columns`` says
+        Further options of `Judgments.read`. If the export has no annotators, set ``columns`` to
         ``{"annotator": None}``.
 
     Returns
     -------
     dict
-        ``format``, ``out``, ``makes`` ("judgments" or "scored pairs"), counts, ``dropped`` by reason,
-        ``left_behind`` and ``personal`` fields, ``problems`` (what the reader noticed), ``mapping``.
+        ``format``, ``out``, counts, ``dropped`` (number of rows for each reason), ``left_behind`` and ``personal``
+        (fields that are not in the table), ``problems`` (warnings and notices), ``mapping``.
     """
     if not str(out).endswith(".parquet"):
-        raise ConfigError(f"{out}: the file's name must end in .parquet")
+        raise ConfigError(f"{out}: the file name must end in .parquet")
     if mapping is not None and Path(mapping).suffix != ".json":
-        raise ConfigError(f"{mapping}: a mapping is JSON; name it {Path(mapping).with_suffix('.json')}")
+        raise ConfigError(
+            f"{mapping}: the mapping is a JSON file; name it {Path(mapping).with_suffix('.json')}"
+        )
     plain = {name: reading[name] for name in ("layout", "bad_rows") if name in reading}
     imported = import_votes(source, format, columns, winners, **plain)
-    frame, problems = imported.table.frame, imported.findings
-    if imported.format == PAIRS:
-        scores = {name: pd.to_numeric(frame[name], errors="coerce") for name in frame if "score" in name}
-        write_table(pa.Table.from_pandas(frame.assign(**scores), preserve_index=False), out)
-        dropped = pd.DataFrame(list(imported.table.dropped), columns=["reason", "annotator", "n"])
-        n_prompts = int(frame["prompt"].nunique())
-        counts = {"makes": "scored pairs", "pairs": len(frame), "prompts": n_prompts}
-        written = list(frame)
+    judgments = _judgments(imported, winners, keep, mapping, reading)
+    if mapping is None:
+        judgments.to_parquet(out)
     else:
-        judgments = _judgments(imported, winners, keep, mapping, reading)
-        if mapping is None:
-            judgments.to_parquet(out)
-        else:
-            whose = _mapping_of(imported, reading.get("layout"))
-            _write_with_mapping(judgments, out, Path(mapping), whose)
-        problems, dropped = [*problems, *judgments.findings], judgments.dropped
-        counts = {
-            "makes": "judgments",
-            "judgments": judgments.n_votes,
-            "comparisons": judgments.n_comparisons,
-            "prompts": int(judgments.comparisons["prompt_id"].nunique()),
-            "annotators": judgments.n_annotators if judgments.has_identities else 0,
-        }
-        written = list(judgments.votes)
+        whose = _mapping_of(imported, reading.get("layout"))
+        _write_with_mapping(judgments, out, Path(mapping), whose)
+    dropped, written = judgments.dropped, list(judgments.votes)
     by_reason = dropped.groupby("reason", sort=False)["n"].sum()
     return {
         "format": imported.format,
         "out": str(out),
-        **counts,
+        "judgments": judgments.n_votes,
+        "comparisons": judgments.n_comparisons,
+        "prompts": int(judgments.comparisons["prompt_id"].nunique()),
+        "annotators": judgments.n_annotators if judgments.has_identities else 0,
         "dropped": [{"reason": str(reason), "n": int(n)} for reason, n in by_reason.items()],
         "left_behind": [name for name in imported.left_behind if name not in written],
         "personal": [name for name in imported.personal if name not in written],
-        "problems": problems,
+        "problems": [*imported.findings, *judgments.findings],
         "mapping": None if mapping is None else str(mapping),
     }
 
@@ -247,11 +236,12 @@ def import_file(
 def _write_with_mapping(
     judgments: Judgments, out: str | os.PathLike[str], mapping: Path, whose: Json
 ) -> None:
-    """Write the votes and then the mapping; an error if the mapping exists with another content."""
+    """Write the votes and then the mapping. A mapping file with other content is an error."""
     with locked(mapping, wait=True):
         if mapping.exists() and mapping.read_bytes() != as_json(whose):
-            told = f"{mapping} is there already and differs; a mapping is never written over"
-            raise ConfigError(f"{told}, choose another name")
+            raise ConfigError(
+                f"{mapping} exists and has other content, and badpo does not overwrite a mapping; choose another name"
+            )
         judgments.to_parquet(out)
         write_json(mapping, whose, private=True)
 
@@ -266,10 +256,10 @@ def _judgments(
     frame, keep = imported.table.frame, list(dict.fromkeys(keep))
     if personal := personal_fields(frame[[name for name in keep if name in frame]]):
         raise ConfigError(
-            f"keep: {', '.join(personal)} may tell who somebody is and stays behind; rename the column first if it "
-            "does not"
+            f"keep: {', '.join(personal)} may identify a person, so badpo does not copy this column; rename the "
+            "column if it contains no personal data"
         )
-    # a reader of a format has told the sides by them already
+    # the reader of the format has already applied the winners to the labels
     if imported.format != TABLE:
         winners, reading = None, {**reading, "layout": None}
     judgments = Judgments.read(
@@ -279,26 +269,26 @@ def _judgments(
     if not judgments.has_identities and not is_meant:
         found = [problem for problem in judgments.findings if problem.code in ("W110", "N110")]
         fix = found[0].fix or {"columns": {"annotator": None}}
-        what = "no column says who voted, so that all votes would count as one annotator's"
-        remedy = "name the column, or say that there is none"
+        what = "no column names the annotators, so all votes would count as votes of one annotator"
+        remedy = "name the column, or state that the table has no annotators"
         error = DataError([Problem("E110", what, imported.table.name, remedy, fix=fix)])
         error.fix = fix
         raise error
     if mapping is not None and not judgments.has_identities:
         raise ConfigError(
-            "there is no annotator column, so there is nobody to map; leave the mapping out"
+            "the table has no annotators, so a mapping would be empty; leave out the mapping"
         )
     naming = [name for name in keep if _names_annotators(judgments, name)]
     if not naming:
         return judgments
-    what = f"{listed(naming)}: one value for each annotator, which names them as an id does and is kept as it is"
-    remedy = "leave out --keep unless the column is not about a person"
+    what = f"{listed(naming)}: each annotator has a different value, so the kept column identifies the annotators"
+    remedy = "do not keep the column if its values identify people"
     problem = Problem("W303", what, imported.table.name, remedy)
     return replace(judgments, findings=(*judgments.findings, problem))
 
 
 def _names_annotators(judgments: Judgments, name: str) -> bool:
-    """Whether a kept column has another value for each annotator, who has cast several votes."""
+    """Return whether a kept column has one distinct value for each annotator, over several votes."""
     votes = judgments.votes
     if name not in votes or votes["annotator"].nunique() in (1, len(votes)):
         return False
@@ -308,7 +298,7 @@ def _names_annotators(judgments: Judgments, name: str) -> bool:
 
 
 def _mapping_of(imported: Imported, layout: str | None) -> dict[str, str]:
-    """The id of each pseudonym."""
+    """Return the annotator id of each pseudonym."""
     table = imported.table
     if imported.format == TABLE:
         table = recognise(table, imported.columns, layout)

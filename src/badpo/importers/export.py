@@ -1,4 +1,4 @@
-"""An export of another program as its importer sees it: what its fields hold, what a label means, what is personal."""
+"""The export of another program: its fields, the meaning of its labels, and its personal data."""
 
 import fnmatch
 import re
@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 import numpy as np
 import pandas as pd
 
-from badpo.data.cells import Table, columns_named, side_of
+from badpo.data.cells import Table
 from badpo.data.files import Json
 from badpo.data.privacy import EMAIL
 from badpo.data.problems import DataError, Problem, did_you_mean
+from badpo.data.vocabulary import columns_named, side_of
 
 _PERSONAL = re.compile(
     r"e_?mail|(first|last|full|given|family|nick|user|display|screen)_?name|^name$|surname|phone|^ip$|^ip_|_ip$|"
@@ -28,43 +29,47 @@ TEXTS = ("prompt", "response_a", "response_b")
 
 @dataclass
 class Export:
-    """A table of another program's, and what the user says about it; readers note here what they find.
+    """The export of another program, the user's options, and the findings of the reader.
 
-    A reader yields a row under our column names for each answer, with the source's own annotator ids. An answer whose
-    ``winner`` is None is no vote, nor is one that has a reason in ``left_out``: both are counted.
+    A reader yields one row for each answer, with badpo's column names and the export's annotator ids. An answer is
+    counted and left out if its ``winner`` is None or if ``left_out`` has a reason.
     """
 
     table: Table
-    columns: Mapping[str, str | None] = field(default_factory=dict)  # our column -> the export's field
-    winners: Mapping[str, str] = field(default_factory=dict)  # the export's labels -> a, b or tie
-    used: set[str] = field(default_factory=set)  # columns that go into votes; the others stay behind
+    columns: Mapping[str, str | None] = field(
+        default_factory=dict
+    )  # badpo's column -> field of the export
+    winners: Mapping[str, str] = field(default_factory=dict)  # label in the export -> a, b or tie
+    used: set[str] = field(
+        default_factory=set
+    )  # columns that the reader uses; the others are not imported
     asked: set[str] = field(
         default_factory=set
-    )  # what of ``columns`` and ``winners`` the reader asked for
+    )  # options in ``columns``, and "winners", that the reader has used
     findings: list[Problem] = field(default_factory=list)
-    sides: tuple[str, ...] = ()  # the fields of the two responses, by whose names a label may call them
+    sides: tuple[str, ...] = ()  # field names of the two responses; a label may be such a name
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns."""
+        """Return the names of the columns."""
         return [str(name) for name in self.table.frame.columns]
 
     def records(self) -> Iterator[Json]:
-        """The rows as dicts, missing cells left out."""
+        """Yield each row as a dict without missing cells."""
         for cells in self.table.frame.astype(object).itertuples(index=False, name=None):
             named = zip(self.names, cells, strict=True)
             yield {name: cell for name, cell in named if not is_missing(cell)}
 
     def note(self, code: str, what: str, remedy: str, count: int = 1) -> None:
-        """Keep a warning or a notice for the user."""
+        """Add a warning or a notice for the user."""
         self.findings.append(Problem(code, what, self.table.name, remedy, count))
 
     def refusal(self, code: str, what: str, remedy: str) -> DataError:
-        """The error for an export that cannot be read."""
+        """Return the error for an export that cannot be read."""
         return DataError([Problem(code, what, self.table.name, remedy)])
 
     def named(self, ours: str, found: Sequence[str]) -> str | None:
-        """The field that the user names for a column of ours; E103 where it is not ``found``."""
+        """Return the field that the user names for one of badpo's columns; raise E103 if ``found`` lacks the field."""
         self.asked.add(ours)
         theirs = self.columns.get(ours)
         if theirs is not None and theirs not in found:
@@ -73,21 +78,23 @@ class Export:
         return theirs
 
     def question(self, found: Iterable[str]) -> str | None:
-        """The question whose answers are the votes: as the user says, or the only one."""
+        """Return the question whose answers are the votes: the user's choice, or the only question."""
         names = list(dict.fromkeys(found))
         asked = self.named("winner", names)
         if asked is None and len(names) > 1:
-            what = f"{len(names)} questions: {', '.join(names)}"
-            raise self.refusal("E146", what, f"import one at a time: --column winner={names[0]}")
+            what = f"the export has {len(names)} questions: {', '.join(names)}"
+            raise self.refusal(
+                "E146", what, f"import one question at a time: --column winner={names[0]}"
+            )
         return asked or next(iter(names), None)
 
     def prompt_field(self, names: Sequence[str], usual: str = "") -> str:
-        """The field that holds the prompt: as the user says, by its name, or the program's ``usual`` one."""
+        """Return the prompt field: the user's choice, a field with a known name, or the program's ``usual`` field."""
         known = columns_named(names, ["prompt"]).get("prompt") or (usual if usual in names else "")
         return self.named("prompt", names) or known or self._ask_for(names, "prompt")
 
     def text_fields(self, found: Iterable[str]) -> dict[str, str]:
-        """The fields of the prompt and of the two responses, by our names: as the user says, or by their names."""
+        """Return the fields of the prompt and the two responses: the user's choice, or fields with known names."""
         names = list(dict.fromkeys(found))
         sides = tuple(filter(None, [self.named(name, names) for name in TEXTS[1:]]))
         sides = sides or tuple(columns_named(names, TEXTS[1:]).values())
@@ -98,15 +105,15 @@ class Export:
         return dict(zip(TEXTS, (prompt, *sides), strict=True))
 
     def _ask_for(self, names: Sequence[str], *ours: str) -> NoReturn:
-        what = f"cannot tell which field is {' and '.join(ours)}; found: {', '.join(names) or 'none'}"
-        remedy = f"name {'both' if ours[1:] else 'it'}: {' '.join(f'--column {x}=...' for x in ours)}"
+        what = f"no field has a known name for {' and '.join(ours)}; the fields are: {', '.join(names) or 'none'}"
+        remedy = f"name {'both fields' if ours[1:] else 'the field'}: {' '.join(f'--column {x}=...' for x in ours)}"
         raise self.refusal("E146", what, remedy)
 
     def side_of(self, label: Any) -> str:
-        """``a``, ``b`` or ``tie`` for a label; the label itself where it is not known, which the reader then reports.
+        """Return ``a``, ``b`` or ``tie`` for a label. An unknown label is returned unchanged and reported later.
 
-        A label may be the name of a field, or end in a side: ``A``, ``left``, ``response_2``, ``B-is-better``. What
-        the user says comes first.
+        A label may be the name of a field or name a side, such as ``A``, ``left``, ``response_2`` or ``B-is-better``.
+        The user's ``winners`` take precedence.
         """
         text = str(label)
         self.asked.add("winners")
@@ -121,35 +128,37 @@ class Export:
 
 @dataclass(frozen=True)
 class Importer:
-    """One format that can be read: what it is, by which columns it is known, and its reader."""
+    """A format: its description, the columns that identify it, and its reader."""
 
     what: str
-    signs: Sequence[Collection[str]]  # it has all columns of one of these; * stands for any text
+    signs: Sequence[
+        Collection[str]
+    ]  # a table of this format has all columns of one set; * matches any text
     read: Callable[[Export], Iterable[Json]]
 
     def fits(self, export: Export) -> bool:
-        """Whether a table is of this format."""
+        """Return whether the columns of an export match this format."""
         names = export.names
         return any(all(fnmatch.filter(names, sign) for sign in columns) for columns in self.signs)
 
     @property
     def known_by(self) -> str:
-        """The columns by which it is known, in words."""
+        """Return the columns that identify the format, as text."""
         return "; or ".join(", ".join(sorted(columns)) for columns in self.signs)
 
 
 def listed(cell: Any) -> list[Any]:
-    """A cell that holds a list, as a list; empty for a missing one."""
+    """Return the list in a cell; an empty list if the cell contains no list."""
     return list(cell) if isinstance(cell, list | tuple | np.ndarray) else []
 
 
 def is_missing(cell: Any) -> bool:
-    """Whether a cell holds nothing."""
+    """Return whether a cell is missing."""
     return cell is None or (pd.api.types.is_scalar(cell) and bool(pd.isna(cell)))
 
 
 def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]:
-    """Columns, and fields inside their objects, that by name or by e-mail addresses in them tell who somebody is."""
+    """Return the columns and nested fields that identify people by their name or by e-mail addresses in the cells."""
     found: dict[str, None] = {}
     for i, name in enumerate(map(str, frame.columns)):
         paths = dict.fromkeys(
@@ -162,7 +171,7 @@ def personal_fields(frame: pd.DataFrame, but: Collection[str] = ()) -> list[str]
 
 
 def _paths(cell: Any, path: str) -> Iterator[str]:
-    """The names that lead to what is inside of objects and of lists of objects."""
+    """Yield the dotted path of each value inside nested objects and lists of objects."""
     if isinstance(cell, Mapping) and path.count(".") < _DEEPEST:
         for name, value in cell.items():
             yield from _paths(value, f"{path}.{name}")

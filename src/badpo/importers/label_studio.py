@@ -1,4 +1,4 @@
-"""Label Studio's JSON export of a project with a Pairwise control."""
+"""Reader for Label Studio's JSON export of a project with a Pairwise control."""
 
 from collections.abc import Iterator, Mapping
 
@@ -9,12 +9,13 @@ _SELECTED = {"left": "a", "right": "b"}
 
 
 def read_label_studio(export: Export) -> Iterator[Json]:
-    """One row for each annotation that was not cancelled; the task is the comparison, left is side a.
+    """Yield one row for each annotation; a task is a comparison, and its left response is response a.
 
-    Of ``completed_by`` only the id is taken, so that a name or an e-mail address never leaves the export. Where the
-    question also has a Choices control, its answer is read where the pair has none, such as ``tie``.
-    ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of a task's data,
-    ``columns={"winner": "pw"}`` a control, where they cannot be recognised.
+    Cancelled annotations are left out and counted. The annotator is the id in ``completed_by``, or the e-mail address
+    if ``completed_by`` has no id. If the Pairwise control has no answer, the answer of a Choices control is read,
+    such as ``tie``. ``columns={"response_a": "text1", "response_b": "text2", "prompt": "question"}`` names fields of
+    the task data that badpo does not recognize, and ``columns={"winner": "pw"}`` names one of several Pairwise
+    controls.
     """
     export.used |= {"id", "data", "annotations"}
     tasks = list(export.records())

@@ -1,4 +1,4 @@
-"""MultiPref with its votes one by one: two crowd workers and two experts for each pair of completions."""
+"""Reader for MultiPref's individual votes: two crowd workers and two experts for each pair of completions."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +13,7 @@ WINNERS = {
     "B-is-slightly-better": "b",
     "B-is-clearly-better": "b",
 }
-# our column -> the export's
+# badpo's column -> column of the export
 _PAIR = {name: name for name in ("comparison_id", "prompt_id", "model_a", "model_b")} | {
     "prompt": "text",
     "response_a": "completion_a",
@@ -24,9 +24,9 @@ COLUMNS = (*_PAIR.values(), *POOLS)
 
 
 def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
-    """One row for each annotation, by its overall preference; ``--column winner=`` names another of the questions.
+    """Yield one row for each annotation. The vote is the overall preference.
 
-    Clear and slight preferences count alike, and a tie is a tie: as in the paper, which leaves ties out. An
+    ``--column winner=QUESTION`` imports another question. Clear and slight preferences count as the same vote. An
     annotation without one of the five answers is left out and counted.
     """
     export.used |= set(COLUMNS)
@@ -47,7 +47,7 @@ def read_multipref(export: Export) -> Iterator[dict[str, Any]]:
 
 
 IMPORTER = Importer(
-    "MultiPref with its votes one by one",
+    "MultiPref's individual votes",
     [{"completion_a", "completion_b", pool} for pool in POOLS],
     read_multipref,
 )

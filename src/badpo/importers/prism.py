@@ -1,4 +1,4 @@
-"""PRISM: conversations in which one person chooses among several models' answers at every turn."""
+"""Reader for PRISM, in which one person chooses among the answers of several models at every turn."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,11 +11,11 @@ CONVERSATIONS = {"conversation_history", "user_id"}
 
 
 def read_prism(export: Export) -> Iterator[Json]:
-    """The chosen answer of every turn against each of the others that were shown with it.
+    """Yield one row for each answer that was not chosen, compared with the chosen answer of the same turn.
 
-    Four answers make three pairs, so votes of one turn are not independent; they share a prompt, by which intervals
-    are clustered. The scores that people gave stay behind: they are the same person's judgment again, not a measure
-    of quality. Each comparison was seen by one person only.
+    Four answers give three pairs, so the votes of one turn are not independent. They share a prompt id, and
+    confidence intervals are clustered by prompt. Scores are not imported, because they repeat the same person's
+    judgment and do not measure quality. Each comparison has one annotator.
     """
     export.used |= {*CONVERSATIONS, "conversation_id"}
     for record in export.records():
@@ -39,7 +39,7 @@ def _of_conversation(record: Json) -> Iterator[Json]:
 
 
 def _pairs(answers: Sequence[Json], common: Json) -> Iterator[Json]:
-    """The chosen answer against each of the others, the one shown first as side a."""
+    """Yield the chosen answer against each other answer; response a is the answer that was shown first."""
     shown = sorted(answers, key=lambda entry: entry.get("within_turn_id") or 0)
     chosen = [i for i, entry in enumerate(shown) if entry.get("if_chosen")]
     if not chosen or len(shown) < 2:

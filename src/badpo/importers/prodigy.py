@@ -1,4 +1,4 @@
-"""Prodigy's JSONL of choice tasks: two options, the accepted one wins."""
+"""Reader for Prodigy's JSONL of choice tasks, in which the accepted option wins."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,15 +8,15 @@ from badpo.data.problems import counted
 from badpo.importers.export import NOT_A_PAIR, NOT_SUBMITTED, Export, Importer, listed
 
 _PEOPLE = ("_annotator_id", "_session_id")
-# what Prodigy calls a session that nobody named: the moment at which it began
+# Prodigy names an unnamed session by the time at which it began
 _UNNAMED = re.compile(r"(?:.*-)?\d{4}-\d{2}-\d{2}(?:[_T]\d{2}-\d{2}-\d{2})?")
 
 
 def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
-    """One row for each accepted task with two options, in the order in which they were shown.
+    """Yield one row for each task; the responses have the order in which Prodigy showed them.
 
-    An option that stands for a tie is no response. Rejected and ignored tasks, tasks with another number of options
-    and tasks where nothing was chosen are left out and counted.
+    A third option may mean a tie. Rejected and ignored tasks, tasks without exactly two responses, and tasks without
+    a chosen option are left out and counted.
     """
     names, unnamed = export.names, 0
     who = export.named("annotator", names) or next((name for name in _PEOPLE if name in names), "")
@@ -43,10 +43,8 @@ def read_prodigy(export: Export) -> Iterator[dict[str, Any]]:
             row |= {"response_a": sides[0].get("text"), "response_b": sides[1].get("text")}
             yield row | {"winner": winner if accepted else None}
     if unnamed:
-        what = (
-            f"{counted(unnamed, 'task')} of sessions that are named by a date: one person may have many"
-        )
-        remedy = "have annotators open the app with ?session=NAME; until then trust only pooled figures"
+        what = f"{counted(unnamed, 'task')} in sessions named by a date: one person may have several such sessions"
+        remedy = "let each annotator open the app with ?session=NAME, and until then use only pooled estimates"
         export.note("W146", what, remedy, unnamed)
 
 
