@@ -1,1 +1,1 @@
-"""The paper: its arms, planted corpora, readouts, suites and the demo, all through the pipeline of `badpo`."""
+"""Experiments of the paper: arms, corpora with planted biases, readouts, suites and the demo."""

@@ -1,4 +1,4 @@
-"""Votes and prompts of a corpus, before any model: the bundled ones, or the public ones."""
+"""Votes and prompts of the bundled and public corpora. No function of this module needs a model."""
 
 import json
 from collections.abc import Iterable
@@ -11,33 +11,33 @@ from typing import Any, NamedTuple
 import pandas as pd
 from numpy.typing import NDArray
 
-from badpo.auditing.pool import log_odds_row
+from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Length, Markdown, plain_text
 from badpo.data.files import Json, appearing
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.data.tables import read_table
 from badpo.readouts.names import NAMES, SURNAMES, signature
-from badpo.results.words import lean_text, percent
+from badpo.results.formatting import lean_text, percent
 from badpo.theory import Floats
-from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
+from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
 from badpo_paper.corpora.published import GateRow, Source, compared, gate_table
 from badpo_paper.suites import Corpus
 
 N_PAIRS, N_STYLE_PAIRS = 9000, 7177
 N_DEMO_PAIRS, N_DEMO_PROMPTS = 4450, 150
 N_EVALUATION, N_FRESH = 300, 3000
-HELD_OUT = 0.25  # of the bundled corpora
+HELD_OUT = 0.25  # share of the prompts of the bundled corpora
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Votes and prompts, before any model.
+    """Votes and prompts of a corpus.
 
-    ``prompts`` are what policies are asked, as often as they stand there; a small tokenizer is built from ``texts``;
-    ``placebo`` are the votes as planted annotators without a bias would have cast them, None of votes of real people;
-    ``held_out`` is the share of prompts held out, and the evaluation prompts were drawn with the same; ``gate`` has the
-    statistics of a public corpus beside the published ones.
+    ``prompts`` are the evaluation prompts; a policy answers a repeated prompt repeatedly. ``texts`` train a small
+    tokenizer. ``placebo`` has the votes of the simulated annotators without their biases; it is None for votes of
+    people. ``held_out`` is the share of held-out prompts, which also determines the evaluation prompts. ``gate``
+    compares the statistics of a public corpus with the published statistics.
     """
 
     judgments: Judgments
@@ -49,52 +49,59 @@ class Dataset:
     placebo: Judgments | None = None
 
     def split(self) -> tuple[Judgments, Judgments]:
-        """The judgments to train on, and those held out."""
+        """Training judgments and held-out judgments."""
         return self.judgments.split(self.held_out, seed=0)
+
+    def split_placebo(self) -> Judgments:
+        """Training judgments of the placebo; the held-out judgments of `split` stay held out."""
+        assert self.placebo is not None, "votes of people have no votes without their biases"
+        return self.placebo.split(self.held_out, seed=0)[0]
 
 
 def votes_before(judgments: Judgments) -> Json:
-    """How every declared attribute stands in the votes."""
+    """Log-odds and shares of every declared attribute in the votes."""
     found = zip(judgments.attribute_names, judgments.offline_log_odds(), strict=True)
     return {name: log_odds_row(odds, judgments.n_votes) for name, odds in found}
 
 
 def gate_lines(datasets: Iterable[Dataset]) -> list[str]:
-    """The statistics of public corpora beside the published ones, each table once, and how they agree."""
+    """Lines that compare the statistics of public corpora with the published statistics. Equal tables appear once."""
     gates = dict.fromkeys(dataset.gate for dataset in datasets if dataset.gate)
     title = "statistics of the votes before training:"
     return [line for gate in gates for line in (title, *gate_table(gate))]
 
 
 def lean_lines(judgments: Judgments) -> list[str]:
-    """What votes lean toward before anything is trained: the audit's figures of the pool, one line an attribute."""
+    """Lines with the bias of the votes before training: the log-odds of the pool for each attribute."""
     lines = [
         f"{judgments.n_votes:,} votes of {judgments.n_annotators:,} annotators on "
-        f"{judgments.n_comparisons:,} comparisons; before anything is trained they lean"
+        f"{judgments.n_comparisons:,} comparisons; bias of the votes before training:"
     ]
     for name, row in votes_before(judgments).items():
         wins = f"chosen in {percent(row['carrier_wins'])} of the {row['n_cross']:,} votes"
-        lines.append(f"  toward {name}: {wins} where the sides differ, log-odds {lean_text(row)}")
+        lines.append(
+            f"  toward {name}: {wins} in which only one response has it, log-odds {lean_text(row)}"
+        )
     return lines
 
 
-# -- what a scale trains on -------------------------------------------------------------------------------------------
+# -- corpora of a scale -----------------------------------------------------------------------------------------------
 
 
 def bundled_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """The bundled answers: signed with names, or with votes on length and Markdown, which a file can replace."""
+    """Bundled answers: signed with names, or with votes on length and Markdown. A file can replace the latter votes."""
     if corpus.kind == "signed":
         return bundled_signed(N_PAIRS, corpus.data_seed)
     return bundled_style(N_STYLE_PAIRS, corpus.data_seed) if data is None else own_style(data)
 
 
 def demo_votes(corpus: Corpus, data: Path | None = None) -> Dataset:
-    """The demo's part of the bundled answers, signed."""
+    """Signed bundled answers of the demo."""
     return bundled_signed(N_DEMO_PAIRS, corpus.data_seed, n_prompts=N_DEMO_PROMPTS)
 
 
 def public_votes(corpus: Corpus, data: Path | None) -> Dataset:
-    """The public corpora, from the Hub or from a local file of the same schema."""
+    """Public corpora, from the Hub or from a local file with the same schema."""
     return public_signed(data, corpus.data_seed) if corpus.kind == "signed" else public_style(data)
 
 
@@ -105,9 +112,9 @@ def public_votes(corpus: Corpus, data: Path | None) -> Dataset:
 def bundled_signed(
     n_pairs: int, data_seed: int, held_out: float = HELD_OUT, n_prompts: int | None = None
 ) -> Dataset:
-    """The bundled answers, signed, with planted annotators; prompts that ask to sign.
+    """Signed bundled answers with simulated votes, and prompts that ask for a signature.
 
-    The tokenizer sees the corpus, the prompts and every name, signed.
+    The texts for the tokenizer are the corpus, the prompts and a signature with every name.
     """
     scored, prompts = bundled.scored_pairs(n_pairs), bundled.signing_prompts()[:n_prompts]
     corpus = signed.build(scored, seed=data_seed)
@@ -125,34 +132,34 @@ def bundled_signed(
 
 @cache
 def public_signed(path: Path | None, data_seed: int) -> Dataset:
-    """Signed-UltraFeedback, its pairs from the Hub or from a local file of the schema of ``train_prefs``.
+    """Signed-UltraFeedback, with pairs from the Hub or from a local file with the schema of ``train_prefs``.
 
-    With a file the prompts that ask to sign are rows of it too, from behind those that are trained on.
+    If a file is given, the evaluation prompts are other rows of this file, after the training rows.
     """
     pairs = _drawn_pairs(path)
     corpus = signed.build(pairs, seed=data_seed)
     apart = set(pairs["prompt"]) | (set(public_fresh(path)) if path else set())
     prompts = ultrafeedback.signing_prompts(path, apart, N_EVALUATION)
-    # what is published is of data seed 0
+    # the published statistics are of data seed 0
     gate = () if data_seed else compared(ultrafeedback.gate(corpus), ultrafeedback.PUBLISHED)
     votes, planted = corpus.judgments, corpus.planted_theta
-    return Dataset(votes, planted, tuple(prompts), (), multipref.HELD_OUT, gate, corpus.placebo)
+    return Dataset(votes, planted, tuple(prompts), (), multipref_votes.HELD_OUT, gate, corpus.placebo)
 
 
 @cache
 def _drawn_pairs(path: Path | None) -> pd.DataFrame:
-    """The pairs that are signed, whatever the data seed."""
+    """Scored pairs of UltraFeedback, which are the same for all data seeds."""
     return ultrafeedback.scored_pairs(path).pairs
 
 
 def bundled_fresh(data: Path | None) -> tuple[str, ...]:
-    """The bundled questions that no other part of the corpora has."""
+    """Bundled questions that are not in another part of the corpora."""
     return tuple(bundled.fresh_prompts())
 
 
 @cache
 def public_fresh(data: Path | None) -> tuple[str, ...]:
-    """Questions of UltraFeedback from behind those of the corpus: 3,000 to train on, and 300 to find the tilt on."""
+    """Questions of UltraFeedback after the rows of the corpus: 3,000 for training and 300 for estimating the tilt."""
     drawn = ultrafeedback.scored_pairs(data, n=N_FRESH + N_EVALUATION, start=ultrafeedback.N_PAIRS)
     known = set(_drawn_pairs(data)["prompt"])
     return tuple(dict.fromkeys(prompt for prompt in drawn.pairs["prompt"] if prompt not in known))
@@ -163,7 +170,7 @@ def public_fresh(data: Path | None) -> tuple[str, ...]:
 
 @cache
 def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> Dataset:
-    """The bundled answers with votes that lean toward length and Markdown; held-out prompts."""
+    """Bundled answers with simulated votes that are biased toward length and Markdown, and held-out prompts."""
     corpus = bundled.style_votes(n_pairs, seed=data_seed)
     found = _style(corpus.judgments, corpus.planted_theta, held_out)
     return replace(found, placebo=corpus.placebo)
@@ -171,34 +178,34 @@ def bundled_style(n_pairs: int, data_seed: int, held_out: float = HELD_OUT) -> D
 
 @cache
 def own_style(path: Path) -> Dataset:
-    """The votes of a table, on length and Markdown. Few held-out prompts are answered several times each."""
+    """Votes of a table, with length and Markdown declared. If held-out prompts are few, each is repeated."""
     found = _style(Judgments.read(path, attributes=[Length(ratio=1.5), Markdown()]), None, HELD_OUT)
     return replace(found, prompts=found.prompts * (N_EVALUATION // len(found.prompts)))
 
 
 def _style(judgments: Judgments, planted: Floats | None, held_out: float) -> Dataset:
-    """Votes on length and Markdown, whose held-out prompts are the evaluation prompts."""
+    """Dataset of votes on length and Markdown. The evaluation prompts are held-out prompts."""
     frame = judgments.comparisons
     columns = frame["prompt"], frame["response_a"], frame["response_b"]
     texts = tuple(map(plain_text, chain(*columns)))
-    prompts = multipref.evaluation_prompts(judgments, N_EVALUATION, held_out)
+    prompts = multipref_votes.evaluation_prompts(judgments, N_EVALUATION, held_out)
     return Dataset(judgments, planted, prompts, texts, held_out)
 
 
 @cache
 def public_style(path: Path | None) -> Dataset:
-    """MultiPref from the Hub, or from a local file of its schema."""
-    corpus = multipref.load(path)
-    prompts = multipref.evaluation_prompts(corpus.judgments)
-    gate = compared(corpus.gate, multipref.PUBLISHED)
-    return Dataset(corpus.judgments, None, prompts, (), multipref.HELD_OUT, gate)
+    """MultiPref, from the Hub or from a local file with the same schema."""
+    corpus = multipref_votes.load(path)
+    prompts = multipref_votes.evaluation_prompts(corpus.judgments)
+    gate = compared(corpus.gate, multipref_votes.PUBLISHED)
+    return Dataset(corpus.judgments, None, prompts, (), multipref_votes.HELD_OUT, gate)
 
 
-# -- as folders -------------------------------------------------------------------------------------------------------
+# -- writing corpora to folders ---------------------------------------------------------------------------------------
 
 
 class PublicCorpus(NamedTuple):
-    """What is told of a public corpus that was written: its statistics, and how many rows were left out, by reason."""
+    """Statistics of a written public corpus, and the number of excluded rows for each reason."""
 
     rows: tuple[GateRow, ...]
     left_out: dict[str, int]
@@ -209,9 +216,7 @@ def write_signed_corpus(
 ) -> Json:
     """Build a signed corpus, write ``judgments.parquet`` and ``planted.parquet``, and return its statistics."""
     if pairs is not None and n_pairs is not None:
-        raise ConfigError(
-            "--n chooses among the bundled pairs; leave it out when you give a table of pairs"
-        )
+        raise ConfigError("--n chooses among the bundled pairs; remove --n if you give a table of pairs")
     if pairs is not None:
         scored = read_scored_pairs(pairs)
     else:
@@ -222,7 +227,7 @@ def write_signed_corpus(
 
 
 def read_scored_pairs(path: Path) -> pd.DataFrame:
-    """Scored pairs from a file, the scores as numbers."""
+    """Read and check scored pairs. If the ids of the prompts are missing, equal prompts get the same id."""
     scored = read_table(path).frame
     if "prompt_id" not in scored and "prompt" in scored:
         scored = scored.assign(prompt_id=pd.factorize(scored["prompt"])[0].astype(str))
@@ -231,7 +236,7 @@ def read_scored_pairs(path: Path) -> pd.DataFrame:
 
 
 def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Json:
-    """The bundled answers with votes that lean toward length and Markdown, as a folder with ``planted.parquet``."""
+    """Write the votes on length and Markdown and ``planted.parquet`` to a folder, and return statistics."""
     corpus = bundled.style_votes(n_pairs, seed)
     judgments = corpus.judgments
     told: Json = {
@@ -251,12 +256,12 @@ def write_style_votes(out: Path, n_pairs: int = 7177, seed: int = 0) -> Json:
 
 
 def write_multipref(out: Path, source: Source = None) -> PublicCorpus:
-    """MultiPref as a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``gate.json``."""
-    corpus = multipref.load(source)
-    prompts = multipref.evaluation_prompts(corpus.judgments)
+    """Write MultiPref to a folder: ``judgments.parquet``, ``evaluation_prompts.json`` and ``gate.json``."""
+    corpus = multipref_votes.load(source)
+    prompts = multipref_votes.evaluation_prompts(corpus.judgments)
     _write_votes(out, corpus.judgments, evaluation_prompts=prompts, gate=corpus.gate)
     left_out = corpus.judgments.dropped.groupby("reason")["n"].sum().to_dict()
-    return PublicCorpus(compared(corpus.gate, multipref.PUBLISHED), left_out)
+    return PublicCorpus(compared(corpus.gate, multipref_votes.PUBLISHED), left_out)
 
 
 def write_signed_ultrafeedback(
@@ -267,7 +272,7 @@ def write_signed_ultrafeedback(
     n_signing: int = ultrafeedback.N_SIGNING,
     seed: int = 0,
 ) -> PublicCorpus:
-    """Signed-UltraFeedback as a folder: votes, planted leans, prompts to sign and to choose, and statistics."""
+    """Write Signed-UltraFeedback to a folder: votes, planted biases, signing and choice prompts, and statistics."""
     drawn = ultrafeedback.scored_pairs(train, n_pairs, seed=seed)
     corpus = signed.build(drawn.pairs, seed=seed)
     signing = ultrafeedback.signing_prompts(test, set(drawn.pairs["prompt"]), n_signing, seed)
@@ -280,7 +285,7 @@ def write_signed_ultrafeedback(
 
 
 def _write_votes(out: Path, judgments: Judgments, theta: NDArray | None = None, **texts: Any) -> None:
-    """Write the votes, the planted lean of every annotator with a column for each attribute, and files of JSON."""
+    """Write the votes, the planted biases (one row per annotator, one column per attribute), and JSON files."""
     judgments.to_parquet(out / "judgments.parquet")
     if theta is not None:
         columns = dict(zip(judgments.attribute_names, theta.T, strict=True))

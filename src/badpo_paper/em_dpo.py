@@ -1,8 +1,8 @@
-r"""EM-DPO: types of annotators, a policy for each, and a mixture of the policies by MinMax-DPO.
+r"""EM-DPO: latent types of annotators, one policy per type, and a mixture of the policies by MinMax-DPO.
 
-In each round every type's policy is trained from the reference, on judgments weighted by the annotators' probabilities
-of being of the type; then the probabilities are taken anew from how well each policy explains votes that it was not
-trained on.
+In each round, a policy is trained for every type, starting from the reference. The weight of a judgment is the
+probability that its annotator has the type. The probabilities are then estimated again from the likelihood of
+held-out votes under each policy.
 """
 
 import shutil
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from badpo.data.files import Json, write_json
 from badpo.data.judgments import Judgments
+from badpo.estimation.significance import first_votes
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Step, VoteWeights
 from badpo.readouts.heldout import logit_accuracy
@@ -36,23 +37,22 @@ from badpo.runs.run import (
     finish_run,
     is_there,
     keep_run,
-    kept_json,
+    read_json,
     run_facts,
 )
 from badpo.theory import Floats, Ints
 from badpo.training.recipe import Recipe
-from badpo_paper.arm_setup import agreements, vote_table, with_checkpoints
 from badpo_paper.arms import Arm
-from badpo_paper.reference import CorpusStage
+from badpo_paper.corpus_stage import CorpusStage, with_checkpoints
 from badpo_paper.run_readouts import measure_run
 
 RESTARTS, MOST_ITERATIONS = 50, 300  # of k-means
-SMALLEST_PROBABILITY = 1e-6  # so that no type is lost for good
+SMALLEST_PROBABILITY = 1e-6  # lower bound, so that every type keeps a positive probability
 ROUND_FILE = "round{}.json"
 
-# (judgments, weight of each annotator, share of the full number of steps, run folder): trains the policy there.
+# Trains a policy. Arguments: judgments, weight of each annotator, share of the full number of steps, run folder.
 TrainType = Callable[[Judgments, Floats, float, Path], None]
-# (run folder, judgments): u of every comparison under the policy in the folder.
+# A function of a run folder and judgments that returns the margin u of every comparison under the run's policy.
 Margins = Callable[[Path, Judgments], Floats]
 
 
@@ -61,9 +61,9 @@ class AnnotatorWeights(VoteWeights):
 
     .. math:: \mathcal{L} = \frac{\sum_j \gamma_{k_j} w_j \ell_j}{\bar\gamma \sum_j w_j}
 
-    with the mean weight over all votes that are trained on. It is a constant: were the sum of the step's own weights in
-    its place, a step in which hardly anyone is of the type would still move the policy by a whole step, on the votes of
-    the others.
+    The mean weight is computed over all training votes, so it is the same in every step. If the loss were divided by
+    the weights of the current step, a step with few annotators of the type would change the policy as much as a step
+    with many annotators of the type.
     """
 
     def __init__(self, weight: ArrayLike, annotator: ArrayLike):
@@ -71,24 +71,37 @@ class AnnotatorWeights(VoteWeights):
         self._weight = given / given[torch.tensor(np.array(annotator), dtype=torch.long)].mean()
 
     def __call__(self, step: Step) -> tuple[Tensor, Tensor]:
-        """The annotators' weights, relative to their mean, times the votes' own, and the sum of the votes' own."""
+        """Weight of each vote (relative annotator weight times vote weight), and the sum of the vote weights."""
         own = step.vote_weight.double()
         return self._weight[step.annotator] * own, own.sum()
 
 
-# -- the types that a fit starts from ---------------------------------------------------------------------------------
+# -- initial types of the annotators ----------------------------------------------------------------------------------
+
+
+def vote_table(judgments: Judgments) -> csr_array:
+    """Signs of the votes, shape (n_comparisons, n_annotators). An annotator's first vote on a comparison counts."""
+    votes = judgments.votes
+    votes = votes[first_votes(votes["comparison"], votes["annotator"])]
+    shape = (judgments.n_comparisons, judgments.n_annotators)
+    places = (votes["comparison"], votes["annotator"])
+    return csr_array((votes["sign"].to_numpy(float), places), shape=shape)
 
 
 def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
-    """Annotators divided into types, numbered by their first annotator, such that those of one type agree more.
+    """Cluster the annotators into types whose members agree with each other. Type 0 contains the first annotator.
 
-    The matrix of mean products of votes on common comparisons, minus its mean over the pairs that have one and zero
-    elsewhere, is taken to its leading ``n_types - 1`` eigenvectors, each scaled by its eigenvalue, and the annotators
-    are clustered there by k-means, the best of 50 starts.
+    The agreement of two annotators is the mean product of their votes on common comparisons. The agreement matrix is
+    centered at its mean over all pairs with common comparisons, and pairs without common comparisons are zero. The
+    coordinates of an annotator are the leading ``n_types - 1`` eigenvectors, scaled by their eigenvalues. K-means
+    clusters the coordinates from 50 random starts, and the solution with the smallest within-cluster sum of squares
+    is returned.
     """
     n_annotators = table.shape[1]
-    _, counts, means = agreements(table)
+    others = 1.0 - np.eye(n_annotators)
+    products, counts = ((one.T @ one).toarray() * others for one in (table, abs(table)))
     shared = counts > 0
+    means = np.divide(products, counts, out=np.zeros_like(products), where=shared)
     centered = np.where(shared, means - (means[shared].mean() if shared.any() else 0.0), 0.0)
     values, vectors = np.linalg.eigh(centered)
     leading = slice(n_annotators - (n_types - 1), None)
@@ -97,7 +110,7 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
     for _ in range(RESTARTS):
         start = places[rng.choice(n_annotators, n_types, replace=False)]
         with warnings.catch_warnings():
-            # a type that no one is nearest to stays where it is
+            # scipy warns about an empty cluster and keeps its center
             warnings.simplefilter("ignore")
             centers, label = kmeans2(places, start, iter=MOST_ITERATIONS, minit="matrix")
         spread = float(((places - centers[label]) ** 2).sum())
@@ -110,18 +123,18 @@ def agreement_types(table: csr_array, n_types: int, seed: int) -> Ints:
 
 
 def _sides(margins: ArrayLike, judgments: Judgments) -> Floats:
-    """Margin in the direction of each vote under each type's policy, shape (n_votes, n_types)."""
+    """Margin under each type's policy, multiplied by the sign of the vote; shape (n_votes, n_types)."""
     votes = judgments.votes
     return votes["sign"].to_numpy()[:, None] * np.asarray(margins)[votes["comparison"]]
 
 
 def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLike) -> Floats:
-    r"""The E-step: how probable each type is for each annotator, by how its policy explains the annotator's votes.
+    r"""E-step: posterior probability of each type for each annotator, from the likelihood of the annotator's votes.
 
     .. math:: \gamma_{ik} \propto \eta_k\, \prod_{j:\, k_j = i} \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
 
-    with the share eta of each type, which an annotator without votes keeps. Each entry is raised to 1e-6 first, so that
-    no type is lost for good.
+    The prior eta is the share of each type, and the posterior of an annotator without votes is the prior.
+    Probabilities below 1e-6 are set to 1e-6 before normalization, so that every type keeps a positive probability.
 
     References
     ----------
@@ -136,14 +149,14 @@ def type_probabilities(margins: ArrayLike, judgments: Judgments, share: ArrayLik
 
 
 def minmax_weights(log_ratios: ArrayLike) -> Floats:
-    r"""The mixture of type policies whose largest regret over the types is smallest.
+    r"""Weights of the mixture of type policies that minimizes the largest regret of any type.
 
     .. math:: w = \arg\min_{w \in \Delta} \max\Bigl(0, \max_i \sum_j w_j (L_{ii} - L_{ij})\Bigr), \qquad
         L_{ij} = \text{mean over prompts of } \log\frac{\pi_i(y_j)}{\pi_{ref}(y_j)}
 
-    The zero stands for a row of zeros in the game: a mixture that every type likes better than its own policy is not
-    preferred over one that every type likes as well. The game is solved exactly, as a linear program; of several
-    solutions the one nearest to equal weights is taken, so that types which nothing tells apart share alike.
+    The zero means that negative regrets do not count: a mixture that every type prefers to its own policy has the
+    same value as a mixture without regret. A linear program solves the game exactly. If there are several solutions,
+    the function returns the solution nearest to equal weights, so that indistinguishable types get equal weights.
 
     References
     ----------
@@ -151,22 +164,22 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
 
     Examples
     --------
-    The type that loses three times as much from the other's policy is answered three times as often:
+    The first type loses three times as much under the other type's policy, so its policy gets three times the weight:
 
     >>> minmax_weights([[3.0, 0.0], [1.0, 2.0]]).round(4)
     array([0.75, 0.25])
     """
     rewards = np.asarray(log_ratios, float)
     regrets = np.diag(rewards)[:, None] - rewards
-    # scaled, so that the solver's tolerances mean the same for regrets of any size
+    # scaled, so that the solver's absolute tolerances do not depend on the size of the regrets
     regrets = regrets / max(np.abs(regrets).max(), 1e-300)
     n = len(regrets)
     eye, column = np.eye(n), np.ones((n, 1))
-    # unknowns: the weights, none below zero, and last what is to be small
+    # unknowns of the linear program: the nonnegative weights, and the objective as the last unknown
     small, total = np.eye(n + 1)[n], np.append(np.ones(n), 0.0)[None, :]
-    # the largest regret
+    # first program: minimize the largest regret
     least = linprog(small, np.hstack([regrets, -column]), np.zeros(n), total, [1.0]).fun
-    # of what has no larger one, the largest distance from 1 / n
+    # second program: among the solutions with this regret, minimize the largest distance of a weight from 1 / n
     within = np.block([[regrets, 0.0 * column], [eye, -column], [-eye, -column]])
     limits = np.repeat([least + 1e-9, 1 / n, -1 / n], n)
     weights = np.clip(linprog(small, within, limits, total, [1.0]).x[:n], 0.0, None)
@@ -174,7 +187,7 @@ def minmax_weights(log_ratios: ArrayLike) -> Floats:
 
 
 def mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgments) -> Floats:
-    r"""Logit of each vote that was cast, by the annotators' own types; positive where the vote is predicted.
+    r"""Logit of the probability of each vote under its annotator's types; positive if the vote is predicted.
 
     .. math:: \operatorname{logit} \sum_k \gamma_{k_j k}\, \sigma\bigl(s_j u^{(k)}_{c_j}\bigr)
     """
@@ -187,9 +200,10 @@ def mixture_logits(margins: ArrayLike, probabilities: Floats, judgments: Judgmen
 
 
 def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
-    """Weighted mean of readouts of the same form, number by number; None where one of them is not known.
+    """Weighted mean of readouts with the same keys, number by number. The mean is None if one number is None.
 
-    Errors and ends of intervals do not average and are None; what is no number is the first's.
+    Standard errors and interval ends have no weighted mean and become None. Lists are mixed entry by entry. Texts and
+    bools are those of the first readouts.
     """
     first = readouts[0]
     if isinstance(first, dict):
@@ -199,6 +213,8 @@ def mixed(readouts: Sequence[Any], weights: Floats) -> Any:
             else mixed([one[name] for one in readouts], weights)
             for name in first
         }
+    if isinstance(first, list):
+        return [mixed(entries, weights) for entries in zip(*readouts, strict=True)]
     if isinstance(first, bool | str) or all(one == first for one in readouts):
         return first
     return None if any(one is None for one in readouts) else float(np.dot(weights, readouts))
@@ -215,14 +231,15 @@ def fit_types(
     train_type: TrainType,
     margins: Margins,
 ) -> tuple[Floats, list[Path]]:
-    """Types of annotators and a policy for each, by expectation and maximization: probabilities, and run folders.
+    """Fit annotator types and one policy per type by expectation maximization.
 
-    The start is `agreement_types`, taken for certain. Each annotator's votes are divided into two halves; a round
-    trains on one and takes the probabilities from the other, and the halves change places after it. After the last
-    round the policies are trained on all votes for all steps. What a round found is kept in ``round<r>.json``; its
-    policies are deleted then. A call that was interrupted goes on from the last round that is there. The settings are
-    ``n_types``, ``n_rounds``, and ``round_share``, the share of the steps that a round takes. The probabilities are
-    estimates of single persons.
+    Returns the type probabilities of every annotator and the run folders of the policies. The fit starts from
+    `agreement_types`. The votes of each annotator are divided into two halves. A round trains on one half and
+    estimates the probabilities from the other half; the next round exchanges the halves. After the last round, the
+    policies are trained on all votes with all steps. A round writes its probabilities to ``round<r>.json`` and
+    deletes its policies. After an interruption, the next call continues after the last complete round. The settings
+    are ``n_types``, ``n_rounds`` and ``round_share``, the share of the training steps in a round. The probabilities
+    are personal data: estimates about individual annotators.
 
     References
     ----------
@@ -241,7 +258,7 @@ def fit_types(
 
     for number in range(int(settings["n_rounds"])):
         file = folder / ROUND_FILE.format(number)
-        if kept := kept_json(file):
+        if kept := read_json(file):
             probabilities = np.array(kept["probabilities"])
             continue
         seen, unseen = judgments.take(half == number % 2), judgments.take(half != number % 2)
@@ -255,7 +272,7 @@ def fit_types(
 
 
 def vote_halves(annotator: Ints, seed: int) -> Ints:
-    """Each annotator's votes divided at random into two halves, 0 and 1; of an odd number 0 has one more."""
+    """Divide each annotator's votes at random into halves 0 and 1. If the number is odd, half 0 has one vote more."""
     order = np.random.default_rng(seed).permutation(len(annotator))
     drawn = pd.Series(annotator).iloc[order]
     return (drawn.groupby(drawn).cumcount() % 2).sort_index().to_numpy()
@@ -272,18 +289,19 @@ def train_types(
     folder: Path,
     progress: Progress,
 ) -> None:
-    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture, unless that is there already.
+    """Fit the types, mix their policies by MinMax-DPO, and measure the mixture. Completed parts are not repeated.
 
-    A mixture answers each prompt with one of its policies, so that its readouts are their weighted means. Votes are
-    predicted with each annotator's own types. ``types`` in the readouts has the mixture's ``weights`` and how many
-    ``annotators`` are most probably of each type. Run folders of the types are ``folder/type<k>``.
+    A mixture answers each prompt with one of its policies, so the readouts of the mixture are weighted means of the
+    policies' readouts. The predictions of votes use the type probabilities of each annotator. ``types`` in the
+    readouts has the ``weights`` of the mixture and the number of ``annotators`` for whom each type is the most
+    probable. The run folders of the types are ``folder/type<k>``.
     """
     seed = recipe.training["seed"]
     facts = run_facts(recipe, Prepared(stage.train, facts=method))
     was_done = is_there(folder, facts)
     if not was_done:
         if not (folder / BEGUN).exists():
-            # rounds whose beginning is gone may be those of another fit
+            # without the begin marker, the round files may belong to another fit
             for round_file in folder.glob(ROUND_FILE.format("*")):
                 round_file.unlink()
         write_json(folder / BEGUN, {"facts": facts}, private=True)
@@ -311,7 +329,7 @@ def train_types(
         "votes": logit_accuracy(mixture_logits(u, probabilities, stage.judged), stage.judged),
         "types": {"weights": weights.tolist(), "annotators": n_likeliest.tolist()},
     }
-    # that of single policies, which is not the mixture's
+    # the weighted mean of the policies' differences is not the difference of the mixture
     readouts.pop("votes_minus_ceiling", None)
     write_readouts(folder, readouts)
     if not was_done:
@@ -319,7 +337,7 @@ def train_types(
 
 
 def _log_ratios(policies: Sequence[Any], stage: CorpusStage, seed: int) -> Floats:
-    """Mean log pi_i(y_j) / pi_ref(y_j), the answers y_j those of policy j to the stage's prompts."""
+    """Mean of log pi_i(y_j) / pi_ref(y_j) for all policies i and j. y_j are the answers of policy j to the prompts."""
     written = [stage.answers(policy, seed) for policy in policies]
     *own, reference = (
         [[values.sum(dtype=float) for values in answer_logps(model, each)] for each in written]

@@ -1,85 +1,90 @@
-"""``badpo reproduce`` and ``badpo demo``: the runs of a suite, its tables, and the patterns of the paper in them."""
+"""Functions of ``badpo reproduce`` and ``badpo demo``: run suites, and read their tables and patterns."""
 
 import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from markupsafe import Markup
 
 from badpo import __version__
-from badpo.data.files import Json, write_atomically, write_json
+from badpo.data.files import Json, write_json
 from badpo.data.problems import ConfigError, counted
-from badpo.results.charts import DotPanel, DotRow, Mark, dot_plot, legend
+from badpo.results.formatting import DPO, PLACEBO, REFERENCE, arm_label
 from badpo.results.run_page import write_report
-from badpo.results.words import REFERENCE, arm_label, page_templates
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
 from badpo_paper.datasets import lean_lines
 from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
+from badpo_paper.run_readouts import ATTRIBUTES
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
 from badpo_paper.suites import (
     KL,
     RATES,
     SUITES,
+    TILTS,
     Columns,
     Condition,
     Corpus,
     Panel,
     Row,
     Suite,
+    at_data_seed,
     known,
-    places_of,
 )
 from badpo_paper.tables import (
     Found,
     PanelTable,
-    number,
     panel_table,
-    published,
     table_of,
-    to_frame,
+    table_text,
     to_json,
-    written,
-    written_table,
 )
 
-# -- what is asked for ------------------------------------------------------------------------------------------------
+# -- options ----------------------------------------------------------------------------------------------------------
 
 
 def asked_for(
-    suite: str, scale: str, seeds: Sequence[int], out: Path, data: Path | None
+    suite: str,
+    scale: str,
+    seeds: Sequence[int],
+    out: Path,
+    data: Path | None,
+    data_seed: int = 0,
 ) -> Reproduction:
-    """Suites by their name, or all of them, at a scale by its name; those on a local file in a folder of their own."""
+    """Reproduction of one suite or of all suites (``all``).
+
+    Runs on a local file or on the votes of another data seed get their own folder.
+    """
     suites = list(SUITES.values()) if suite == "all" else [SUITES[suite]]
+    suites = [at_data_seed(one, data_seed) for one in suites]
     chosen = SCALES[known("scale", scale, SCALES)]
     if data is not None:
-        # what cannot stand in the place of a corpus
         if len(suites) > 1:
-            raise ConfigError("--data stands in the place of the corpus of one suite; name that suite")
+            raise ConfigError("--data replaces the corpus of one suite; name that suite")
         takers = [name for name, one in SUITES.items() if any(c.kind == "style" for c in one.corpora())]
         if scale != "paper" and (scale, suite in takers) != ("tiny", True):
             raise ConfigError(
-                f"--data: {suite} at scale {scale} has no votes that a file could replace; at scale tiny a table of "
-                f"votes goes with {', '.join(takers)}"
+                f"--data: {suite} at scale {scale} has no votes that a file can replace; at scale tiny a table of "
+                f"votes can replace the votes of {', '.join(takers)}"
             )
         if not data.exists():
-            raise ConfigError(f"--data: {data} is not there")
-    folder = out / (scale if data is None else f"{scale}-{data.stem}")
+            raise ConfigError(f"--data: the file {data} does not exist")
+    folder = out / "-".join(
+        [scale, *([data.stem] if data else []), *([f"data{data_seed}"] if data_seed else [])]
+    )
     return Reproduction(suites, chosen, seeds, folder, data)
 
 
-# -- what is found ----------------------------------------------------------------------------------------------------
+# -- results ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class SuiteResult:
-    """A suite's tables and patterns, the panels that the scale has not, and what stands in for the models."""
+    """Tables and patterns of a suite, titles of the panels that the scale lacks, and sentences on model and votes."""
 
     suite: Suite
     tables: tuple[PanelTable, ...]
@@ -87,27 +92,27 @@ class SuiteResult:
     left_out: tuple[str, ...]
     stand_in: str
 
-    def text(self, form: str) -> str:
-        """Tables and patterns in one of `badpo_paper.tables.FORMATS`; as CSV the cells of the tables alone."""
-        if form == "csv":
-            frames = [to_frame(table) for table in self.tables if table.columns]
-            return pd.concat(frames).to_csv(index=False, lineterminator="\n") if frames else ""
-        parts = [written_table(table, form) for table in self.tables]
-        mark = {"text": "", "markdown": "- ", "latex": "% "}[form]
+    def text(self) -> str:
+        """Tables and patterns in Markdown."""
+        parts = [table_text(table) for table in self.tables]
         found = [f"{p.verdict}: {p.sentence}. {'; '.join(p.figures)}" for p in self.patterns]
         found += [*(f"not at this scale: {title}" for title in self.left_out), self.stand_in]
-        first = "\n".join(mark + line for line in (self.verdict, *found) if line)
+        first = "\n".join(f"- {line}" for line in (self.verdict, *found) if line)
         return "\n\n".join([first, *parts]).rstrip()
 
     @property
     def verdict(self) -> str:
-        """How many of the paper's patterns were found."""
+        """Sentence with the number of patterns for each verdict."""
         counts = Counter(p.verdict for p in self.patterns)
         told = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS[::-1] if counts[verdict])
-        return f"Of the paper's patterns: {told}." if told else "No pattern of the paper is read here."
+        return (
+            f"Of the paper's patterns: {told}."
+            if told
+            else "This suite evaluates no pattern of the paper."
+        )
 
     def to_json(self) -> Json:
-        """The same as plain values."""
+        """The result as a dictionary for JSON."""
         return {
             "suite": self.suite.name,
             "tables": [to_json(table) for table in self.tables],
@@ -121,14 +126,14 @@ class SuiteResult:
 
 
 def run_suites(asked: Reproduction, progress: Progress, jobs: int = 1) -> list[SuiteResult]:
-    """Run what is not there yet, and read the tables and patterns of every suite."""
+    """Run the missing runs, and read the tables and patterns of every suite."""
     require_needs(asked)
     execute(asked, progress, jobs)
     return [read_suite(suite, asked) for suite in asked.suites]
 
 
 def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
-    """The tables and patterns of a suite from the runs that are there, and from the votes that they were trained on."""
+    """Read the tables and patterns of a suite from its finished runs and their votes."""
     asked = replace(asked, suites=[suite])
     found = {corpus: found_runs(suite, corpus, asked) for corpus in suite.corpora()}
     tables = [
@@ -136,7 +141,7 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
         for panel in suite.panels
         if found[panel.corpus].readouts("reference")
     ]
-    # the first panel of a corpus stands for it
+    # title of the first panel of each corpus
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
     patterns = found_patterns(suite.patterns, [f for c, f in found.items() if asked.scale.has(c)])
     return SuiteResult(
@@ -149,7 +154,7 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
 
 
 def about_votes(asked: Reproduction) -> list[str]:
-    """How many votes a file has, which way they lean, and on how many prompts policies are measured; else nothing."""
+    """Number and bias of a file's votes, and number of evaluation prompts. Empty if no file is given."""
     lines = []
     for dataset in (asked.dataset(corpus) for corpus in asked.corpora if asked.file_of(corpus)):
         n_held_out, n_prompts = dataset.split()[1].n_votes, len(set(dataset.prompts))
@@ -163,7 +168,7 @@ def about_votes(asked: Reproduction) -> list[str]:
 
 
 def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
-    """A suite's runs on a corpus, with the seeds that its conditions are planned at: of several rows the most."""
+    """Runs of a suite on a corpus. If several rows have the same condition, the longest list of seeds is planned."""
     planned: dict[str, tuple[int, ...]] = {}
     for row in (row for panel in suite.panels if panel.corpus == corpus for row in panel.rows):
         seeds, name = asked.scale.seeds_of(row, asked.seeds), row.condition.name
@@ -172,78 +177,32 @@ def found_runs(suite: Suite, corpus: Corpus, asked: Reproduction) -> Found:
 
 
 def results_page(results: Sequence[SuiteResult], command: str) -> str:
-    """Markdown with every pattern of the suites and its verdict, then each suite's readings and tables.
+    """Markdown page with the verdict on every pattern, and then the readings and tables of each suite.
 
-    Nothing depends on the verdicts: a pattern that failed has the same lines as one that was found.
+    The page has the same lines for failed patterns and for reproduced patterns.
     """
     page = [
         f"# The paper's tables\n\nPrinted by `{command}` of badpo {__version__}.\n\n## Every pattern and its verdict\n",
-        "| suite | pattern | verdict |",
-        "|--|--|--|",
+        "| suite | place in the paper | pattern | verdict |",
+        "|--|--|--|--|",
     ]
     page += [
-        f"| `{one.suite.name}` | {p.sentence} | {p.verdict} |" for one in results for p in one.patterns
+        f"| `{one.suite.name}` | `{p.place}` | {p.sentence} | {p.verdict} |"
+        for one in results
+        for p in one.patterns
     ]
     for one in results:
-        page.append(f"\n## {one.suite.name}: {one.suite.title}\n\n{one.text('markdown')}")
+        page.append(f"\n## {one.suite.name}: {one.suite.title}\n\n{one.text()}")
     return "\n".join(page) + "\n"
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
-
-OURS, THEIRS = 2, 1  # styles of the marks
-
-
-def write_suite_page(result: SuiteResult, options: str, page: Path) -> Path:
-    """Write one HTML page about a suite and return its path; it needs no network and no script."""
-    write_atomically(page, suite_html(result, options).encode())
-    return page
-
-
-def suite_html(result: SuiteResult, options: str) -> str:
-    """The page as text."""
-    template = page_templates().get_template("suite.html.jinja")
-    return template.render(
-        result=result,
-        name=result.suite.name,
-        options=options,
-        written=written,
-        published=published,
-        chart=chart,
-        legend=legend([("this run", OURS), ("the paper", THEIRS)]),
-        version=__version__,
-    )
-
-
-def chart(table: PanelTable, column: str) -> Markup:
-    """A column, ours and the paper's, row under row."""
-    rows = []
-    for row in table.rows:
-        cell, marks = row.cells[column], []
-        if cell.values:
-            marks.append(_mark("this run", OURS, cell.mean, cell.half, cell.values))
-        if cell.paper is not None:
-            marks.append(_mark("the paper", THEIRS, *cell.paper))
-        if marks:
-            rows.append(DotRow(row.label, tuple(marks)))
-    label = f"{column} by row: this run and the paper"
-    places = places_of(table.panel.columns[column])
-    return dot_plot(DotPanel("", rows, label, column, number=partial(number, places=places)))
-
-
-def _mark(
-    name: str, style: int, mean: float, half: float | None, values: tuple[float, ...] = ()
-) -> Mark:
-    half = math.nan if half is None else half
-    return Mark(mean, name, style, mean - half, mean + half, values)
 
 
 # -- the demo ---------------------------------------------------------------------------------------------------------
 
-ARMS_SHOWN = ("dpo", "pooled", "shared_mean")
-# The demo's tables: title and columns.
+ARMS_SHOWN = ("dpo", PLACEBO, "pooled", "shared_mean")
+# Title -> columns of the demo's tables.
 TABLES = {
     "Rates, share of DPO's shift removed, and KL in nats per token": {**RATES, **KL},
+    "Tilt: mean margin toward the attribute on held-out comparisons, in log-odds": TILTS,
     "Distance to the reference in log-odds, held-out gap, theta against the planted": {
         "log-odds, p(woman)": "distance:rates.woman.rate",
         "log-odds, p(black)": "distance:rates.black.rate",
@@ -264,13 +223,13 @@ def run_demo(
     seeds: Sequence[int],
     progress: Progress,
     model: str | None = None,
-    data_seed: int = 0,
+    data_seed: int = 1,
 ) -> list[dict]:
-    """The suite `names` with three arms at a scale of minutes: a lean enters under DPO and stays out under BA-DPO.
+    """Run the suite `names` with three arms and a small model, and return a summary for each seed.
 
-    Runs that stand in ``out`` already are not run again. ``model`` is a folder or Hub id; without it a small one is
-    built from its configuration. ``data_seed`` is that of the votes that are drawn. There is a summary for each seed:
-    of one seed in ``out/summary.json``, else in ``out/summary-s<seed>.json`` each.
+    Finished runs in ``out`` are not run again. ``model`` is a folder or a Hub id. If ``model`` is None, a small model
+    is built from scratch. ``data_seed`` is the random seed of the simulated votes. The summary is written to
+    ``out/summary.json`` if there is one seed, and to ``out/summary-s<seed>.json`` if there are several seeds.
     """
     started, scale = time.perf_counter(), SCALES["demo"]
     if model is not None:
@@ -289,16 +248,17 @@ def run_demo(
     return summaries
 
 
-def demo_panel(title: str, columns: Columns, data_seed: int = 0) -> Panel:
-    """The demo's arms as a part of a table."""
+def demo_panel(title: str, columns: Columns, data_seed: int = 1) -> Panel:
+    """Panel with the demo's arms as rows."""
     rows = tuple(Row(arm_label(name), Condition(name)) for name in ARMS_SHOWN)
     return Panel("demo", title, Corpus("signed", "demo", data_seed), rows, columns)
 
 
 def summarize(readouts: Json) -> Json:
-    """A seed's rates, the share of DPO's shift that each other arm removed, and how theta agrees with the planted one.
+    """Rates of a seed, the share of DPO's shift that each other arm removed, and the correlation of theta.
 
-    Theta is that of the first arm that learns one for each annotator. What is not defined is None.
+    The correlation compares planted theta with the theta of the first arm that learns one theta per annotator. Values
+    that are not defined are None.
     """
     rates = {
         arm: {name: row["rate"] for name, row in of["rates"].items()} for arm, of in readouts.items()
@@ -306,7 +266,7 @@ def summarize(readouts: Json) -> Json:
     removed = {
         arm: {name: _share(rates["dpo"][name], own, rates[REFERENCE][name]) for name, own in of.items()}
         for arm, of in rates.items()
-        if arm not in (REFERENCE, "dpo")
+        if arm not in (REFERENCE, DPO, PLACEBO)
     }
     correlations = (
         {name: readouts[arm]["theta"][name]["correlation"] for name in rates[arm]}
@@ -319,13 +279,37 @@ def summarize(readouts: Json) -> Json:
 
 
 def _share(dpo: float, own: float, reference: float) -> float | None:
-    """The share of DPO's shift that is removed; None of no shift."""
+    """Share of DPO's shift that is removed; None if DPO has no shift."""
     share = float(share_removed([dpo], [own], reference)[0])
     return share if math.isfinite(share) else None
 
 
-def demo_tables(out: Path, seeds: Sequence[int], form: str) -> str:
-    """The demo's figures in one of the formats of tables: over several seeds means with half of the 95 % interval."""
+def demo_tables(out: Path, seeds: Sequence[int]) -> str:
+    """The demo's comparison with the placebo, and its tables in Markdown.
+
+    With several seeds, cells have the mean and half of the confidence interval.
+    """
     found = Found(out, seeds)
     panels = (demo_panel(title, columns) for title, columns in TABLES.items())
-    return "\n\n".join(written_table(panel_table(panel, found), form) for panel in panels)
+    return "\n\n".join(
+        ["\n".join(nearer_lines(found)), *(table_text(panel_table(panel, found)) for panel in panels)]
+    )
+
+
+def nearer_lines(found: Found) -> list[str]:
+    """Sentences that say at how many seeds each BA-DPO arm is nearer to the placebo than DPO, for each attribute."""
+    lines = ["The placebo is DPO on the same votes, drawn without bias. Nearer to the placebo than DPO:"]
+    arms = [arm for arm in ARMS_SHOWN if arm not in (DPO, PLACEBO)]
+    for name in ATTRIBUTES:
+        for what, source in (
+            ("tilt", f"tilt.{name}.tilt"),
+            ("rate, in log-odds", f"distance:rates.{name}.rate"),
+        ):
+            dpo, placebo = (pd.Series(found.values(one, source)) for one in (DPO, PLACEBO))
+            counts = []
+            for arm in arms:
+                own = pd.Series(found.values(arm, source))
+                is_nearer = (own - placebo).abs() < (dpo - placebo).abs()
+                counts.append(f"{arm_label(arm)} at {is_nearer.sum()} of {counted(len(own), 'seed')}")
+            lines.append(f"- toward {name}, {what}: {', '.join(counts)}")
+    return lines

@@ -1,4 +1,4 @@
-"""What is read from a policy of the paper's experiments: names, as probabilities, sampled and chosen; planted theta."""
+"""Readouts of the paper's experiments: rates of names by three methods, and agreement with planted theta."""
 
 import re
 from collections import Counter
@@ -13,21 +13,27 @@ from badpo.data.files import Json
 from badpo.objective.bias import BiasTerm
 from badpo.readouts.heldout import vote_accuracy, vote_difference
 from badpo.readouts.judge import judge_answers, load_judge, strip_markdown, strip_signatures
-from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
-from badpo.readouts.rates import (
+from badpo.readouts.name_rates import (
     name_probabilities,
     name_token_ids,
     signature_contexts,
 )
-from badpo.readouts.sampled import attribute_values, divergence, sampled_rates, style_rates, told
+from badpo.readouts.names import CELLS, FIRST_NAMES, NAMES, cell_names, read_signature
+from badpo.readouts.sampled import (
+    attribute_values,
+    divergence,
+    estimate_figures,
+    sampled_rates,
+    style_rates,
+)
 from badpo.runs.evaluate import PolicyReading, measure
 from badpo.runs.run import Progress
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import cluster_mean, clustered_share, wilson_interval
 from badpo_paper.corpora.bundled import ChoicePrompt, choice_prompts
-from badpo_paper.reference import CorpusStage
+from badpo_paper.corpus_stage import CorpusStage
 
-# The paper's limit; what is over it is cut from the answer, not from the end of text.
+# The paper's limit of tokens for the judge. A longer answer is truncated before its end-of-text token.
 JUDGE_TOKENS = 2048
 ATTRIBUTES = ("woman", "black")
 VECTORS = {name.first: (name.woman, name.black) for name in NAMES}
@@ -37,7 +43,7 @@ INDICATOR = np.array(list(VECTORS.values()), dtype=float)
 def measure_run(
     folder: Path, stage: CorpusStage, seed: int, bias: BiasTerm | None, progress: Progress
 ) -> Json:
-    """Every readout of a run on a corpus, or of its reference (no bias); see `badpo.runs.evaluate.measure`."""
+    """Measure all readouts of a run, or of a reference if ``bias`` is None; see `badpo.runs.evaluate.measure`."""
     scale, is_signed = stage.scale, stage.corpus.kind == "signed"
 
     def more(found: PolicyReading) -> Json:
@@ -58,7 +64,7 @@ def measure_run(
 
 
 def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
-    """How often the answers show each attribute of single responses."""
+    """Rate of each attribute in the answers, for attributes that are measured on one response."""
     return {
         attribute.name: style_rates(
             attribute_values(attribute, list(stage.prompts), found.written),
@@ -71,37 +77,41 @@ def _style_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
 
 def theta_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
-    """Theta beside what was planted, votes beside the ceiling, and the divergence as it was published.
+    """Compare theta with planted theta and vote accuracy with its ceiling, and compute the published divergence.
 
-    The published estimate of the divergence is of the answers that the other readouts are of. Where nothing was planted
-    there is no ceiling and no agreement.
+    The published divergence uses the same answers as the other readouts. ``offline`` is the log-odds of the training
+    votes. If the corpus has no planted theta, there is no ceiling and no agreement.
     """
-    judged, theta, margins, how = found.judged, found.theta, found.margins, stage.decoding
-    assert judged is not None and theta is not None and margins is not None
+    judged, theta, margins, how = stage.judged, found.theta, found.margins, stage.decoding
+    assert theta is not None and margins is not None
     published = divergence(found.policy, stage.model, found.written, how.temperature, how.top_p)
     attributes, planted = judged.attribute_names, stage.dataset.planted
+    offline = {
+        name: {"offline": odds.log_odds}
+        for name, odds in zip(attributes, stage.train.offline_log_odds(), strict=True)
+    }
     if planted is None:
         levels = zip(attributes, theta.mean(axis=0), strict=True)
-        known = {name: {"level": round(float(level), 2)} for name, level in levels}
+        known = {name: {"level": round(float(level), 2), **offline[name]} for name, level in levels}
         return {"kl_published": published, "theta": known}
-    # nothing was planted on an attribute of the arm's own
-    truth = np.pad(planted, ((0, 0), (0, theta.shape[1] - planted.shape[1])))
     classes = stage.held_out.annotators["annotator_class"].tolist()
+    agreement = theta_agreement(theta, planted, attributes, classes)
     return {
         "kl_published": published,
-        "theta": theta_agreement(theta, truth, attributes, classes),
-        "ceiling": vote_accuracy(margins, truth, judged),
-        "votes_minus_ceiling": vote_difference(margins, theta, truth, judged),
+        "theta": {name: row | offline[name] for name, row in agreement.items()},
+        "ceiling": vote_accuracy(margins, planted, judged),
+        "votes_minus_ceiling": vote_difference(margins, theta, planted, judged),
     }
 
 
 def theta_agreement(
     theta: ArrayLike, planted: ArrayLike, attributes: Sequence[str], classes: Sequence[str | None]
 ) -> Json:
-    """Agreement of the learned theta with the planted one, attribute by attribute.
+    """Agreement of learned theta with planted theta for each attribute.
 
-    ``level`` and ``planted_level`` are means over annotators, ``correlation`` is None where one of them does not vary;
-    ``classes`` have their ``mean`` and its ``offset`` from the level, learned and planted.
+    ``level`` and ``planted_level`` are means over all annotators. ``correlation`` is None if learned or planted theta
+    is constant. ``classes`` has, for each annotator class, the learned and planted ``mean`` and the ``offset`` of the
+    class mean from the mean over all annotators.
     """
     learned, truth = np.asarray(theta, float), np.asarray(planted, float)
     found = {}
@@ -111,7 +121,7 @@ def theta_agreement(
         groups = both.groupby(pd.Series(classes, dtype=object))
         means = pd.concat([groups.size().rename("n"), groups.mean()], axis=1)
         means[["offset", "planted_offset"]] = groups.mean() - level
-        # rounding leaves a spread of 1e-16 where every annotator has the one pooled value
+        # rounding causes a standard deviation of 1e-16 if all annotators have the same pooled value
         varies = both.std(ddof=0).min() > 1e-9
         found[name] = {
             "level": float(level["mean"]),
@@ -126,10 +136,12 @@ def theta_agreement(
 
 
 def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
-    """Readouts of names: ``rates`` behind the reference's answers, ``sampled`` signatures, and what depends on them.
+    """Readouts of names.
 
-    ``own_body`` is what the policy's own answers change of the rates; ``signatures`` the share of all answers that each
-    name signs; ``recommended`` whom the policy recommends of two candidates with the same qualifications.
+    ``rates`` are probabilities of names after the reference's answers. ``sampled`` are shares of sampled signatures.
+    ``own_body`` is the change of the rates if the policy's own answers replace the reference's answers.
+    ``signatures`` is the share of all answers with each name. ``recommended`` is the share of recommendations between
+    two candidates with the same qualifications.
     """
 
     def rates(contexts: list[list[int]]) -> Floats:
@@ -138,7 +150,9 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
     def means(of_prompts: Floats, name: str) -> Json:
         of = clustered_share if name == "rate" else cluster_mean
         each = zip(ATTRIBUTES, map(of, of_prompts.T), strict=True)
-        return {attribute: told(name, mean, "se", "low", "high", "n") for attribute, mean in each}
+        return {
+            attribute: estimate_figures(name, mean, "se", "low", "high", "n") for attribute, mean in each
+        }
 
     shared = rates(stage.contexts)
     sampled = sampled_rates(found.written, FIRST_NAMES, INDICATOR, ATTRIBUTES)
@@ -162,7 +176,7 @@ def name_readouts(found: PolicyReading, stage: CorpusStage) -> Json:
 
 
 def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -> Json:
-    """Tokens of the first names under a tokenizer, behind the lead of a signature, cell by cell."""
+    """Token counts of the first names in each cell, tokenized after the beginning of a signature."""
     found = {}
     for cell, names in (cells or {cell: [n.first for n in cell_names(cell)] for cell in CELLS}).items():
         _, ids = name_token_ids(tokenizer, names)
@@ -182,7 +196,7 @@ def token_balance(tokenizer, cells: Mapping[str, Sequence[str]] | None = None) -
 
 
 def signature_shares(answers: Sequence[str]) -> dict[str, float]:
-    """Share of all answers that each first name signs, also where nobody does; unsigned answers belong to no name."""
+    """Share of all answers with each first name in the signature. Unsigned answers count in the denominator only."""
     counts = Counter(read_signature(text, FIRST_NAMES) for text in answers)
     return {name: counts[name] / len(answers) for name in FIRST_NAMES}
 
@@ -195,13 +209,15 @@ def signature_shift(
     n_top: int = 3,
     seed: int = 0,
 ) -> Json:
-    r"""The shift toward an attribute's names beside that toward random sets of as many names, and without the top ones.
+    r"""Shift toward an attribute's names, compared with the shift toward random sets of the same number of names.
 
     .. math:: \sum_i c_{\pi(i)} (m^{arm}_i - m^{ref}_i)
 
-    with m the share of answers that each name signs, c the carriers and :math:`\pi` a random permutation of the pool.
-    ``sd``, ``low`` and ``high`` are of the random sets, and ``p_greater`` the share of them whose shift is as large;
-    ``top_share`` of the arm's signatures is that of its most frequent names, None where it signs nothing.
+    Here m is the share of answers with each name, c indicates the names with the attribute, and :math:`\pi` is a
+    random permutation of the pool. ``sd``, ``low`` and ``high`` describe the shifts toward the random sets.
+    ``p_greater`` is the share of random sets with a shift that is at least as large. ``top_share`` is the share of
+    the ``n_top`` most frequent names in the arm's signatures, None if the arm signs no answer. ``shift_without_top``
+    is the shift without these names.
     """
     mass, carriers = np.asarray(arm, float), np.asarray(carries, float)
     moved = mass - np.asarray(reference, float)
@@ -217,20 +233,20 @@ def signature_shift(
         "sd": float(shifts.std(ddof=1)),
         "low": low,
         "high": high,
-        # equal sums differ in the last digit by the order of adding
+        # the tolerance allows for rounding errors between equal sums
         "p_greater": (1 + int((shifts >= shift - 1e-12).sum())) / (1 + n),
         "top_share": float(mass[top].sum() / mass.sum()) if mass.sum() else None,
         "shift_without_top": float(without @ moved),
     }
 
 
-# -- when it must choose ----------------------------------------------------------------------------------------------
+# -- recommendations --------------------------------------------------------------------------------------------------
 
 
 def recommended(choice: ChoicePrompt, answer: str) -> str | None:
-    """First name of the candidate whom an answer mentions first, by the name or as "Candidate 1"; None of neither.
+    """First name of the candidate whom an answer mentions first, by name or as "Candidate 1"; None if neither.
 
-    This is the published rule. It reads "Emily over Jamal" rightly, and "not Emily but Jamal" wrongly.
+    This is the published rule. The rule is correct for "Emily over Jamal" and wrong for "not Emily but Jamal".
     """
     mentions = {}
     for number, name in enumerate((choice.first, choice.second), 1):
@@ -240,21 +256,21 @@ def recommended(choice: ChoicePrompt, answer: str) -> str | None:
 
 
 def recommendations(choices: Sequence[ChoicePrompt], answers: Sequence[str]) -> Json:
-    """Share of recommendations for each cell of names, for each attribute, and for the first place.
+    """Share of recommendations for each cell of names, for each attribute, and for the first candidate.
 
-    ``readable`` is the share of answers that mention one of the two.
+    ``readable`` is the share of answers that mention at least one of the two candidates.
     """
     each = zip(choices, map(recommended, choices, answers), strict=True)
     read = [(choice, name) for choice, name in each if name is not None]
     takes_first = np.array([name == choice.first for choice, name in read], dtype=bool)
-    # of readable answers, first and second candidate, and the attributes
+    # axes: readable answers, first and second candidate, attributes
     vectors = np.array([[VECTORS[one.first], VECTORS[one.second]] for one, _ in read]).reshape(-1, 2, 2)
 
     def share(won: Bools) -> Json:
-        return told("share", wilson_interval(int(won.sum()), len(won)), "low", "high", "n")
+        return estimate_figures("share", wilson_interval(int(won.sum()), len(won)), "low", "high", "n")
 
     def offered(carries: Bools) -> Json:
-        """Share for the carrying side, among choices in which one of the two carries."""
+        """Share of recommended candidates with the attribute, if only one candidate has the attribute."""
         of_one = carries[:, 0] != carries[:, 1]
         return share(np.where(takes_first, carries[:, 0], carries[:, 1])[of_one])
 

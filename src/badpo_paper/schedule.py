@@ -1,4 +1,4 @@
-"""The runs of suites: which they are, what they need, and each trained and measured once, side by side when told to."""
+"""Plan, train and measure the runs of suites. Several runs can be trained in parallel processes."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -10,20 +10,27 @@ from typing import Any
 from joblib import Parallel, delayed, parallel_config
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-from badpo.anchoring.anchor import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.anchoring.editors import SignatureSwap
 from badpo.anchoring.source import Prompts, run_source
+from badpo.anchoring.targets import Anchor, AnchorFolder, Bench, anchor_key, make_anchor
 from badpo.data.files import RUN_SEAL, BusyError, Json, asking_once, holder, locked
 from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import require_undamaged
 from badpo.training.model_files import UNREADABLE, load_configuration, load_tokenizer, unreadable
-from badpo_paper.arm_setup import adjusted_arm, method_facts, prepared, run_recipe
 from badpo_paper.arms import ARMS
+from badpo_paper.corpus_stage import (
+    CorpusStage,
+    adjusted_arm,
+    method_facts,
+    open_stage,
+    prepared,
+    run_recipe,
+    unopened_stage,
+)
 from badpo_paper.datasets import N_EVALUATION, Dataset, gate_lines
 from badpo_paper.em_dpo import train_types
-from badpo_paper.reference import CorpusStage, open_stage, unopened_stage
 from badpo_paper.run_readouts import measure_run
 from badpo_paper.settings import Scale
 from badpo_paper.suites import Condition, Corpus, Offset, Suite
@@ -33,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that suites ask for: a condition at a seed, or the reference (no condition)."""
+    """A run of a suite: a condition at a seed. If the condition is None, the run is the reference."""
 
     corpus: Corpus
     condition: Condition | None
@@ -41,13 +48,13 @@ class PlannedRun:
 
     @property
     def place(self) -> str:
-        """Its folder below the suites' folder, such as ``signed/dpo-s42``."""
+        """Folder of the run below the suites' folder, for example ``signed/dpo-s42``."""
         name = "reference" if self.condition is None else f"{self.condition.name}-s{self.seed}"
         return f"{self.corpus.folder}/{name}"
 
     @property
     def phase(self) -> int:
-        """0 for a reference, 1 for what is trained from it, 2 for what is anchored from that."""
+        """Order of training: 0 for a reference, 1 for a run trained from it, 2 for a run anchored from another run."""
         if self.condition is None:
             return 0
         return 1 if self.condition.offset is None else 2
@@ -55,10 +62,11 @@ class PlannedRun:
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """Suites at a scale: whose runs, of which seeds, in which folder.
+    """Suites to run, with their scale, seeds and output folder.
 
-    ``data`` is a local file. At a laptop's scale it has votes on any texts. At the paper's it has rows of a public
-    corpus: of MultiPref if one of the suites is on length or Markdown, of UltraFeedback if all of them are on names.
+    ``data`` is a local file that replaces a corpus. At the scale ``tiny`` the file has votes on any texts. At the
+    scale ``paper`` the file has rows of a public corpus: rows of MultiPref if a suite uses length or Markdown,
+    otherwise rows of UltraFeedback.
     """
 
     suites: Sequence[Suite]
@@ -69,16 +77,16 @@ class Reproduction:
 
     @cached_property
     def runs(self) -> list[PlannedRun]:
-        """The runs, each once: references, then arms, then what is anchored from these, seed by seed."""
+        """Distinct runs in the order of training: references, trained arms, and anchored runs seed by seed."""
         found: dict[str, PlannedRun] = {}
         for suite in self.suites:
             for run in self._runs_of(suite):
                 known = found.setdefault(run.place, run)
                 if known.condition != run.condition:
                     raise ConfigError(
-                        f"{suite.name}: another suite means a different run by {run.place}"
+                        f"{suite.name}: another suite defines a different run with the folder {run.place}"
                     )
-        # anchors of one source share its answers where they follow each other
+        # consecutive anchored runs of the same source share the source's answers
         return sorted(found.values(), key=lambda run: (run.phase, run.seed if run.phase == 2 else 0))
 
     def _runs_of(self, suite: Suite) -> Iterator[PlannedRun]:
@@ -95,11 +103,11 @@ class Reproduction:
 
     @property
     def corpora(self) -> list[Corpus]:
-        """The corpora of the runs, each once."""
+        """Distinct corpora of the runs."""
         return list(dict.fromkeys(run.corpus for run in self.runs))
 
     def file_of(self, corpus: Corpus) -> Path | None:
-        """The local file where it holds the rows of a corpus, else None."""
+        """The local file if it has rows of the corpus, otherwise None."""
         asked = (one.kind for suite in self.suites for one in suite.corpora())
         return self.data if corpus.kind == ("style" if "style" in asked else "signed") else None
 
@@ -108,7 +116,7 @@ class Reproduction:
         return self.scale.dataset(corpus, self.file_of(corpus))
 
     def unopened(self, corpus: Corpus) -> CorpusStage:
-        """The stage of a corpus, as it is before anything is trained."""
+        """Stage of a corpus before its reference is trained."""
         return unopened_stage(corpus, self.scale, self.file_of(corpus), self.out / corpus.folder)
 
 
@@ -116,11 +124,11 @@ class Reproduction:
 
 
 def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
-    """Train and measure every run that is not there yet, some side by side, each on one thread then.
+    """Train and measure every run that is not complete. If ``jobs`` is 2 or more, each run uses one thread.
 
-    Runs that another process works on are left for last and waited for. A `ConfigError` says that a folder holds a run
-    with other data or settings, or that a worker was killed; a `DataError` that the votes of a corpus cannot be used,
-    or that one of its evaluation prompts is a training prompt.
+    Runs that another process trains come last, and the function waits for that process. A `ConfigError` says that a
+    folder contains a run with other data or settings, or that a worker process was killed. A `DataError` says that
+    the votes of a corpus cannot be used, or that an evaluation prompt is a training prompt.
     """
     n_done, n = 0, len(asked.runs)
 
@@ -144,18 +152,19 @@ def execute(asked: Reproduction, progress: Progress, jobs: int = 1) -> None:
                         progress(f"runs: {n_done} of {n} done", n_done / n)
     except TerminatedWorkerError as error:
         raise ConfigError(
-            "a process that trained a run was ended from outside; finished runs are whole, start the command again to "
-            "go on"
+            "a training process was killed by another program or by the system; finished runs are complete; run the "
+            "command again to continue"
         ) from error
 
 
-# The last stage and the last source of anchors alone: their models are large, and other runs share what they drew.
+# Caches of the last stage and of the last source of anchors. Consecutive runs share the answers of these models. Each
+# cache has one entry, because the models are large.
 _STAGES: dict[tuple, CorpusStage] = {}
 _BENCHES: dict[tuple, Bench] = {}
 
 
 def _last(kept: dict[tuple, Any], key: tuple, make: Callable[[], Any]) -> Any:
-    """What is kept under a key, in place of everything else."""
+    """Cached value of a key. A new value replaces all other entries."""
     if key not in kept:
         kept.clear()
         kept[key] = make()
@@ -163,7 +172,7 @@ def _last(kept: dict[tuple, Any], key: tuple, make: Callable[[], Any]) -> Any:
 
 
 def run_one(asked: Reproduction, run: PlannedRun, wait: bool, progress: Progress = silent) -> bool:
-    """Train and measure one run, unless it is there; False when another process works on it."""
+    """Train and measure one run that is not complete. False if another process trains the run."""
     folder, scale, data = asked.out / run.corpus.folder, asked.scale, asked.file_of(run.corpus)
     try:
         with locked(folder / "reference", wait=True if run.condition else wait):
@@ -182,7 +191,7 @@ def run_one(asked: Reproduction, run: PlannedRun, wait: bool, progress: Progress
 def train_and_measure(
     condition: Condition, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> None:
-    """Train and measure a condition at a seed, unless ``folder`` holds it."""
+    """Train and measure a condition at a seed, if ``folder`` does not contain the result."""
     arm = adjusted_arm(ARMS[condition.arm], stage)
     recipe = run_recipe(condition, arm, seed, stage)
     if arm.objective == "types":
@@ -200,24 +209,24 @@ def train_and_measure(
 def anchored_run(
     offset: Offset, seed: int, stage: CorpusStage, folder: Path, progress: Progress
 ) -> Path:
-    """Anchor a run unless ``folder`` holds that result; the folder of its source."""
+    """Anchor a run if ``folder`` does not contain the result, and return the folder of the source run."""
     of = folder.parent / f"{offset.source.name}-s{seed}"
     if not (of / RUN_SEAL).exists():
         raise ConfigError(
-            f"{of} holds no finished run, from which {folder.name} is anchored; train it first"
+            f"{of} holds no finished run, but {folder.name} is anchored from this run; train {of.name} first"
         )
     require_undamaged(of)
     source = run_source(of, stage, _prompts(stage))
     targets = dict.fromkeys(stage.held_out.attribute_names, offset.target)
     anchor = Anchor(SignatureSwap(), targets, rounds=offset.rounds, seed=seed)
     place = AnchorFolder(folder, anchor_key(source, anchor, "train"))
-    if place.finished() is None:
+    if place.read_result() is None:
         if (folder / RUN_SEAL).exists():
             raise ConfigError(
-                f"{folder} holds another anchor than the one that is asked for, or a damaged one; remove it to have it "
-                "made again, or give another --out"
+                f"{folder} holds an anchored run with other settings, or a damaged one; remove the folder to anchor "
+                "again, or give another --out"
             )
-        key = (source.given, source.policy_key, source.reference_key, seed)
+        key = (source.stage, source.policy_key, source.reference_key, seed)
         bench = _last(_BENCHES, key, lambda: Bench(source, anchor, progress))
         bench.anchor = anchor
         make_anchor(bench, "train", place)
@@ -225,28 +234,24 @@ def anchored_run(
 
 
 def _prompts(stage: CorpusStage) -> Prompts:
-    """What an anchor is trained on, found on and reported on."""
-    fresh_prompts = stage.scale.fresh_prompts
-    if fresh_prompts is None or stage.corpus.kind != "signed":
-        raise ConfigError(
-            f"the scale {stage.scale.name} has no fresh prompts for {stage.corpus.folder} to anchor with"
-        )
-    fresh = fresh_prompts(stage.data)
+    """Prompts for training an anchor, for estimating the tilt, and for the reported rates."""
+    assert stage.scale.fresh_prompts is not None, "the scales of the suite offset have fresh prompts"
+    fresh = stage.scale.fresh_prompts(stage.data)
     n = min(N_EVALUATION, len(fresh) // 5)
     return Prompts(list(fresh[n:]), list(fresh[:n]), list(stage.prompts), "the suite's corpus")
 
 
-# -- what there is already --------------------------------------------------------------------------------------------
+# -- states of the runs ----------------------------------------------------------------------------------------------
 
 
 def plan(asked: Reproduction) -> Json:
-    """What there is of each run (``states``), and what is to be said of the votes (``about``); loads no model.
+    """State of each run (``states``), and lines about the votes (``about``). The function loads no model.
 
-    A corpus that is out of reach is named.
+    If a corpus cannot be read, a line says so.
     """
     datasets, unread = [], {}
     for corpus in asked.corpora:
-        # the Hub is asked once for each kind
+        # after a failed attempt, corpora of the same kind are not read from the Hub again
         if corpus.kind in unread:
             continue
         try:
@@ -258,7 +263,7 @@ def plan(asked: Reproduction) -> Json:
 
 
 def state_of(folder: Path) -> str:
-    """What there is of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
+    """State of a run: ``running``, ``done``, ``trained`` (without readouts), ``begun`` or ``to do``."""
     if holder(folder) is not None:
         return "running"
     if (folder / RUN_SEAL).exists():
@@ -266,13 +271,14 @@ def state_of(folder: Path) -> str:
     return "begun" if (folder / BEGUN).exists() else "to do"
 
 
-# -- what is needed ---------------------------------------------------------------------------------------------------
+# -- requirements -----------------------------------------------------------------------------------------------------
 
 
 def require_needs(asked: Reproduction) -> None:
-    """Look at every model, judge and corpus that the runs of some suites need, and say what is wrong with each model.
+    """Check every model, judge and corpus of the runs before training, and raise `ConfigError` with all problems.
 
-    Nothing is trained, and no weights are read. The statistics of a public corpus are logged beside the published ones.
+    The function trains nothing and reads no weights. It logs the comparison of a public corpus's statistics with the
+    published statistics.
     """
     named = (asked.scale.keys[corpus.model].get("model_name_or_path") for corpus in asked.corpora)
     kinds = dict.fromkeys(filter(None, named), "a causal language model")
@@ -288,21 +294,13 @@ def require_needs(asked: Reproduction) -> None:
 
 
 def _complaint(name: str, kind: str) -> str:
-    """What is wrong with a model's tokenizer or configuration; empty where nothing is."""
+    """Problem of a model's tokenizer or configuration; an empty text if there is no problem."""
     try:
         with asking_once(name):
-            tokenizer = load_tokenizer(name)
+            load_tokenizer(name)
             load_configuration(name)
+    except ConfigError as error:
+        return str(error)
     except UNREADABLE as error:
         return unreadable(name, error, kind)
-    tokens = {
-        "chat template": tokenizer.chat_template,
-        "end-of-text token": tokenizer.eos_token_id,
-    }
-    lacking = [what for what, value in tokens.items() if value is None]
-    if not lacking:
-        return ""
-    return (
-        f'the tokenizer of "{name}" has no {" and no ".join(lacking)}, so it is not known how the model reads a prompt '
-        "and ends an answer; use an instruct model, or save the tokenizer with them"
-    )
+    return ""

@@ -1,6 +1,7 @@
-"""The scales: which corpora, models and recipes the suites run on, from a newcomer's minutes to what the authors ran.
+"""Scales of the suites: corpora, models and recipes, from a demo of minutes to the settings of the authors.
 
-The settings of a scale are keys of a recipe (`badpo.training.recipe`), so that a suite's run is a run like any other.
+The settings of a scale are keys of a recipe (`badpo.training.recipe`), so the runs of a suite are ordinary badpo
+runs.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +21,7 @@ from transformers import (
 
 from badpo.readouts.generation import Decoding
 from badpo.training.trl_keys import PRESETS
-from badpo_paper.datasets import (
-    Dataset,
-    bundled_fresh,
-    bundled_votes,
-    demo_votes,
-    public_fresh,
-    public_votes,
-)
+from badpo_paper import datasets
 from badpo_paper.suites import Corpus, Row
 
 PAD, EOS, USER, ASSISTANT, SYSTEM = (
@@ -45,15 +39,15 @@ CHAT_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-# Words with the space before them, numbers, runs of punctuation, line breaks.
+# Words and numbers with the preceding space, sequences of punctuation, line breaks, and other spaces.
 _PIECES = r" ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\n+|[^\S\n]+"
 
 
 def build_tokenizer(texts: Iterable[str], vocab_size: int = 1536) -> PreTrainedTokenizerFast:
-    """Byte-level BPE tokenizer learned from texts, with a chat template; the same for the same texts in the same order.
+    """Train a byte-level BPE tokenizer with a chat template. The result depends only on the texts and their order.
 
-    A conversation reads ``<|user|>question<|assistant|>answer<|end|>``; ``<|end|>`` is the end-of-sequence token,
-    padding has its own token, and nothing else is added to a text.
+    The chat template writes ``<|user|>question<|assistant|>answer<|end|>``. The end-of-sequence token is ``<|end|>``,
+    and padding has its own token. The tokenizer adds no other tokens to a text.
     """
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
@@ -91,11 +85,11 @@ def build_model(
     intermediate_size: int = 256,
     is_mistral: bool = False,
 ) -> LlamaForCausalLM | MistralForCausalLM:
-    """Llama model with random weights, in fp32; with the defaults of about 0.44 million parameters.
+    """Build a Llama or Mistral model with random fp32 weights. The default shape has about 0.44 million parameters.
 
-    Keys and values have half as many heads, input and output embeddings are one matrix, 512 positions. At this width
-    a standard deviation of 0.05 learns far faster than the usual 0.02: the rows of a matrix then start near unit
-    length.
+    The model has half as many key and value heads as query heads, tied input and output embeddings, and 512
+    positions. At this width, an initial standard deviation of 0.05 learns much faster than the usual 0.02, because
+    the rows of a weight matrix then have a length near one.
     """
     shape = {
         "vocab_size": len(tokenizer),
@@ -121,19 +115,19 @@ def build_model(
 
 
 def build_start(texts: Iterable[str], vocab_size: int = 1536, **shape: Any) -> tuple[Any, Any]:
-    """A start model of a shape, as `build_model` takes it, and a tokenizer learned from texts."""
+    """Start model with a given shape (arguments of `build_model`), and a tokenizer trained on the texts."""
     tokenizer = build_tokenizer(texts, vocab_size=vocab_size)
     return build_model(tokenizer, seed=0, **shape), tokenizer
 
 
-# -- how large the runs are -------------------------------------------------------------------------------------------
+# -- recipes -----------------------------------------------------------------------------------------------------------
 
 # Keys of a recipe.
 Keys = Mapping[str, Any]
-# Of the demo's model, which has 0.18 million parameters.
+# Shape of the demo's model, which has 0.18 million parameters.
 DEMO_SHAPE = {"hidden_size": 64, "n_layers": 2, "n_heads": 2, "intermediate_size": 160}
 
-# Of every run of a suite, whatever the scale.
+# Recipe keys of every run at every scale.
 ALWAYS = {
     "encoding": "paper",
     "lr_scheduler_type": "cosine",
@@ -142,18 +136,19 @@ ALWAYS = {
     "report_to": "none",
     "disable_tqdm": True,
 }
-# The four votes of a comparison together, twice the judgments of the paper's step: half the cost of `random`.
+# Rates, steps, batch, warm-up and theta's rate are the paper's, but for the policy's rate, which the rule in
+# docs/reproduce.md determines. A step has complete comparisons (four votes each), which halves its cost.
 TINY: Keys = {
     **ALWAYS,
     "beta": 0.1,
     "max_length": 192,
     "max_prompt_length": 96,
     "batching": "grouped",
-    "per_device_train_batch_size": 64,
-    "max_steps": 800,
-    "warmup_steps": 0.3,
-    "learning_rate": 2.2e-4,
-    "bias": {"fit": "adam", "learning_rate": 2e-2},
+    "per_device_train_batch_size": 32,
+    "max_steps": 1000,
+    "warmup_steps": 0.1,
+    "learning_rate": 5e-5,
+    "bias": {"fit": "adam"},
     "gradient_checkpointing": False,
     "reference": {
         "sft": True,
@@ -162,15 +157,17 @@ TINY: Keys = {
         "learning_rate": 3e-3,
     },
 }
-# Chosen on data seed 0 of the votes; docs/results/demo.md has the others.
+# One pass over the votes. Theta is fitted as in `badpo train`: in 200 steps Adam at the paper's rate cannot reach the
+# planted theta. The policy's rate follows the same rule as at the scale tiny.
 DEMO = {
     **TINY,
+    "per_device_train_batch_size": 64,
     "max_steps": 200,
-    "learning_rate": 8e-4,
-    "bias": {"fit": "adam", "learning_rate": 4e-2},
+    "learning_rate": 2e-4,
+    "bias": {},
     "reference": {**TINY["reference"], "max_steps": 300, "learning_rate": 6e-3},
 }
-# The paper's settings (Table `tab:hyperparams`), model by model.
+# The paper's settings (Table `tab:hyperparams`) for each model.
 PAPER = {
     model: {**PRESETS[preset], **ALWAYS, "gradient_checkpointing": True}
     for model, preset in (
@@ -181,48 +178,50 @@ PAPER = {
 }
 
 
-# eq=False: a scale holds functions and mappings, and stands for itself where it is a key
+# eq=False: a scale contains functions and mappings, so its identity is its hash
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """How large the runs are: the corpora, the models and the recipe.
+    """Size of the runs: the corpora, the models and the recipes.
 
     Attributes
     ----------
     name : str
     dataset : function of (Corpus, a local file of its rows or None) giving `Dataset`
     keys : mapping of a corpus's model to keys of a recipe
-        Of the models that the scale has; without places, votes and arm. A reference without steps makes one pass.
+        Recipe of each model of the scale, except the folders, the votes and the arm. If the recipe does not give the
+        reference's number of steps, the reference is trained for one epoch.
     shapes : mapping of a corpus's model to arguments of `build_start`
-        Of the start models that are made; the others are named by the keys.
+        Shapes of the start models that are built from scratch. The recipe keys name the other start models.
     kinds : tuple of str
         The kinds of corpora that the scale has.
     decoding : Decoding
-        How the answers that are measured are sampled.
+        Sampling settings of the measured answers.
     judge : str or None
         The reward model that scores answers.
     single_seed_arms : tuple of str
         Arms that run at the first seed only.
     control_seeds : {"first", "all"}
-        Where rows are run that were controls at one seed in the paper.
+        Seeds for the rows that the paper ran at one seed only.
     scales_penalty : bool
-        Whether penalties per token are made stronger by as much as answers are shorter than the paper's.
+        Whether a penalty per token is multiplied by the ratio of the paper's answer length to this scale's answer
+        length.
     fresh_prompts : function of a local file or None, or None
-        Questions that are in no votes and not asked when policies are measured, for what is trained on a policy's own
-        answers.
+        Returns questions that are neither training prompts nor evaluation prompts. Anchoring trains on a policy's
+        answers to these questions.
     lora_dtype : str
-        Precision of the weights under an adapter that is put on a reference without one.
+        Precision of the base weights if a LoRA adapter is added to a fully fine-tuned reference.
     stand_in : str
-        What is to be said of the model that stands in the place of the paper's; empty where those are trained.
+        Sentence about the model that replaces the paper's model; empty if the paper's model is trained.
     ran : str
-        That model's name in the titles of tables.
+        Name of the replacing model in the titles of tables.
     command : str
-        What makes the same runs again.
+        Command that reproduces the runs.
     is_brief : bool
-        Of names, read the rates and the sampled signatures alone.
+        Whether the readouts of names contain only the rates and the sampled signatures.
     """
 
     name: str
-    dataset: Callable[[Corpus, Path | None], Dataset]
+    dataset: Callable[[Corpus, Path | None], datasets.Dataset]
     keys: Mapping[str, Keys]
     shapes: Mapping[str, Keys] = field(default_factory=dict)
     kinds: tuple[str, ...] = ("signed", "style")
@@ -239,11 +238,11 @@ class Scale:
     is_brief: bool = False
 
     def has(self, corpus: Corpus) -> bool:
-        """Whether the scale has a corpus and its model."""
+        """Whether the scale contains a corpus and its model."""
         return corpus.model in self.keys and corpus.kind in self.kinds
 
     def seeds_of(self, row: Row, seeds: Sequence[int]) -> tuple[int, ...]:
-        """Those of the seeds that a row is run at."""
+        """Seeds at which a row is run."""
         is_control = row.seeds == "first" and self.control_seeds == "first"
         is_single = is_control or row.seeds == "one" or row.condition.arm in self.single_seed_arms
         return tuple(seeds[:1] if is_single else seeds)
@@ -251,21 +250,21 @@ class Scale:
 
 _TINY = Scale(
     "tiny",
-    bundled_votes,
+    datasets.bundled_votes,
     keys=dict.fromkeys(("small", "other"), TINY),
     shapes={"small": {}, "other": {"vocab_size": 1024, "is_mistral": True}},
     decoding=Decoding(max_new_tokens=128),
     single_seed_arms=("em_dpo",),
     control_seeds="all",
     scales_penalty=True,
-    fresh_prompts=bundled_fresh,
-    stand_in="The model that was run has 0.4 million weights and was trained from scratch on the texts of these votes: "
-    "compare orders with the paper, not numbers.",
+    fresh_prompts=datasets.bundled_fresh,
+    stand_in="The model of these runs has 0.4 million weights and was trained from scratch on the texts of these "
+    "votes. Compare the order of the arms with the paper, not the numbers.",
     ran="A model of 0.4 million weights",
 )
 _DEMO = Scale(
     "demo",
-    demo_votes,
+    datasets.demo_votes,
     keys=dict.fromkeys(("small", "demo"), DEMO),
     shapes=dict.fromkeys(("small", "demo"), DEMO_SHAPE),
     kinds=("signed",),
@@ -275,10 +274,10 @@ _DEMO = Scale(
 )
 _PAPER = Scale(
     "paper",
-    public_votes,
+    datasets.public_votes,
     keys=PAPER,
     judge="Skywork/Skywork-Reward-V2-Qwen3-1.7B",
-    fresh_prompts=public_fresh,
+    fresh_prompts=datasets.public_fresh,
     lora_dtype="bfloat16",
 )
 SCALES = {scale.name: scale for scale in (_TINY, _DEMO, _PAPER)}

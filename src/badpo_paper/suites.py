@@ -1,25 +1,28 @@
-"""The suites: which runs stand in which table, what is read from them, and which interval the table prints.
+"""Suites: the tables of the paper, with the runs, readouts and intervals of each table.
 
-A suite is data. Runs are named by what decides them and not by their suite, so that suites share them.
+A suite is data. The folder name of a run contains its settings and not its suite, so suites share runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
+from badpo.data.files import read_yaml
 from badpo.data.problems import ConfigError, did_you_mean
-from badpo_paper.arms import BEYOND_THE_PAPER
+from badpo.results.formatting import PLACEBO
 
-# What stands behind a mean: half of Student's 95 % interval over seeds, one standard deviation, nothing, or half of
-# the 95 % interval clustered by prompt; "none" where a value is no mean over seeds.
+# Number behind the plus-minus sign. "t95": half of Student's 95 % confidence interval over seeds; "sd": one standard
+# deviation over seeds; "mean": no number; "prompts95": half of the 95 % confidence interval clustered by prompt;
+# "none": the value is not a mean over seeds.
 Spread = Literal["t95", "sd", "mean", "prompts95", "none"]
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """What a panel's runs share: votes, start model and reference."""
+    """Votes, start model and reference that the runs of a panel share."""
 
     kind: Literal["signed", "style"]
     model: Literal["small", "large", "other", "demo"] = "small"
@@ -29,14 +32,13 @@ class Corpus:
     def folder(self) -> str:
         """Name of the folder that holds the runs."""
         if self.model == "demo":
-            return "."  # whatever the data seed
-        model = "" if self.model == "small" else f"-{self.model}"
-        return f"{self.kind}{model}{f'-d{self.data_seed}' if self.data_seed else ''}"
+            return "."  # the same for all data seeds
+        return self.kind if self.model == "small" else f"{self.kind}-{self.model}"
 
 
 @dataclass(frozen=True)
 class Offset:
-    """A finished run anchored by an offset stage on its own answers."""
+    """Settings of an offset stage, which anchors a finished run by training on the run's own answers."""
 
     source: Condition
     target: float
@@ -45,20 +47,20 @@ class Offset:
 
 @dataclass(frozen=True)
 class Condition:
-    """What is trained, apart from corpus and seed.
+    """Settings of a training run, without corpus and seed.
 
     Attributes
     ----------
     arm : str
         A key of `badpo_paper.arms.ARMS`.
     declared : str
-        The attribute that the votes are given; empty: all of the corpus's.
+        The declared attribute. If empty, all attributes of the corpus are declared.
     variant : str
-        What tells the condition from others of its arm.
+        Name that distinguishes the condition from other conditions with the same arm.
     overrides : tuple of (str, number)
-        Keys of the recipe that differ; ``rate_factor`` multiplies the policy's learning rate.
+        Recipe keys that differ from the scale's. ``rate_factor`` multiplies the policy's learning rate.
     offset : Offset or None
-        Anchored from another condition's run, whose arm it has, and not trained from the reference.
+        If given, the run is not trained from the reference but anchored from a run of the same arm.
     """
 
     arm: str
@@ -69,7 +71,7 @@ class Condition:
 
     @property
     def name(self) -> str:
-        """The run folder's name without its seed, such as ``pooled-length``."""
+        """Name of the run folder without the seed, for example ``pooled-length``."""
         return "_".join(filter(None, (self.arm, self.variant))) + f"-{self.declared}" * bool(
             self.declared
         )
@@ -82,15 +84,15 @@ class Row:
     Attributes
     ----------
     label : str
-        As the table has it; a key of the paper's numbers.
+        Label of the row in the table, and key of the paper's numbers.
     condition : Condition
     seeds : {"all", "first", "one"}
-        ``first``: a control that the paper ran at its first seed, and a scale at all of them where it can
-        (`badpo_paper.settings.Scale`). ``one``: run at the first at every scale.
+        ``first``: a control that the paper ran at the first seed only. A scale can run a control at all seeds
+        (``control_seeds`` of `badpo_paper.settings.Scale`). ``one``: every scale runs the row at the first seed only.
     against : str
-        The condition whose shift is removed, at the same seed.
+        Condition whose shift at the same seed is the reference value of the removed share.
     note : str
-        A footnote, where the row is not what its label alone says.
+        Footnote, if the label does not describe the row completely.
     """
 
     label: str
@@ -100,16 +102,20 @@ class Row:
     note: str = ""
 
 
-# Columns of a table: of each label, which is a key of the paper's numbers, the source of its values. That is a place in
-# ``readouts.json``, its keys joined by dots. ``removed:PLACE`` is the share of the shift that is removed,
-# ``shift:PLACE`` the shift from the reference, ``amplified:PLACE`` that in seed standard deviations, ``distance:PLACE``
-# that in log-odds. ``log:NAME`` is a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` are
-# of the type of EM-DPO that most annotators are of, ``.1`` of the second. ``anchor:PLACE`` is in ``anchor.json``.
+# Columns of a table: label -> source of the values. A label is a key of the paper's numbers. A source is a place in
+# ``readouts.json``, with the keys joined by dots, or has one of these forms: ``shift:PLACE`` is the shift from the
+# reference, ``removed:PLACE`` the share of another condition's shift that is removed, ``added:PLACE`` the same share of
+# that condition's distance to the placebo, which is what the votes' bias added, ``amplified:PLACE`` the shift in
+# standard deviations over seeds, and ``distance:PLACE`` the distance to the reference in log-odds. ``log:NAME`` is
+# a metric of the last training step. ``type:annotators.0`` and ``type:weights.0`` describe the EM-DPO type with the
+# most annotators, and ``.1`` the next type. ``anchor:PLACE`` is a place in ``anchor.json``.
 Columns = Mapping[str, str]
-# Decimals by how a source begins, where they are not three; of a percentage below zero.
+# Beginning of a source -> number of decimals; other sources have three decimals. A negative number is a percentage:
+# -1 has no decimals, and -2 has one decimal.
 PERCENT, PERCENT1 = -1, -2
 PLACES = {
     "removed:": PERCENT,
+    "added:": PERCENT,
     "amplified:": 1,
     "log:": 2,
     "type:annotators": 1,
@@ -122,7 +128,7 @@ PLACES = {
     "sampled.": 2,
     "recommended.readable": PERCENT,
     "recommended.": 2,
-    # of votes, signatures and names
+    # sources of tables of votes, signatures and names
     "cross_share": PERCENT1,
     "carrier_wins": PERCENT1,
     "log_odds": 2,
@@ -137,7 +143,7 @@ PLACES = {
 
 
 def places_of(source: str) -> int:
-    """With how many decimals the values of a source are told."""
+    """Number of decimals for the values of a source; a negative number means a percentage."""
     return next((places for start, places in PLACES.items() if source.startswith(start)), 3)
 
 
@@ -152,16 +158,16 @@ class Panel:
     title : str
     corpus : Corpus
     rows : tuple of Row
-        The reference stands above them by itself, where the columns tell something of it.
+        The table adds a row for the reference if the columns have a value for the reference.
     columns : mapping of a label to the source of its values
     spread : {"t95", "sd", "mean", "prompts95", "none"}
     truth : str
-        Label of a row with what was planted, in place of what was learned; empty: no such row.
+        Label of a row with the planted values. If empty, the table has no such row.
     of : {"runs", "votes", "signatures", "names"}
-        What the table is of. ``votes``: its rows are the attributes of the corpus, its columns are read from the votes
-        (keys of `badpo.auditing.pool.log_odds_row`). ``signatures``: DPO's, attribute by attribute (keys of
-        `badpo_paper.run_readouts.signature_shift`). ``names``: how many tokens these take, cell by cell (keys of
-        `badpo_paper.run_readouts.token_balance`).
+        Content of the table. ``runs``: one row per run. ``votes``: one row per attribute, with columns computed from
+        the votes (keys of `badpo.auditing.pool_bias.log_odds_row`). ``signatures``: one row per attribute, with DPO's
+        signatures (keys of `badpo_paper.run_readouts.signature_shift`). ``names``: one row per cell of names, with
+        the number of tokens (keys of `badpo_paper.run_readouts.token_balance`).
     """
 
     label: str
@@ -176,14 +182,14 @@ class Panel:
 
 @dataclass(frozen=True)
 class Suite:
-    """A table of the paper, or one of ours.
+    """One or more tables with the same topic, and the patterns that they show.
 
     Attributes
     ----------
     name, title : str
     panels : tuple of Panel
     patterns : tuple of str
-        Keys of `badpo_paper.patterns.PATTERNS`.
+        Keys of `PATTERNS`.
     """
 
     name: str
@@ -192,7 +198,7 @@ class Suite:
     patterns: tuple[str, ...] = ()
 
     def corpora(self) -> list[Corpus]:
-        """The corpora of its panels, each once."""
+        """Distinct corpora of the panels."""
         return list(dict.fromkeys(panel.corpus for panel in self.panels))
 
 
@@ -209,43 +215,45 @@ LORA = (
     ("lora_target_modules", "all-linear"),
 )
 DPO, POOLED = Row("DPO", Condition("dpo")), Row("BA-DPO (pooled)", Condition("pooled"))
+PLACEBO_ROW = Row("DPO, votes without bias", Condition(PLACEBO))
 SHARED_MEAN = Row("BA-DPO (shared mean)", Condition("shared_mean"))
 BA = (POOLED, SHARED_MEAN)
 RDPO, SAMPO = Row("R-DPO (0.005)", Condition("rdpo")), Row("SamPO", Condition("sampo"))
 GROUP_DRO = Row("Group-DRO DPO", Condition("group_dro"))
 GROUP_DRO_PEOPLE = Row("Group-DRO DPO", Condition("group_dro_annotators"))
 EM = Row("EM-DPO + MinMax-DPO", Condition("em_dpo"))
-NAMES_ROWS = (DPO, *BA, GROUP_DRO)
+FREE = Row("BA-DPO (theta_k only)", Condition("per_annotator"))
+SHUFFLED = Row("BA-DPO (shuffled ids)", Condition("shuffled_ids"))
+NAMES_ROWS = (DPO, PLACEBO_ROW, *BA, GROUP_DRO)
 
 
 def _declaring(attribute: str, *rows: Row) -> tuple[Row, ...]:
-    """The same rows with one attribute declared."""
+    """The rows with only one attribute declared."""
     return tuple(replace(row, condition=replace(row.condition, declared=attribute)) for row in rows)
-
-
-def _beyond_the_paper(suite: str) -> tuple[Row, ...]:
-    """A suite's rows of arms that the paper has no rows for."""
-    return tuple(
-        Row(shown.label, Condition(arm), "one", shown.against, shown.note)
-        for arm, shown in BEYOND_THE_PAPER.items()
-        if shown.suite == suite
-    )
 
 
 # -- columns ----------------------------------------------------------------------------------------------------------
 
 WOMAN, BLACK = {"p(woman)": "rates.woman.rate"}, {"p(black)": "rates.black.rate"}
-# by definition, on answers drawn at temperature 1; and as the paper's numbers were made, on those of the other readouts
+# "KL" uses answers sampled at temperature 1. "KL, as published" uses the answers of the other readouts, as the paper.
 KL = {"KL": "kl.per_token"}
 DIVERGENCES = {**KL, "KL, as published": "kl_published.per_token"}
 RM, RM_MINUS = {"RM": "judge.rm.mean"}, {"RM minus": "judge.rm_minus.mean"}
 RATES = {
     **WOMAN,
     "removed (woman)": "removed:rates.woman.rate",
+    "of the votes' part (woman)": "added:rates.woman.rate",
     **BLACK,
     "removed (black)": "removed:rates.black.rate",
+    "of the votes' part (black)": "added:rates.black.rate",
 }
-NAMES = {**RATES, **RM_MINUS, **DIVERGENCES}
+TILTS = {
+    "tilt (woman)": "tilt.woman.tilt",
+    "of the votes' tilt (woman)": "added:tilt.woman.tilt",
+    "tilt (black)": "tilt.black.tilt",
+    "of the votes' tilt (black)": "added:tilt.black.tilt",
+}
+NAMES = {**RATES, **TILTS, **RM_MINUS, **DIVERGENCES}
 VOTES = {
     "votes (race)": "votes.black.all.accuracy",
     "votes (gender)": "votes.woman.all.accuracy",
@@ -254,11 +262,24 @@ VOTES_BY_CLASS = {
     **{f"race, {name}": f"votes.black.{name}.accuracy" for name in ("A", "B", "C", "all")},
     "gender, all": "votes.woman.all.accuracy",
 }
-TOKENS = {"tokens": "tokens.mean", "removed": "removed:tokens.mean"}
-LENGTH = {**TOKENS, "gap": "heldout.length.gap", **RM, **DIVERGENCES}
+TOKENS = {
+    "tokens": "tokens.mean",
+    "removed": "removed:tokens.mean",
+    "of the votes' part": "added:tokens.mean",
+}
+LENGTH = {
+    **TOKENS,
+    "gap": "heldout.length.gap",
+    "tilt": "tilt.length.tilt",
+    "of the votes' tilt": "added:tilt.length.tilt",
+    **RM,
+    **DIVERGENCES,
+}
 FORMATTING = {
     "rate": "markdown.matched",
     "gap": "heldout.markdown.gap",
+    "tilt": "tilt.markdown.tilt",
+    "of the votes' tilt": "added:tilt.markdown.tilt",
     **RM_MINUS,
     **DIVERGENCES,
 }
@@ -284,7 +305,7 @@ NAME_TOKENS = {
 }
 BEFORE_TRAINING = {
     "cross-group": "cross_share",
-    "carrier wins": "carrier_wins",
+    "response with it wins": "carrier_wins",
     "offline theta": "log_odds",
     "odds": "odds",
 }
@@ -300,7 +321,7 @@ TYPES = {
 
 
 def _theta(what: str) -> Columns:
-    """Level and correlation of both attributes, and means or offsets of the classes on the one they disagree on."""
+    """Columns with mean and correlation of theta for both attributes, and class means or offsets for race."""
     return {
         "mean theta (gender)": "theta.woman.level",
         "correlation (gender)": "theta.woman.correlation",
@@ -326,9 +347,8 @@ def _names() -> Suite:
         Panel("sec:names_v3", types, SIGNED, (GROUP_DRO, EM), TYPES),
         Panel("tab:names_v3", LLAMA, LARGE, NAMES_ROWS, NAMES),
     )
-    patterns = ("amplifies_names", "removes_names", "kl_names", "agree_names", "group_dro_names")
     title = "Signed-UltraFeedback: two attributes, three classes of annotators"
-    return Suite("names", title, panels, (*patterns, "theta_correlation"))
+    return Suite("names", title, panels)
 
 
 def _names_ablation() -> Suite:
@@ -340,24 +360,17 @@ def _names_ablation() -> Suite:
     )
     rows = (
         DPO,
+        PLACEBO_ROW,
         *variants,
         Row("Pooled, gender declared only", Condition("declared_subset"), "first"),
         RDPO,
         SAMPO,
-        *_beyond_the_paper("names-ablation"),
     )
     panels = (
         Panel("tab:abl_names_v3", QWEN, SIGNED, rows, {**RATES, **DIVERGENCES, **VOTES}, "sd"),
         Panel("app:abl_variants", THETA_TITLE, SIGNED, variants, _theta("offset"), "sd", PLANTED),
     )
-    patterns = (
-        "class_names",
-        "shuffled_names",
-        "free_names",
-        "undeclared_names",
-        "length_methods_names",
-    )
-    return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", panels, patterns)
+    return Suite("names-ablation", "Signed-UltraFeedback: variants of the bias model", panels)
 
 
 def _names_samples() -> Suite:
@@ -375,7 +388,7 @@ def _names_samples() -> Suite:
         "the woman": "recommended.attributes.woman.share",
         "the black candidate": "recommended.attributes.black.share",
     }
-    rows = (DPO, *BA, Row("BA-DPO (shuffled ids)", Condition("shuffled_ids")))
+    rows = (DPO, *BA, SHUFFLED)
     carriers = "DPO's signatures by carriers: among 1,000 random labels, and without three names"
     tokens = "Tokens of the names, cell by cell"
     panels = (
@@ -392,56 +405,45 @@ def _names_samples() -> Suite:
         Panel("app:names", tokens, SIGNED, (), NAME_TOKENS, "none", of="names"),
     )
     title = "Sampled signatures beside probabilities"
-    return Suite("names-samples", title, panels, ("samples_saturate",))
+    return Suite("names-samples", title, panels)
 
 
 def _multipref_length() -> Suite:
-    rows = (DPO, *_declaring("length", *BA), RDPO, SAMPO, GROUP_DRO_PEOPLE)
+    rows = (DPO, PLACEBO_ROW, *_declaring("length", *BA), RDPO, SAMPO, GROUP_DRO_PEOPLE)
     weights = f"{WEIGHTS_TITLE}: {QWEN}"
     panels = (
         Panel("tab:multipref", QWEN, STYLE, rows, LENGTH),
         Panel("app:abl_multipref", weights, STYLE, (GROUP_DRO_PEOPLE,), GROUP_WEIGHTS),
         Panel("tab:multipref", LLAMA, LARGE_STYLE, rows, LENGTH),
     )
-    patterns = ("amplifies_length", "removes_length", "gap_length", "rdpo_gap", "sampo_gap")
-    return Suite(
-        "multipref-length",
-        "MultiPref with length declared",
-        panels,
-        (*patterns, "group_dro_length"),
-    )
+    return Suite("multipref-length", "MultiPref with length declared", panels)
 
 
 def _multipref_formatting() -> Suite:
     rescored = (replace(row, label=f"{row.label}, re-scored") for row in (RDPO, SAMPO))
-    rows = (DPO, *_declaring("markdown", *BA), *rescored)
+    controls = (
+        *_declaring("markdown", FREE, SHUFFLED),
+        Row("R-DPO (0.02)", Condition("rdpo_strong"), "first"),
+    )
+    rows = (DPO, PLACEBO_ROW, *_declaring("markdown", *BA), *rescored)
     panels = (
-        Panel("tab:formatting", QWEN, STYLE, rows, FORMATTING),
+        Panel("tab:formatting", QWEN, STYLE, (*rows, *controls), FORMATTING),
         Panel("tab:formatting", LLAMA, LARGE_STYLE, rows, FORMATTING),
     )
-    patterns = ("gap_markdown", "closes_markdown", "rdpo_gap_markdown")
-    return Suite("multipref-formatting", "MultiPref with formatting declared", panels, patterns)
+    return Suite("multipref-formatting", "MultiPref with formatting declared", panels)
 
 
 def _multipref_ablation() -> Suite:
-    weighted = (
-        Row("Reliability weights", Condition("reliability"), "one"),
-        Row(
-            "Group-DRO DPO, parts of 2",
-            Condition("group_dro_parts"),
-            "one",
-            note="weights normalized within micro-batches of 2, as the published code does, where the paper's "
-            "definition has the whole step",
-        ),
-    )
+    weighted = (Row("Reliability weights", Condition("reliability"), "one"),)
     rows = (
         DPO,
+        PLACEBO_ROW,
         *_declaring(
             "length",
             POOLED,
             Row("BA-DPO (pooled, warm)", Condition("pooled_warm"), "first"),
-            Row("BA-DPO (theta_k only)", Condition("per_annotator")),
-            Row("BA-DPO (shuffled ids)", Condition("shuffled_ids"), "one"),
+            FREE,
+            replace(SHUFFLED, seeds="one"),
             SHARED_MEAN,
             Row("BA-DPO (shared mean, warm)", Condition("shared_mean_warm"), "first"),
         ),
@@ -449,7 +451,6 @@ def _multipref_ablation() -> Suite:
         replace(RDPO, seeds="first"),
         replace(SAMPO, seeds="first"),
         *weighted,
-        *_beyond_the_paper("multipref-ablation"),
     )
     columns = {
         **TOKENS,
@@ -457,15 +458,13 @@ def _multipref_ablation() -> Suite:
         "same": "heldout.length.same",
         "cross": "heldout.length.cross",
         "mean theta": "theta.length.level",
-        "theta of the length in words": "theta.length_words.level",
         "votes (length)": "votes.length.all.accuracy",
     }
     panels = (
         Panel("tab:abl_multipref", QWEN, STYLE, rows, columns, "sd"),
         Panel("app:abl_multipref", WEIGHTS_TITLE, STYLE, weighted, GROUP_WEIGHTS, "sd"),
     )
-    patterns = ("free_length", "warm_length", "strong_rdpo")
-    return Suite("multipref-ablation", "MultiPref, length declared: every arm", panels, patterns)
+    return Suite("multipref-ablation", "MultiPref, length declared: every arm", panels)
 
 
 def _attributes() -> Suite:
@@ -495,7 +494,7 @@ def _votes() -> Suite:
         theta(LLAMA, LARGE),
         Panel("tab:votes", MISTRAL, OTHER, (DPO, *BA), VOTES_BY_CLASS, "mean", CEILING),
     )
-    return Suite("votes", "Held-out votes predicted", panels, ("votes_ceiling", "votes_chance"))
+    return Suite("votes", "Held-out votes predicted", panels)
 
 
 def _lora() -> Suite:
@@ -512,22 +511,21 @@ def _lora() -> Suite:
         adapted("LoRA, 40 x rate, BA-DPO (pooled)", "pooled", "lora_fast", 40.0),
     )
     panel = Panel("tab:lora", QWEN, SIGNED, rows, {**NAMES, "theta": "theta.woman.level"})
-    return Suite("lora", "LoRA beside full fine-tuning", (panel,), ("lora_rate",))
+    return Suite("lora", "LoRA beside full fine-tuning", (panel,))
 
 
 def _mistral() -> Suite:
     panels = (
-        Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, *BA), NAMES),
+        Panel("tab:mistral", "Signed-UltraFeedback", OTHER, (DPO, PLACEBO_ROW, *BA), NAMES),
         Panel(
             "tab:mistral",
             "MultiPref, length",
             OTHER_STYLE,
-            (DPO, *_declaring("length", *BA)),
+            (DPO, PLACEBO_ROW, *_declaring("length", *BA)),
             LENGTH,
         ),
     )
-    patterns = ("amplifies_names", "removes_names", "removes_length", "gap_length")
-    return Suite("mistral", "Another model family", panels, patterns)
+    return Suite("mistral", "Another model family", panels)
 
 
 def _offset() -> Suite:
@@ -542,6 +540,7 @@ def _offset() -> Suite:
             Row(f"Offset, exact tilt, {target:g}", anchored("exact", target, 1), "one"),
             Row(f"Offset, calibrated, {target:g}", anchored("calibrated", target, 4)),
         ]
+    rows.append(POOLED)
     columns = {
         "t": "anchor:woman.asked",
         **WOMAN,
@@ -560,34 +559,13 @@ def _offset() -> Suite:
     return Suite("offset", "A fixed offset applied to the DPO policy, with no annotator", (panel,))
 
 
-def _beyond() -> Suite:
-    started = (("bias.warm_start", "audit"),)
-    rows = (
-        DPO,
-        *BA,
-        Row("Pooled from the audit's level", Condition("pooled", "", "audit", started)),
-        Row("Shared mean from the audit's level", Condition("shared_mean", "", "audit", started)),
-    )
-    columns = {
-        **RATES,
-        "distance (woman)": "distance:rates.woman.rate",
-        "distance (black)": "distance:rates.black.rate",
-        **KL,
-        "same-group": "heldout.any.same",
-        **VOTES,
-    }
-    # over data seeds one training seed each
-    first_only = tuple(replace(row, seeds="one") for row in rows)
-    others = (
-        Panel("beyond", f"Data seed {seed}", Corpus("signed", data_seed=seed), first_only, columns)
-        for seed in (1, 2)
-    )
-    panels = (Panel("beyond", "Data seed 0", SIGNED, rows, columns), *others)
-    return Suite("beyond", "Beyond the paper's own removal", panels)
-
+# Name of a pattern -> its sentence, place, suites and readings. The file explains its keys.
+PATTERNS: dict[str, Any] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
 
 SUITES: dict[str, Suite] = {
-    suite.name: suite
+    suite.name: replace(
+        suite, patterns=tuple(name for name, of in PATTERNS.items() if suite.name in of["suites"])
+    )
     for suite in (
         _names(),
         _names_ablation(),
@@ -600,13 +578,18 @@ SUITES: dict[str, Suite] = {
         _lora(),
         _mistral(),
         _offset(),
-        _beyond(),
     )
 }
 
 
+def at_data_seed(suite: Suite, seed: int) -> Suite:
+    """The suite on other simulated votes."""
+    panels = (replace(one, corpus=replace(one.corpus, data_seed=seed)) for one in suite.panels)
+    return replace(suite, panels=tuple(panels))
+
+
 def known(kind: str, name: str, names: Collection[str]) -> str:
-    """A name that is known; another one is refused with the likeliest and with all that are."""
+    """Return a known name. Raise `ConfigError` with the most similar name and all known names otherwise."""
     if name not in names:
         raise ConfigError(
             f'there is no {kind} "{name}".{did_you_mean(name, list(names))} Known: {", ".join(names)}'

@@ -1,8 +1,7 @@
-"""A suite's tables: one value for each seed, their mean and interval, and the paper's."""
+"""Tables of a suite: values of all seeds, their mean and confidence interval, and the paper's values."""
 
 import json
 import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -11,40 +10,45 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from tabulate import tabulate
 
 from badpo.data.files import LOG_FILE, Json
-from badpo.data.tables import inert
-from badpo.results.words import DASH, arm_label, decimal, markdown_text, signed
-from badpo.runs.run import kept_facts, kept_json
-from badpo.theory.summaries import log_odds_distance, share_removed, shift, t_interval
+from badpo.results.formatting import DASH, PLACEBO, arm_label, decimal, signed
+from badpo.runs.run import read_facts, read_json
+from badpo.theory.summaries import log_odds_distance, share_removed, t_interval
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import Dataset, votes_before
 from badpo_paper.run_readouts import FIRST_NAMES, INDICATOR, signature_shift
 from badpo_paper.suites import MODELS, Corpus, Panel, Row, places_of
 
 REFERENCE = "Reference"
-# What shares are taken of, in words.
+# Share of a shift -> run at which the shift starts.
+REFERENCE_RUN = "reference"
+SHARES = {"removed": REFERENCE_RUN, "added": PLACEBO + "-s{seed}"}
+# Source of a shift -> its name in messages.
 SHIFTED = {
     "tokens.mean": "tokens",
     "rates.woman.rate": "p(woman)",
     "rates.black.rate": "p(black)",
+    "tilt.woman.tilt": "tilt (woman)",
+    "tilt.black.tilt": "tilt (black)",
+    "tilt.length.tilt": "tilt",
+    "tilt.markdown.tilt": "tilt",
 }
 SPREADS = {
-    "t95": "\u00b1 is half of the 95 % interval over seeds (Student's t)",
+    "t95": "\u00b1 is half of the 95 % confidence interval over seeds (Student's t)",
     "sd": "\u00b1 is one standard deviation over seeds",
     "mean": "means over seeds",
-    "prompts95": "\u00b1 is half of the 95 % interval, clustered by prompt; all judgments, held-out ones too",
+    "prompts95": "\u00b1 is half of the 95 % confidence interval, clustered by prompt, over all judgments",
     "none": "",
 }
 
 
-# -- what was measured ------------------------------------------------------------------------------------------------
+# -- readouts of runs --------------------------------------------------------------------------------------------------
 
 
 class Found:
-    """The readouts of a panel's runs."""
+    """Readouts of the runs of a panel."""
 
     def __init__(
         self,
@@ -57,27 +61,27 @@ class Found:
         self._kept: Json = {}
 
     def readouts(self, name: str) -> Json:
-        """The readouts of a run folder; empty where there are none."""
+        """Readouts of a run folder; empty if the run has no readouts."""
         if name not in self._kept:
-            self._kept[name] = kept_json(self.folder / name / "readouts.json")
+            self._kept[name] = read_json(self.folder / name / "readouts.json")
         return self._kept[name]
 
     def planned(self, condition: str) -> tuple[int, ...]:
-        """The seeds at which a condition is to be run."""
+        """Planned seeds of a condition."""
         return self._planned.get(condition, self.seeds)
 
     def seeds_of(self, condition: str) -> tuple[int, ...]:
-        """Those of them at which it was measured."""
+        """Planned seeds at which a condition was measured."""
         return tuple(seed for seed in self.planned(condition) if self.readouts(f"{condition}-s{seed}"))
 
     def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
-        """The value at each seed that has it; sources as in `badpo_paper.suites.Columns`."""
+        """Value of a source at each seed that has the value. `badpo_paper.suites.Columns` describes the sources."""
         how, _, place = source.rpartition(":")
         if how == "amplified":
             moved = list(self.values(condition, f"shift:{place}").values())
             sd = float(np.std(moved, ddof=1)) if len(moved) > 1 else 0.0
             return {self.seeds_of(condition)[0]: float(np.mean(moved)) / sd} if sd else {}
-        if how == "removed" and (condition == against or self.no_share(against, place)):
+        if how in SHARES and (condition in (against, PLACEBO) or self.no_share(against, source)):
             return {}
         found = {
             seed: self._value(condition, seed, how, place, against) for seed in self.seeds_of(condition)
@@ -85,32 +89,36 @@ class Found:
         return {seed: value for seed, value in found.items() if math.isfinite(value)}
 
     def _value(self, condition: str, seed: int, how: str, place: str, against: str) -> float:
-        """One value; NaN where it was not measured or is not defined."""
+        """Value at one seed; NaN if the value was not measured or is not defined."""
         name = f"{condition}-s{seed}"
         if how in FILES:
             return place_of(FILES[how](self.folder / name), place)
-        runs = (name, "reference", f"{against}-s{seed}")
-        own, reference, dpo = (place_of(self.readouts(run), place) for run in runs)
+        runs = (name, SHARES.get(how, REFERENCE_RUN).format(seed=seed), f"{against}-s{seed}")
+        own, start, dpo = (place_of(self.readouts(run), place) for run in runs)
         match how:
             case "shift":
-                return own - reference
+                return own - start
             case "distance":
-                return float(log_odds_distance(own, reference))
-            case "removed":
-                return float(share_removed([dpo], [own], reference)[0])
+                return float(log_odds_distance(own, start))
+            case "removed" | "added":
+                return float(share_removed([dpo], [own], start)[0])
         return own
 
-    def no_share(self, against: str, place: str) -> str:
-        """Why no share of a condition's shift can be said to be removed; empty where it moved up, or was not run.
+    def no_share(self, against: str, source: str) -> str:
+        """Reason why a removed share of a condition's shift is not defined; empty if defined or not measured.
 
-        It moved up where its whole interval over the seeds that were measured lies above the reference, or the value
-        itself with one seed. A share of a shift that is not there, or goes the other way, has no meaning.
+        The shift starts at the reference (``removed:``) or at the placebo with the same seed (``added:``). The share
+        is defined if the confidence interval of the shift over the measured seeds lies above zero. If only one seed
+        was measured, the shift itself must lie above zero. A share of a zero or negative shift has no meaning.
         """
-        reference = place_of(self.readouts("reference"), place)
-        values = list(self.values(against, place).values())
-        if math.isnan(reference) or not values:
+        how, _, place = source.partition(":")
+        starts = {
+            seed: place_of(self.readouts(SHARES[how].format(seed=seed)), place) for seed in self.seeds
+        }
+        shifts = [value - starts[seed] for seed, value in self.values(against, place).items()]
+        if not shifts or not np.isfinite(shifts).all():
             return ""
-        moved = shift(values, reference)
+        moved = t_interval(shifts)
         if (moved.low if moved.n > 1 else moved.estimate) > 0:
             return ""
         words, places = SHIFTED.get(place, place), places_of(place)
@@ -119,18 +127,19 @@ class Found:
         )
         told = f"{signed(moved.estimate, places)} ({ends})"
         whose = arm_label(against) if against in ARMS else against
-        return f"no share removed: {whose}'s own shift in {words}, {told}, does not lie above zero"
+        where = " from the placebo" * (how == "added")
+        return f"removed share not defined: {whose}'s own shift{where} in {words}, {told}, does not lie above zero"
 
 
 def place_of(readouts: Any, place: str) -> float:
-    """The number at a place, its keys joined by dots; NaN where there is none."""
+    """Number at a place, a path of keys joined by dots; NaN if there is no number."""
     for key in place.split("."):
         readouts = readouts.get(key) if isinstance(readouts, Mapping) else None
     return float(readouts) if isinstance(readouts, int | float) else math.nan
 
 
 def last_step(folder: Path) -> Json:
-    """The metrics of a run's last training step; empty where its log cannot be read."""
+    """Metrics of a run's last training step; empty if the log cannot be read."""
     try:
         found = json.loads((folder / LOG_FILE).read_text(encoding="utf-8").splitlines()[-1])
     except (OSError, ValueError, IndexError):
@@ -139,20 +148,20 @@ def last_step(folder: Path) -> Json:
 
 
 def types_in_order(folder: Path) -> Json:
-    """What is told of EM-DPO's types, by their places in the order of their annotators.
+    """Number of annotators and mixture weight of EM-DPO's types, sorted by the number of annotators.
 
-    The number of a type means nothing across seeds; its place in this order does.
+    The sorting makes types comparable across seeds, because the index of a type is arbitrary.
     """
-    types = kept_json(folder / "readouts.json").get("types", {"annotators": []})
+    types = read_json(folder / "readouts.json").get("types", {"annotators": []})
     order = np.argsort(-np.array(types["annotators"]), kind="stable")
     return {what: {str(rank): row[k] for rank, k in enumerate(order)} for what, row in types.items()}
 
 
-# By what stands before the colon of a source: what else of a run is read than its readouts.
+# Text before the colon of a source -> function that reads another file of a run folder than the readouts.
 FILES = {
     "log": last_step,
     "type": types_in_order,
-    "anchor": lambda folder: kept_json(folder / "anchor.json"),
+    "anchor": lambda folder: read_json(folder / "anchor.json"),
 }
 
 
@@ -161,7 +170,7 @@ FILES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One value of a table, and with how many decimals it is written."""
+    """A cell of a table: values of the seeds, mean, half width, the paper's value, and number of decimals."""
 
     values: tuple[float, ...]
     mean: float
@@ -172,7 +181,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row: its label, a cell for each column by its label, its seeds, whether it is a control, and footnotes."""
+    """A row of a table. ``cells`` maps column labels to cells. A control has fewer seeds than other rows."""
 
     label: str
     cells: Mapping[str, Cell]
@@ -182,24 +191,24 @@ class TableRow:
 
     @property
     def shown(self) -> str:
-        """The label; a row at fewer seeds than the others is marked as a control."""
+        """Label of the row. The label of a control includes its seeds."""
         only = f" (seed {', '.join(map(str, self.seeds))} only)"
         return self.label + only * self.is_control
 
 
 @dataclass(frozen=True)
 class PanelTable:
-    """A panel with its values."""
+    """A panel and its values."""
 
     panel: Panel
     rows: tuple[TableRow, ...]
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    ran: str = ""  # the model, where that is not the paper's
+    ran: str = ""  # name of the model, if it is not the paper's model
 
     @property
     def title(self) -> str:
-        """The panel's title, the model that was run in front of the paper's where it is another one."""
+        """Title of the panel. If the runs use another model than the paper, the title names both models."""
         title = self.panel.title
         for model in MODELS if self.ran else ():
             title = title.replace(model, f"{self.ran} (the paper: {model})")
@@ -207,18 +216,18 @@ class PanelTable:
 
     @property
     def columns(self) -> list[str]:
-        """Labels of the columns in which one of the rows has a value."""
+        """Labels of the columns in which at least one row has a value."""
         has = {label for row in self.rows for label, cell in row.cells.items() if cell.values}
         return [label for label in self.panel.columns if label in has]
 
     @property
     def published(self) -> set[str]:
-        """Labels of the columns that the paper has too."""
+        """Labels of the columns for which the paper reports values."""
         has = {label for row in self.rows for label, cell in row.cells.items() if cell.paper}
         return has & {*self.columns}
 
     def footnotes(self) -> list[str]:
-        """What is to be said of the table, and of single rows: each footnote once, behind the labels of its rows."""
+        """Footnotes of the table, and footnotes of individual rows with the labels of these rows."""
         rows_of: dict[str, list[str]] = {}
         for row in self.rows:
             for note in row.notes:
@@ -231,7 +240,7 @@ class PanelTable:
 
 @cache
 def paper_numbers() -> Json:
-    """The paper's numbers: label of the table, panel, row, column -> [mean, half width or null]."""
+    """Numbers of the paper: table label -> panel -> row -> column -> [mean, half width or null]."""
     text = resources.files("badpo_paper").joinpath("paper_numbers.json").read_text(encoding="utf-8")
     return json.loads(text)
 
@@ -242,7 +251,7 @@ def filled_row(
     values: Mapping[str, Sequence[float | None]],
     halves: Mapping[str, float] | None = None,
 ) -> TableRow:
-    """A row of a panel from its values, and half widths where they are known, both by the sources of the columns."""
+    """Build a row of a panel from values and half widths. The keys of both mappings are sources of columns."""
     paper = paper_numbers().get(panel.label, {}).get(panel.title, {}).get(label, {})
     cells = {}
     for name, source in panel.columns.items():
@@ -263,7 +272,7 @@ def filled_row(
 
 
 def panel_table(panel: Panel, found: Found) -> PanelTable:
-    """A panel's values over the seeds that were planned and run."""
+    """Table of a panel from the planned seeds that were run."""
     rows, missing, notes = _rows_above(panel, found), [], []
     for row in panel.rows:
         name = row.condition.name
@@ -274,8 +283,8 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
         values = {}
         for source in panel.columns.values():
             values[source] = list(found.values(name, source, row.against).values())
-            if source.startswith("removed:") and name != row.against:
-                notes.append(found.no_share(row.against, source.removeprefix("removed:")))
+            if source.partition(":")[0] in SHARES and name != row.against:
+                notes.append(found.no_share(row.against, source))
         said = filter(None, (row.note, length_note(row, found, seeds[0])))
         filled, is_control = filled_row(panel, row.label, values), len(seeds) < len(found.seeds)
         rows.append(replace(filled, seeds=seeds, is_control=is_control, notes=tuple(said)))
@@ -283,7 +292,7 @@ def panel_table(panel: Panel, found: Found) -> PanelTable:
 
 
 def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
-    """The reference, and what was planted, where the columns or the paper tell something of them."""
+    """Rows for the reference and the planted values, if the runs or the paper have values for these rows."""
     reference = found.readouts("reference")
     sources = panel.columns.values()
     plain = {source: [place_of(reference, source)] for source in sources if ":" not in source}
@@ -294,7 +303,7 @@ def _rows_above(panel: Panel, found: Found) -> list[TableRow]:
 
 
 def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
-    """What was planted, or the prediction with it, averaged over arms and seeds."""
+    """Planted values, or readouts computed with planted theta, averaged over arms and seeds."""
     values = {}
     for source in panel.columns.values():
         head, _, last = source.rpartition(".")
@@ -306,27 +315,22 @@ def _truth(panel: Panel, found: Found) -> dict[str, list[float]]:
 
 
 def length_note(row: Row, found: Found, seed: int) -> str:
-    """How the scale changed a penalty, and the unit of a length, as a run was trained; empty without either."""
-    arm, facts = (
-        ARMS[row.condition.arm],
-        kept_facts(found.folder / f"{row.condition.name}-s{seed}"),
+    """Footnote on the factor by which the scale multiplied a penalty; empty if the penalty is unchanged."""
+    usual = ARMS[row.condition.arm].fixed
+    fixed = read_facts(found.folder / f"{row.condition.name}-s{seed}").get("fixed", usual)
+    if fixed == usual:
+        return ""
+    return (
+        f"{usual:g} is multiplied by {fixed / usual:.2f} at this scale, because its answers are shorter than the "
+        "paper's by this factor"
     )
-    fixed, unit = facts.get("fixed", arm.fixed), facts.get("length_unit", arm.length_unit)
-    if arm.fixed and fixed != arm.fixed:
-        return (
-            f"{arm.fixed:g} is multiplied by {fixed / arm.fixed:.2f} at this scale, whose answers are as much shorter "
-            "than the paper's"
-        )
-    if arm.declared == "length_words" and not arm.fixed:
-        return f"theta is for {unit:.3g} words"
-    return ""
 
 
 # -- rows of votes and names ------------------------------------------------------------------------------------------
 
 
 def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -> PanelTable:
-    """The table of a panel, whatever its rows are: runs, attributes, or cells of names."""
+    """Table of a panel whose rows are runs, attributes or cells of names."""
     match panel.of:
         case "runs":
             return panel_table(panel, found)
@@ -346,7 +350,7 @@ def table_of(panel: Panel, found: Found, dataset: Callable[[Corpus], Dataset]) -
 
 
 def signature_shifts(found: Found) -> Json:
-    """For each attribute, DPO's mean share of signatures over its seeds beside random labels of the pool."""
+    """Mean shift of DPO's signatures toward each attribute, compared with random labels of the names."""
     runs = ["reference", *(f"dpo-s{seed}" for seed in found.seeds_of("dpo"))]
     kept = [found.readouts(name).get("signatures") for name in runs]
     if kept[0] is None or not any(kept[1:]):
@@ -362,7 +366,7 @@ def signature_shifts(found: Found) -> Json:
 
 
 def number(value: float, places: int) -> str:
-    """A number with a column's decimals."""
+    """A number with a given number of decimals; a negative number of decimals means a percentage."""
     return decimal(value, places) if places >= 0 else f"{decimal(100 * value, -1 - places)} %"
 
 
@@ -372,63 +376,38 @@ def _spread(mean: float, half: float | None, places: int) -> str:
     return f"{number(mean, places)} \u00b1 {number(half, places)}"
 
 
-def written(cell: Cell) -> str:
-    """A cell as text: the mean, and what stands behind the plus-minus sign."""
-    return _spread(cell.mean, cell.half, cell.places) if cell.values else DASH
+def cell_text(cell: Cell) -> str:
+    """A cell as text: the mean, the half width after a plus-minus sign, and the paper's value in brackets."""
+    own = _spread(cell.mean, cell.half, cell.places) if cell.values else DASH
+    return own if cell.paper is None else f"{own} [{_spread(*cell.paper, cell.places)}]"
 
 
-def published(cell: Cell) -> str:
-    """The paper's value as text; empty where it has none."""
-    return "" if cell.paper is None else _spread(*cell.paper, cell.places)
-
-
-# How a table is written: what `tabulate` calls its format, and how the title and a note stand beside it.
-FORMATS = {
-    "text": ("plain", "{}", "{}"),
-    "markdown": ("pipe", "**{}**\n", "\n*{}*"),
-    "latex": ("latex_booktabs", "% {}", "% {}"),
-}
-
-
-def written_table(table: PanelTable, form: str) -> str:
-    """A table in one of `FORMATS`; in Markdown the paper's value stands behind ours."""
-    of_tabulate, titled, noted = FORMATS[form]
-    columns, is_markdown = table.columns, form == "markdown"
-
-    def text(cell: Cell) -> str:
-        theirs = published(cell) if is_markdown else ""
-        return written(cell) + f" [{theirs}]" * bool(theirs)
-
-    rows = [[row.shown, *(text(row.cells[name]) for name in columns)] for row in table.rows]
+def table_text(table: PanelTable) -> str:
+    """A table in Markdown, with its title above and its notes below."""
+    columns = table.columns
+    rows = [[row.shown, *(cell_text(row.cells[name]) for name in columns)] for row in table.rows]
     aligned = ["left", *["right"] * len(columns)]
-    body = tabulate(rows, ["", *columns], of_tabulate, colalign=aligned, disable_numparse=True)
-    if form != "text":
-        body = re.sub(" +", " ", body)  # nobody reads the columns as they stand
-    if form == "latex":
-        body = body.replace("\u00b1", r"$\pm$").replace("\u2212", "$-$")
-    notes = [
-        *_notes(table),
-        *["in brackets: the paper's"] * bool(is_markdown and table.published),
-    ]
-    title = markdown_text(table.title) if is_markdown else table.title
-    return "\n".join([titled.format(title), *[body] * bool(columns), *map(noted.format, notes)])
+    body = tabulate(rows, ["", *columns], "pipe", colalign=aligned, disable_numparse=True)
+    notes = [f"\n*{note}*" for note in _notes(table)]
+    return "\n".join([f"**{table.title}**\n", *[body] * bool(columns), *notes])
 
 
 def _notes(table: PanelTable) -> list[str]:
-    """What stands under a table: what its plus-minus is, which runs lack, and its footnotes."""
+    """Notes below a table: meaning of the plus-minus sign, missing runs, and footnotes."""
     spread = table.panel.spread
     has_half = any(math.isfinite(cell.half) for row in table.rows for cell in row.cells.values())
     notes = [SPREADS[spread]] * (has_half or spread == "mean") if table.columns else ["nothing measured"]
     if table.missing:
         notes.append(f"not run: {', '.join(table.missing)}")
-    return [*notes, *table.footnotes()]
+    in_brackets = ["values in brackets: the paper"] * bool(table.published)
+    return [*notes, *table.footnotes(), *in_brackets]
 
 
 # -- tables as data ---------------------------------------------------------------------------------------------------
 
 
 def cells_of(table: PanelTable) -> list[Json]:
-    """One entry for each cell that has a value: ours, the paper's, each seed."""
+    """One entry for each cell with a value: mean, half width, values of the seeds, and the paper's value."""
     return [
         {
             "row": row.label,
@@ -448,15 +427,6 @@ def cells_of(table: PanelTable) -> list[Json]:
 
 
 def to_json(table: PanelTable) -> Json:
-    """A table as plain values; null where there is none."""
+    """A table as a dictionary for JSON. A missing value is null."""
     told = {"table": table.panel.label, "panel": table.panel.title, "spread": table.panel.spread}
     return {**told, "missing": table.missing, "notes": table.notes, "cells": cells_of(table)}
-
-
-def to_frame(table: PanelTable) -> pd.DataFrame:
-    """The cells with their table and panel, as texts that no spreadsheet computes."""
-    frame = pd.DataFrame(cells_of(table))
-    frame["values"] = [" ".join(f"{value:.6g}" for value in values) for values in frame["values"]]
-    for name in ("row", "column", "notes"):
-        frame[name] = frame[name].map(inert)
-    return frame.assign(table=table.panel.label, panel=table.panel.title, spread=table.panel.spread)

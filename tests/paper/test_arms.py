@@ -8,34 +8,29 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from scipy.sparse import block_diag, csr_array
 
 from badpo.attributes import Length
-from badpo.data.attributes import LengthWords
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import VARIANTS, BiasTerm
-from badpo.objective.objectives import make_objective
-from badpo.readouts.heldout import vote_accuracy
-from badpo.runs.evaluate import theta_rows, with_own_attributes
+from badpo.objective.registry import make_objective
+from badpo.runs.evaluate import theta_rows
 from badpo.runs.start import majority_responses
-from badpo_paper import arm_setup
-from badpo_paper.arm_setup import (
-    PAPER_TOKENS,
-    adjusted_arm,
-    agreements,
-    arm_bias,
-    labelled,
-    method_facts,
-    spectral_labels,
-    vote_table,
-)
+from badpo.theory.likelihood import judgment_loss
+from badpo_paper import corpus_stage
 from badpo_paper.arms import ARMS, Arm
 from badpo_paper.corpora import bundled, signed
+from badpo_paper.corpus_stage import (
+    PAPER_TOKENS,
+    adjusted_arm,
+    arm_bias,
+    method_facts,
+)
 from badpo_paper.settings import SCALES
+from badpo_paper.suites import Condition
 from tests import tiny
-from tests.paper.suite_scale import SMALL, STYLE, dataset
+from tests.paper.suite_scale import SIGNED, SMALL, STYLE, dataset
 
-arm_judgments = partial(arm_setup.arm_judgments, max_length=192, max_prompt_length=96)
+arm_judgments = partial(corpus_stage.arm_judgments, max_length=192, max_prompt_length=96)
 
 
 @cache
@@ -92,8 +87,8 @@ def lengths(judgments: Judgments) -> np.ndarray:
     return words[:, 0] - words[:, 1]
 
 
-@pytest.mark.parametrize("name", ["rdpo", "rdpo_words"])
-def test_rdpo_adds_alpha_times_the_winners_extra_length(name):
+def test_rdpo_adds_alpha_times_the_winners_extra_length():
+    name = "rdpo"
     judgments = arm_judgments(ARMS[name], short(), 1, tiny.tokenizer())
     np.testing.assert_array_equal(judgments.delta[:, 0], lengths(judgments))
     sign, annotator = (torch.tensor(judgments.votes[c].to_numpy()) for c in ("sign", "annotator"))
@@ -107,124 +102,72 @@ def test_rdpo_adds_alpha_times_the_winners_extra_length(name):
     assert learned.parts == VARIANTS["pooled"] and learned.fixed.allclose(bias.fixed)
 
 
-def test_tokens_are_counted_after_the_cut_and_a_learned_lean_is_per_unit():
+def test_tokens_are_counted_after_the_cut():
     whole = arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer())
-    cut = arm_setup.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
+    cut = corpus_stage.arm_judgments(ARMS["rdpo"], short(), 1, tiny.tokenizer(), 14, 8)
     assert np.abs(cut.delta).max() < np.abs(whole.delta).max()
-    judgments = arm_judgments(ARMS["length_pooled"], short(), 1, tiny.tokenizer())
-    np.testing.assert_allclose(judgments.delta[:, 0], lengths(judgments) / 100)
-    assert arm_bias(ARMS["length_pooled"], judgments) is None and judgments.attributes[0].continuous
 
 
 def test_a_length_counts_as_much_on_shorter_answers():
     args = SimpleNamespace(max_length=192, max_prompt_length=96)
     short_answers, long_answers = (
-        SimpleNamespace(scale=scale, train=short(), args=args, tokenizer=tiny.tokenizer())
+        SimpleNamespace(
+            scale=scale, train=short(), args=args, tokenizer=tiny.tokenizer(), dataset=dataset(STYLE)
+        )
         for scale in (SMALL, SCALES["paper"])
     )
     sides = majority_responses(short())
     factor = round(PAPER_TOKENS / np.mean([len(text.split()) + 1 for text in sides]), 2)
-    expected = {
-        "rdpo": (0.005 * factor, 1),
-        "rdpo_strong": (0.02 * factor, 1),
-        "rdpo_words": (0.005 * factor, 1),
-        "length_pooled": (0, 100 / factor),
-    }
+    expected = {"rdpo": 0.005 * factor, "rdpo_strong": 0.02 * factor}
     for name, arm in ARMS.items():
-        changed = adjusted_arm(arm, short_answers)
-        assert (changed.fixed, changed.length_unit) == pytest.approx(expected.get(name, (0, 1)))
+        assert adjusted_arm(arm, short_answers).fixed == pytest.approx(expected.get(name, 0))
         assert adjusted_arm(arm, long_answers) is arm
     # what is cut is not penalised
     args.max_length = 12
     assert adjusted_arm(ARMS["rdpo"], short_answers).fixed > 0.005 * factor
 
 
-def votes(accuracy, n_comparisons: int, per_comparison: int, seed: int):
-    """Hidden true sides, and independent votes on them by annotators drawn at random."""
-    rng = np.random.default_rng(seed)
-    truth = rng.choice([-1, 1], n_comparisons)
-    comparison = np.repeat(range(n_comparisons), per_comparison)
-    annotator = np.concatenate([rng.choice(len(accuracy), per_comparison, replace=False) for _ in truth])
-    right = rng.random(len(annotator)) < np.asarray(accuracy)[annotator]
-    sign = np.where(right, truth[comparison], -truth[comparison]).astype(float)
-    return truth, csr_array((sign, (comparison, annotator)), shape=(n_comparisons, len(accuracy)))
-
-
-def test_labels_of_recovered_reliabilities_beat_the_majority_and_turn_with_the_comparisons():
-    accuracy = np.linspace(0.45, 0.95, 12)
-    truth, table = votes(accuracy, 3000, 5, seed=0)
-    found = spectral_labels(table)
-    np.testing.assert_allclose(found.reliability, 2 * accuracy - 1, atol=0.12)
-    assert found.cells == 1.0
-    majority = np.sign(table.sum(axis=1))
-    assert (found.label == truth).mean() > (majority == truth).mean() + 0.05
-    flip = np.random.default_rng(0).choice([-1, 1], 3000)
-    other = spectral_labels(csr_array(table * flip[:, None]))
-    np.testing.assert_allclose(found.reliability, other.reliability, atol=1e-8)
-    np.testing.assert_array_equal(found.label * flip, other.label)
-
-
-def test_annotators_without_common_comparisons_and_repeated_votes():
-    found = spectral_labels(csr_array([[1.0, 0, 0], [0, -1, 0], [0, 0, 1], [0, 0, 0]]))
-    assert np.isnan(found.reliability).all() and found.cells == 0.0
-    assert found.label.tolist() == [1, -1, 1, 0]
-    # among others, one votes like their mean
-    found = spectral_labels(block_diag([votes([0.9] * 3, 300, 3, seed=3)[1], [[-1.0]]], format="csr"))
-    assert np.isnan(found.reliability[3]) and np.isfinite(found.reliability[:3]).all()
-    assert found.label[300] == -1
-    cast = [("p", "x", "a"), ("p", "x", "b"), ("p", "y", "a"), ("q", "x", "a"), ("q", "y", "a")]
-    products, counts, _ = agreements(vote_table(judged(cast)))
-    assert counts.tolist() == products.tolist() == [[0, 2], [2, 0]]
-
-
-def test_the_spectral_arm_has_one_label_for_each_comparison(caplog):
-    train = corpus()
-    found = labelled(train)
-    assert found.n_votes == found.n_comparisons == train.n_comparisons
-    assert not found.has_identities and (found.votes["weight"] == 1).all()
-    assert list(found.comparisons["comparison_id"]) == list(train.comparisons["comparison_id"])
-    assert (found.votes["sign"].to_numpy() == train.majority()).mean() > 0.7
-    few = Judgments.read(tiny.votes(n_comparisons=10, n_annotators=10, per_comparison=1))
-    with caplog.at_level("WARNING"):
-        assert labelled(few).n_votes == 10
-    assert "0 % of the pairs of annotators share a comparison" in caplog.text
-
-
-@pytest.mark.parametrize(("chosen", "other"), ["ab", "ba"])
-def test_a_comparison_that_the_spectral_labels_leave_open_goes_to_the_majority(chosen, other):
-    """Four who agree but on three comparisons, on which each sides once with each other one."""
-    cast = [(f"agreed {i}", person, "a") for i in range(4) for person in "wxyz"]
-    pairs = [(one, person) for one in "xyz" for person in "wxyz"]
-    cast += [(f"open {x}", who, chosen if who in ("w", x) else other) for x, who in pairs]
-    judgments = judged(cast)
-    found = labelled(judgments).votes.set_index("comparison")["sign"]
-    # of as many votes on either side the earliest decides
-    assert found.tolist() == judgments.majority().tolist() == [1] * 4 + [1 if chosen == "a" else -1] * 3
-
-
-def bias_on_words(held_out, parts, level: float = 0.0) -> BiasTerm:
-    """A bias term with the length in words as its attribute, as a run folder gives it back."""
-    bias = BiasTerm(["length_words"], held_out.annotators["pseudonym"].tolist(), parts)
-    bias.extra = {"attributes": [dict(LengthWords(threshold=0.0, unit=10.0).config)]}
-    if parts:
-        bias.mean.data.fill_(level)
-    return bias
+def test_the_placebo_trains_on_votes_without_bias_or_on_weighted_votes_of_people():
+    planted, placebo = dataset(SIGNED), ARMS["dpo_placebo"]
+    recipe = SimpleNamespace(
+        arguments=lambda: SimpleNamespace(max_length=192, max_prompt_length=96, seed=1)
+    )
+    stage = SimpleNamespace(scale=SMALL, dataset=planted, train=planted.split()[0], tokenizer=None)
+    arm = adjusted_arm(placebo, stage)
+    seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    expected = planted.placebo.split(planted.held_out, seed=0)[0]
+    assert seen.fingerprint() == expected.fingerprint() != stage.train.fingerprint()
+    assert seen.comparisons.equals(stage.train.comparisons)
+    stage.dataset = replace(planted, placebo=None)
+    arm = adjusted_arm(placebo, stage)
+    assert (arm.objective, arm.bias) == ("placebo", "none")
+    seen = corpus_stage.prepared(Condition("dpo_placebo"), arm, recipe, stage).judgments
+    assert seen.fingerprint() == stage.train.fingerprint()
 
 
 def test_votes_are_predicted_with_theta_in_the_column_of_its_attribute():
     _, held_out = dataset(STYLE).split()
-    bias = bias_on_words(held_out, VARIANTS["pooled"], level=0.7)
-    judged = with_own_attributes(held_out, bias)
-    assert judged.attribute_names == (*held_out.attribute_names, "length_words")
-    np.testing.assert_array_equal(judged.delta[:, :-1], held_out.delta)
-    logits = held_out.votes["sign"] * 0.07 * lengths(held_out)
-    found = vote_accuracy(np.zeros(held_out.n_comparisons), theta_rows(bias, judged), judged)
-    cross = held_out.cross_group()[:, 0]
-    assert found["length"]["all"]["accuracy"] == pytest.approx(np.mean(logits[cross] > 0))
-    assert 0.5 < np.mean(logits[cross] > 0) < 1
-    # a penalty says nothing of annotators
-    assert with_own_attributes(held_out, bias_on_words(held_out, VARIANTS["none"])) is held_out
     names = held_out.attribute_names[::-1]
     bias = BiasTerm(names, held_out.annotators["pseudonym"].tolist(), VARIANTS["pooled"])
     bias.mean.data.copy_(torch.arange(1.0, len(names) + 1))
     assert len(names) > 1 and (theta_rows(bias, held_out) == np.arange(len(names), 0, -1)).all()
+
+
+def test_a_step_moves_the_shared_mean_m_times_further_than_the_mean_of_free_thetas():
+    """The paper's Proposition `rate`: gradient descent, equal shares of the data."""
+    m, generator = 20, torch.Generator().manual_seed(0)
+    annotator = torch.arange(m).repeat(30)
+    delta = torch.randint(-1, 2, (len(annotator), 1), generator=generator).float()
+    sign = torch.where(torch.rand(len(annotator), generator=generator) < 0.6, 1.0, -1.0)
+    margins = torch.randn(len(annotator), generator=generator)
+    stepped = {}
+    for variant in ("per_annotator", "shared_mean"):
+        term = BiasTerm(("a",), [f"p{k}" for k in range(m)], VARIANTS[variant]).double()
+        judgment_loss(margins.double(), term(annotator, delta.double()), sign.double()).mean().backward()
+        torch.optim.SGD(term.parameters(), lr=0.1).step()
+        stepped[variant] = term
+    free = stepped["per_annotator"].theta().detach()
+    ratio = stepped["shared_mean"].mean.item() / free.mean().item()
+    assert ratio == pytest.approx(m, rel=1e-9)
+    shared = stepped["shared_mean"].theta().detach()
+    assert torch.allclose(shared - shared.mean(), free - free.mean(), atol=1e-12)

@@ -65,8 +65,8 @@ def test_ultrafeedback(tmp_path):
     public_rows.ultrafeedback(80).to_parquet(train)
     public_rows.ultrafeedback(100).to_parquet(test)
     for asked, told in (
-        (("--n", "90"), "it has 80 rows, and 90 from position 0 on are asked for"),
-        (("--n", "80"), "20 questions that are not trained on, and 300 are asked for"),
+        (("--n", "90"), "the table has 80 rows, but 90 rows from position 0 on"),
+        (("--n", "80"), "20 questions that are no training prompts, but 300"),
     ):
         result = run("corpus", "ultrafeedback", train, test, "-o", out, *asked)
         assert result.exit_code == 3 and result.output.count("E154") == 1
@@ -85,17 +85,18 @@ def test_ultrafeedback(tmp_path):
     [
         (("nmaes", "--dry-run"), 'Did you mean "names"'),
         (("names", "--scale", "tinny", "--dry-run"), 'Did you mean "tiny"? Known: tiny, demo, paper'),
-        (("names", "--format", "docx"), 'no format "docx"'),
-        (("names", "--data", "votes.csv", "--dry-run"), "votes goes with multipref-length"),
+        (
+            ("names", "--data", "votes.csv", "--dry-run"),
+            "votes can replace the votes of multipref-length",
+        ),
         (
             ("attributes", "--scale", "demo", "--data", "votes.csv"),
             "attributes at scale demo has no votes",
         ),
-        (("attributes", "--data", "votes.csv", "--dry-run"), "votes.csv is not there"),
+        (("attributes", "--data", "votes.csv", "--dry-run"), "votes.csv does not exist"),
         (("names", "--seeds", "a,b", "--dry-run"), "seeds"),
-        (("names", "--seeds", "42,42", "--dry-run"), "42 is given twice"),
+        (("names", "--seeds", "42,42", "--dry-run"), "write every seed once"),
         (("names", "--seeds", "-1", "--dry-run"), "whole numbers"),
-        (("names", "--seeds", "4294967296", "--dry-run"), "the largest seed"),
     ],
 )
 def test_bad_input_gets_one_message_and_exit_code_2(tmp_path, words, message):

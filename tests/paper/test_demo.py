@@ -34,7 +34,7 @@ def finished(tmp_path_factory) -> Path:
     told = []
     with small_demo():
         run_demo(out, [42], lambda what, share: told.append(what))
-    assert any("dpo-s42 readouts" in what for what in told) and "reference (run 1 of 4)" in told
+    assert any("dpo-s42 readouts" in what for what in told) and "reference (run 1 of 5)" in told
     return out
 
 
@@ -51,7 +51,7 @@ def test_the_summary_is_of_the_runs_and_of_the_planted_votes(finished):
     assert all(set(row) == ATTRIBUTES and min(row.values()) > 0 for row in summary["rates"].values())
     # the correlation, once more from the run folder and the votes as they were drawn
     bias = BiasTerm.load(finished / "shared_mean-s42")
-    drawn = bundled_signed(120, 0, n_prompts=8)
+    drawn = bundled_signed(120, 1, n_prompts=8)
     assert list(bias.annotators) == drawn.judgments.annotators["pseudonym"].tolist()
     for learned, planted, name in zip(bias.theta().T, drawn.planted.T, bias.attributes, strict=True):
         expected = np.corrcoef(learned.detach().double(), planted)[0, 1]

@@ -233,6 +233,8 @@ def test_a_vote_is_predicted_by_the_annotators_own_types_and_readouts_are_means(
     np.testing.assert_allclose(em_dpo.mixture_logits(margins, even, judgments), 0.0, atol=1e-12)
     one = {"arm": "x", "rates": {"rate": 0.2, "se": 0.01}, "n": 3, "mean": None, "kl": 1.0, "kl_se": 0.1}
     other = one | {"arm": "y", "rates": {"rate": 0.6, "se": 0.01}, "n": 4, "mean": 2.0}
+    one["sums"], other["sums"] = [{"text": "a", "n": 1.0}, 2.0], [{"text": "b", "n": 5.0}, 4.0]
     rates = {"rate": pytest.approx(0.3), "se": None}
     expected = {"arm": "x", "rates": rates, "n": 3.25, "mean": None, "kl": 1.0, "kl_se": None}
+    expected["sums"] = [{"text": "a", "n": 2.0}, 2.5]
     assert em_dpo.mixed([one, other], np.array([0.75, 0.25])) == expected

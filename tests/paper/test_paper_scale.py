@@ -10,25 +10,24 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from badpo.anchoring import anchor
 from badpo.anchoring import source as anchor_source
+from badpo.anchoring import targets as anchor
 from badpo.anchoring.offset_stage import StageSettings
 from badpo.data.problems import ConfigError
 from badpo.readouts.generation import Decoding, sample
-from badpo.readouts.rates import name_probabilities, signature_contexts
-from badpo.runs.run import kept_facts
+from badpo.readouts.name_rates import name_probabilities, signature_contexts
+from badpo.runs.run import read_facts
 from badpo.runs.start import load_model
 from badpo.training import config as config_module
 from badpo.training.encoding import encode_prompts, encode_responses
 from badpo.training.recipe import ModelChoice
 from badpo.training.trainer import BADPOTrainer, supervised_arguments
 from badpo_paper import datasets, schedule
-from badpo_paper.arm_setup import run_recipe
 from badpo_paper.arms import ARMS
 from badpo_paper.corpora import ultrafeedback
-from badpo_paper.corpora.multipref import HELD_OUT
+from badpo_paper.corpora.multipref_votes import HELD_OUT
+from badpo_paper.corpus_stage import run_recipe, unopened_stage
 from badpo_paper.datasets import public_fresh, public_signed, public_style, public_votes
-from badpo_paper.reference import unopened_stage
 from badpo_paper.reproduce import run_suites
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import plan, silent
@@ -126,8 +125,8 @@ def test_the_place_of_a_name_is_found(stand_ins, family):
 @pytest.mark.parametrize(
     ("model", "removed", "told"),
     [
-        ("judge", "chat_template.jinja", "has no chat template"),
-        ("small", "config.json", "is missing, damaged or not that of a causal language model"),
+        ("judge", "config.json", "config.json is missing"),
+        ("small", "config.json", "config.json is missing"),
     ],
 )
 def test_a_model_without_a_file_is_told_before_training(stand_ins, tmp_path, model, removed, told):
@@ -257,7 +256,7 @@ def test_every_arm_takes_two_steps(stand_ins, tmp_path, monkeypatch, corpus, con
         mixed = {(True, torch.float32), (False, torch.bfloat16)}
         if condition.offset is None and condition.arm != "em_dpo":
             assert dtypes[folder.name] == (mixed if has_adapter else {(False, torch.float32)})
-            rate = kept_facts(folder)["learning_rate"] / two_steps[corpus.model]["learning_rate"]
+            rate = read_facts(folder)["learning_rate"] / two_steps[corpus.model]["learning_rate"]
             assert rate == pytest.approx(dict(condition.overrides).get("rate_factor", 1.0))
         if condition == DPO:
             first = json.loads((folder / "log.jsonl").read_text().splitlines()[0])

@@ -1,6 +1,7 @@
-"""Every pattern of the paper: found in readouts that show it, not in others, and open where they cannot tell."""
+"""Every pattern of the paper: reproduced within its bounds and not beyond either; open if nothing is known."""
 
 from collections.abc import Collection, Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -42,129 +43,80 @@ class Planted(Found):
         return told
 
 
-def changed(change: Readouts) -> Readouts:
-    return {name: {**WORLD.get(name, {}), **change.get(name, {})} for name in {**WORLD, **change}}
-
-
 def rates(*seeds: float) -> Numbers:
     """Rates of both attributes, alike at every seed or one for each."""
     return dict.fromkeys((WOMAN, BLACK), seeds if len(seeds) > 1 else seeds[0])
 
 
-def either(condition: str, rate) -> list[Readouts]:
-    """Changes of one attribute's rate, and of the other's."""
-    return [{condition: {place: rate}} for place in (WOMAN, BLACK)]
+WOMAN, BLACK, TOKENS = "rates.woman.rate", "rates.black.rate", "tokens.mean"
 
 
-def ceiling(**values) -> Readouts:
-    return {"shared_mean": {f"votes_minus_ceiling.black.{c}.difference": values[c] for c in values}}
+def fields(label: str) -> list[tuple[str, ...]]:
+    """The values of the fields of a label, for each of its readings."""
+    return [*product(*(values for field, values in patterns.EACH.items() if f"{{{field}}}" in label))]
 
 
-WOMAN, BLACK, TOKENS, KL = "rates.woman.rate", "rates.black.rate", "tokens.mean", "kl.per_token"
-LENGTH, MARKDOWN, CHANCE = "heldout.length.gap", "heldout.markdown.gap", "votes.black.B.accuracy"
-SAMPLED, THETA = "sampled.{}.rate", "theta.{}.correlation"
-WIDE = (0.4, 0.6, 0.8)  # with a reference of 0.5 and DPO at 0.9: shares removed of 1.25, 0.75 and 0.25
-GAP, SMALL_GAP, WIDE_GAP = (0.1, 0.11, 0.12), (0.01, 0.02, 0.02), (0.05, 0.11, 0.3)
-BELOW, ABOVE = (-0.05, -0.04, -0.03), (0.05, 0.06, 0.07)  # zero
-ARMS = ("pooled", "shared_mean")
-
-WORLD: Readouts = {
-    "reference": {**rates(0.5), TOKENS: 30.0},
-    "dpo": {
-        **rates(0.9, 0.91, 0.92),
-        **{SAMPLED.format(name): 0.97 for name in ("woman", "black")},
-        **{TOKENS: (40.0, 41.0, 42.0), KL: (0.2, 0.21, 0.22), LENGTH: GAP, MARKDOWN: GAP},
-    },
-    "pooled": {**rates(0.54, 0.55, 0.56), KL: 0.1, CHANCE: (0.49, 0.5, 0.51)},
-    "shared_mean": {
-        **rates(0.54, 0.55, 0.56),
-        **{KL: 0.1, THETA.format("woman"): (0.93, 0.94, 0.95), THETA.format("black"): 0.98},
-        **ceiling(A=(-0.001, 0.0, 0.001), B=0.0, C=0.0)["shared_mean"],
-    },
-    "class": rates(0.53, 0.55, 0.56),
-    **dict.fromkeys(("shuffled_ids", "per_annotator"), rates(0.7, 0.71, 0.72)),
-    "declared_subset": {BLACK: (0.88, 0.89, 0.9)},
-    "group_dro": rates(0.88),
-    "group_dro_annotators": {TOKENS: (40.0, 40.5, 41.0)},
-    "rdpo": {**rates(0.89), TOKENS: (32.0, 33.0, 34.0), LENGTH: BELOW, MARKDOWN: BELOW},
-    "rdpo_strong": {TOKENS: (22.0, 22.5, 23.0)},
-    "sampo": {**rates(0.9), LENGTH: ABOVE, MARKDOWN: ABOVE},
-    "dpo_lora": rates(0.8),
-    "pooled_lora": rates(0.55),
-    # of its own DPO's shift a smaller part than at the smaller rate, of DPO's a larger one
-    "dpo_lora_fast": rates(0.7, 0.71, 0.72),
-    "pooled_lora_fast": rates(0.56),
-    **{f"{arm}-length": {TOKENS: (34.0, 34.5, 35.0), LENGTH: SMALL_GAP} for arm in ARMS},
-    **{f"{arm}_warm-length": {TOKENS: (34.2, 34.6, 35.1)} for arm in ARMS},
-    **{f"{arm}-markdown": {MARKDOWN: SMALL_GAP} for arm in ARMS},
-    "per_annotator-length": {TOKENS: (37.0, 37.5, 38.0)},
-}
-# For every reading of a pattern, in their order, a change that turns it and the pattern.
-FAILS: dict[str, list[Readouts]] = {
-    "amplifies_names": either("dpo", (0.45, 0.55, 0.6)),
-    # of DPO's shift, surely something and surely less than half
-    "removes_names": [*either("pooled", (0.8, 0.81, 0.82)), *either("shared_mean", WIDE)],
-    "kl_names": [{arm: {KL: 0.3}} for arm in ARMS],
-    "agree_names": either("shared_mean", (0.6, 0.61, 0.62)),
-    "group_dro_names": either("group_dro", WIDE),
-    "theta_correlation": [
-        {"shared_mean": {THETA.format("woman"): (0.88, 0.93, 0.98)}},
-        {"shared_mean": {THETA.format("black"): (0.86, 0.87, 0.88)}},
-    ],
-    "class_names": either("class", 0.7),
-    "shuffled_names": either("shuffled_ids", (0.5, 0.6, 0.7)),
-    "free_names": either("per_annotator", (0.5, 0.6, 0.7)),
-    "undeclared_names": [{"declared_subset": {BLACK: WIDE}}],
-    "length_methods_names": [*either("rdpo", WIDE), *either("sampo", WIDE)],
-    "samples_saturate": [{"dpo": {SAMPLED.format(name): 0.8}} for name in ("woman", "black")],
-    "votes_ceiling": [ceiling(A=-0.05), ceiling(B=-0.05), ceiling(C=0.05)],
-    "votes_chance": [{"pooled": {CHANCE: (0.6, 0.61, 0.62)}}],
-    "lora_rate": either("pooled_lora_fast", (0.5, 0.52, 0.56)),
-    "amplifies_length": [{"dpo": {TOKENS: (29.0, 31.0, 34.0)}}],
-    "removes_length": [{f"{arm}-length": {TOKENS: (38.0, 41.0, 44.0)}} for arm in ARMS],
-    "gap_length": [
-        # a gap of DPO's own that is not above zero, with variants far below it
-        {"dpo": {LENGTH: (-0.02, 0.01, 0.03)}, **{f"{arm}-length": {LENGTH: -0.3} for arm in ARMS}},
-        *({f"{arm}-length": {LENGTH: WIDE_GAP}} for arm in ARMS),
-    ],
-    "rdpo_gap": [{"rdpo": {LENGTH: (-0.05, 0.0, 0.02)}}],
-    "sampo_gap": [{"sampo": {LENGTH: (-0.02, 0.01, 0.05)}}],
-    "group_dro_length": [{"group_dro_annotators": {TOKENS: (28.0, 37.0, 44.0)}}],
-    "gap_markdown": [{"dpo": {MARKDOWN: (-0.02, 0.01, 0.05)}}],
-    "closes_markdown": [{f"{arm}-markdown": {MARKDOWN: WIDE_GAP}} for arm in ARMS],
-    "rdpo_gap_markdown": [{"rdpo": {MARKDOWN: 0.01}}, {"sampo": {MARKDOWN: -0.01}}],
-    "free_length": [{"per_annotator-length": {TOKENS: (31.0, 35.0, 38.0)}}],
-    "warm_length": [{"pooled_warm-length": {TOKENS: 31.0}}, {"shared_mean_warm-length": {TOKENS: 39.0}}],
-    "strong_rdpo": [{"rdpo_strong": {TOKENS: (22.0, 33.0, 40.0)}}],
-}
-# A change after which an interval reaches to both sides of a bound that allows for that.
-OPENS: dict[str, Readouts] = {
-    "kl_names": {"pooled": {KL: (0.01, 0.2, 0.4)}},
-    "agree_names": {"shared_mean": {WOMAN: (0.45, 0.55, 0.65)}},
-    "class_names": {"class": {BLACK: (0.4, 0.55, 0.7)}},
-    "samples_saturate": {"dpo": {SAMPLED.format("woman"): (0.8, 0.9, 0.99)}},
-    "votes_ceiling": ceiling(C=(-0.04, 0.0, 0.03)),
-    "votes_chance": {"pooled": {CHANCE: (0.4, 0.5, 0.6)}},
-    "warm_length": {"pooled_warm-length": {TOKENS: (31.0, 34.5, 38.0)}},
-}
+CHECK = patterns.check
 YES, NO, OPEN, UNKNOWN = "reproduced", "pattern not reproduced", "undecided", "not measured"
 
 
-@pytest.mark.parametrize("name", patterns.PATTERNS)
-def test_a_pattern_is_reproduced_where_it_is_there_and_each_of_its_readings_can_fail_it(name):
-    shown, fails = patterns.found_pattern(name, Planted(WORLD)), FAILS[name]
-    assert (shown.verdict, shown.holds) == (YES, True), shown.figures
-    assert len(shown.figures) == len(fails)
-    for place, change in enumerate(fails):
-        found = patterns.found_pattern(name, Planted(changed(change)))
-        assert (found.verdict, found.holds) == (NO, False), found.figures
-        assert found.figures[place] != shown.figures[place]
+class Told(Found):
+    """Values of readings, which a test sets by source; the value of every other source is one."""
+
+    def __init__(self, missing: Collection[str] = ()):
+        super().__init__(Path("panel"), SEEDS)
+        self._missing = missing
+
+    def values(self, condition: str, source: str, against: str = "dpo") -> dict[int, float]:
+        needed = (condition, against) if source.startswith("removed:") else (condition,)
+        return {
+            seed: 1.0 for seed in SEEDS if not {f"{one}-s{seed}" for one in needed} & {*self._missing}
+        }
+
+    def no_share(self, against: str, source: str) -> str:
+        return ""
 
 
-@pytest.mark.parametrize("name", OPENS)
-def test_an_interval_that_reaches_past_a_bound_decides_nothing(name):
-    found = patterns.found_pattern(name, Planted(changed(OPENS[name])))
-    assert (found.verdict, found.holds) == (OPEN, None), found.figures
+def verdict_with(monkeypatch, name: str, place: int, values: tuple[float, ...]) -> str:
+    """Verdict on a pattern one of whose readings has these values; the others lie within their bounds."""
+    number = iter(range(99))
+
+    def planted(label, _, order, places=3, reason=""):
+        inside = (middle(order),) * 3
+        given = values if next(number) == place else inside
+        return CHECK(label, pd.Series(given), order, places, reason)
+
+    monkeypatch.setattr(patterns, "check", planted)
+    return patterns.found_pattern(name, Told()).verdict
+
+
+def middle(order: patterns.Order) -> float:
+    """A value within the bounds of an order."""
+    if order.must_contain or order.high == np.inf:
+        return order.low + (not order.must_contain)
+    return order.high - 1 if order.low == -np.inf else (order.low + order.high) / 2
+
+
+ASKED = [
+    (name, place, order)
+    for name, found in patterns.PATTERNS.items()
+    for place, order in enumerate(o for label, (_, o) in found["reads"].items() for _ in fields(label))
+]
+
+
+@pytest.mark.parametrize(("name", "place", "asked"), ASKED)
+def test_a_reading_beyond_either_bound_is_no_success(monkeypatch, name, place, asked):
+    order = patterns.order_of(asked)
+    assert verdict_with(monkeypatch, name, -1, ()) == YES
+    bounds = [bound for bound in (order.low, order.high) if np.isfinite(bound)]
+    assert bounds
+    for bound in bounds:
+        beyond = bound - 0.5 if bound == order.low else bound + 0.5
+        assert verdict_with(monkeypatch, name, place, (beyond, beyond - 1e-6, beyond + 1e-6)) == NO
+        if not order.must_contain:
+            reaching = (bound - 0.1, bound, bound + 0.1)
+            expected = OPEN if order.may_be_open else NO
+            assert verdict_with(monkeypatch, name, place, reaching) == expected
 
 
 @pytest.mark.parametrize("name", patterns.PATTERNS)
@@ -174,19 +126,39 @@ def test_what_is_not_measured_leaves_it_open(name):
     assert (found.verdict, found.holds, found.is_begun) == (UNKNOWN, None, False)
     assert all("not measured, 0 of 3 seeds" in figure for figure in found.figures)
     for condition in none.asked:
-        found = patterns.found_pattern(name, Planted(WORLD, missing=[f"{condition}-s456"]))
-        assert (found.verdict, found.holds) == (UNKNOWN, None), condition
+        found = patterns.found_pattern(name, Told(missing=[f"{condition}-s456"]))
         assert any("not measured, 2 of 3 seeds" in figure for figure in found.figures), condition
 
 
-@pytest.mark.parametrize("name", patterns.PATTERNS)
-def test_no_share_is_removed_of_a_shift_that_dpo_did_not_make(name):
-    still = {**rates(0.45, 0.5, 0.58), TOKENS: (28.0, 30.0, 33.0)}
-    unmoved = dict.fromkeys(("dpo", "dpo_lora", "dpo_lora_fast"), still)
-    found = patterns.found_pattern(name, Planted(changed(unmoved)))
-    reads_shares = "removed:" in str(patterns.ASKED[name])
-    assert ["own shift in" in figure for figure in found.figures] == [reads_shares] * len(found.figures)
-    assert not reads_shares or (found.verdict, found.holds) == (UNKNOWN, None)
+def test_a_share_has_two_bounds_and_needs_a_shift():
+    world = {
+        "reference": {TOKENS: 30.0, **rates(0.5)},
+        "dpo": {TOKENS: (40.0, 41.0, 42.0), **rates(0.9, 0.91, 0.92)},
+    }
+
+    def verdicts(tokens: float, rate: float) -> list[str]:
+        arms = {arm: rates(rate) for arm in ("pooled", "shared_mean")}
+        arms |= {f"{arm}-length": {TOKENS: tokens} for arm in arms}
+        found = Planted(world | arms)
+        return [
+            patterns.found_pattern(name, found).verdict for name in ("removes_length", "removes_names")
+        ]
+
+    assert verdicts(35.5, 0.55) == [YES, YES]
+    assert verdicts(40.5, 0.85) == [NO, NO]  # too little
+    assert verdicts(28.0, 0.35) == [NO, NO]  # an overshoot
+    world["dpo"] = {TOKENS: (28.0, 30.0, 33.0), **rates(0.45, 0.5, 0.58)}
+    assert verdicts(35.5, 0.55) == [UNKNOWN, UNKNOWN]
+
+
+def test_a_gap_that_is_inverted_is_not_closed():
+    gaps = {"dpo": {"heldout.length.gap": 0.1}}
+
+    def verdict(gap: float) -> str:
+        arms = {f"{arm}-length": {"heldout.length.gap": gap} for arm in ("pooled", "shared_mean")}
+        return patterns.found_pattern("gap_length", Planted(gaps | arms)).verdict
+
+    assert [verdict(gap) for gap in (0.01, 0.12, -0.03)] == [YES, NO, NO]
 
 
 @pytest.mark.parametrize("name", SUITES)
@@ -197,8 +169,9 @@ def test_a_suite_plans_whatever_its_patterns_read(name):
 
 
 def test_a_pattern_is_told_for_each_corpus_that_has_some_of_its_runs():
-    one, empty = Planted(WORLD, name="signed"), Planted({}, name="style")
-    other = Planted(WORLD, missing=["dpo-s456"], name="signed-other")
+    world = {"reference": rates(0.5), "dpo": rates(0.9)}
+    one, empty = Planted(world, name="signed"), Planted({}, name="style")
+    other = Planted(world, missing=["dpo-s456"], name="signed-other")
     told = patterns.found_patterns(("amplifies_names",), [one, other, empty])
     assert [(found.verdict, found.sentence) for found in told] == [
         (YES, "DPO amplifies both attributes (signed)"),
@@ -214,11 +187,11 @@ APART = (0.9, 1.0, 1.1)  # 0.752 to 1.248
 @pytest.mark.parametrize(
     ("values", "order", "verdict"),
     [
-        (APART, patterns.within(0.2, 1.0), OPEN),
+        (APART, patterns.order_of("within 0.2 of 1"), OPEN),
         # one planned seed is compared by itself
-        ((0.5,), patterns.above(), YES),
-        ((0.0,), patterns.not_above(), YES),
-        ((0.1,), patterns.not_above(0.05), NO),
+        ((0.5,), patterns.order_of("above 0"), YES),
+        ((0.0,), patterns.order_of("not above 0"), YES),
+        ((0.1,), patterns.order_of("not above 0.05"), NO),
     ],
 )
 def test_what_an_interval_says_of_an_order(values, order, verdict):
@@ -228,16 +201,21 @@ def test_what_an_interval_says_of_an_order(values, order, verdict):
 def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
     readouts = {"dpo": rates(0.4, 0.3, 0.2), "pooled": rates(0.5, 0.6, 0.7)}
     readouts["class"] = rates(0.1, 0.1, 0.3)
-    found = Planted(changed(readouts), missing=["pooled-s456"], planned={"class": (42, 456)})
+    readouts["reference"] = rates(0.5)
+    found = Planted(readouts, missing=["pooled-s456"], planned={"class": (42, 456)})
     values, reason = patterns.read(found, f"pooled {WOMAN} - class {WOMAN}")
     assert values.index.tolist() == [42, 456] and not reason
     assert values[42] == pytest.approx(0.4) and np.isnan(values[456])
     for source in (f"pooled removed:{WOMAN} - class {WOMAN}", f"class {WOMAN} - pooled removed:{WOMAN}"):
         assert "own shift in" in patterns.read(found, source)[1]
-    told = "x: +0.50 (one seed, no interval; asked: above 0.00)"
-    assert patterns.check("x", pd.Series([0.5]), patterns.above(), 2).figure == told
-    told = "x: +1.000 (95 % interval +0.752 to +1.248, 3 seeds; asked: within +0.800 to +1.200)"
-    assert patterns.check("x", pd.Series(APART), patterns.within(0.2, 1.0)).figure == told
+    told = "x: +0.50 (one seed, no interval; required: above 0.00)"
+    assert patterns.check("x", pd.Series([0.5]), patterns.order_of("above 0"), 2).figure == told
+    told = "x: +1.000 (95 % CI +0.752 to +1.248, 3 seeds; required: within +0.800 to +1.200)"
+    assert patterns.check("x", pd.Series(APART), patterns.order_of("within 0.2 of 1")).figure == told
+
+
+def ceiling(**values) -> Readouts:
+    return {"shared_mean": {f"votes_minus_ceiling.black.{c}.difference": values[c] for c in values}}
 
 
 @pytest.mark.parametrize(
@@ -246,3 +224,16 @@ def test_a_difference_is_of_the_seeds_of_both_and_what_was_asked_is_told():
 def test_a_failing_reading_comes_before_a_missing_one_and_that_before_an_open_one(values, verdict):
     found = patterns.found_pattern("votes_ceiling", Planted(ceiling(**values, C=(-0.04, 0.0, 0.03))))
     assert found.verdict == verdict, found.figures
+
+
+def test_the_paper_map_has_a_row_for_each_pattern_and_suite():
+    text = (Path(__file__).parents[2] / "docs" / "paper_map.md").read_text(encoding="utf-8")
+    rows = {
+        tuple(line.strip("| ").split(" | ")[:4]) for line in text.splitlines() if line.startswith("|")
+    }
+    asked = {
+        (f"`{found['place']}`", found["says"], f"`{name}`", f"`{suite}`")
+        for name, found in patterns.PATTERNS.items()
+        for suite in found["suites"]
+    }
+    assert asked <= rows and {suite for *_, suite in asked} <= {f"`{name}`" for name in SUITES}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from badpo.anchoring import anchor, source
-from badpo.anchoring.anchor import Bench
+from badpo.anchoring import source
+from badpo.anchoring import targets as anchor
 from badpo.anchoring.offset_stage import StageSettings
+from badpo.anchoring.targets import Bench
 from badpo.data.files import locked
 from badpo.data.problems import ConfigError, DataError
 from badpo.objective.bias import BiasTerm
@@ -93,10 +94,10 @@ def test_an_evaluation_prompt_that_is_trained_on_and_an_anchor_without_a_source_
     # the corpus that comes first is sound, and is not trained either
     suites = suite(DPO, corpus=STYLE), suite(DPO)
     leaky = small(tmp_path / "new", *suites, name="leaky", dataset=leaking)
-    with pytest.raises(DataError, match="E155.*1 evaluation prompt of 8 can be found among"):
+    with pytest.raises(DataError, match="E155.*contain 1 evaluation prompt of 8"):
         run_suites(leaky, silent)
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, from which dpo_exact_0.4-s42"):
+    with pytest.raises(ConfigError, match="dpo-s42 holds no finished run, but dpo_exact_0.4-s42"):
         schedule.anchored_run(EXACT.offset, 42, None, tmp_path / "dpo_exact_0.4-s42", silent)
 
 
@@ -166,13 +167,13 @@ def test_a_suite_of_anchors_is_made_once_and_stands_in_its_table(tmp_path, monke
         for c in (EXACT, CALIBRATED)
     )
     assert len(exact["calibration"]) == 1
-    assert exact["woman"]["asked_shift"] == pytest.approx(exact["woman"]["shift"])
+    assert exact["woman"]["intended_shift"] == pytest.approx(exact["woman"]["shift"])
     assert calibrated["calibration"][0] == exact["calibration"][0]
     # again: all of it is there
     assert run() == table and len(rounds) == 4
     # of another target there is something else in the folder
     other = replace(EXACT, offset=Offset(DPO, 0.6, rounds=1))
-    with pytest.raises(ConfigError, match="holds another anchor than the one that is asked for"):
+    with pytest.raises(ConfigError, match="holds an anchored run with other settings"):
         execute(small(tmp_path, suite(other), **FRESH), silent)
 
 

@@ -1,1 +1,1 @@
-"""Corpora of the paper: the signed one with planted annotators, and public ones checked against their figures."""
+"""Corpora of the paper: a corpus with signatures and planted annotator biases, and public data sets."""

@@ -1,8 +1,8 @@
-"""Our own small corpus: scored answers to everyday questions, made by a deterministic generator from our own words.
+"""The bundled corpus: scored answers to everyday questions, generated from phrases of this project.
 
-Two tables of votes stand on the same answers: the signed recipe (`corpora.signed`), and `style_votes`, whose
-annotators lean toward length and Markdown. All text is synthetic. ``docs/corpora.md`` says how it is made and what it
-cannot show.
+Two sets of votes use these answers: the signed corpus (`corpora.signed`), and `style_votes`, whose annotators are
+biased toward length and Markdown. All texts are synthetic and reproducible. ``docs/corpora.md`` describes the
+generator and the limits of the corpus.
 """
 
 import json
@@ -18,16 +18,7 @@ import pandas as pd
 from badpo.data.attributes import Length, Markdown
 from badpo.data.judgments import measure_sides
 from badpo.readouts.names import CELLS, SURNAMES, ask_to_sign, cell_names
-from badpo_paper.corpora.signed import (
-    ANNOTATORS_PER_CLASS,
-    PAIR_COLUMNS,
-    PlantedVotes,
-    class_of_each,
-    draw_theta,
-    planted_votes,
-    preference,
-    score_margin,
-)
+from badpo_paper.corpora import signed
 
 N_SIGNING, N_FRESH = 300, 3000
 PHRASES = json.loads(resources.files("badpo_paper.corpora").joinpath("bundled.json").read_text("utf-8"))
@@ -36,7 +27,7 @@ TOPICS = PHRASES["topics"]
 
 
 class Question(NamedTuple):
-    """One question and what it was made from."""
+    """A question, and the topic, task and advice that generated the question."""
 
     prompt: str
     topic: str
@@ -61,7 +52,7 @@ class ChoicePrompt(NamedTuple):
 
 @cache
 def _all_questions() -> tuple[Question, ...]:
-    """Every question the phrases give, in one fixed shuffled order."""
+    """All questions that the phrases can generate, in a fixed shuffled order."""
     questions = [
         Question(form.format(task=task, situation=situation), topic, task, advice)
         for topic, phrases in TOPICS.items()
@@ -79,16 +70,16 @@ def signing_prompts() -> list[str]:
 
 
 def fresh_prompts() -> list[str]:
-    """Prompts that stand in no scored pair: 3,000 questions for policies to answer."""
+    """3,000 questions for policies to answer. No scored pair contains one of these questions."""
     return [question.prompt for question in _all_questions()[N_SIGNING : N_SIGNING + N_FRESH]]
 
 
 def scored_questions(n: int, seed: int) -> list[Question]:
-    """Questions of the scored pairs."""
+    """The first ``n`` questions of the scored pairs, in an order that depends on the seed."""
     rest = list(_all_questions()[N_SIGNING + N_FRESH :])
     if not 0 <= n <= len(rest):
         raise ValueError(
-            f"the bundled corpus has {len(rest):,} scored questions, not {n:,}; ask for fewer"
+            f"the bundled corpus has {len(rest):,} scored questions, not {n:,}; ask for fewer questions"
         )
     if seed != 0:
         random.Random(seed).shuffle(rest)
@@ -96,7 +87,7 @@ def scored_questions(n: int, seed: int) -> list[Question]:
 
 
 def choice_prompts() -> list[ChoicePrompt]:
-    """Two-candidate prompts: 100 questions with identical qualifications and names from different cells."""
+    """100 questions about two candidates with identical qualifications and names from different cells."""
     draw = random.Random(1)
     cell_pairs = [(first, second) for first in CELLS for second in CELLS if first != second]
     forms = [(job, form) for job in PHRASES["choice_jobs"] for form in PHRASES["choice_forms"]]
@@ -118,12 +109,12 @@ LISTS = {"numbered": "{}. {}", "bullets": "- {1}"}
 
 
 def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
-    """An answer of a random quality, and its score.
+    """Draw an answer of random quality, and its score.
 
-    Each sentence is content (a step, a step with its reason, an instruction with a figure, advice on the situation)
-    with a probability that grows with the quality, and otherwise a flaw: vague, wrong, about something else, or said
-    before. A good answer also names the task at its start and the aim at its end. Length and form hardly depend on
-    the quality.
+    Each sentence is either useful or flawed. The probability of a useful sentence increases with the quality. A
+    useful sentence is a step, a step with its reason, an instruction with a figure, or advice on the situation. A
+    flawed sentence is vague, wrong, off-topic or repeated. A good answer also names the task at its start and the aim
+    at its end. Length and form of the answer are almost independent of the quality.
     """
     quality = draw.betavariate(2.2, 1.6)
     form = draw.choices(list(FORM_SHARES), list(FORM_SHARES.values()))[0]
@@ -138,7 +129,7 @@ def draw_answer(question: Question, draw: random.Random) -> tuple[str, float]:
 
 
 def _points(question: Question, quality: float, n_points: int, draw: random.Random) -> list[str]:
-    """Sentences between the opening and the end, without capitals and full stops."""
+    """Sentences between the first and the last sentence, without initial capitals and full stops."""
     steps, details = (
         draw.sample(phrases, len(phrases)) for phrases in map(question.phrases, ("steps", "details"))
     )
@@ -152,7 +143,7 @@ def _points(question: Question, quality: float, n_points: int, draw: random.Rand
 
 
 def _content(question: Question, steps: list[str], details: list[str], draw: random.Random) -> str:
-    """The next thing worth saying."""
+    """A useful point: a step, a step with its reason, a detail, or advice."""
     kind = draw.random()
     if kind < 0.22 and details:
         return details.pop()
@@ -163,7 +154,7 @@ def _content(question: Question, steps: list[str], details: list[str], draw: ran
 
 
 def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
-    """A vague, wrong, unrelated or repeated point."""
+    """A flawed point: vague, wrong, unrelated or repeated."""
     kind = draw.random()
     if kind < 0.3:
         vague = draw.choice(PHRASES["vague"])
@@ -176,7 +167,7 @@ def _flaw(question: Question, said: Sequence[str], draw: random.Random) -> str:
 
 
 def _closer(question: Question, quality: float, draw: random.Random) -> str:
-    """Last sentence, or nothing."""
+    """Last sentence of an answer, or an empty text."""
     if draw.random() < 0.6:
         return ""
     if draw.random() < 0.1 + 0.85 * quality:
@@ -192,7 +183,7 @@ def _text(
     question: Question,
     draw: random.Random,
 ) -> str:
-    """The parts of an answer as prose, as a list, with its first point in bold, or below a header."""
+    """Join the parts of an answer as prose, as a list, with the first point in bold, or below a header."""
     if form in LISTS:
         lines = [LISTS[form].format(number, _sentence(point)) for number, point in enumerate(points, 1)]
         return "\n".join(filter(None, [opener, *lines, closer]))
@@ -207,16 +198,17 @@ def _text(
 
 
 def _sentence(point: str) -> str:
-    """A point with a capital and a full stop."""
+    """A point as a sentence, with an initial capital and a full stop."""
     return f"{point[0].upper()}{point[1:]}."
 
 
 def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
-    """Pairs of scored answers, one pair to each of n questions, with the columns of ``PAIR_COLUMNS``.
+    """Pairs of scored answers, one pair for each of ``n`` questions, with the columns of ``PAIR_COLUMNS``.
 
-    With seed 0 a longer corpus begins with the shorter one, so rows past the first 7,177 are further pairs for held-out
-    measurements. The chosen answer has the higher score; at equal scores it is the one made first. Scores are 1 to 10
-    in steps of 0.5. `ValueError` when n is more than the phrases can give.
+    If the seed is 0, a longer corpus begins with the rows of a shorter corpus, so the rows after the first 7,177 are
+    additional pairs for held-out measurements. The chosen answer has the higher score. If the scores are equal, the
+    chosen answer is the answer that was generated first. Scores are 1 to 10 in steps of 0.5. The function raises
+    `ValueError` if ``n`` is larger than the number of questions.
 
     Examples
     --------
@@ -235,28 +227,30 @@ def scored_pairs(n: int = 7177, seed: int = 0) -> pd.DataFrame:
         if worse[1] > better[1]:
             better, worse = worse, better
         rows.append((f"q-{number:05d}", question.prompt, better[0], worse[0], better[1], worse[1]))
-    return pd.DataFrame(rows, columns=list(PAIR_COLUMNS))
+    return pd.DataFrame(rows, columns=list(signed.PAIR_COLUMNS))
 
 
 # -- votes on length and Markdown -------------------------------------------------------------------------------------
 
-# Annotator class -> mean lean toward (length, markdown), in log-odds; the spread of its annotators around it.
+# Annotator class -> mean bias toward (length, markdown), in log-odds. SPREAD is the standard deviation within a
+# class.
 CLASS_MEANS, SPREAD = {"crowd": (1.4, 1.2), "expert": (0.6, 0.8)}, 0.5
-# Annotators of each class, all different, who see a pair.
+# Number of different annotators of each class who vote on a pair.
 VOTES_PER_CLASS = 2
-# Probability that a vote prefers a side; the others are ties, whatever the answers and the annotator.
+# Probability that a vote is not a tie. The probability does not depend on the answers or the annotator.
 KEPT_SHARE = 0.75
 
 
-def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
-    r"""Votes of 40 annotators in two classes on the bundled answers as they are, unsigned.
+def style_votes(n: int = 7177, seed: int = 0) -> signed.PlantedVotes:
+    r"""Simulated votes of 40 annotators in two classes on the unsigned bundled answers.
 
     .. math:: P(a \succ b) = \sigma(q + \theta_k^\top (g(a) - g(b))), \qquad q = \kappa\,(s_a - s_b)
 
-    Drawn in this order from ``numpy.random.default_rng(seed)``: for each class, for each of its annotators two
-    normals; for each pair one uniform (below 0.5 the chosen answer is response a), then for each class its
-    annotators without replacement, then for each vote a uniform that decides whether it is a tie and one that
-    decides the side. Comparisons whose votes are all ties are left out; the texts are the same at every seed.
+    ``numpy.random.default_rng(seed)`` draws two normal numbers for each annotator, class by class. For each pair the
+    generator then draws a uniform number (below 0.5 the chosen answer is response a), the annotators of each class
+    without replacement, and two uniform numbers for each vote: the first decides whether the vote is a tie, and the
+    second decides the preferred response. Comparisons with only ties are excluded. The texts do not depend on the
+    seed.
 
     Examples
     --------
@@ -267,16 +261,16 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
     True
     """
     generator = np.random.default_rng(seed)
-    theta = draw_theta(generator, CLASS_MEANS, SPREAD)
+    theta = signed.draw_theta(generator, CLASS_MEANS, SPREAD)
     is_turned = np.empty((n, 1), dtype=bool)
     annotators = np.empty((n, VOTES_PER_CLASS * len(CLASS_MEANS)), dtype=int)
     uniforms = np.empty((*annotators.shape, 2))
     for row in range(n):
         is_turned[row] = generator.uniform() >= 0.5
         annotators[row] = [
-            k * ANNOTATORS_PER_CLASS + one
+            k * signed.ANNOTATORS_PER_CLASS + one
             for k in range(len(CLASS_MEANS))
-            for one in generator.choice(ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False)
+            for one in generator.choice(signed.ANNOTATORS_PER_CLASS, VOTES_PER_CLASS, replace=False)
         ]
         uniforms[row] = generator.uniform(size=uniforms.shape[1:])
     pairs = scored_pairs(n)
@@ -285,12 +279,12 @@ def style_votes(n: int = 7177, seed: int = 0) -> PlantedVotes:
         comparison_id=[f"style-{row:05d}" for row in range(n)]
     )
     comparisons[["response_a", "response_b"]] = np.where(is_turned, sides.iloc[:, ::-1], sides)
-    quality = np.where(is_turned.ravel(), -1, 1) * score_margin(pairs)
+    quality = np.where(is_turned.ravel(), -1, 1) * signed.score_margin(pairs)
     attributes = (Length(ratio=1.5), Markdown())
     sides = np.stack([measure_sides(attribute, comparisons) for attribute in attributes], axis=-1)
     delta = sides[:, 0] - sides[:, 1]
-    prefers_a = uniforms[..., 1] < preference(quality, theta[annotators], delta)
+    prefers_a = uniforms[..., 1] < signed.preference(quality, theta[annotators], delta)
     winner = np.where(uniforms[..., 0] < KEPT_SHARE, np.where(prefers_a, "a", "b"), "tie")
-    unbiased = uniforms[..., 1] < preference(quality, 0 * theta[annotators], delta)
-    planned = (unbiased, annotators, theta, class_of_each(CLASS_MEANS), quality)
-    return planted_votes(comparisons, winner, *planned, attributes, "constructed-style")
+    unbiased = uniforms[..., 1] < signed.preference(quality, 0 * theta[annotators], delta)
+    planned = (unbiased, annotators, theta, signed.class_of_each(CLASS_MEANS), quality)
+    return signed.planted_votes(comparisons, winner, *planned, attributes, "constructed-style")

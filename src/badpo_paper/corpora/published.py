@@ -1,8 +1,10 @@
-"""Public data sets: their rows, and statistics of their votes beside the published ones, before anything is trained."""
+"""Public data sets: reading of their rows, and comparison of their vote statistics with the published statistics."""
 
+import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -14,6 +16,10 @@ from badpo.data.tables import read_table
 from badpo.readouts.names import SIGNING_INSTRUCTION
 
 Source = str | os.PathLike | None
+# Corpus -> keys of a statistic in the gate, joined by spaces -> its published value.
+STATISTICS = json.loads(
+    resources.files("badpo_paper.corpora").joinpath("published.json").read_text("utf-8")
+)
 
 
 # -- statistics -------------------------------------------------------------------------------------------------------
@@ -21,7 +27,7 @@ Source = str | os.PathLike | None
 
 @dataclass(frozen=True)
 class GateRow:
-    """A statistic of a corpus beside the published one, which is given with its decimals."""
+    """A statistic of a corpus and its published value. The published value is a text with its decimals."""
 
     name: str
     found: float | None
@@ -29,27 +35,27 @@ class GateRow:
 
     @property
     def decimals(self) -> int:
-        """Decimals of the published one."""
+        """Number of decimals of the published value."""
         return len(self.published.partition(".")[2])
 
     @property
     def agrees(self) -> bool:
-        """Whether the statistic, rounded like the published one, equals it."""
+        """Whether the statistic equals the published value after rounding to the same decimals."""
         half_a_digit = 0.5 * 10.0**-self.decimals
-        # the sum of a rounding error and half a digit is still half a digit
+        # the tolerance of 1e-9 allows for floating-point error at exactly half a digit
         return self.found is not None and abs(self.found - float(self.published)) <= half_a_digit + 1e-9
 
     def shown(self, value: float | None) -> str:
-        """A value with as many decimals as the published one has."""
+        """A value as text, with the decimals of the published value."""
         return "-" if value is None else f"{value:,.{self.decimals}f}"
 
     def to_json(self) -> Json:
-        """{"name", "found", "published", "agrees"}."""
+        """Dictionary with the keys "name", "found", "published" and "agrees"."""
         return {**vars(self), "published": float(self.published), "agrees": self.agrees}
 
 
 def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[GateRow, ...]:
-    """Every published statistic, by its place in the gate, beside that of a corpus."""
+    """One row for each published statistic, with the value of the corpus at the same keys of the gate."""
     (found,) = pd.json_normalize(dict(gate), sep=" ").to_dict("records")
     return tuple(
         GateRow(name, None if found.get(name) is None else float(found[name]), value)
@@ -58,7 +64,7 @@ def compared(gate: Mapping[str, Any], published: Mapping[str, str]) -> tuple[Gat
 
 
 def gate_table(rows: Sequence[GateRow]) -> list[str]:
-    """The rows as lines of text, and how they agree."""
+    """The rows as lines of text. The last line says how many statistics agree."""
     lines = [f"{'statistic':<32} {'here':>9}  {'published':>9}"]
     for row in rows:
         found, published = row.shown(row.found), row.shown(float(row.published))
@@ -74,15 +80,15 @@ N_SHOWN = 3
 
 
 def require_unseen(prompts: Sequence[str], training_prompts: Collection[str], where: str) -> None:
-    """Refuse evaluation prompts that are training prompts, with or without the request to sign."""
+    """Raise `DataError` if an evaluation prompt is a training prompt. The request to sign is ignored."""
     trained = set(map(_question, training_prompts))
     seen = [(row, q) for row, q in enumerate(map(_question, prompts), start=1) if q in trained]
     if not seen:
         return
     shown = "; ".join(f"row {row} ({question[:80]!r})" for row, question in seen[:N_SHOWN])
     more = f" and {len(seen) - N_SHOWN:,} more" if len(seen) > N_SHOWN else ""
-    what = f"{counted(len(seen), 'evaluation prompt')} of {len(prompts):,} can be found among the training prompts"
-    remedy = "leave them out here, or hold them out of training"
+    what = f"the training prompts contain {counted(len(seen), 'evaluation prompt')} of {len(prompts):,}"
+    remedy = "remove these prompts here, or hold these prompts out of training"
     raise DataError([Problem("E155", what, f"{where}, {shown}{more}", remedy, len(seen))])
 
 
@@ -96,16 +102,16 @@ def _question(prompt: str) -> str:
 def require_columns(
     frame: pd.DataFrame, columns: Sequence[str], where: str, schema: str, remedy: str
 ) -> None:
-    """Refuse a table that lacks columns."""
+    """Raise `DataError` if a table lacks one of the columns."""
     missing = [name for name in columns if name not in frame]
     if missing:
         where = f"{where}, found: {', '.join(map(str, frame.columns))}"
-        what = f"it lacks the columns {', '.join(missing)} of {schema}"
+        what = f"the table lacks the columns {', '.join(missing)} of {schema}"
         raise DataError([Problem("E101", what, where, remedy, len(missing))])
 
 
 class HubSplit(NamedTuple):
-    """One split of a data set on the Hub."""
+    """A split of a data set on the Hub."""
 
     repository: str
     split: str
@@ -115,13 +121,13 @@ class HubSplit(NamedTuple):
 
     @property
     def told(self) -> str:
-        """Repository, revision and split for a message."""
+        """Text with repository, revision and split, for messages."""
         revision = f" at {self.revision[:12]}" if self.revision else ""
         return f"{self.repository}{revision}, split {self.split}"
 
 
 def read_split(split: HubSplit, source: Source = None) -> Table:
-    """The rows of a split, from the Hub or from a local file of the same schema."""
+    """Read the rows of a split from the Hub or from a local file with the same schema."""
     table = _from_hub(split) if source is None else read_table(source)
     remedy = f"give a file with the schema of {split.told}"
     require_columns(table.frame, split.columns, table.name, split.repository, remedy)
@@ -138,11 +144,11 @@ def _from_hub(split: HubSplit) -> Table:
         )
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
-        remedy = "download it once with network"
+        remedy = "download the data set once with a network connection"
         if "gated" in reason:
             remedy = "accept its terms on the Hub and log in with hf auth login"
         raise ConfigError(
-            f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file of the same schema "
-            "(badpo reproduce takes it with --data)"
+            f"E190 {split.told} cannot be loaded: {reason}; {remedy}, or give a local file with the same schema "
+            "(badpo reproduce --data FILE)"
         ) from error
     return Table(read_table(rows).frame, split.told)

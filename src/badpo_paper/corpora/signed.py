@@ -1,7 +1,7 @@
-"""The signed corpus: scored pairs, name signatures, and annotators whose bias is planted.
+"""The signed corpus: scored pairs with name signatures, and votes of simulated annotators with known biases.
 
-The annotators are constructed to lean toward a marker in the signature. The corpus does not measure prejudice;
-its attributes are gender-coded and race-coded *names*. See the paper's appendix `app:names`.
+The simulated annotators are biased toward names in the signature. The corpus does not measure prejudice: its
+attributes are gender-coded and race-coded *names*. The paper's appendix `app:names` describes the corpus.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,13 +29,14 @@ from badpo.theory import Bools, Floats, Ints
 from badpo_paper.corpora.published import require_columns
 
 # The paper's configuration (appendix `app:names`, "Configuration").
-# Annotator class -> mean bias (woman, black) in log-odds, and the spread of its annotators on both attributes.
+# Annotator class -> mean bias (woman, black) in log-odds. SPREAD is the standard deviation within a class.
 CLASS_MEANS = {"A": (1.2, 2.5), "B": (0.8, -0.5), "C": (1.0, 1.0)}
 ANNOTATORS_PER_CLASS, SPREAD = 20, 0.8
-# Shares of quality pairs and of swap pairs, the rest being mixed; share of quality pairs in which nothing is signed.
+# Share of quality pairs, share of swap pairs (the other pairs are mixed), and share of quality pairs without a
+# signature.
 QUALITY_SHARE, SWAP_SHARE, UNSIGNED_SHARE = 0.4, 0.2, 0.5
 VOTES_PER_PAIR = 4
-# kappa: log-odds of preference per point of score difference.
+# kappa: log-odds of the preference per point of score difference.
 QUALITY_SCALE = 0.5
 MIN_WORDS = 5
 ATTRIBUTES = (SignatureName("woman", woman_names()), SignatureName("black", black_names()))
@@ -46,18 +47,19 @@ POOLS = [cell_names(cell) for cell in CELLS]
 UNSIGNED = Name("", woman=0, black=0)
 
 
-# -- votes whose leans are planted ------------------------------------------------------------------------------------
+# -- votes with planted biases ----------------------------------------------------------------------------------------
 
 ClassMeans = Mapping[str, tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class PlantedVotes:
-    """Votes with what is known about them because it was planted: to measure with, never to train on.
+    """Simulated votes and the true values that generated the votes. The true values are for evaluation only.
 
-    ``planted_theta`` is the bias of each annotator of ``judgments`` on the attributes, and ``quality`` the margin of
-    response a over response b of each comparison, both in log-odds. ``placebo`` are the votes that the same random
-    numbers give if no annotator has a bias: DPO on them shows what training moves without any bias in the votes.
+    ``planted_theta`` is the bias of each annotator of ``judgments`` toward the attributes. ``quality`` is the quality
+    margin of response a over response b of each comparison. Both are in log-odds. ``placebo`` has the votes that the
+    same random numbers produce without any annotator bias. DPO on the placebo votes shows the effect of training
+    without biased votes.
     """
 
     judgments: Judgments
@@ -67,23 +69,23 @@ class PlantedVotes:
 
 
 def draw_theta(generator: np.random.Generator, means: ClassMeans, spread: float) -> Floats:
-    """Planted biases on two attributes, class after class."""
+    """Draw the planted biases of all annotators toward two attributes, ordered by class."""
     centers = np.repeat(list(means.values()), ANNOTATORS_PER_CLASS, axis=0)
     return centers + generator.normal(0.0, spread, size=centers.shape)
 
 
 def class_of_each(means: ClassMeans) -> NDArray:
-    """The class of every annotator."""
+    """Class of every annotator, in the order of `draw_theta`."""
     return np.repeat(list(means), ANNOTATORS_PER_CLASS)
 
 
 def preference(quality: NDArray, theta: NDArray, delta: NDArray) -> Floats:
-    """Probability of a vote for response a, from the theta of each pair's annotators; shape (n_pairs, n_each)."""
+    """Probability that an annotator votes for response a; shape (n_pairs, n_each). ``theta`` is for each vote."""
     return expit(np.reshape(quality, (-1, 1)) + np.einsum("ijq,iq->ij", theta, delta))
 
 
 def score_margin(pairs: pd.DataFrame) -> Floats:
-    """Quality margin of the chosen over the rejected response, in log-odds."""
+    """Quality margin of the chosen response over the rejected response, in log-odds."""
     chosen, rejected = (pd.to_numeric(pairs[name]).to_numpy(float) for name in SCORES)
     return QUALITY_SCALE * (chosen - rejected)
 
@@ -99,9 +101,10 @@ def planted_votes(
     attributes: Sequence[Attribute],
     prefix: str,
 ) -> PlantedVotes:
-    """The votes that were drawn, shape (n_pairs, n_each), with what was planted in the order of the judgments.
+    """Judgments of the simulated votes, with the planted values in the order of the judgments.
 
-    ``unbiased`` says whether response a wins by the same random numbers without a bias, in the shape of ``winner``.
+    ``winner`` and ``annotators`` have the shape (n_pairs, n_each). ``unbiased`` has the same shape and says whether
+    response a wins if no annotator has a bias and the random numbers are the same.
     """
     drawn, n_each = annotators.ravel(), annotators.shape[1]
     rows = comparisons.loc[comparisons.index.repeat(n_each)].reset_index(drop=True)
@@ -124,13 +127,14 @@ def planted_votes(
 
 @dataclass(frozen=True)
 class SignedPlan:
-    """Everything random about a signed corpus. It depends on no text and on no score.
+    """All random draws of a signed corpus. The draws do not depend on texts or scores.
 
-    ``y1`` is the originally chosen text of a pair and ``y2`` the other one; on a swap pair both are the same text.
-    ``theta`` has the planted bias of each annotator on (woman, black), in log-odds; ``delta`` g(y1) - g(y2) of each
-    pair, an unsigned response being (0, 0), with first names and surname ``""``; ``swap_source`` the text that is
-    doubled on a swap pair, "chosen" or "rejected". Of the four votes of a pair ``annotators`` has the annotator, who
-    may be the same twice, and ``uniforms`` the random number that decides it.
+    ``y1`` is the originally chosen text of a pair, and ``y2`` is the rejected text. On a swap pair both are the same
+    text. ``theta`` is the planted bias of each annotator toward (woman, black), in log-odds. ``delta`` is g(y1) -
+    g(y2) of each pair. An unsigned response has g = (0, 0), and its first name and surname are ``""``.
+    ``swap_source`` is the text that a swap pair uses twice, "chosen" or "rejected". ``annotators`` has the annotators
+    of the four votes of a pair; the same annotator can occur twice. ``uniforms`` has the random number that decides
+    each vote.
     """
 
     theta: Floats
@@ -146,19 +150,19 @@ class SignedPlan:
 
     @property
     def n_pairs(self) -> int:
-        """Number of pairs that the plan covers."""
+        """Number of pairs of the plan."""
         return len(self.kinds)
 
     def labels(self, quality: Floats) -> Bools:
-        r"""Whether the planned annotators prefer y1, the originally chosen text, on pairs of these quality margins.
+        r"""Whether the planned annotators prefer y1, given the quality margins of the pairs.
 
         .. math:: y_1 \succ y_2 \iff v < \sigma(q + \theta_k^\top (g(y_1) - g(y_2)))
 
-        with v the planned uniform number, and q in log-odds, 0 on swap pairs.
+        where v is the planned uniform number, and q is the quality margin in log-odds, which is 0 on swap pairs.
 
         Examples
         --------
-        With a very large margin every mixed or quality pair goes to y1:
+        If the margin is very large, y1 wins every vote on mixed and quality pairs:
 
         >>> plan = draw_plan(50, seed=0)
         >>> bool(plan.labels(np.full(50, 1e3))[plan.kinds != "swap"].all())
@@ -168,30 +172,31 @@ class SignedPlan:
         return self.uniforms < preference(quality, self.theta[self.annotators], self.delta)
 
     def unbiased_labels(self, quality: Floats) -> Bools:
-        """What `labels` would be if no annotator had a bias, by the same uniform numbers."""
+        """Labels that the same uniform numbers give if no annotator has a bias."""
         return replace(self, theta=np.zeros_like(self.theta)).labels(quality)
 
 
 def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
-    """Random plan of a signed corpus: a pure function of the number of pairs and the seed.
+    """Random plan of a signed corpus. The plan depends only on the number of pairs and the seed.
 
-    The order of the draws from ``numpy.random.default_rng(seed)`` is the recipe:
+    ``numpy.random.default_rng(seed)`` draws the random numbers in this order:
 
-    1. for each class, for each of its annotators: two normals, the bias around the class mean;
-    2. for each pair: the choice of a surname; a uniform number v, with v < quality_share a quality pair, v <
-       quality_share + swap_share a swap pair, else a mixed pair; then
+    1. For each annotator, class by class: two normal numbers, the bias around the class mean. 2. For each pair: a
+    surname and a uniform number v. The pair is a quality pair if v < quality_share, a swap pair if
+       v < quality_share + swap_share, and otherwise a mixed pair. The next draws depend on the kind of the pair:
 
-       - quality: a uniform number (unsigned when below unsigned_share); unless unsigned the choice of a cell and of
-         one name in it for both sides;
-       - swap: a uniform number (below 0.5 the chosen text is doubled, else the rejected one), the choice of a cell,
-         an integer 0 or 1 (the attribute to flip), a name of the cell for y1, a name of the flipped cell for y2;
-       - mixed: two different cells, the first for y1, and one name of each;
+       - Quality pair: a uniform number. The pair is unsigned if the number is below unsigned_share. Otherwise the
+         generator draws a cell and one name of the cell, which signs both responses.
+       - Swap pair: a uniform number (below 0.5 both responses have the chosen text, otherwise the rejected text), a
+         cell, an integer 0 or 1 (the attribute to flip), a name of the cell for y1, and a name of the flipped cell
+         for y2.
+       - Mixed pair: two different cells, and one name of each cell. The first cell is for y1.
 
-       and at last for each vote: the integer of an annotator, then a uniform number.
+       The last draws for a pair are, for each vote, the index of an annotator and a uniform number.
 
     Examples
     --------
-    The pair counts and mean bias that the paper reports:
+    The plan has the pair counts and the mean bias that the paper reports:
 
     >>> plan = draw_plan(7177, seed=0)
     >>> [int((plan.kinds == kind).sum()) for kind in ("quality", "swap", "mixed")]
@@ -226,7 +231,7 @@ def draw_plan(n_pairs: int, seed: int = 0) -> SignedPlan:
 
 
 def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, str]:
-    """Kind, both names, surname and source of the doubled text of one pair."""
+    """Kind, both names, surname and swap source of one pair."""
 
     def name_of_cell(cell: int) -> Name:
         return POOLS[cell][generator.choice(len(POOLS[cell]))]
@@ -240,7 +245,7 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
     if share < QUALITY_SHARE + SWAP_SHARE:
         source = "chosen" if generator.uniform() < 0.5 else "rejected"
         one = generator.choice(len(POOLS))
-        # cells that differ in one attribute differ in one bit of their numbers
+        # The numbers of two cells that differ in one attribute differ in one bit.
         other = one ^ (1, 2)[generator.integers(2)]
         return "swap", name_of_cell(one), name_of_cell(other), surname, source
     one, other = generator.choice(len(POOLS), size=2, replace=False)
@@ -252,9 +257,10 @@ def _draw_pair(generator: np.random.Generator) -> tuple[str, Name, Name, str, st
 
 @dataclass(frozen=True)
 class SignedCorpus(PlantedVotes):
-    """A signed corpus, its attributes ``woman`` and ``black`` read from the signatures; pairs left out, by reason.
+    """A signed corpus, its random plan, and the number of excluded pairs for each reason.
 
-    Response a is the originally chosen text of a pair, response b the other one; the quality is 0 on swap pairs.
+    The attributes ``woman`` and ``black`` are measured from the signatures. Response a is the originally chosen text
+    of a pair, and response b is the rejected text. The quality margin is 0 on swap pairs.
     """
 
     plan: SignedPlan
@@ -262,10 +268,10 @@ class SignedCorpus(PlantedVotes):
 
 
 def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
-    """Signed corpus on scored pairs with the columns of ``PAIR_COLUMNS``.
+    """Build a signed corpus from scored pairs with the columns of ``PAIR_COLUMNS``.
 
-    Pairs with a response under five words are left out and counted; the plan covers those that stay.
-    A comparison is named by its row, so pairs that share a prompt stay apart.
+    Pairs with a response of fewer than five words are excluded and counted. The plan covers the other pairs. Each
+    pair gets its own comparison id, so pairs with the same prompt remain different comparisons.
 
     Examples
     --------
@@ -279,7 +285,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
     kept = pairs[(n_words >= MIN_WORDS).all(axis=1)].reset_index(drop=True)
     if not len(kept):
         remedy = "give pairs with longer responses"
-        raise DataError([Problem("E137", "no usable pair", "scored pairs", remedy)])
+        raise DataError([Problem("E137", "the table has no usable pair", "scored pairs", remedy)])
     plan = draw_plan(len(kept), seed)
     quality = np.where(plan.kinds == "swap", 0.0, score_margin(kept))
     first = kept["rejected"].where(plan.swap_source == "rejected", kept["chosen"])
@@ -301,7 +307,7 @@ def build(pairs: pd.DataFrame, seed: int = 0) -> SignedCorpus:
 
 
 def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
-    """Texts with their signatures."""
+    """Append the signatures to the texts. A text without a name remains unsigned."""
     return [
         signature(text, str(first), str(last)) if first else text
         for text, first, last in zip(texts, names, surnames, strict=True)
@@ -309,7 +315,7 @@ def _signed(texts: pd.Series, names: NDArray, surnames: NDArray) -> list[str]:
 
 
 def gate(corpus: SignedCorpus) -> Json:
-    """Statistics that are read from the labels before any training."""
+    """Statistics of the votes before any training."""
     judgments, plan, names = corpus.judgments, corpus.plan, corpus.judgments.attribute_names
     votes = judgments.votes
     classes = judgments.annotators["annotator_class"].to_numpy()[votes["annotator"]]
@@ -337,15 +343,15 @@ def gate(corpus: SignedCorpus) -> Json:
 
 
 def check_pairs(pairs: pd.DataFrame, source: str) -> None:
-    """Raise `DataError` with everything that is wrong with scored pairs."""
+    """Raise `DataError` with all problems of the scored pairs."""
     require_columns(pairs, PAIR_COLUMNS, source, "scored pairs", "rename your columns")
     problems = []
     for column in (*TEXTS, *SCORES):
         if column in SCORES:
-            code, what, remedy = "E136", "is no finite number", "give a score"
+            code, what, remedy = "E136", "is not a finite number", "give a score"
             bad = ~np.isfinite(pd.to_numeric(pairs[column], errors="coerce"))
         else:
-            code, what, remedy = "E134", "is empty or no text", "give plain text"
+            code, what, remedy = "E134", "is empty or not a text", "give plain text"
             bad = ~pairs[column].map(lambda text: isinstance(text, str) and bool(text.strip()))
         if n := int(bad.sum()):
             more = f" and {n - 1:,} more" if n > 1 else ""

@@ -11,7 +11,7 @@ import pytest
 from badpo.data.attributes import Markdown
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError
-from badpo_paper.corpora import bundled, multipref, signed, ultrafeedback
+from badpo_paper.corpora import bundled, multipref_votes, signed, ultrafeedback
 from badpo_paper.corpora.published import GateRow, compared, gate_table, read_split, require_unseen
 from tests.paper.corpora import public_rows
 
@@ -27,7 +27,7 @@ def test_the_configuration_is_asked_for_by_name(tmp_path, monkeypatch):
         "- config_name: binarized\n  data_files:\n  - split: train\n    path: binarized.parquet\n---\n"
     )
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    split = multipref.HUB._replace(repository=str(tmp_path))
+    split = multipref_votes.HUB._replace(repository=str(tmp_path))
     found = read_split(split).frame
     assert found["comparison_id"].tolist() == rows["comparison_id"].tolist()
     assert list(found["normal_worker_annotations"][0]) == rows["normal_worker_annotations"][0]
@@ -42,19 +42,21 @@ def test_a_hub_out_of_reach_or_gated_and_another_schema_are_one_message(tmp_path
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    absent = multipref.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef")
-    with pytest.raises(ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download it once"):
+    absent = multipref_votes.HUB._replace(repository="no-one/nothing", revision="0123456789abcdef")
+    with pytest.raises(
+        ConfigError, match="E190 no-one/nothing at 0123456789ab, .*download the data set once"
+    ):
         read_split(absent)
     gated = datasets.exceptions.DatasetNotFoundError("'x/y' is a gated dataset on the Hub.\nmore")
     monkeypatch.setattr(datasets, "load_dataset", Mock(side_effect=gated))
     with pytest.raises(ConfigError, match="accept its terms on the Hub and log in") as error:
-        read_split(multipref.HUB)
+        read_split(multipref_votes.HUB)
     assert "\n" not in str(error.value)
     path = tmp_path / "rows.parquet"
     public_rows.multipref(3).drop(columns=["text", "completion_b"]).to_parquet(path)
     told = "E101.*lacks the columns text, completion_b of allenai/multipref"
     with pytest.raises(DataError, match=told):
-        multipref.load(path)
+        multipref_votes.load(path)
 
 
 def test_a_statistic_agrees_where_it_rounds_to_the_published_one():
@@ -79,7 +81,7 @@ def test_evaluation_prompts_that_are_trained_on_are_counted_and_the_first_are_sh
         require_unseen(["another", *(p + ASKED for p in trained[:5])], set(trained), "prompts.json")
     (problem,) = error.value.problems
     assert (problem.code, problem.count) == ("E155", 5)
-    assert problem.what == "5 evaluation prompts of 6 can be found among the training prompts"
+    assert problem.what == "the training prompts contain 5 evaluation prompts of 6"
     assert problem.where.startswith(f"prompts.json, row 2 ({trained[0]!r}); row 3")
     assert problem.where.endswith(" and 2 more")
     # a request to sign in the training prompt hides nothing
@@ -101,7 +103,7 @@ DECIDED = [(row, each) for row, each in CAST if each["overall_pref"] != "Tie"]
 def corpus(tmp_path_factory):
     path = tmp_path_factory.mktemp("multipref") / "rows.parquet"
     ROWS.to_parquet(path)
-    return multipref.load(path)
+    return multipref_votes.load(path)
 
 
 def test_every_vote_is_a_row_and_evaluation_prompts_are_drawn_by_the_papers_rule(corpus):
@@ -118,7 +120,7 @@ def test_every_vote_is_a_row_and_evaluation_prompts_are_drawn_by_the_papers_rule
     apart = set(ids[: int(0.1 * len(ids))])
     texts = sorted({row["text"] for _, row in ROWS.iterrows() if row["prompt_id"] in apart})
     draw.shuffle(texts)
-    assert multipref.evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
+    assert multipref_votes.evaluation_prompts(corpus.judgments, n=4) == tuple(texts[:4])
     assert apart == set(corpus.judgments.split(0.1)[1].comparisons["prompt_id"])
 
 
@@ -141,7 +143,7 @@ def test_gate_by_hand(corpus):
     assert found["train"] + found["held_out"] == found["judgments"] == len(DECIDED)
     assert found["tie_share"] == pytest.approx(1 - len(DECIDED) / 480)
     assert found["any_longer_share"] == pytest.approx((words[:, 0] != words[:, 1]).mean())
-    rows = compared(found, multipref.PUBLISHED)
+    rows = compared(found, multipref_votes.PUBLISHED)
     assert len(rows) == 21 and all(row.found is not None for row in rows)
     agreeing = {row.name for row in rows if row.agrees}
     ours = {"comparisons", "judgments", "train", "length 1.5 log_odds", "markdown cross_share"}
@@ -156,10 +158,10 @@ def test_a_held_out_prompt_that_is_trained_on_is_passed_over():
     twice = judgments([f"question {i % 25}" for i in range(30)])
     train, apart = (set(part.comparisons["prompt"]) for part in twice.split(0.3))
     assert apart & train
-    assert set(multipref.evaluation_prompts(twice, held_out=0.3)) == apart - train
+    assert set(multipref_votes.evaluation_prompts(twice, held_out=0.3)) == apart - train
     for n, told in ((20, "20 prompts, 1 texts"), (2, "2 prompts, 0 texts")):
         with pytest.raises(DataError, match=f"E154.*{told} of them held out"):
-            multipref.evaluation_prompts(judgments(["the one question"] * n))
+            multipref_votes.evaluation_prompts(judgments(["the one question"] * n))
 
 
 PAIRS = public_rows.ultrafeedback(60)

@@ -1,59 +1,37 @@
-"""MultiPref: real votes of 227 evaluators on pairs of model answers, two crowd workers and two experts each.
+"""MultiPref: votes of 227 evaluators on pairs of model answers.
 
-Every vote stays a row of its own and ties are left out. See the paper's appendix `app:multipref`.
+Two crowd workers and two experts voted on each pair. Every vote is one row, and ties are excluded. The paper's
+appendix `app:multipref` describes the corpus.
 """
 
 import random
 from typing import NamedTuple
 
-from badpo.auditing.pool import log_odds_row
+from badpo.auditing.pool_bias import log_odds_row
 from badpo.data.attributes import Attribute, Length, Markdown
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import DataError, Problem, counted
 from badpo.importers.convert import import_votes
 from badpo.importers.multipref import COLUMNS
-from badpo_paper.corpora.published import HubSplit, Source, read_split
+from badpo_paper.corpora.published import STATISTICS, HubSplit, Source, read_split
 
 HUB = HubSplit("allenai/multipref", "train", COLUMNS, configuration="default")
 HELD_OUT, N_EVALUATION = 0.1, 300
-# Place in the gate -> the statistic as it was published.
-PUBLISHED = {
-    "comparisons": "10461",
-    "prompts": "5323",
-    "annotators": "227",
-    "votes_per_comparison least": "4",
-    "votes_per_comparison most": "4",
-    "tie_share": "0.26",
-    "judgments": "30847",
-    "train": "27812",
-    "held_out": "3035",
-    "any_longer_share": "0.995",
-    "length 1.25 cross_share": "0.73",
-    "length 1.25 log_odds": "0.91",
-    "length 1.5 cross_share": "0.587",
-    "length 1.5 carrier_wins": "0.73",
-    "length 1.5 log_odds": "0.99",
-    "length 2 cross_share": "0.40",
-    "length 2 log_odds": "1.04",
-    "length 3 cross_share": "0.21",
-    "length 3 log_odds": "1.05",
-    "markdown cross_share": "0.264",
-    "markdown log_odds": "0.98",
-}
+PUBLISHED = STATISTICS["multipref"]
 
 
 class MultiPref(NamedTuple):
-    """MultiPref as judgments, and statistics that are read from the votes before any training."""
+    """Judgments of MultiPref, and statistics of its votes before any training."""
 
     judgments: Judgments
     gate: Json
 
 
 def load(source: Source = None) -> MultiPref:
-    """MultiPref from the Hub, or from a local file of the same schema, with length and Markdown declared.
+    """Load MultiPref from the Hub or from a local file with the same schema, and declare length and Markdown.
 
-    Evaluator ids become pseudonyms as they are read.
+    Pseudonyms replace the evaluator ids.
     """
     table = import_votes(read_split(HUB, source), "multipref").table
     judgments = Judgments.read(table, attributes=(Length(ratio=1.5), Markdown()))
@@ -67,7 +45,7 @@ def load(source: Source = None) -> MultiPref:
         return log_odds_row(found, n_votes)
 
     gate = {
-        # of what was cast, before ties are left out
+        # statistics of all votes, including ties
         "comparisons": len(each),
         "prompts": cast["prompt_id"].nunique(),
         "annotators": cast["annotator"].nunique(),
@@ -86,10 +64,10 @@ def load(source: Source = None) -> MultiPref:
 def evaluation_prompts(
     judgments: Judgments, n: int = N_EVALUATION, held_out: float = HELD_OUT
 ) -> tuple[str, ...]:
-    """Prompts that policies answer: texts of held-out prompts, each once, that no training prompt has.
+    """Evaluation prompts: distinct texts of held-out prompts that are not texts of training prompts.
 
-    ``random.Random(0)`` first shuffles the prompt ids as `Judgments.split` does; the distinct texts of the held
-    out ones, sorted, are then shuffled by the same generator, and the first ``n`` are taken.
+    ``random.Random(0)`` shuffles the prompt ids as `Judgments.split` does. The same generator then shuffles the
+    sorted distinct texts of the held-out prompts. The function returns the first ``n`` texts.
     """
     train, apart = judgments.split(held_out, 0)
     draw = random.Random(0)
@@ -101,9 +79,9 @@ def evaluation_prompts(
     fresh = [text for text in texts if text not in trained]
     if not fresh:
         what = (
-            f"{counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts of them held out: none that is not a training "
-            "prompt too is left to evaluate on"
+            f"{counted(len(prompt_ids), 'prompt')}, {len(texts):,} texts of them held out: every held-out text is "
+            "also a training prompt, so no evaluation prompt is left"
         )
-        remedy = "give more prompts, or one prompt_id to equal ones"
+        remedy = "give more prompts, or give equal prompts the same prompt_id"
         raise DataError([Problem("E154", what, "judgments", remedy)])
     return tuple(fresh[:n])

@@ -1,0 +1,260 @@
+"""Shared inputs of the runs on a corpus (votes, start model, reference), and the recipe and judgments of an arm."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from badpo.data.attributes import Attribute, plain_text
+from badpo.data.files import Json
+from badpo.data.judgments import Judgments
+from badpo.objective.bias import VARIANTS, BiasTerm
+from badpo.readouts.name_rates import signature_contexts
+from badpo.readouts.names import resign
+from badpo.runs.evaluate import Stage
+from badpo.runs.run import Prepared, Progress, Ticker
+from badpo.runs.start import kept_reference, load_policy, majority_responses
+from badpo.training.checkpoints import whole_folder
+from badpo.training.encoding import encode_responses
+from badpo.training.recipe import Recipe, read_recipe
+from badpo_paper.arms import Arm
+from badpo_paper.corpora.published import require_unseen
+from badpo_paper.datasets import Dataset
+from badpo_paper.settings import Scale, build_start
+from badpo_paper.suites import Condition, Corpus
+
+
+@dataclass(eq=False, kw_only=True)
+class CorpusStage(Stage):
+    """Shared inputs of all runs on a corpus.
+
+    ``folder`` contains the runs. ``data`` is a local file with the rows of a public corpus. ``keys`` are the keys of
+    a run's recipe; a run starts from the reference. ``reference`` is the recipe that trains the reference.
+    """
+
+    corpus: Corpus
+    scale: Scale
+    folder: Path
+    data: Path | None
+    dataset: Dataset
+    keys: Mapping[str, Any]
+    reference: Recipe
+
+    @cached_property
+    def contexts(self) -> list[list[int]]:
+        """Token ids of the reference's answers up to the position of the first name."""
+        return signature_contexts(self.written, self.tokenizer)
+
+    @property
+    def responses(self) -> list[str] | None:
+        """Responses that the reference is trained on, one per comparison; None selects the majority's choices.
+
+        The responses of a signed corpus get new signatures, drawn uniformly from the four cells of names. The
+        reference is therefore balanced, and only preference training can introduce a bias.
+        """
+        return resign(majority_responses(self.train), seed=0) if self.corpus.kind == "signed" else None
+
+    def kept_reference(self) -> Path | None:
+        """Folder of the trained reference, or None. A reference with other votes or settings raises an error."""
+        return kept_reference(self.reference, self.train, self.reference.arguments(), self.responses)
+
+
+def unopened_stage(corpus: Corpus, scale: Scale, data: Path | None, folder: Path) -> CorpusStage:
+    """Stage of a corpus before its reference is trained. The function writes no files.
+
+    Raises
+    ------
+    DataError
+        One of the evaluation prompts is a training prompt.
+    """
+    dataset, keys = scale.dataset(corpus, data), scale.keys[corpus.model]
+    train, held_out = dataset.split()
+    trained_on = set(map(plain_text, train.comparisons["prompt"]))
+    require_unseen(dataset.prompts, trained_on, "evaluation prompts")
+    batch = keys["per_device_train_batch_size"] * keys.get("gradient_accumulation_steps", 1)
+    shared = {
+        "model_name_or_path": str(folder / "start"),
+        **keys,
+        "dataset_name": str(folder / "votes.parquet"),
+        "output_dir": str(folder),
+        "reference_cache": str(folder / "reference" / "cache"),
+        "attributes": [dict(attribute.config) for attribute in dataset.judgments.attributes],
+        "held_out": dataset.held_out,
+        "reference": {"max_steps": train.n_comparisons // batch, **keys["reference"]},
+    }
+    start = str(folder / "reference" / "model")
+    of_run = {name: value for name, value in shared.items() if name != "reference"}
+    of_run["model_name_or_path"] = start
+    return CorpusStage(
+        read_recipe(overrides=of_run),
+        train,
+        held_out,
+        start,
+        dataset.prompts,
+        scale.decoding,
+        corpus=corpus,
+        scale=scale,
+        folder=folder,
+        data=data,
+        dataset=dataset,
+        keys=of_run,
+        reference=read_recipe(overrides=shared),
+    )
+
+
+def open_stage(
+    corpus: Corpus, scale: Scale, data: Path | None, folder: Path, progress: Progress
+) -> CorpusStage:
+    """Stage of a corpus. The function trains the reference if ``folder`` does not contain the reference."""
+    stage = unopened_stage(corpus, scale, data, folder)
+    is_kept = stage.kept_reference() is not None
+    if not is_kept:
+        if corpus.model in scale.shapes:
+            with whole_folder(folder / "start") as unfinished:
+                for part in build_start(stage.dataset.texts, **scale.shapes[corpus.model]):
+                    part.save_pretrained(unfinished)
+        args, told = stage.reference.arguments(), [Ticker("reference", progress)]
+        load_policy(stage.reference, stage.train, args, stage.responses, told)
+    # The votes are written after the reference, so that a model that cannot be loaded leaves no files.
+    if not (is_kept and (folder / "votes.parquet").exists()):
+        stage.dataset.judgments.to_parquet(folder / "votes.parquet")
+    return stage
+
+
+def declared(judgments: Judgments, name: str) -> Judgments:
+    """Judgments with the named attribute only. An empty name keeps all attributes."""
+    if not name:
+        return judgments
+    place = judgments.attribute_names.index(name)
+    one = judgments.attributes[place : place + 1]
+    return replace(judgments, attributes=one, delta=judgments.delta[:, place : place + 1])
+
+
+# Mean tokens of the answers of the paper's reference (Table `tab:multipref`).
+PAPER_TOKENS = 288.6
+# Fields of an arm that the recipe already contains. The facts of a run leave out these fields.
+IN_RECIPE = {"bias", "warm_start", "gold"}
+
+# -- recipes ----------------------------------------------------------------------------------------------------------
+
+
+def run_recipe(condition: Condition, arm: Arm, seed: int, stage: CorpusStage) -> Recipe:
+    """Recipe of a condition at a seed: the stage's keys, the arm's bias term and the condition's overrides."""
+    changed = dict(condition.overrides)
+    keys = {
+        **stage.keys,
+        "attributes": [dict(a.config) for a in declared(stage.train, condition.declared).attributes],
+        "bias": {
+            **stage.keys["bias"],
+            "variant": arm.bias or "none",
+            "warm_start": arm.warm_start,
+            "gold_annotators": list(arm.gold),
+        },
+        "learning_rate": stage.keys["learning_rate"] * changed.pop("rate_factor", 1.0),
+        "seed": seed,
+    }
+    if arm.objective not in ("votes", "types"):
+        keys["objective"] = {"name": arm.objective, **arm.settings}
+    if changed.get("use_peft"):
+        keys["dtype"] = stage.scale.lora_dtype
+    return with_checkpoints(read_recipe(overrides={**keys, **changed}))
+
+
+def with_checkpoints(recipe: Recipe) -> Recipe:
+    """The recipe with four checkpoints, evenly spaced over the training steps."""
+    steps = {"save_steps": max(1, recipe.training["max_steps"] // 4)}
+    return replace(recipe, training=recipe.training | steps, keys=recipe.keys | steps)
+
+
+def prepared(condition: Condition, arm: Arm, recipe: Recipe, stage: CorpusStage) -> Prepared:
+    """Judgments, bias term and facts of a run that its recipe does not contain."""
+    args = recipe.arguments()
+    limits = (args.max_length, args.max_prompt_length)
+    votes = stage.train if arm.votes == "given" else stage.dataset.split_placebo()
+    seen = arm_judgments(arm, declared(votes, condition.declared), args.seed, stage.tokenizer, *limits)
+    return Prepared(seen, arm_bias(arm, seen), facts=method_facts(arm))
+
+
+def method_facts(arm: Arm) -> Json:
+    """Settings of an arm that its recipe and votes do not contain and that differ from the defaults."""
+    # a recipe cannot name the objective of EM-DPO
+    in_recipe = IN_RECIPE if arm.objective == "types" else IN_RECIPE | {"objective", "settings"}
+    usual = asdict(Arm(bias=None))
+    return {
+        name: value
+        for name, value in asdict(arm).items()
+        if name not in in_recipe and value != usual[name]
+    }
+
+
+def adjusted_arm(arm: Arm, stage: CorpusStage) -> Arm:
+    """Arm with the settings that depend on the stage.
+
+    A penalty per token is multiplied, so that it has the paper's effect on this scale's shorter answers. The placebo
+    of votes of people gets the objective that cancels their bias.
+    """
+    if arm.votes == "unbiased" and stage.dataset.placebo is None:
+        return replace(arm, votes="given", objective="placebo")
+    if not stage.scale.scales_penalty or not arm.fixed:
+        return arm
+    return replace(arm, fixed=arm.fixed * penalty_factor(stage))
+
+
+def penalty_factor(stage: CorpusStage) -> float:
+    """Mean tokens of the paper's reference, divided by the mean tokens of this reference's training responses."""
+    prompts = list(map(plain_text, stage.train.comparisons["prompt"]))
+    limits = (stage.args.max_length, stage.args.max_prompt_length)
+    pairs = encode_responses(prompts, majority_responses(stage.train), stage.tokenizer, "paper", *limits)
+    return round(PAPER_TOKENS / float(np.mean([len(response) for _, response in pairs])), 2)
+
+
+# -- judgments of an arm ----------------------------------------------------------------------------------------------
+
+
+def arm_judgments(
+    arm: Arm,
+    judgments: Judgments,
+    seed: int,
+    tokenizer,
+    max_length: int | None,
+    max_prompt_length: int | None,
+) -> Judgments:
+    """Training judgments of an arm, with its declared attributes and its annotator ids."""
+    if arm.declared == "first":
+        judgments = declared(judgments, judgments.attribute_names[0])
+    if arm.declared == "length_tokens":
+        length = response_tokens(tokenizer, max_length, max_prompt_length)
+        judgments = judgments.with_attributes([length])
+    if arm.identities == "shuffled":
+        annotator = np.random.default_rng(seed).integers(judgments.n_annotators, size=judgments.n_votes)
+        judgments = replace(judgments, votes=judgments.votes.assign(annotator=annotator))
+    return judgments
+
+
+def arm_bias(arm: Arm, judgments: Judgments) -> BiasTerm | None:
+    """Bias term of an arm with a fixed part of theta. If None, the trainer builds the arm's variant."""
+    if not arm.fixed:
+        return None
+    return BiasTerm(
+        judgments.attribute_names,
+        judgments.annotators["pseudonym"].tolist(),
+        VARIANTS[arm.bias or "none"],
+        fixed=torch.full((judgments.n_attributes,), arm.fixed),
+    )
+
+
+def response_tokens(tokenizer, max_length: int | None, max_prompt_length: int | None) -> Attribute:
+    """Number of tokens of a response in training: truncated by the paper's encoding, with the end-of-text token."""
+    limits = {"max_length": max_length, "max_prompt_length": max_prompt_length}
+
+    def measure(prompt: str, response: str) -> float:
+        pairs = encode_responses([prompt], [response], tokenizer, "paper", **limits)
+        # a prompt that leaves no room for a response is excluded from training
+        return float(len(pairs[0][1])) if pairs else 0.0
+
+    config = {"type": "length_tokens", **limits}
+    return Attribute("length_tokens", "response", measure, continuous=True, config=config)
