@@ -1,9 +1,9 @@
-"""Does the policy stay free of the votes' bias at the defaults? `python -m bench.defaults --confirm`.
+"""Does the policy stay free of the votes' bias at the defaults? `python -m bench.defaults --screen --confirm`.
 
 Tiny models are trained on planted votes: DPO, two placebos and BA-DPO from one reference. A placebo is DPO on the votes
 that the same random numbers give without any bias. The tilt is the mean margin toward the attribute on held-out
 comparisons, by a forward pass of this file's own. Every cell and arm is a JSON line in ``runs/bench/defaults/``, and a
-line that is there is not computed again.
+line that is there is not computed again. With both options the page ``docs/results/defaults.md`` is written.
 """
 
 import argparse
@@ -17,10 +17,12 @@ import warnings
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import jinja2
 import numpy as np
 import pandas as pd
 import torch
@@ -30,6 +32,7 @@ from badpo.attributes import Attribute, Length, LengthWords, Markdown, WordList
 from badpo.data.judgments import Judgments
 from badpo.estimation.alternative_estimators import fit_quality_prior
 from badpo.objective.theta import AdamSteps, AnchoredFit
+from badpo.theory.summaries import ratio_of_sums, t_interval
 from badpo.training.config import BADPOConfig
 from badpo.training.inputs import votes_before_training
 from badpo.training.trainer import BADPOTrainer
@@ -66,6 +69,10 @@ class Corpus:
 
     If ``entangled``, responses with the attribute have a good word more for each unit, which the votes do not count:
     a policy that learns which words are good tilts toward the attribute, though the votes hold the two independent.
+    If ``has_merit`` too, there are two such words, the votes count them, three annotators have no bias, and a fifth of
+    the comparisons are swap pairs. If ``is_mirrored``, every comparison stands twice, with the attribute on the other
+    side and everything else alike: quality and attribute are then independent in the corpus itself, and the placebo's
+    votes have no bias by chance.
     """
 
     attribute: str
@@ -74,6 +81,8 @@ class Corpus:
     n_comparisons: int = 1000
     n_annotators: int = 12
     votes_each: int = 3
+    has_merit: bool = False
+    is_mirrored: bool = True
 
 
 ATTRIBUTES: dict[str, Attribute] = {
@@ -99,13 +108,13 @@ def plant(corpus: Corpus) -> Planted:
         [corpus.seed, list(ATTRIBUTES).index(corpus.attribute), corpus.entangled]
     )
     n, m, each = 2 * corpus.n_comparisons, corpus.n_annotators, corpus.votes_each
-    # mirrored: every comparison stands twice, with the attribute on the other side and everything else alike, so that
-    # quality and attribute are independent in the corpus itself and the placebo's votes hold no bias by chance
-    mirrored = np.repeat(np.arange(n // 2), 2)
+    copies = 2 if corpus.is_mirrored else 1
+    n_drawn, drawn = n // copies, np.repeat(np.arange(n // copies), copies)
     top = 2 * UNIT if corpus.attribute == "words" else 1
-    unit = rng.integers(0, top + 1, (n // 2, 2))[mirrored] / (UNIT if corpus.attribute == "words" else 1)
-    unit[1::2] = unit[1::2, ::-1]
-    counts = rng.multinomial(N_SLOTS, [0.3, 0.4, 0.3], (n // 2, 2))[mirrored]
+    unit = rng.integers(0, top + 1, (n_drawn, 2))[drawn] / (UNIT if corpus.attribute == "words" else 1)
+    if corpus.is_mirrored:
+        unit[1::2] = unit[1::2, ::-1]
+    counts = rng.multinomial(N_SLOTS, [0.3, 0.4, 0.3], (n_drawn, 2))[drawn]
     quality = QUALITY * (counts[:, 0] - counts[:, 1]) @ [1, 0, -1]
     texts = np.array(
         [
@@ -115,8 +124,16 @@ def plant(corpus: Corpus) -> Planted:
         dtype=object,
     )
     theta = BIAS + SPREAD * rng.standard_normal(m)
-    annotator = np.array([rng.choice(m, each, replace=m < each) for _ in range(n // 2)])[mirrored]
-    uniform, difference = rng.random((n // 2, each))[mirrored], unit[:, :1] - unit[:, 1:]
+    if corpus.has_merit:
+        theta[:3] = 0.0
+        quality = quality_of_texts(texts)
+        is_swap = np.arange(n) % 10 < 2
+        for row in np.flatnonzero(is_swap):
+            body, name = texts[row, 0].rsplit(" ", 1)[0], texts[row, 1].rsplit(" ", 1)[1]
+            texts[row, 1] = f"{body} {name}"
+        quality[is_swap] = 0.0
+    annotator = np.array([rng.choice(m, each, replace=m < each) for _ in range(n_drawn)])[drawn]
+    uniform, difference = rng.random((n_drawn, each))[drawn], unit[:, :1] - unit[:, 1:]
     prompts = rng.choice(TOPICS, (n, 3))
     parts = []
     for scale, rows in ((1.0, slice(0, n // 2)), (0.0, slice(0, n // 2)), (0.0, slice(n // 2, n))):
@@ -130,7 +147,10 @@ def plant(corpus: Corpus) -> Planted:
         )
         votes["annotator"] = [f"person {k}" for k in annotator[rows].ravel()]
         votes["annotator_class"] = [f"class {k % 2}" for k in annotator[rows].ravel()]
-        parts.append(Judgments.read(votes, attributes=[ATTRIBUTES[corpus.attribute]]))
+        kept = ["kind"] if corpus.has_merit else []
+        if kept:
+            votes["kind"] = np.where(is_swap[votes["comparison_id"]], "swap", "natural")
+        parts.append(Judgments.read(votes, attributes=[ATTRIBUTES[corpus.attribute]], keep=kept))
     return Planted(*parts)
 
 
@@ -138,7 +158,8 @@ def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Genera
     """A response with so many good, plain and bad words, and so many units of the attribute."""
     counts = counts.copy()
     if corpus.entangled:
-        moved = min(int(rng.poisson(unit)) if corpus.attribute == "words" else int(unit), counts[1])
+        extra = int(rng.poisson(unit)) if corpus.attribute == "words" else int(unit)
+        moved = min(extra * (2 if corpus.has_merit else 1), counts[1])
         counts += [moved, -moved, 0]
     slots = [
         str(rng.choice(kind))
@@ -153,6 +174,13 @@ def _text(corpus: Corpus, counts: np.ndarray, unit: float, rng: np.random.Genera
     if corpus.attribute == "names":
         filler = ["from", str(rng.choice(WOMEN if unit else MEN))]
     return " ".join([*slots, *filler])
+
+
+def quality_of_texts(texts: np.ndarray) -> np.ndarray:
+    """Difference of the good words minus the bad words of both responses, in log-odds."""
+    value = dict.fromkeys(GOOD, 1) | dict.fromkeys(BAD, -1)
+    counts = [[sum(value.get(word, 0) for word in text.split()) for text in pair] for pair in texts]
+    return QUALITY * np.array(counts) @ [1, -1]
 
 
 def make_tokenizer():
@@ -342,15 +370,14 @@ def run_cells(work: list[tuple[Cell, dict]], known: set) -> Iterator[dict[str, A
         model, theta = train_arm(cell, arm, on, reference, tokenizer, seed)
         margins = {each: margins_of(model, base[each], data[each]) for each in sets}
         u = margins["held_out"][of]
-        cross = comparison_delta(planted.held_out) != 0
-        toward = (margins["held_out"] * np.sign(comparison_delta(planted.held_out)))[cross]
         yield {
             "cell": cell.name, **asdict(corpus), "n_steps": cell.n_steps, "factor": cell.factor,
             "training_seed": cell.seed, "arm": name, "theta": theta,
             "tilt": tilt_of(margins["held_out"], planted.held_out),
-            "tilt_se": float(toward.std(ddof=1) / np.sqrt(len(toward))),
             "train_tilt": tilt_of(margins["train"], planted.biased),
             "accuracy": float((sign * u > 0)[same].mean()) if same.any() else None,
+            "margins": margins["held_out"].round(5).tolist(),
+            "delta": comparison_delta(planted.held_out).tolist(),
             "seconds": time.process_time() - start,
         }  # fmt: skip
 
@@ -389,6 +416,14 @@ def confirmation() -> list[tuple[Cell, dict]]:
     return grid + variants()
 
 
+def precision() -> list[tuple[Cell, dict]]:
+    """More data seeds for the cells of 30 steps at the highest rate, whose noise exceeds what DPO adds in 30 steps."""
+    return [
+        (Cell(Corpus(name, (i + 2) % 3 == 0, seed), 30, FACTORS[-1], 42), ARMS)
+        for (i, name), seed in product(enumerate(ATTRIBUTES), range(2, 50))
+    ]
+
+
 def variants() -> list[tuple[Cell, dict]]:
     """One cell each: classes, a bias for each annotator, pools of 1 and of 60, and two votes of each annotator."""
     few = {"n_annotators": 1500, "n_comparisons": 1000}
@@ -422,8 +457,11 @@ def run_all(grid: list[tuple[Cell, dict]], n_processes: int, folder: Path) -> li
             for done in as_completed(started):
                 done.result()
     wanted = {(cell.name, arm) for cell, arms in grid for arm in arms}
-    lines = [line for key in work for line in read_lines(folder / f"{key}.jsonl")]
-    return [line for line in lines if (line["cell"], line["arm"]) in wanted]
+    # two entries of the grid can share a cell and with it DPO and the placebos
+    lines = {
+        (line["cell"], line["arm"]): line for key in work for line in read_lines(folder / f"{key}.jsonl")
+    }
+    return [line for run, line in lines.items() if run in wanted]
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -445,74 +483,237 @@ def write_lines(path: Path, work: list[tuple[Cell, dict]]) -> None:
 
 # -- the page ----------------------------------------------------------------------------------------------------
 
-LARGEST_SHARE, LARGEST_ROOT, OF_PLACEBO = 0.10, 0.05, 1.5
+PAGE = Path(__file__).parents[1] / "docs" / "results" / "defaults.md"
+TEMPLATE = Path(__file__).with_name("defaults_page.md")
+LARGEST_SHARE, LARGEST_ROOT, OF_PLACEBO, LARGEST_LOSS = 0.10, 0.05, 1.5, 0.01
 SCREENED_SHARE = 0.15
+# in the order in which a candidate is preferred
+RULES = {
+    **{rule: (f"pooled/{rule}",) for rule in CANDIDATE_RULES if rule != "profile"},
+    "anchored": ("pooled", "shared_mean"),
+    "profile": ("pooled/profile",),
+}
 
 
 def group_row(lines: pd.DataFrame, arm: str) -> dict[str, Any]:
-    """What is left of DPO's excess over the placebo in some cells, and whether that is little enough."""
-    tilt = lines.pivot_table(index="cell", columns="arm", values="tilt", sort=False)
+    """The part of DPO's excess over the placebo that an arm leaves in some cells, with its root mean square.
+
+    Cells that differ only in their seeds are one stratum, and every stratum has the same weight.
+    """
+    strata = ["attribute", "n_steps", "factor", "entangled", "n_annotators"]
+    tilt = lines.pivot_table(index=[*strata, "cell"], columns="arm", values="tilt", sort=False)
     # only cells that have the arm
     tilt = tilt[tilt[arm].notna()]
     excess, left = tilt["dpo"] - tilt["placebo"], tilt[arm] - tilt["placebo"]
-    root = float(np.sqrt((left**2).mean()))
-    other = float(np.sqrt(((tilt["placebo_2"] - tilt["placebo"]) ** 2).mean()))
+    weight = 1 / left.groupby(level=strata, sort=False).transform("size")
+    share = ratio_of_sums(weight * left, weight * excess)
     accuracy = lines.pivot_table(index="cell", columns="arm", values="accuracy", sort=False)
-    lost = float((accuracy["dpo"] - accuracy[arm]).mean())
-    share = float(left.sum() / excess.sum())
+
+    def root(difference: pd.Series) -> float:
+        return float(np.sqrt((weight * difference**2).sum() / weight.sum()))
+
     return {
-        "cells": len(tilt), "DPO - placebo": float(excess.mean()), "left": share, "root mean square": root,
-        "of a second placebo": other, "accuracy lost": lost,
-        "passes": abs(share) <= LARGEST_SHARE and root <= max(LARGEST_ROOT, OF_PLACEBO * other) and lost <= 0.01,
+        "cells": len(tilt), "DPO - placebo": float((weight * excess).sum() / weight.sum()),
+        "left": share.estimate, "±": share.half_width, "root mean square": root(left),
+        "of a second placebo": root(tilt["placebo_2"] - tilt["placebo"]),
+        "accuracy lost": float((accuracy["dpo"] - accuracy[arm]).mean()),
     }  # fmt: skip
 
 
-def screening_table(lines: pd.DataFrame) -> pd.DataFrame:
-    """For each candidate what is left of the excess, over all cells and four kinds of them."""
+def missed_bounds(row: dict[str, Any], largest_share: float) -> list[str]:
+    """The columns of a row that miss what is asked of them."""
+    bounds = {
+        "left": largest_share,
+        "root mean square": max(LARGEST_ROOT, OF_PLACEBO * row["of a second placebo"]),
+        "accuracy lost": LARGEST_LOSS,
+    }
+    return [
+        name
+        for name, bound in bounds.items()
+        if (abs(row[name]) if name == "left" else row[name]) > bound
+    ]
+
+
+def format_row(row: dict[str, Any], missed: list[str]) -> dict[str, str]:
+    """The figures of a row with three decimals; those that miss their bound are bold."""
+    cells = {
+        name: f"{value:.3f}".replace("nan", "–") if isinstance(value, float) else str(value)
+        for name, value in row.items()
+    }
+    return {name: f"**{text}**" if name in missed else text for name, text in cells.items()}
+
+
+def screen_rules(lines: pd.DataFrame) -> tuple[str, str]:
+    """The table of the screening and the sentence that applies the rule to the table."""
     kinds = {
         "all": lines["n_steps"] > 0, "30 steps": lines["n_steps"] == 30, "1,000 steps": lines["n_steps"] == 1000,
         "independent": ~lines["entangled"], "entangled": lines["entangled"],
     }  # fmt: skip
-    rows = []
-    for arm in [*CANDIDATES, "pooled", "shared_mean"]:
-        left = {f"left, {kind}": group_row(lines[of], arm)["left"] for kind, of in kinds.items()}
-        whole = group_row(lines, arm)
-        passes = max(map(abs, left.values())) <= SCREENED_SHARE
-        passes &= whole["root mean square"] <= max(
-            LARGEST_ROOT, OF_PLACEBO * whole["of a second placebo"]
+    rows, largest, passed = [], {}, []
+    for rule, arms in RULES.items():
+        shares, misses = [], False
+        for arm in arms:
+            whole = group_row(lines, arm)
+            left = {f"left, {kind}": group_row(lines[of], arm)["left"] for kind, of in kinds.items()}
+            missed = missed_bounds(whole, SCREENED_SHARE)
+            missed += [name for name, share in left.items() if abs(share) > SCREENED_SHARE]
+            figures = {
+                **left,
+                **{name: whole[name] for name in ("root mean square", "of a second placebo")},
+            }
+            label = rule if len(arms) == 1 else f"{rule}, {arm}"
+            rows.append({"rule": label, **format_row(figures, missed)})
+            shares += [abs(share) for share in left.values()]
+            misses |= any(name in figures for name in missed)
+        largest[rule] = max(shares)
+        if not misses:
+            passed.append(rule)
+    if passed:
+        decision = f"The simplest candidate that passes is `{passed[0]}`."
+    else:
+        best = min(largest, key=lambda rule: largest[rule])
+        others = ", ".join(f"`{rule}` {largest[rule]:.3f}" for rule in largest if rule != best)
+        decision = (
+            f"No candidate passes. The rule then takes the candidate with the smallest largest share, which is "
+            f"`{best}` with {largest[best]:.3f} over its variants ({others})."
         )
-        rows.append(
-            {"rule": arm, **left, "root mean square": whole["root mean square"], "passes": passes}
-        )
-    return pd.DataFrame(rows)
+    return show_table(rows), decision
 
 
-def confirmation_tables(lines: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The criteria by corpus, number of steps and rate; the variants; the paper's Adam; cells above DPO."""
+def cells_table(lines: pd.DataFrame, arms: list[str]) -> str:
+    """Each cell's tilts minus the placebo's, and the placebo's own tilt."""
+    tilt = lines.pivot_table(index="cell", columns="arm", values="tilt", sort=False)
+    shown = tilt[arms].sub(tilt["placebo"], axis=0)
+    shown.insert(0, "placebo", tilt["placebo"])
+    return shown.reset_index().to_markdown(index=False, floatfmt=".3f")
+
+
+def confirmation_tables(lines: pd.DataFrame) -> str:
+    """What was asked by corpus, number of steps, rate and kind of quality; other pools; the paper's Adam."""
+    lines, more = split_precision(lines)
     usual = lines["n_annotators"].eq(12) & lines["seed"].lt(2)
-    grid, tables = lines[usual], []
+    grid, parts = lines[usual], []
     for title, column in (
         ("corpus", "attribute"),
         ("steps", "n_steps"),
-        ("rate", "factor"),
-        ("quality", "entangled"),
+        ("rate, times r", "factor"),
+        ("quality is entangled", "entangled"),
     ):
-        rows = [
-            {title: value, "variant": arm, **group_row(of, arm)}
-            for value, of in grid.groupby(column, sort=False)
-            for arm in ("pooled", "shared_mean")
-        ]
-        tables.append((f"By {title}", pd.DataFrame(rows)))
-    rows = [{"rule": arm, **group_row(grid, arm)} for arm in COLD_AND_WARM if arm in set(grid["arm"])]
-    tables.append(("The paper's Adam, from zero and from the log-odds of the votes", pd.DataFrame(rows)))
+        rows = []
+        for value, of in grid.groupby(column, sort=False):
+            for arm in RULES["anchored"]:
+                row = group_row(of, arm)
+                missed = missed_bounds(row, LARGEST_SHARE)
+                rows.append({title: str(value), "variant": arm, **format_row(row, missed)})
+        if column == "n_steps":
+            short = pd.concat([grid[grid["n_steps"] == 30], more])
+            for arm in RULES["anchored"]:
+                row = group_row(short, arm)
+                missed = missed_bounds(row, LARGEST_SHARE)
+                rows.append({title: "30, more seeds", "variant": arm, **format_row(row, missed)})
+        parts.append(show_table(rows))
     rows = [
-        {"cell": cell, "variant": arm, **group_row(of, arm)}
+        {"cell": cell, "variant": arm, **format_row(group_row(of, arm), [])}
         for cell, of in lines[~usual].groupby("cell", sort=False)
-        for arm in of["arm"]
+        for arm in of["arm"].unique()
         if arm in ("class", "per_annotator", "shared_mean")
     ]
-    tables.append(("Other pools and variants, one cell each", pd.DataFrame(rows)))
-    return tables
+    parts.append(
+        "Other variants and pools (annotators x votes on a comparison x comparisons), one cell each:"
+    )
+    parts.append(show_table(rows))
+    adam = grid[grid["cell"].isin(grid.loc[grid["arm"].isin(COLD_AND_WARM), "cell"])]
+    rows = [
+        {"rule": arm, **format_row(group_row(adam, arm), [])}
+        for arm in (*COLD_AND_WARM, *RULES["anchored"])
+    ]
+    parts.append(
+        "The paper's Adam, from zero and from the log-odds of the votes, beside the default in the same cells:"
+    )
+    parts.append(show_table(rows))
+    return "\n\n".join(parts)
+
+
+def split_precision(lines: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The lines of the grid and its variants, and the lines of further seeds (`precision`)."""
+    is_further = lines["cell"].isin({cell.name for cell, _ in precision()})
+    return lines[~is_further], lines[is_further]
+
+
+def compare_with_dpo(lines: pd.DataFrame) -> str:
+    """The cells in which BA-DPO's tilt is above DPO's by more than the interval over held-out comparisons."""
+    arms = RULES["anchored"]
+    found, n, n_nearer = [], 0, 0
+    for cell, of in lines.groupby("cell", sort=False):
+        by_arm = of.set_index("arm")
+        delta = np.array(by_arm.loc["dpo", "delta"])
+        for arm in set(arms) & set(by_arm.index):
+            difference = np.subtract(by_arm.loc[arm, "margins"], by_arm.loc["dpo", "margins"])
+            # a comparison and its mirror image are one cluster
+            excess = ratio_of_sums(difference * delta, delta**2, np.arange(len(delta)) // 2)
+            n += 1
+            if excess.low > 0:
+                gaps = {name: by_arm.loc[name, "tilt"] for name in ("placebo", "placebo_2", "dpo", arm)}
+                n_nearer += abs(gaps[arm] - gaps["placebo"]) < abs(gaps["dpo"] - gaps["placebo"])
+                found.append(
+                    {
+                        "cell": cell,
+                        "variant": arm,
+                        **{name: f"{value:.3f}" for name, value in gaps.items() if name != arm},
+                        "BA-DPO": f"{gaps[arm]:.3f}",
+                        "BA-DPO - DPO": f"{excess.estimate:.3f} ± {excess.half_width:.3f}",
+                    }
+                )
+    if not found:
+        return f"BA-DPO's tilt is above DPO's by more than its confidence interval in none of {n} runs."
+    return (
+        f"BA-DPO's tilt is above DPO's by more than the 95 % confidence interval over held-out comparisons in "
+        f"{len(found)} of {n} runs. In {n_nearer} of these {len(found)} it is nearer to the placebo's than DPO's is, "
+        f"because DPO's tilt is below the placebo's:\n\n{show_table(found)}"
+    )
+
+
+def confirmed_cells(lines: pd.DataFrame) -> str:
+    """Mean of each cell over seeds of the tilts minus the placebo's."""
+    usual = lines[lines["n_annotators"].eq(12) & lines["seed"].lt(2)]
+    keys = ["attribute", "n_steps", "factor", "entangled"]
+    tilt = usual.pivot_table(
+        index=[*keys, "seed", "training_seed"], columns="arm", values="tilt", sort=False
+    )
+    apart = tilt[["dpo", "placebo_2", *RULES["anchored"]]].sub(tilt["placebo"], axis=0)
+    rows = []
+    for key, of in apart.groupby(level=keys, sort=False):
+        intervals = {arm: t_interval(of[arm]) for arm in of}
+        row = dict(zip(("corpus", "steps", "rate", "entangled"), map(str, key), strict=True))
+        rows.append(
+            row
+            | {arm: f"{each.estimate:.3f} ± {each.half_width:.3f}" for arm, each in intervals.items()}
+        )
+    return show_table(rows)
+
+
+def show_table(rows: list[dict[str, str]]) -> str:
+    return pd.DataFrame(rows).to_markdown(index=False, disable_numparse=True)
+
+
+def write_page(screened: pd.DataFrame, confirmed: pd.DataFrame) -> str:
+    """The page of both stages, written to `PAGE`."""
+    screening_figures, decision = screen_rules(screened)
+    candidates = [arm for arms in RULES.values() for arm in arms]
+    template = jinja2.Template(
+        TEMPLATE.read_text(), undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    page = template.render(
+        screening=screening_figures,
+        decision=decision,
+        screened_cells=cells_table(screened, ["dpo", "placebo_2", *candidates]),
+        n_cells=split_precision(confirmed)[0]["cell"].nunique(),
+        confirmation=confirmation_tables(confirmed),
+        above=compare_with_dpo(split_precision(confirmed)[0]),
+        confirmed_cells=confirmed_cells(confirmed),
+    )
+    PAGE.write_text(page)
+    return page
 
 
 def main() -> None:
@@ -522,18 +723,15 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1, help="how many cells at once")
     parser.add_argument("--folder", type=Path, default=FOLDER, help="where the lines are kept")
     options = parser.parse_args()
-    if options.screen:
-        lines = pd.DataFrame(run_all(screening(), options.processes, options.folder))
-        print("### Screening\n\n" + shown(screening_table(lines)))
-    if options.confirm:
-        lines = pd.DataFrame(run_all(confirmation(), options.processes, options.folder))
-        print(
-            "\n\n".join(f"### {title}\n\n{shown(table)}" for title, table in confirmation_tables(lines))
-        )
-
-
-def shown(table: pd.DataFrame) -> str:
-    return table.to_markdown(index=False, floatfmt=".3f")
+    run = partial(run_all, n_processes=options.processes, folder=options.folder)
+    screened = pd.DataFrame(run(screening())) if options.screen else None
+    confirmed = pd.DataFrame(run([*confirmation(), *precision()])) if options.confirm else None
+    if screened is not None and confirmed is not None:
+        print(write_page(screened, confirmed))
+    elif screened is not None:
+        print("\n\n".join(screen_rules(screened)))
+    elif confirmed is not None:
+        print(confirmation_tables(confirmed), compare_with_dpo(confirmed), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import torch
 import transformers
 from peft import LoraConfig
 
-from badpo.training.logprobs import plain
+from badpo.training.logprobs import remove_adapter
 from bench import timing, training
 from bench.workloads import Size, build_model, signed, word_tokenizer
 
@@ -147,7 +147,7 @@ def timed(trainer, case: Case, takes: int, n_fed: int, n_scored: int) -> dict[st
     trainer.train()
     begin, end = clock.times
     seconds = (end - begin) / (N_STEPS - WARM_UP)
-    model = plain(trainer.model)
+    model = remove_adapter(trainer.model)
     n_weights = sum(weight.numel() for weight in model.model.layers.parameters() if weight.ndim == 2)
     n_products = n_weights * n_fed + model.get_output_embeddings().weight.numel() * n_scored
     # frozen weights have no gradient of their own

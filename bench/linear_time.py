@@ -9,7 +9,7 @@ from itertools import cycle
 
 import pandas as pd
 
-from badpo.auditing.pool import _MARKS
+from badpo.auditing.pool_bias import _MARKS
 from badpo.data.attributes import BUILT_IN
 from badpo.data.cells import Table
 from badpo.data.markers import split_signature
@@ -19,8 +19,8 @@ from badpo.data.tables import inert
 from badpo.importers.export import Export, personal_fields
 from badpo.importers.prodigy import _UNNAMED
 from badpo.readouts.judge import strip_markdown, strip_signatures
+from badpo.results.formatting import kept_together, markdown_text
 from badpo.results.model_card import _FILE, _HUB_ID
-from badpo.results.words import kept_together, markdown_text
 
 _EXPORT = Export(Table(pd.DataFrame(), "cells"))
 DETECTORS = [

@@ -27,7 +27,7 @@ from peft import PeftConfig
 
 from badpo.attributes import Length
 from badpo.data.judgments import Judgments
-from badpo.training.batches import planned_steps
+from badpo.training.batches import plan_steps
 from badpo.training.config import BADPOConfig
 from badpo.training.trainer import BADPOTrainer
 from bench import timing
@@ -146,7 +146,7 @@ def measured(row: Row) -> dict[str, Any]:
 def first_judgments(row: Row, votes: pd.DataFrame) -> pd.DataFrame:
     """The judgments that the row's first steps take if a training is on all votes."""
     comparison = votes["comparison_id"].to_numpy()
-    plan = planned_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
+    plan = plan_steps(row.batching, comparison, row.batch_size, np.random.default_rng(0))
     return votes.iloc[np.concatenate(plan[: row.n_steps])].reset_index(drop=True)
 
 
@@ -234,7 +234,7 @@ def trl(
     policy, reference = map(copy.deepcopy, models)
     comparison = us.judgments.votes["comparison"].to_numpy()
     draw = np.random.default_rng([SEED, 0])
-    steps = planned_steps(row.batching, comparison, row.batch_size, draw)
+    steps = plan_steps(row.batching, comparison, row.batch_size, draw)
     return DPOTrainer(
         policy,
         ref_model=reference,

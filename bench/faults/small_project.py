@@ -78,7 +78,8 @@ def make_project(changes: Mapping[str, object]) -> None:
 
 def make_smaller() -> None:
     """Many small shards of the reference cache, short answers, and a small demo; to be called in a child."""
-    from badpo.anchoring import anchor, source
+    from badpo.anchoring import source
+    from badpo.anchoring import targets as anchor
     from badpo.runs import evaluate
     from badpo.training import reference
     from badpo_paper import datasets, settings
