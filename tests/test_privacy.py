@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -27,7 +28,7 @@ PERSONAL = {
     *("reviewer_email", "overall_own_reason", "user_location"),
 }
 VARIANTS = {
-    **{name: path for name, path in ALL.items() if name != "ultrafeedback"},
+    **ALL,
     "argilla nested": EXPORTS / "argilla_nested.json",
 }
 
@@ -142,6 +143,11 @@ def test_a_table_that_is_wrong_is_told_without_ids(places):
     assert [*leaks(out)] == []
 
 
+def sliders(table: pd.DataFrame) -> pd.DataFrame:
+    """The same table with another number in each cell of a vote."""
+    return table.assign(**{name: np.arange(len(table)) - 9 for name in table.columns[3:]})
+
+
 def wide() -> pd.DataFrame:
     """Votes of the same people, each in a column of their own."""
     texts = ["prompt", "response_a", "response_b"]
@@ -155,9 +161,12 @@ def wide() -> pd.DataFrame:
         (lambda votes: votes[:2].assign(winner=votes["annotator"]), (), "E107"),
         (lambda votes: votes.assign(winner="it is " + votes["annotator"]), ("--winner", "it=a"), "E107"),
         (lambda votes: votes.assign(shown_first="said " + votes["annotator"]), (), "E109"),
-        (lambda votes: votes.assign(note="said by " + votes["annotator"]), ("--time", "note"), "E156"),
         (lambda _: wide(), ("--column", "annotator=annotators"), "E103"),
         (lambda _: wide(), ("--column", "annotator=PLANTED3"), "E103"),
+        (lambda _: wide().iloc[:, :4], ("--column", "annotator=who"), "E103"),
+        (lambda _: wide().iloc[:, :5], ("--column", "annotator=who"), "E103"),
+        (lambda _: sliders(wide()), ("--column", "annotator=who"), "E103"),
+        (lambda _: sliders(wide()), (), "E101"),
     ],
 )
 def test_ids_in_other_columns_or_as_their_names_are_in_no_message(change, options, code, places):

@@ -19,12 +19,11 @@ from typer.testing import CliRunner
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.cli.main import app
-from badpo.data.files import seal_damage, write_seal
+from badpo.data.files import _Loader, seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
 from badpo.data.problems import ConfigError
-from badpo.data.yaml_files import _Loader
+from badpo.results.formatting import page_templates
 from badpo.results.run_files import read_run, read_suite
-from badpo.results.words import page_templates
 from badpo.training.recipe import read_recipe
 from badpo.training.trl_keys import refusal
 from tests.results.suites import write_suite
@@ -94,7 +93,7 @@ NEVER = {
 }
 READ_OF_A_FOLDER = ("AutoTokenizer.from_pretrained", "AutoConfig.from_pretrained")
 ONLY_IN = {
-    "badpo/data/yaml_files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
+    "badpo/data/files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
     # what a terminal would obey is written out there; in a text of ours is nothing of the kind
     "badpo/cli/options.py": lambda called, call: (
         (called.split(".")[-1] in PRINTS or called in STREAMS)
@@ -102,10 +101,7 @@ ONLY_IN = {
     ),
     # behind the guard of a model's files
     "badpo/training/model_files.py": lambda called, call: called.endswith(".from_pretrained"),
-    "badpo/results/words.py": lambda called, call: is_called(called, "jinja2.Environment"),
-    "badpo/results/model_card.py": lambda called, call: (
-        is_called(called, "page_templates") and bool(call.args or call.keywords)
-    ),
+    "badpo/results/formatting.py": lambda called, call: is_called(called, "jinja2.Environment"),
 }
 
 
@@ -191,7 +187,10 @@ def test_every_page_has_the_content_policy_and_escapes():
     for page in pages:
         assert page.read_text().startswith('{% extends "layout.html.jinja" %}'), page.name
         assert "<head>" not in page.read_text() and "<html" not in page.read_text(), page.name
-    assert page_templates().autoescape is True
+    escapes = page_templates().autoescape
+    plain = {"audit.txt.jinja", "model_card.md.jinja", "audit_sentences.jinja", "run_sentences.jinja"}
+    assert {path.name for path in TEMPLATES.iterdir() if not escapes(path.name)} == plain
+    assert escapes(None)
     for template in TEMPLATES.iterdir():
         assert not re.search(r"\|\s*safe\b|autoescape", template.read_text()), template.name
 
@@ -249,7 +248,7 @@ def test_links_within_a_run_are_taken_and_one_out_of_a_cache_is_refused(run, tmp
 
     cache = tmp_path / "cache"
     (cache / "key").mkdir(parents=True)
-    ReferenceCache(cache, "key").load()
+    ReferenceCache(cache, "key").open_new_shards()
     (cache / "key" / "shard-0.safetensors").symlink_to(outside)
     with pytest.raises(ConfigError, match="symbolic link that leads out"):
         ReferenceCache(cache, "key")

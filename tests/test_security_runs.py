@@ -91,7 +91,7 @@ def hostile_audit(folder: Path, payload: str) -> Path:
         table[name] = payload + table[name]
     classes = table["annotator_class"]
     table["annotator_class"] = classes.where(classes == "crowd", payload)
-    return audit(table, [Length(name=payload)], source=payload).write(folder, examples=True)
+    return audit(table, [Length(name=payload)], source=payload).write(folder)
 
 
 def hostile_report(folder: Path, payload: str) -> Path:
