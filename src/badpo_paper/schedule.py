@@ -18,7 +18,12 @@ from badpo.data.problems import ConfigError
 from badpo.objective.bias import BiasTerm
 from badpo.runs.run import BEGUN, Progress, keep_run, silent
 from badpo.runs.start import require_undamaged
-from badpo.training.model_files import UNREADABLE, load_configuration, load_tokenizer, unreadable
+from badpo.training.model_files import (
+    UNREADABLE,
+    describe_unreadable,
+    load_configuration,
+    load_tokenizer,
+)
 from badpo_paper.arms import ARMS
 from badpo_paper.corpus_stage import (
     CorpusStage,
@@ -302,5 +307,5 @@ def _complaint(name: str, kind: str) -> str:
     except ConfigError as error:
         return str(error)
     except UNREADABLE as error:
-        return unreadable(name, error, kind)
+        return describe_unreadable(name, error, kind)
     return ""

@@ -1,4 +1,4 @@
-"""Models of others: nothing of theirs is run, whatever their folder holds."""
+"""badpo loads models of other people without running code from their folders."""
 
 import json
 import os
@@ -16,7 +16,13 @@ from trl import DPOConfig
 from badpo.data.problems import ConfigError
 from badpo.runs.start import load_model
 from badpo.training import model_files
-from badpo.training.model_files import _named, load_adapter, load_tokenizer, load_weights, require_data
+from badpo.training.model_files import (
+    find_outside_names,
+    load_adapter,
+    load_tokenizer,
+    load_weights,
+    require_data,
+)
 from badpo.training.recipe import ModelChoice
 from badpo.training.trainer import BADPOTrainer
 from badpo.trl import BiasAdjustedDPOTrainer
@@ -30,7 +36,7 @@ def model_folder(tmp_path) -> Path:
     return save_model(tmp_path / "model")
 
 
-def configured(folder: Path, file: str = "config", **keys: object) -> None:
+def write_keys(folder: Path, file: str = "config", **keys: object) -> None:
     path = folder / f"{file}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**before, **keys}))
@@ -39,11 +45,11 @@ def configured(folder: Path, file: str = "config", **keys: object) -> None:
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "adapter_model.bin"])
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_weights_in_a_pickle_are_not_opened(tmp_path, model_folder, name, dtype):
-    """Also where the configuration names no dtype, so that `transformers` would look for one in the weights."""
+    """This holds even if the configuration has no dtype, so that transformers would read it from the weights."""
     for path in model_folder.glob("*.safetensors"):
         path.unlink()
     torch.save(Owned(tmp_path / "owned"), model_folder / name)
-    configured(model_folder, dtype=None, torch_dtype=None)
+    write_keys(model_folder, dtype=None, torch_dtype=None)
     if name.startswith("adapter"):
         (model_folder / "adapter_config.json").write_text('{"base_model_name_or_path": "x"}')
     with pytest.raises(ConfigError, match=rf"{name}.*save_pretrained"):
@@ -51,14 +57,14 @@ def test_weights_in_a_pickle_are_not_opened(tmp_path, model_folder, name, dtype)
     assert not (tmp_path / "owned").exists()
 
 
-def with_adapter(folder: Path, **keys: object) -> Path:
-    """A folder with the files of a new adapter, and some keys of its configuration replaced."""
+def save_adapter(folder: Path, **keys: object) -> Path:
+    """Save a new adapter in a folder, and replace some keys of its configuration."""
     get_peft_model(tiny.model(), lora()).save_pretrained(folder)
-    configured(folder, "adapter_config", **keys)
+    write_keys(folder, "adapter_config", **keys)
     return folder
 
 
-# Of transformers 5.23: whatever names a kernel, a file, another configuration, a repository or a checkpoint.
+# Settings of transformers 5.23 that name a kernel, a file, another configuration, a repository or a checkpoint.
 SETTINGS = [
     ("config", {"attn_implementation": "someone/kernel"}),
     ("config", {"_attn_implementation": "someone/kernel"}),
@@ -91,11 +97,11 @@ def test_settings_that_name_code_a_file_or_a_repository_are_refused(
     model_folder, file, keys, has_adapter
 ):
     if has_adapter:
-        with_adapter(model_folder)
-    configured(model_folder, file, **keys)
+        save_adapter(model_folder)
+    write_keys(model_folder, file, **keys)
     choice = ModelChoice(model_name_or_path=str(model_folder))
     for load in (load_weights, load_tokenizer, lambda folder: load_model(str(folder), choice)):
-        with pytest.raises(ConfigError, match=f"{file}.json.*may name no code"):
+        with pytest.raises(ConfigError, match=rf"{file}\.json"):
             load(model_folder)
 
 
@@ -105,9 +111,9 @@ def test_a_trained_model_does_not_name_the_code_that_its_base_names(tmp_path, mo
         "auto_map": {"AutoConfig": "someone/payload--hidden.C", "AutoTokenizer": ["hidden.T", None]}
     }
     nested = {"audio_config": {"inner": [classes]}, "vision_config": classes}
-    configured(model_folder, "config", **classes, **nested)
-    configured(model_folder, "tokenizer_config", **classes, of_mine=classes)
-    configured(model_folder, "generation_config", **classes)
+    write_keys(model_folder, "config", **classes, **nested)
+    write_keys(model_folder, "tokenizer_config", **classes, of_mine=classes)
+    write_keys(model_folder, "generation_config", **classes)
     if loader is load_model:
         model, tokenizer = load_model(
             str(model_folder), ModelChoice(model_name_or_path=str(model_folder))
@@ -123,26 +129,27 @@ def test_a_trained_model_does_not_name_the_code_that_its_base_names(tmp_path, mo
     assert "architectures" in written and "auto_map" not in written and "payload" not in written
 
 
-def test_settings_in_use_are_taken(model_folder):
-    """Tokens, templates and versions are texts; the defaults of every kind of model name nothing elsewhere."""
-    configured(
+def test_harmless_settings_are_accepted(model_folder):
+    """Tokens, templates and versions may be any text, and the default settings of models name nothing outside."""
+    write_keys(
         model_folder, "config", prefix="</s>", model_type="llama", unsloth_version="2.1", dtype="float32"
     )
     tokens = {"pad_token": "</s>", "chat_template": "{{ messages[0].content }}"}
-    configured(model_folder, "tokenizer_config", special_tokens_map_file="/x/y.json", **tokens)
+    write_keys(model_folder, "tokenizer_config", special_tokens_map_file="/x/y.json", **tokens)
     load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder)))
     templates = [
         {"name": "default", "template": "{{ 1 / 2 }}"},
         {"name": "tool_use", "template": "{{ a.b }}"},
     ]
-    named = {each["name"]: each["template"] for each in templates}
-    assert not [*_named([{"chat_template": templates}, {"chat_template": named}, {"dtype": "auto"}])]
+    by_name = {entry["name"]: entry["template"] for entry in templates}
+    settings = [{"chat_template": templates}, {"chat_template": by_name}, {"dtype": "auto"}]
+    assert not [*find_outside_names(settings)]
     defaults = CONFIG_MAPPING["llama"](), CONFIG_MAPPING["qwen2"](), CONFIG_MAPPING["gemma3"]()
     for default in defaults:
-        assert not [*_named(json.loads(default.to_json_string(use_diff=False)))]
+        assert not [*find_outside_names(json.loads(default.to_json_string(use_diff=False)))]
 
 
-# Of peft 0.18 to 0.21: each kind of adapter whose configuration names a module, a file, a model or a tokenizer.
+# Settings of peft 0.18 to 0.21 that name a module, a file, a model or a tokenizer, for each kind of adapter.
 ADAPTERS = [
     {"megatron_config": {"a": 1}, "megatron_core": "mg.evil"},
     {"megatron_config": {"a": 1}},
@@ -154,19 +161,19 @@ ADAPTERS = [
     {"peft_type": "PROMPT_TUNING", "tokenizer_name_or_path": "someone/model"},
     {"peft_type": "PROMPT_TUNING", "tokenizer_kwargs": {"trust_remote_code": True}},
     {"peft_type": "MULTITASK_PROMPT_TUNING", "prompt_tuning_init_state_dict_path": "x.bin"},
-    {"of a later peft": "someone/model"},
+    {"key of a later peft": "someone/model"},
     {"base_model_name_or_path": "https://someone.example/model"},
     {"auto_mapping": {"base_model_class": "M", "parent_library": "someone.module"}},
 ]
 
 
 @pytest.mark.parametrize("keys", ADAPTERS)
-def test_an_adapter_that_names_code_is_refused_alone_and_beside_a_model(tmp_path, model_folder, keys):
-    adapter = with_adapter(tmp_path / "adapter", **keys)
-    with pytest.raises(ConfigError, match="adapter_config.json.*may name no code"):
+def test_an_adapter_that_names_code_is_refused_with_and_without_a_model(tmp_path, model_folder, keys):
+    adapter = save_adapter(tmp_path / "adapter", **keys)
+    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
         load_adapter(tiny.model(), adapter)
-    with_adapter(model_folder, **keys)
-    with pytest.raises(ConfigError, match="adapter_config.json.*may name no code"):
+    save_adapter(model_folder, **keys)
+    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
         load_weights(model_folder)
 
 
@@ -181,9 +188,9 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("keys", ENDLESS)
-def test_an_adapter_that_could_keep_peft_busy_for_ever_is_refused(tmp_path, keys):
-    adapter = with_adapter(tmp_path / "adapter", **keys)
-    with pytest.raises(ConfigError, match="adapter_config.json.*(may take for ever|at most)"):
+def test_an_adapter_with_endless_patterns_or_too_many_layers_is_refused(tmp_path, keys):
+    adapter = save_adapter(tmp_path / "adapter", **keys)
+    with pytest.raises(ConfigError, match=r"adapter_config\.json"):
         load_adapter(tiny.model(), adapter)
 
 
@@ -206,19 +213,19 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize(("file", "keys"), UNUSABLE)
-def test_settings_that_no_library_knows_are_one_sentence(model_folder, file, keys):
+def test_an_unusable_setting_is_reported_in_one_line(model_folder, file, keys):
     if file == "adapter_config":
-        with_adapter(model_folder)
-    configured(model_folder, file, **keys)
+        save_adapter(model_folder)
+    write_keys(model_folder, file, **keys)
     with pytest.raises(ConfigError, match=f"{file}.json|a file of weights") as error:
         load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder)))
     assert "\n" not in str(error.value)
 
 
-def test_adapters_in_use_are_taken_and_the_base_of_one_is_looked_at_too(tmp_path, model_folder):
-    adapter = with_adapter(tmp_path / "adapter", base_model_name_or_path=str(model_folder))
+def test_harmless_adapters_are_accepted_and_their_base_model_is_inspected(tmp_path, model_folder):
+    adapter = save_adapter(tmp_path / "adapter", base_model_name_or_path=str(model_folder))
     assert load_weights(adapter).peft_config and load_adapter(tiny.model(), adapter).peft_config
-    configured(model_folder, attn_implementation="someone/kernel")
+    write_keys(model_folder, attn_implementation="someone/kernel")
     with pytest.raises(ConfigError, match="someone/kernel"):
         load_weights(adapter)
 
@@ -233,31 +240,29 @@ LINKS = {
 }
 
 
-def linked(folder: Path, name: str, target: str) -> None:
+def make_link(folder: Path, name: str, target: str) -> None:
     (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to(target)
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_what_leads_out_of_the_folder_of_a_model_an_adapter_or_its_base_is_refused(
-    tmp_path, model_folder, name
-):
-    """Libraries follow links, and would copy the victim's own files into the trained model."""
+def test_a_link_out_of_the_folder_of_a_model_or_an_adapter_is_refused(tmp_path, model_folder, name):
+    """Libraries follow links, and would copy private files of the user into the trained model."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "x.jinja").write_text("{}")
-    adapter = with_adapter(tmp_path / "adapter", base_model_name_or_path=str(model_folder))
-    linked(model_folder, name, LINKS[name])
+    adapter = save_adapter(tmp_path / "adapter", base_model_name_or_path=str(model_folder))
+    make_link(model_folder, name, LINKS[name])
     for load in (load_weights, load_tokenizer, lambda folder: load_weights(adapter)):
         with pytest.raises(ConfigError, match="leads out of the model's folder") as refused:
             load(model_folder)
         assert str(model_folder / name.split("/")[0]) in str(refused.value)
-    linked(adapter, name, LINKS[name])
+    make_link(adapter, name, LINKS[name])
     with pytest.raises(ConfigError, match="leads out of the model's folder"):
         load_adapter(tiny.model(), adapter)
 
 
-def test_a_pipe_is_refused_and_links_inside_of_the_folder_and_the_cache_are_taken(
+def test_a_pipe_is_refused_and_links_inside_the_folder_and_the_cache_are_accepted(
     tmp_path, model_folder
 ):
     cache = tmp_path / "models--a--b"
@@ -270,7 +275,7 @@ def test_a_pipe_is_refused_and_links_inside_of_the_folder_and_the_cache_are_take
     (snapshot / "again.json").symlink_to("config.json")
     (tmp_path / "short").symlink_to(snapshot)
     assert load_weights(tmp_path / "short") and load_tokenizer(snapshot)
-    linked(cache / "blobs", "config.json", "../../model/config.json")
+    make_link(cache / "blobs", "config.json", "../../model/config.json")
     with pytest.raises(ConfigError, match="leads out"):
         load_weights(snapshot)
     os.mkfifo(model_folder / "pipe")
@@ -279,8 +284,8 @@ def test_a_pipe_is_refused_and_links_inside_of_the_folder_and_the_cache_are_take
 
 
 @pytest.mark.parametrize("trainer", [BADPOTrainer, BiasAdjustedDPOTrainer])
-def test_both_trainers_look_before_they_load(tmp_path, model_folder, trainer):
-    configured(model_folder, "tokenizer_config", init_inputs=["/etc/hostname"])
+def test_both_trainers_inspect_a_model_before_loading(tmp_path, model_folder, trainer):
+    write_keys(model_folder, "tokenizer_config", init_inputs=["/etc/hostname"])
     settings = {
         BADPOTrainer: config(tmp_path),
         BiasAdjustedDPOTrainer: DPOConfig(str(tmp_path), **PLAIN),
@@ -290,9 +295,9 @@ def test_both_trainers_look_before_they_load(tmp_path, model_folder, trainer):
         trainer(str(model_folder), args=settings[trainer], train_dataset=rows)
 
 
-def test_of_a_model_on_the_hub_the_same_files_are_looked_at(tmp_path, model_folder, monkeypatch):
+def test_the_settings_of_a_model_on_the_hub_are_inspected(tmp_path, model_folder, monkeypatch):
     hub = tmp_path / "hub" / "models--someone--model"
-    configured(model_folder, attn_implementation="someone/kernel")
+    write_keys(model_folder, attn_implementation="someone/kernel")
     (hub / "refs").mkdir(parents=True)
     (hub / "refs" / "main").write_text("a" * 40)
     shutil.copytree(model_folder, hub / "snapshots" / ("a" * 40))
@@ -304,28 +309,28 @@ def test_of_a_model_on_the_hub_the_same_files_are_looked_at(tmp_path, model_fold
 
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "{", "[]", "\x00"])
-def test_settings_that_cannot_be_read_are_named(model_folder, content):
+def test_an_unreadable_settings_file_is_named(model_folder, content):
     (model_folder / "generation_config.json").write_text(content)
-    with pytest.raises(ConfigError, match="damaged or not that of .*generation_config.json"):
+    with pytest.raises(ConfigError, match=r"generation_config\.json"):
         load_model(str(model_folder), ModelChoice(model_name_or_path=str(model_folder)))
 
 
-def test_where_kernels_would_be_fetched_no_flash_attention_and_no_quantisation_is_taken(
+def test_with_the_package_kernels_flash_attention_and_quantisation_are_refused(
     model_folder, monkeypatch
 ):
-    configured(
+    write_keys(
         model_folder, quantization_config={"quant_method": "mxfp4"}, cache_implementation="hybrid"
     )
     require_data(str(model_folder))
     monkeypatch.setattr(model_files, "find_spec", lambda name: name == "kernels")
     with pytest.raises(ConfigError, match="mxfp4"):
         require_data(str(model_folder))
-    configured(model_folder, quantization_config=None, attn_implementation="flash_attention_2")
+    write_keys(model_folder, quantization_config=None, attn_implementation="flash_attention_2")
     with pytest.raises(ConfigError, match="flash_attention_2"):
         require_data(str(model_folder))
 
 
-def test_a_list_of_safetensors_that_names_a_pickle_and_an_adapter_in_one_are_refused(
+def test_an_index_of_weights_that_names_a_pickle_and_a_pickled_adapter_are_refused(
     tmp_path, model_folder
 ):
     (model_folder / "model.safetensors").unlink()

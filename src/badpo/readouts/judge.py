@@ -23,7 +23,7 @@ from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
 from badpo.training.encoding import rendered_chats
 from badpo.training.logprobs import looking_at
-from badpo.training.model_files import UNREADABLE, load_tokenizer, load_weights, unreadable
+from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
 
@@ -58,7 +58,7 @@ def load_judge(name: str) -> Judge:
                 name, AutoModelForSequenceClassification, dtype="auto", output_loading_info=True
             )
     except UNREADABLE as error:
-        raise ConfigError(unreadable(name, error, "a reward model")) from error
+        raise ConfigError(describe_unreadable(name, error, "a reward model")) from error
     if loading["missing_keys"]:
         raise ConfigError(
             f'"{name}" is not a reward model: its files lack {", ".join(sorted(loading["missing_keys"]))}, so these '

@@ -15,7 +15,7 @@ from badpo.data.problems import ConfigError
 from badpo.training import inputs
 from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
-from badpo.training.model_files import UNREADABLE, load_tokenizer, load_weights, unreadable
+from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
 from badpo.training.packing import Pair
 from badpo.training.processes import locked_by_first
 from badpo.training.recipe import ModelChoice, Recipe, make_relative
@@ -29,7 +29,7 @@ def load_model(name: str, choice: ModelChoice):
             tokenizer = load_tokenizer(name, choice.model_revision, choice.trust_remote_code)
             return load_weights(name, **choice.init_kwargs), tokenizer
     except UNREADABLE as error:
-        raise ConfigError(unreadable(name, error)) from error
+        raise ConfigError(describe_unreadable(name, error)) from error
 
 
 def load_policy(

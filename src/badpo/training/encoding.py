@@ -29,7 +29,7 @@ from badpo.data.files import Json, asking_once
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem
 from badpo.data.vocabulary import TEMPLATE_COLUMNS
-from badpo.training.model_files import load_configuration, load_tokenizer, unreadable
+from badpo.training.model_files import describe_unreadable, load_configuration, load_tokenizer
 from badpo.training.packing import Pair
 from badpo.training.trl_keys import PAPER_MAX_PROMPT_LENGTH
 
@@ -402,7 +402,7 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
             tokenizer = load_tokenizer(model)
             config = load_configuration(model).get_text_config()
     except OSError as error:
-        raise ConfigError(unreadable(model, error)) from error
+        raise ConfigError(describe_unreadable(model, error)) from error
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH
     )

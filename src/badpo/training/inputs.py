@@ -42,7 +42,7 @@ from badpo.training.encoding import (
     length_report,
 )
 from badpo.training.logprobs import attach
-from badpo.training.model_files import UNREADABLE, load_weights, unreadable
+from badpo.training.model_files import UNREADABLE, describe_unreadable, load_weights
 from badpo.training.trl_keys import ALIASES
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def load_model(
                 f'"{model}" is not a causal language model. This trainer supports no other models; {VISION}'
             ) from error
         except UNREADABLE as error:
-            raise ConfigError(unreadable(str(model), error)) from error
+            raise ConfigError(describe_unreadable(str(model), error)) from error
     if not hasattr(model, "config"):
         raise ConfigError(
             f"{argument} must be a PreTrainedModel, a PeftModel or the name of a model, not {type(model).__name__}"
