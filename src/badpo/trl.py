@@ -1,17 +1,24 @@
-"""TRL's `DPOTrainer` with the annotators' bias: where ``ref_chosen - b / beta`` is its reference, its u is u + b."""
+"""TRL's `DPOTrainer` with a bias term for the annotators.
+
+Adding the bias b of an annotator to the margin u is the same as subtracting ``b / beta`` from the reference
+log-probability of the chosen response. The trainer therefore shifts the reference and leaves TRL's loss unchanged.
+"""
+
+# transformers and trl are not followed by mypy: their classes are untyped
+# mypy: disallow-subclassing-any=False
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-from badpo.data.attributes import Attributes, as_attributes
+from badpo.data.attributes import Attribute, Attributes, as_attributes
 from badpo.data.files import BIAS_SUFFIX
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import EVERYONE, keyed_digest, pseudonyms
@@ -28,13 +35,23 @@ with telling_what_lacks():
     import torch
     from datasets import Dataset, IterableDataset
     from peft import PeftModel
+    from torch import Tensor
     from torch.nn.functional import logsigmoid
-    from transformers import TrainerCallback
+    from transformers import (
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        TrainerCallback,
+        TrainerControl,
+        TrainerState,
+        TrainingArguments,
+    )
+    from transformers.trainer_utils import PredictionOutput, TrainOutput
     from trl import DPOConfig, DPOTrainer
 
 from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import JudgedVotes
 from badpo.training.checkpoints import (
+    Facts,
     bias_facts,
     keep_parameter_names,
     load_theta,
@@ -46,6 +63,7 @@ from badpo.training.checkpoints import (
 from badpo.training.config import BADPOConfig, resolve_bias_fit
 from badpo.training.encoding import bounded_templates, left_out
 from badpo.training.inputs import (
+    Columns,
     build_bias,
     log_findings,
     make_theta_rule,
@@ -65,466 +83,663 @@ from badpo.training.script_run import (
 )
 from badpo.training.self_test import FLOOR, FLOOR_IN_16_BITS, StartDifference
 
-# Of each row the annotator's number, and of each attribute the difference, chosen minus rejected.
+# A data set of TRL, or several by name.
+DataSets: TypeAlias = Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | str | None
+# Tensors of a micro-batch by name.
+Batch = dict[str, Tensor]
+# Loss, with the outputs of the model if they are requested.
+Loss: TypeAlias = Tensor | tuple[Tensor, Any]
+
+# Column that the trainer adds: index of the annotator, and the difference (chosen minus rejected) of each attribute.
 COLUMN = "bias_inputs"
-_OF_TRL = ("prompt", "chosen", "rejected")
-_NOT_READ = ("image", "images", "tools", "chat_template_kwargs")
-# Losses that see the reference in the margin alone, where its shift is b; in the first two theta is in log-odds.
-_OF_THE_MARGIN = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
-_IN_LOG_ODDS = {"sigmoid", "robust", "sft"}
-_WITHOUT_THETA = "or take trl.DPOTrainer, without theta"
-_FIXED = {
+# Number of rows of a stream that are read at a time.
+ROWS_AT_ONCE = 64
+_TRL_COLUMNS = ("prompt", "chosen", "rejected")
+_UNUSED_COLUMNS = ("image", "images", "tools", "chat_template_kwargs")
+# Losses that depend on the reference only through the margin, so that a shift of the reference equals the bias.
+_MARGIN_LOSSES = ("sigmoid", "robust", "hinge", "exo_pair", "discopop")
+# Losses in which theta is in log-odds; sft does not depend on theta.
+_LOG_ODDS_LOSSES = {"sigmoid", "robust", "sft"}
+_WITHOUT_THETA = "or use trl.DPOTrainer, which has no theta"
+# Settings of TRL with a single supported value, with this value and the reason.
+_FIXED_SETTINGS = {
     "f_divergence_type": (
         "reverse_kl",
-        f"theta shifts the reference under reverse_kl alone; set reverse_kl, {_WITHOUT_THETA}",
+        f"theta is a shift of the reference only with reverse_kl; set reverse_kl, {_WITHOUT_THETA}",
     ),
     "auto_find_batch_size": (
         False,
-        "it starts again with a theta that has moved; set per_device_train_batch_size",
+        "it restarts training with a theta that has changed; set per_device_train_batch_size",
     ),
     "sync_ref_model": (
         False,
-        f"theta is measured from a fixed reference; set False, {_WITHOUT_THETA}",
+        f"theta is relative to a fixed reference; set False, {_WITHOUT_THETA}",
     ),
 }
 
 
-class BiasAdjustedDPOTrainer(DPOTrainer):
-    r"""TRL's trainer with BA-DPO's loss: vision-language models, QLoRA, Liger, streams, whatever TRL trains.
+@dataclass(frozen=True)
+class _BiasSettings:
+    """Arguments of `BiasAdjustedDPOTrainer` about the bias, with the names and meanings of `BADPOConfig`."""
 
-    Rows are votes: what TRL takes, and a column that says whose vote a row is. Theta follows the votes by
-    ``bias_fit`` and stays outside the model: in ``<output_dir>-bias``, under pseudonyms. The reference's rate of the
-    attribute anchors both.
+    bias: str | BiasTerm | None
+    fit: str | None
+    learning_rate: float | None
+    warm_start: str
+    gold_annotators: Sequence[str]
+
+    @property
+    def term(self) -> BiasTerm | None:
+        """Bias term that the caller passed."""
+        return self.bias if isinstance(self.bias, BiasTerm) else None
+
+    @property
+    def variant(self) -> str | None:
+        """Variant of the bias term; None for the default."""
+        return self.bias.variant if isinstance(self.bias, BiasTerm) else self.bias
+
+
+class BiasAdjustedDPOTrainer(DPOTrainer):
+    r"""TRL's `DPOTrainer` with BA-DPO's loss, also for vision-language models, QLoRA, Liger kernels and streams.
+
+    Each row of a data set is a vote in TRL's layout, and one column identifies the annotator. The rule ``bias_fit``
+    moves theta. Theta is saved under pseudonyms in ``<output_dir>-bias``, outside the folder of the model.
 
     Parameters
     ----------
     model, ref_model, args, data_collator, train_dataset, eval_dataset, *others, **options
-        As in TRL. Losses that are not of the margin alone are refused, such as ``ipo``.
-    attributes : Attribute, or text such as "length:ratio=1.5", or several
+        As in TRL. The trainer refuses losses that depend on more than the margin, such as ``ipo``.
+    attributes : Attribute, or text such as "length:ratio=1.5", or several of them
     columns : mapping
-        Our column name -> the data set's, as in ``{"annotator": "worker"}``.
+        Column names of badpo with the names of the data set, as in ``{"annotator": "worker"}``.
     bias : str, BiasTerm or None
-        A variant, or a term, as a stream needs; None is ``shared_mean``, or ``pooled`` where nobody is named. The
-        attribute is a `BiasTerm`, beside `judgments` (None for a stream) and `findings`.
+        Variant of the bias term, or a bias term, which a stream requires. None means ``shared_mean``, or ``pooled`` if
+        the votes have no annotators.
     bias_fit, bias_learning_rate, warm_start, gold_annotators
-        As in `BADPOConfig`; with a loss other than ``sigmoid`` and ``robust`` the fit is ``adam``. A stream is not read
-        ahead: with ``anchored``, theta starts at zero and is fitted to the latest votes.
+        As in `BADPOConfig`. With losses other than ``sigmoid`` and ``robust``, the default of ``bias_fit`` is ``adam``.
+        A stream is not read in advance: with ``anchored``, theta starts at zero and is fitted to the latest votes.
+
+    Attributes
+    ----------
+    bias : BiasTerm
+    judgments : Judgments or None
+        Training votes; None for a stream.
+    findings : list of Problem
+        Findings about the votes and the start of the run.
+    first_margin : StartDifference or None
+        Difference between policy and reference at the first step; None before this step.
 
     Examples
     --------
     >>> BiasAdjustedDPOTrainer("model", train_dataset=[{"chosen": "yes", "rejected": "no"}])
     Traceback (most recent call last):
-    badpo.data.problems.ConfigError: train_dataset is a list; give a Dataset or IterableDataset
+    badpo.data.problems.ConfigError: train_dataset is a list; pass a Dataset or an IterableDataset
     """
 
     _tag_names = [*DPOTrainer._tag_names, "ba-dpo"]
-    data_collator: Any
+    bias: BiasTerm
+    data_collator: Callable[[list[Mapping[str, object]]], Batch]
     precompute_ref_logps: bool
 
     def __init__(
         self,
-        model,
-        ref_model=None,
+        model: str | PreTrainedModel,
+        ref_model: str | PreTrainedModel | None = None,
         args: DPOConfig | None = None,
-        data_collator=None,
-        train_dataset=None,
-        eval_dataset=None,
-        *others,
+        data_collator: Callable[[list[Mapping[str, object]]], Batch] | None = None,
+        train_dataset: Dataset | IterableDataset | None = None,
+        eval_dataset: DataSets = None,
+        *others: object,
         attributes: Attributes = (),
-        columns: Mapping[str, str | None] | None = None,
+        columns: Columns = None,
         bias: str | BiasTerm | None = None,
         bias_fit: str | None = None,
         bias_learning_rate: float | None = None,
         warm_start: str = "zero",
         gold_annotators: Sequence[str] = (),
-        **options,
+        **options: object,
     ):
         self._columns, self.attributes = columns, as_attributes(attributes)
         if hasattr(gold_annotators, "tolist"):
             gold_annotators = gold_annotators.tolist()
         losses = {*args.loss_type} if isinstance(args, DPOConfig) else {"sigmoid"}
-        given: Any = bias if isinstance(bias, BiasTerm) else None
-        asked: dict[str, Any] = dict(bias=None if given else bias, bias_learning_rate=bias_learning_rate)
-        asked |= dict(bias_fit=bias_fit, warm_start=warm_start, gold_annotators=gold_annotators)
-        if complaints := [*_complaints(args, losses, train_dataset, self.attributes, given, asked)]:
-            raise ConfigError("\n".join(complaints))
-        facts: dict[str, Any] = {"theta_in_log_odds": losses <= _IN_LOG_ODDS}
-        facts["attributes"] = [dict(attribute.config) for attribute in self.attributes]
+        settings = _BiasSettings(bias, bias_fit, bias_learning_rate, warm_start, gold_annotators)
+        if problems := [*_find_problems(args, losses, train_dataset, self.attributes, settings)]:
+            raise ConfigError("\n".join(problems))
+        self._facts: Facts = {}
         self.findings: list[Problem] = []
         self.first_margin: StartDifference | None = None
         self.judgments: Judgments | None = None
-        self.bias = given
+        # makes the bias term from the votes; None if the caller passed a term
+        self._make_bias: Callable[[Judgments], BiasTerm] | None = None
+        if settings.term is not None:
+            self.bias = settings.term
         self._held_out = eval_dataset
-        self._start = find_start_name(model, ref_model, options.get("peft_config"))
+        self._start_name = find_start_name(model, ref_model, options.get("peft_config"))
+        self._add_facts(
+            theta_in_log_odds=losses <= _LOG_ODDS_LOSSES,
+            attributes=[dict(attribute.config) for attribute in self.attributes],
+        )
         if isinstance(train_dataset, Dataset):
-            votes, gold = self._read(train_dataset), pseudonyms([*map(str, gold_annotators)])
-            votes, variant, noticed = read_training(votes, (), given.variant if given else bias)
-            for i, each in enumerate(noticed):
-                if {*each.fix} - {"columns"}:
-                    remedy = f"{each.remedy}: {self._rows_that(each.fix)}"
-                    noticed[i] = replace(each, remedy=remedy, fix={})
-            log_findings(self.findings, noticed)
-            if given:
-                require_matching_bias(given, votes, gold)
-            self._starts = None if given else (variant, warm_start, gold)
-            facts |= {"variant": variant} | self._take_in(votes)
-            self.attributes = votes.attributes
-        self._facts = json.loads(json.dumps(facts))  # as a checkpoint has them
-        whose = keyed_digest(f"{self.bias.annotators} {facts['attributes']}".encode())
-        self._column = f"{COLUMN}_{whose.hexdigest()[:12]}"
-        data = self._with_inputs(train_dataset, self.judgments), self._with_inputs(eval_dataset)
-        first = () if self.judgments or self.bias.annotators == (EVERYONE,) else data[0].take(64)
-        if max((row[self._column][0] for row in first), default=0) < 0:
-            told = "the stream's first 64 votes are by nobody of the bias term"
-            raise ConfigError(f"{told}; name pseudonyms in the term, and shuffle the stream")
-        revision = (getattr(args, "model_init_kwargs", None) or {}).get("revision", "main")
+            self._read_training(train_dataset, settings)
+        term = keyed_digest(f"{self.bias.annotators} {self._facts['attributes']}".encode())
+        self._column = f"{COLUMN}_{term.hexdigest()[:12]}"
+        train_rows = self._add_column(train_dataset, self.judgments)
+        evaluation_rows = self._add_inputs(eval_dataset)
+        if self.judgments is None and self.bias.annotators != (EVERYONE,):
+            first_rows = train_rows.take(ROWS_AT_ONCE)
+            if max((row[self._column][0] for row in first_rows), default=0) < 0:
+                raise ConfigError(
+                    f"the bias term has none of the annotators of the stream's first {ROWS_AT_ONCE} votes; name the "
+                    "pseudonyms of the annotators in the bias term, and shuffle the stream"
+                )
+        model_options = getattr(args, "model_init_kwargs", None) or {}
         for name in (model, ref_model):
             if isinstance(name, str):
-                require_data(name, revision)
-        self._unprepared = self.judgments  # until TRL prepares their rows, before those of any other set
-        super().__init__(model, ref_model, args, data_collator, *data, *others, **options)
-        trusted = (getattr(args, "model_init_kwargs", None) or {}).get("trust_remote_code")
-        if isinstance(model, str) and not trusted:
+                require_data(name, model_options.get("revision", "main"))
+        # the judgments of the rows that TRL prepares first, which are the training rows
+        self._unprepared = self.judgments
+        super().__init__(
+            model, ref_model, args, data_collator, train_rows, evaluation_rows, *others, **options
+        )
+        if isinstance(model, str) and not model_options.get("trust_remote_code"):
             for loaded in (remove_adapter(self.model), self.processing_class):
                 drop_code_names(loaded, model)
-        if bias_fit is None and not losses <= _IN_LOG_ODDS:
-            bias_fit = "adam"  # a fit of these losses is no estimate of a bias
-        fit = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
-        self.theta_rule = make_theta_rule(self.bias.to("cpu"), self._vote_losses, self.judgments, *fit)
-        self._judged: list[JudgedVotes] = []
-        self.data_collator = partial(_collated, self.data_collator, self._column)
+        if bias_fit is None and not losses <= _LOG_ODDS_LOSSES:
+            bias_fit = "adam"  # an anchored fit of these losses does not estimate a bias
+        fit, learning_rate = resolve_bias_fit(bias_fit, bias_learning_rate, warm_start)
+        self.theta_rule = make_theta_rule(
+            self.bias.to("cpu"), self._vote_losses, self.judgments, fit, learning_rate
+        )
+        self._step_votes: list[JudgedVotes] = []
+        self.data_collator = partial(_collate_with_inputs, self.data_collator, self._column)
         self._set_signature_columns_if_needed()
         self._signature_columns.append(self._column)
-        self.add_callback(_ThetaSteps(self))
+        self.add_callback(_ThetaCallback(self))
 
-    def _take_in(self, judgments: Judgments) -> dict[str, Any]:
-        """Have `judgments`, and where theta starts, be of these votes; return what the run's facts say of them."""
+    # -- data --------------------------------------------------------------------------------------------------------
+
+    def _read_training(self, data: Dataset, settings: _BiasSettings) -> None:
+        """Read the training votes, and make the bias term unless the caller passed a term."""
+        training = read_training(self._read_votes(data), (), settings.variant)
+        gold = pseudonyms([*map(str, settings.gold_annotators)])
+        log_findings(self.findings, map(self._complete_remedy, training.findings))
+        if settings.term is None:
+            self._make_bias = partial(
+                build_bias,
+                variant=training.variant,
+                warm_start=settings.warm_start,
+                gold_named=gold,
+            )
+        else:
+            require_matching_bias(settings.term, training.judgments, gold)
+        self._add_facts(variant=training.variant)
+        self._use_judgments(training.judgments)
+        self.attributes = training.judgments.attributes
+
+    def _complete_remedy(self, finding: Problem) -> Problem:
+        """Add the code that corrects the data set, if the trainer has no argument for the correction."""
+        if finding.fix.keys() <= {"columns"}:
+            return finding
+        return replace(
+            finding, remedy=f"{finding.remedy}: {self._write_correction(finding.fix)}", fix={}
+        )
+
+    def _use_judgments(self, judgments: Judgments) -> None:
+        """Use some votes as training votes: for `judgments`, the start of theta and the facts of the run."""
         self.judgments = judgments
-        if self._starts:
-            self.bias = build_bias(judgments, *self._starts)
-        return bias_facts(judgments, self.bias)
+        if self._make_bias is not None:
+            self.bias = self._make_bias(judgments)
+        self._add_facts(**bias_facts(judgments, self.bias))
 
-    def _prepare_dataset(self, dataset, processing_class, args, dataset_name):
-        """As TRL's, which drops rows whose prompt fills ``max_length``: they are told, and no part of `judgments`."""
-        given, place = (processing_class, args, dataset_name), f"{self._column}_row"
-        votes, self._unprepared = self._unprepared, None
+    def _add_facts(self, **facts: object) -> None:
+        """Add facts in the form in which a checkpoint has them."""
+        self._facts |= json.loads(json.dumps(facts))
+
+    def _prepare_dataset(
+        self,
+        dataset: Dataset | IterableDataset,
+        processing_class: PreTrainedTokenizerBase,
+        args: DPOConfig,
+        dataset_name: str,
+    ) -> Dataset | IterableDataset:
+        """Prepare a data set as TRL does, and report (W140) the rows that TRL drops because of their long prompts.
+
+        The dropped rows of the training set are removed from `judgments` too.
+        """
+        judgments, self._unprepared = self._unprepared, None
         if not isinstance(dataset, Dataset):
-            return super()._prepare_dataset(dataset, *given)
-        n_rows = len(dataset)
+            return super()._prepare_dataset(dataset, processing_class, args, dataset_name)
+        n_rows, row_column = len(dataset), f"{self._column}_row"
         with bounded_templates():
-            dataset = super()._prepare_dataset(dataset.add_column(place, [*range(n_rows)]), *given)
-        kept = np.isin(np.arange(n_rows), dataset[place][:])
-        if not kept.any():
+            dataset = super()._prepare_dataset(
+                dataset.add_column(row_column, [*range(n_rows)]), processing_class, args, dataset_name
+            )
+        is_prepared = np.isin(np.arange(n_rows), dataset[row_column][:])
+        if not is_prepared.any():
             raise DataError([nothing_fits(args.max_length)])
-        if not kept.all():
-            what = f"{(n := n_rows - len(dataset)):,} of {n_rows:,} rows ({dataset_name})"
-            told = left_out(what, f"first: row {kept.argmin() + 1:,}", n, args.max_length)
-            log_findings(self.findings, [told])
-            if votes:
-                self._facts |= json.loads(json.dumps(self._take_in(votes.take(kept))))
-        return dataset.remove_columns(place)
+        if not is_prepared.all():
+            n_dropped = n_rows - len(dataset)
+            subject = f"{n_dropped:,} of {n_rows:,} rows ({dataset_name})"
+            first = f"first: row {is_prepared.argmin() + 1:,}"
+            log_findings(self.findings, [left_out(subject, first, n_dropped, args.max_length)])
+            if judgments is not None:
+                self._use_judgments(judgments.take(is_prepared))
+        return dataset.remove_columns(row_column)
 
-    def _read(self, data) -> Judgments:
-        """The votes of a data set, or of some rows of a stream: each row is one."""
+    def _read_votes(self, data: Dataset | Mapping[str, Sequence[object]]) -> Judgments:
+        """Read the votes of a data set, or of a batch of rows of a stream; each row is a vote."""
         table = {
-            name: [[*map(_text_alone, x)] if isinstance(x, list) else x for x in data[name]]
+            name: [
+                [*map(_remove_images, cell)] if isinstance(cell, list) else cell for cell in data[name]
+            ]
             for name in getattr(data, "column_names", data)
-            if name not in _NOT_READ
+            if name not in _UNUSED_COLUMNS
         }
-        told = columns_named([*table], _OF_TRL) | dict(self._columns or {})
-        renamed = {told[ours]: ours for ours in _OF_TRL if told.get(ours, ours) not in (None, ours)}
+        names = columns_named([*table], _TRL_COLUMNS) | dict(self._columns or {})
+        renamed = {
+            names[name]: name
+            for name in _TRL_COLUMNS
+            if names.get(name) is not None and names[name] != name
+        }
         if renamed or not {"chosen", "rejected"} <= {*table}:
-            remedy = f"dataset.rename_columns({renamed})"
-            remedy += ', or columns={"prompt": None}' * ("prompt" in renamed.values())
-            remedy = remedy if renamed else "BADPOTrainer takes other layouts"
-            raise ConfigError(f"TRL reads {', '.join(_OF_TRL)} under these names; {remedy}")
+            remedy = "BADPOTrainer reads other layouts"
+            if renamed:
+                remedy = f"write dataset.rename_columns({renamed})"
+                if "prompt" in renamed.values():
+                    remedy += ', or columns={"prompt": None}'
+            raise ConfigError(
+                f"TRL requires the column names {', '.join(_TRL_COLUMNS)}; the data set has other names. {remedy}"
+            )
         try:
-            read = Judgments.read(pd.DataFrame(table), columns=self._columns, attributes=self.attributes)
+            judgments = Judgments.read(
+                pd.DataFrame(table), columns=self._columns, attributes=self.attributes
+            )
         except DataError as error:
-            error.call = self._rows_that
+            error.call = self._write_correction
             error.fix = error.fix if isinstance(data, Dataset) else {}
             raise
-        if (read.votes["weight"] != 1).any():
-            raise ConfigError('TRL counts every vote once: columns={"weight": None}, or BADPOTrainer')
-        return read
+        if (judgments.votes["weight"] != 1).any():
+            raise ConfigError(
+                "the column of weights cannot be used, because TRL counts each vote once. Write "
+                'columns={"weight": None}, or use BADPOTrainer'
+            )
+        return judgments
 
-    def _rows_that(self, fix: Mapping[str, Any]) -> str:
-        """What a script writes where options of `Judgments.read` mend its table; of those the trainer has columns."""
-        named = {**(self._columns or {}), **fix.get("columns", {})}
-        options = python_options({**fix, **({"columns": named} if named else {})})
+    def _write_correction(self, fix: Mapping[str, Any]) -> str:
+        """Write the code that applies options of `Judgments.read` to a data set; the trainer has only ``columns``."""
+        columns = {**(self._columns or {}), **fix.get("columns", {})}
+        options = python_options({**fix, **({"columns": columns} if columns else {})})
         if fix.keys() <= {"columns"}:
             return f"BiasAdjustedDPOTrainer(..., {options})"
         return f"train_dataset = dataset.select(Judgments.read(dataset, {options}).votes['row'])"
 
-    def _inputs(self, judgments: Judgments) -> list[list[float]]:
-        """What `COLUMN` holds of each row; an annotator whom the bias does not know has the number -1."""
+    def _bias_inputs(self, judgments: Judgments) -> list[list[float]]:
+        """Content of `COLUMN` for each vote; an annotator that the bias term does not have gets the index -1."""
         votes, known = judgments.votes, pd.Index(self.bias.annotators)
-        numbers = known.get_indexer(judgments.annotators["pseudonym"])[votes["annotator"]]
-        return np.column_stack([numbers, votes["sign"].to_numpy()[:, None] * judgments.delta]).tolist()
+        annotator = known.get_indexer(judgments.annotators["pseudonym"])[votes["annotator"]]
+        delta = votes["sign"].to_numpy()[:, None] * judgments.delta
+        inputs: list[list[float]] = np.column_stack([annotator, delta]).tolist()
+        return inputs
 
-    def _with_inputs(self, data, judgments: Judgments | None = None):
-        """A data set, or several by name, with `COLUMN`."""
+    def _add_inputs(self, data: DataSets) -> DataSets:
+        """Add `COLUMN` to one or several data sets."""
         if isinstance(data, Mapping):
-            return {name: self._with_inputs(part) for name, part in data.items()}
-        if data is None or isinstance(data, str) or self._column in next(iter(data), {}):
+            return {name: self._add_inputs(part) for name, part in data.items()}
+        return data if data is None or isinstance(data, str) else self._add_column(data)
+
+    def _add_column(
+        self, data: Dataset | IterableDataset, judgments: Judgments | None = None
+    ) -> Dataset | IterableDataset:
+        """Add `COLUMN` to a data set, unless it has the column; ``judgments`` are its votes if they are known."""
+        if self._column in next(iter(data), {}):
             return data
         if isinstance(data, Dataset):
-            return data.add_column(self._column, self._inputs(judgments or self._read(data)))
+            return data.add_column(self._column, self._bias_inputs(judgments or self._read_votes(data)))
         if not isinstance(data, IterableDataset):
-            raise ConfigError(f"a data set is a {type(data).__name__}; give a Dataset or a stream")
+            raise ConfigError(
+                f"a data set is a {type(data).__name__}; pass a Dataset or an IterableDataset"
+            )
         return data.map(
-            lambda rows: {self._column: self._inputs(self._read(rows))},
+            lambda rows: {self._column: self._bias_inputs(self._read_votes(rows))},
             batched=True,
-            batch_size=64,
+            batch_size=ROWS_AT_ONCE,
         )
 
-    def compute_ref_log_probs(self, model, inputs):
-        """As TRL's, of inputs with or without `COLUMN`."""
-        return super().compute_ref_log_probs(model, {k: v for k, v in inputs.items() if k != COLUMN})
+    # -- losses ------------------------------------------------------------------------------------------------------
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss with the reference shifted; theta's gradient is taken apart, whatever scales the policy's."""
+    def compute_ref_log_probs(self, model: Callable[..., Any], inputs: Batch) -> tuple[Tensor, Tensor]:
+        """Compute the log-probabilities of both responses as TRL does, without `COLUMN`."""
+        logps: tuple[Tensor, Tensor] = super().compute_ref_log_probs(
+            model, {name: value for name, value in inputs.items() if name != COLUMN}
+        )
+        return logps
+
+    def compute_loss(
+        self,
+        model: PreTrainedModel,
+        inputs: Batch,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | None = None,
+    ) -> Loss:
+        """TRL's loss with a shifted reference; the gradient of theta is computed separately."""
         inputs = dict(inputs)
         rows = inputs.pop(COLUMN).cpu().view(torch.float64)
-        b = self.bias(rows[:, 0].long(), rows[:, 1:])
-        names, precomputed = ("ref_chosen_logps", "ref_rejected_logps"), self.precompute_ref_logps
-        if not precomputed:
-            found = self.compute_ref_log_probs(self.ref_model or self.model, inputs)
-            inputs |= zip(names, found, strict=True)
-        reference = torch.stack([inputs[name] for name in names])
-        shift = (b.detach() / self.beta).to(reference).requires_grad_(b.requires_grad)
+        annotator, delta = rows[:, 0], rows[:, 1:]
+        bias = self.bias(annotator.long(), delta)
+        is_precomputed = self.precompute_ref_logps
+        if not is_precomputed:
+            inputs["ref_chosen_logps"], inputs["ref_rejected_logps"] = self.compute_ref_log_probs(
+                self.ref_model or self.model, inputs
+            )
+        reference = torch.stack([inputs["ref_chosen_logps"], inputs["ref_rejected_logps"]])
+        shift = (bias.detach() / self.beta).to(reference).requires_grad_(bias.requires_grad)
         inputs["ref_chosen_logps"] = reference[0] - shift
-        scored: list[Any] = []
+        outputs: list[Any] = []
 
-        def policy(**given):
-            scored.append(model(**given))
-            return scored[-1]
+        def run_policy(**model_inputs: object) -> Any:
+            outputs.append(model(**model_inputs))
+            return outputs[-1]
 
-        self.precompute_ref_logps = True  # TRL takes the reference that it is given
+        # TRL then uses the reference log-probabilities of the inputs
+        self.precompute_ref_logps = True
         try:
-            found = super().compute_loss(policy, inputs, return_outputs, num_items_in_batch)
+            result: Loss = super().compute_loss(run_policy, inputs, return_outputs, num_items_in_batch)
         finally:
-            self.precompute_ref_logps = precomputed
-        if b.requires_grad:
-            loss = found[0] if return_outputs else found
+            self.precompute_ref_logps = is_precomputed
+        if bias.requires_grad:
+            loss = result[0] if isinstance(result, tuple) else result
+            # the gradient does not depend on the scaling of the policy's gradient
             (gradient,) = torch.autograd.grad(loss, shift, retain_graph=True)
-            b.backward(gradient.to(b) / self.beta)
-        logps = torch.stack(self.compute_ref_log_probs(lambda **given: scored[0], inputs))
-        self._measure(logps.detach(), reference, b.detach())
+            bias.backward(gradient.to(bias) / self.beta)
+        logps = torch.stack(self.compute_ref_log_probs(lambda **_: outputs[0], inputs)).detach()
+        self._log_rewards(logps, reference, bias.detach())
         if model.training and self.theta_rule is not None:
-            chosen, rejected = self.beta * (logps.detach() - reference).double()
+            chosen, rejected = self.beta * (logps - reference).double()
             ones = torch.ones_like(chosen)
-            votes = rows[:, 0], ones, rows[:, 1:], ones, chosen - rejected
-            self._judged.append(JudgedVotes.on_processor(*votes))
-        return found
+            self._step_votes.append(
+                JudgedVotes.on_processor(annotator, ones, delta, ones, chosen - rejected)
+            )
+        return result
 
-    def _vote_losses(self, margins, bias_logits, sign):
-        """What each vote costs by the first loss that is in log-odds, its label smoothing included."""
+    def _vote_losses(self, margins: Tensor, bias_logits: Tensor, sign: Tensor) -> Tensor:
+        """Losses of votes under the first loss type in log-odds, with label smoothing."""
         logits, smoothing = sign * (margins + bias_logits), self.args.label_smoothing
-        is_robust = next((name for name in self.loss_types if name in _IN_LOG_ODDS), "") == "robust"
+        log_odds_losses = [name for name in self.loss_types if name in _LOG_ODDS_LOSSES]
+        is_robust = log_odds_losses[:1] == ["robust"]
         flipped = -logsigmoid(-logits) * (-smoothing if is_robust else smoothing)
         return flipped - logsigmoid(logits) * (1 - smoothing)
 
-    def _measure(self, policy: torch.Tensor, reference: torch.Tensor, b: torch.Tensor) -> None:
-        """Log rewards of the policy alone, where TRL logged them with b, and look at where the first step started."""
+    def _log_rewards(self, policy: Tensor, reference: Tensor, bias: Tensor) -> None:
+        """Replace the rewards that TRL logged, which contain the bias, by rewards of the policy alone."""
         rewards = self.beta * (policy - reference)
-        rows = torch.cat([rewards, b.to(rewards)[None]]).T.contiguous()
-        # columns of their own, whose means round as those of TRL
-        chosen, rejected, b = self.accelerator.gather(rows).T.contiguous()
+        rows = torch.cat([rewards, bias.to(rewards)[None]]).T.contiguous()
+        # the mean of a contiguous row is rounded as in TRL
+        chosen, rejected, bias = self.accelerator.gather(rows).T.contiguous()
         margins = chosen - rejected
-        logged = self._metrics["train" if self.model.training else "eval"]
-        logged["votes/accuracy"].append((margins + b > 0).float().mean().item())
-        alone = {"chosen": chosen, "margins": margins, "accuracies": (margins > 0).float()}
-        for name, values in alone.items():
-            logged[f"rewards/{name}"][-1] = values.mean().item()
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        metrics["votes/accuracy"].append((margins + bias > 0).float().mean().item())
+        metrics["rewards/chosen"][-1] = chosen.mean().item()
+        metrics["rewards/margins"][-1] = margins.mean().item()
+        metrics["rewards/accuracies"][-1] = (margins > 0).float().mean().item()
         if self.model.training and self.first_margin is None:
-            if self.state.global_step:
-                told = "this version of transformers goes on from a checkpoint without reading its theta"
-                raise RuntimeError(f"{told}; install the versions in constraints.txt")
-            moved = ((policy - reference).norm() / reference.norm()).item()
-            in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
-            floor = FLOOR_IN_16_BITS if in_16_bits else FLOOR
-            self.first_margin = StartDifference(margins.mean().item(), moved, floor[0])
-            log_findings(self.findings, filter(None, [self.first_margin.problem]))
+            difference = ((policy - reference).norm() / reference.norm()).item()
+            self._check_start(margins.mean().item(), difference)
+
+    def _check_start(self, mean_margin: float, difference: float) -> None:
+        """Record the difference between policy and reference at the first step; warn (W152) if it is not rounding."""
+        if self.state.global_step:
+            raise RuntimeError(
+                "this version of transformers resumes from a checkpoint without loading theta; install the versions in "
+                "constraints.txt"
+            )
+        is_in_16_bits = self.args.bf16 or self.args.fp16 or self.model.dtype.itemsize < 4
+        floor = FLOOR_IN_16_BITS if is_in_16_bits else FLOOR
+        self.first_margin = StartDifference(mean_margin, difference, floor[0])
+        log_findings(self.findings, filter(None, [self.first_margin.problem]))
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """As TRL's, with theta's mean over the annotators in training, where they are not a few."""
+        """Log as TRL does, in training with the mean of theta unless the annotators are few."""
         if self.model.training:
             logs.update(publishable(theta_metrics(self.bias), self.bias))
         super().log(logs, start_time)
 
-    def train(self, *args, **kwargs):
-        """As TRL's, with chat templates that end: those of a stream, and of rows with images, are rendered in steps."""
-        # a folder of its own: beside it lies theta of whatever folder the script saves its policy to
-        folder = beside(self.args.output_dir, self.args.output_dir) / "run"
-        is_kept = self._is_kept_for_evaluation()
+    # -- training and evaluation -------------------------------------------------------------------------------------
+
+    def train(self, *args: object, **kwargs: object) -> TrainOutput:
+        """Train as TRL does, and write the files of a run that `badpo evaluate` can measure.
+
+        Each rendering of a chat template is limited in time. The templates of streams and of rows with images are
+        rendered during training.
+        """
+        # the folders beside "run" belong to policies that the script saves
+        folder = find_theta_folder(self.args.output_dir, self.args.output_dir) / "run"
+        is_measurable = self._is_measurable()
         if self.judgments is not None:
             warn_about_votes(self.judgments)
-        if is_kept and self._start is None and self.is_world_process_zero():
-            self._start = save_start(folder, self.ref_model or self.model, self.processing_class)
+        if is_measurable and self._start_name is None and self.is_world_process_zero():
+            self._start_name = save_start(folder, self.ref_model or self.model, self.processing_class)
         with bounded_templates():
             result = super().train(*args, **kwargs)
-        if is_kept:
-            self._keep_for_evaluation(folder)
+        if is_measurable and self.judgments is not None and self.is_world_process_zero():
+            self._write_run(folder, self.judgments)
         return result
 
-    def _is_kept_for_evaluation(self) -> bool:
-        """Whether `badpo evaluate` can measure the run: a text model in whole weights, on votes that were read."""
+    def _is_measurable(self) -> bool:
+        """Whether `badpo evaluate` can measure the run: a text model with whole weights and votes that were read."""
         is_divided = self.is_fsdp_enabled or self.is_deepspeed_enabled
         is_quantized = getattr(self.model, "is_quantized", False)
-        is_of_text = self.judgments is not None and not self._is_vision_dataset
-        return is_of_text and self._start != "" and not (is_divided or is_quantized)
+        is_text_model = self.judgments is not None and not self._is_vision_dataset
+        return is_text_model and self._start_name != "" and not (is_divided or is_quantized)
 
-    def _keep_for_evaluation(self, folder: Path) -> None:
-        """Write the policy, theta and what `badpo evaluate` needs besides."""
-        if self.judgments is None or not self.is_world_process_zero():
-            return
+    def _write_run(self, folder: Path, judgments: Judgments) -> None:
+        """Write the policy, theta and the other files that `badpo evaluate` needs."""
         save_theta(self, folder, self._facts)
         with whole_folder(folder / "model") as unfinished:
             self.accelerator.unwrap_model(self.model).save_pretrained(unfinished)
             self.processing_class.save_pretrained(unfinished)
-        given = self._held_out
-        given = next(iter(given.values()), None) if isinstance(given, Mapping) else given
-        held_out = self._read(given) if isinstance(given, Dataset) else None
-        write_script_run(folder, str(self._start), self.judgments, held_out, self.bias, self.args)
+        data = self._held_out
+        if isinstance(data, Mapping):
+            data = next(iter(data.values()), None)
+        held_out = self._read_votes(data) if isinstance(data, Dataset) else None
+        write_script_run(folder, str(self._start_name), judgments, held_out, self.bias, self.args)
 
-    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """As TRL's; the loss has b, that of the pool's mean for unknown annotators, and the rewards have none."""
+    def evaluate(
+        self,
+        eval_dataset: DataSets = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Evaluate as TRL does; the loss contains the bias, and the rewards describe the policy alone.
+
+        Annotators without training votes have the pool mean of theta.
+        """
         with bounded_templates():
-            return super().evaluate(self._with_inputs(eval_dataset), ignore_keys, metric_key_prefix)
+            metrics: dict[str, float] = super().evaluate(
+                self._add_inputs(eval_dataset), ignore_keys, metric_key_prefix
+            )
+        return metrics
 
-    def predict(self, test_dataset, ignore_keys=None, metric_key_prefix="test"):
-        """As TRL's, also of texts that no trainer has prepared."""
+    def predict(
+        self,
+        test_dataset: Dataset | IterableDataset,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "test",
+    ) -> PredictionOutput:
+        """Predict as TRL does, also for a data set that the trainer has not prepared yet."""
         if not isinstance(test_dataset, Dataset | IterableDataset):
-            told = f"predict takes one Dataset or stream, not {type(test_dataset).__name__}"
-            raise ConfigError(f"{told}; of several call it for each, or evaluate")
-        data = self._with_inputs(test_dataset)
+            raise ConfigError(
+                f"predict requires one Dataset or IterableDataset, not a {type(test_dataset).__name__}; call predict "
+                "for each data set, or call evaluate"
+            )
+        data = self._add_column(test_dataset)
         if not self._is_vision_dataset:
             data = self._prepare_dataset(data, self.processing_class, self.args, metric_key_prefix)
         if self.precompute_ref_logps and "ref_chosen_logps" not in next(iter(data), {}):
             has_reference = self.ref_model is not None or isinstance(self.model, PeftModel)
             if self.state.global_step and not has_reference:
-                told = "precompute_ref_log_probs: the reference, where training started, is gone"
-                raise ConfigError(f"{told}; give ref_model, or predict before training")
+                raise ConfigError(
+                    "precompute_ref_log_probs: the reference was the initial policy, which training has changed; pass "
+                    "a ref_model, or predict before training"
+                )
             data = self._precompute_ref_logps(
                 data, metric_key_prefix, self.args.per_device_eval_batch_size
             )
         with bounded_templates():
             return super().predict(data, ignore_keys, metric_key_prefix)
 
+    # -- files -------------------------------------------------------------------------------------------------------
+
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Write the policy as TRL does, and theta beside ``args.output_dir``, where no upload takes it along."""
+        """Save the policy as TRL does, and theta in a folder that is not uploaded; see `find_theta_folder`."""
         run = self.args.output_dir
         with report_full_disk(Path(output_dir or run)):
             super().save_model(output_dir, _internal_call)
         if self.is_world_process_zero() and not _internal_call:
-            save_theta(self, beside(output_dir or run, run), self._facts)
+            save_theta(self, find_theta_folder(output_dir or run, run), self._facts)
 
-    def _save_checkpoint(self, model, trial):
+    def _save_checkpoint(self, model: PreTrainedModel, trial: object) -> None:
         output = Path(self._get_output_dir(trial))
-        folder = beside(output / f"checkpoint-{self.state.global_step}", self.args.output_dir)
+        checkpoint = output / f"checkpoint-{self.state.global_step}"
+        folder = find_theta_folder(checkpoint, self.args.output_dir)
         is_writer = self.is_world_process_zero()
         with report_full_disk(output):
-            if is_writer:  # before the checkpoint, which is then never without it
+            # theta is saved first, so that no checkpoint is without theta
+            if is_writer:
                 save_optimizer(self, folder)
                 save_theta(self, folder, self._facts)
             with keep_parameter_names(self.model):
                 super()._save_checkpoint(model, trial)
         for other in folder.parent.glob("checkpoint-*") if is_writer else ():
-            # a run of its own may be called as this folder is: its checkpoints stay
+            # the theta of deleted checkpoints is deleted; the checkpoints of a run in this folder have a trainer state
             if not ((other / "trainer_state.json").exists() or (output / other.name).exists()):
                 shutil.rmtree(other)
 
-    def _load_optimizer_and_scheduler(self, checkpoint):
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
             self._load_theta(Path(checkpoint))
 
-    def _load_best_model(self):
+    def _load_best_model(self) -> None:
         super()._load_best_model()
         self._load_theta(Path(str(self.state.best_model_checkpoint)))
 
     def _load_theta(self, checkpoint: Path) -> None:
-        places = [beside(checkpoint, run) for run in (self.args.output_dir, checkpoint.parent)]
-        folder = next(filter(Path.exists, places), places[-1])
+        """Load theta of a checkpoint; raise `ConfigError` if the checkpoint belongs to another run."""
+        folders = [
+            find_theta_folder(checkpoint, run) for run in (self.args.output_dir, checkpoint.parent)
+        ]
+        folder = next(filter(Path.exists, folders), folders[-1])
         if not folder.exists():
-            raise ConfigError(f"{folder} is not there, which has theta of {checkpoint}; bring it back")
+            raise ConfigError(
+                f"{folder} does not exist, but it must contain theta of {checkpoint}; restore this folder"
+            )
         saved = BiasTerm.load(folder)
-        names = [name for name, told in self._facts.items() if saved.extra.get(name) != told]
-        of_term = ("annotators", "parts", "gold_annotators")
-        names += [name for name in of_term if getattr(saved, name) != getattr(self.bias, name)]
-        if told := " and ".join(names):
-            raise ConfigError(f"{folder} has other {told} than this run; resume with the same ones")
+        changes = [name for name, fact in self._facts.items() if saved.extra.get(name) != fact]
+        term_facts = ("annotators", "parts", "gold_annotators")
+        changes += [name for name in term_facts if getattr(saved, name) != getattr(self.bias, name)]
+        if changes:
+            raise ConfigError(
+                f"the run of {folder} has other {' and '.join(changes)} than this run; resume with the same values"
+            )
         load_theta(self, saved, folder)
 
 
-class _ThetaSteps(TrainerCallback):
-    """Steps theta after the policy, when it is known whether a gradient scaler skipped the step."""
+class _ThetaCallback(TrainerCallback):
+    """Move theta after the policy, when it is known whether a gradient scaler skipped the step."""
 
     def __init__(self, trainer: BiasAdjustedDPOTrainer):
         self._trainer = trainer
 
-    def on_optimizer_step(self, args, state, control, **kwargs):
-        """By the mean gradient over micro-batches and processes, of which the policy's is the mean too."""
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        """Move theta; its gradient is the mean over micro-batches and processes, like the gradient of the policy."""
         run, rule = self._trainer, self._trainer.theta_rule
         if rule is None:
             return
-        skipped = run.accelerator.optimizer_step_was_skipped
-        judged, run._judged = run._judged, []
+        is_skipped = run.accelerator.optimizer_step_was_skipped
+        own_votes, run._step_votes = run._step_votes, []
         for parameter in run.bias.parameters() if rule.takes_gradient else ():
             mean = parameter.grad.to(args.device) / run.current_gradient_accumulation_steps
             parameter.grad = run.accelerator.reduce(mean, reduction="mean").cpu()
-            if not (skipped or parameter.grad.isfinite().all()):
-                raise NotFiniteError(f"theta's gradient is not finite. {REMEDY}")
-        votes = gather_votes(run.accelerator, JudgedVotes.join(judged))
-        if not votes.margin.isfinite().all() and not skipped:
+            if not (is_skipped or parameter.grad.isfinite().all()):
+                raise NotFiniteError(f"the gradient of theta is not finite. {REMEDY}")
+        votes = gather_votes(run.accelerator, JudgedVotes.join(own_votes))
+        if not votes.margin.isfinite().all() and not is_skipped:
             raise NotFiniteError(f"a margin is not finite. {REMEDY}")
-        rule.step(None if skipped else votes)
+        rule.step(None if is_skipped else votes)
 
 
-def beside(folder: str | Path, run: str | Path) -> Path:
-    """Where theta is that belongs to the policy in ``folder``: beside the run's folder, or its own outside of that.
+def find_theta_folder(folder: str | Path, run: str | Path) -> Path:
+    """Find the folder with theta of the policy in ``folder``; ``run`` is the output folder of the run.
 
-    In a folder of that name and ``-bias`` it lies where the policy lies in the run's.
+    Theta of a policy at RUN/PATH is at RUN-bias/PATH. Theta of a policy in another FOLDER is at FOLDER-bias.
     """
     folder, top = Path(folder).resolve(), Path(run).resolve()
     top = top if folder.is_relative_to(top) else folder
     return Path(f"{top}{BIAS_SUFFIX}") / folder.relative_to(top)
 
 
-def _complaints(args, losses, train_dataset, attributes, term, asked) -> Iterator[str]:
-    """What is asked for and cannot be followed, each in a sentence."""
+def _find_problems(
+    args: DPOConfig | None,
+    losses: set[str],
+    train_dataset: Dataset | IterableDataset | None,
+    attributes: Sequence[Attribute],
+    settings: _BiasSettings,
+) -> Iterator[str]:
+    """Describe each argument that the trainer cannot use, in one sentence."""
     if args is not None and not isinstance(args, DPOConfig):
-        yield f"args is a {type(args).__name__}; give a trl.DPOConfig"
-    if losses - {*_OF_THE_MARGIN, "sft"} or losses == {"sft"}:
-        named, taken = ", ".join(sorted(losses)), ", ".join(_OF_THE_MARGIN)
-        yield f"loss_type {named}: theta is part of a margin; take {taken}, with or without sft"
-    for name, (usual, reason) in _FIXED.items():
-        if (value := getattr(args, name, usual)) != usual:
+        yield f"args is a {type(args).__name__}; pass a trl.DPOConfig"
+    if losses - {*_MARGIN_LOSSES, "sft"} or losses == {"sft"}:
+        yield (
+            f"loss_type {', '.join(sorted(losses))} is not supported, because theta is a part of the margin; use "
+            f"{', '.join(_MARGIN_LOSSES)}, with or without sft"
+        )
+    for name, (supported, reason) in _FIXED_SETTINGS.items():
+        if (value := getattr(args, name, supported)) != supported:
             yield f"{name}: {value} is refused: {reason}"
     if not isinstance(train_dataset, Dataset | IterableDataset):
-        yield f"train_dataset is a {type(train_dataset).__name__}; give a Dataset or IterableDataset"
-    names = [attribute.name for attribute in attributes]
-    is_ready = getattr(term, "attributes", None) == (*names,) and not asked["gold_annotators"]
-    if isinstance(train_dataset, IterableDataset) and not is_ready:
-        declared = "" if names else ', with attributes=["length:ratio=1.5"]'
-        one = f'BiasTerm({names or ["length"]}, ["{EVERYONE}"], ["mean"]){declared}'
-        yield f"a stream is not read ahead: give bias a term of those who may come, gold by its mask, or {one}"
-    if asked["warm_start"] != "zero" and (term or not losses <= _IN_LOG_ODDS):
-        yield f"warm_start {asked['warm_start']} needs a loss in log-odds, sigmoid or robust, and no BiasTerm"
-    yield from BADPOConfig.find_errors(**asked)
+        kind = type(train_dataset).__name__
+        yield f"train_dataset is a {kind}; pass a Dataset or an IterableDataset"
+    names, term = tuple(attribute.name for attribute in attributes), settings.term
+    fits_stream = term is not None and term.attributes == names and not settings.gold_annotators
+    if isinstance(train_dataset, IterableDataset) and not fits_stream:
+        remedy = f'bias=BiasTerm({[*names] or ["length"]}, ["{EVERYONE}"], ["mean"])'
+        if not names:
+            remedy += ' with attributes=["length:ratio=1.5"]'
+        yield (
+            "a stream is not read in advance: pass a BiasTerm as bias with all annotators who may occur, and gold "
+            f"annotators in its mask; or one bias for all annotators: {remedy}"
+        )
+    if settings.warm_start != "zero" and (term is not None or not losses <= _LOG_ODDS_LOSSES):
+        yield (
+            f"warm_start {settings.warm_start} requires the loss sigmoid or robust, in which theta is in log-odds, and "
+            "cannot be combined with a BiasTerm"
+        )
+    yield from BADPOConfig.find_errors(
+        bias=None if term is not None else settings.bias,
+        bias_fit=settings.fit,
+        bias_learning_rate=settings.learning_rate,
+        warm_start=settings.warm_start,
+        gold_annotators=settings.gold_annotators,
+    )
 
 
-def _text_alone(message):
-    """A chat message; where the content is in parts, with those of text alone."""
-    parts = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(parts, list):
+def _remove_images(message: object) -> object:
+    """Remove all parts that are not text from a chat message."""
+    parts = message.get("content") if isinstance(message, dict) else None
+    if isinstance(message, dict) and isinstance(parts, list):
         return message | {"content": [part for part in parts if part["type"] == "text"]}
     return message
 
 
-def _collated(collate, column: str, examples: Sequence[Mapping[str, Any]]):
-    """A batch as another collator makes it, with `COLUMN` as bits, which nothing rounds to 16 on the way."""
+def _collate_with_inputs(
+    collate: Callable[[list[Mapping[str, object]]], Batch],
+    column: str,
+    examples: Sequence[Mapping[str, object]],
+) -> Batch:
+    """Collate a micro-batch by another collator and add `COLUMN`, as integers so that no library rounds it."""
     rows = [dict(example) for example in examples]
     inputs = torch.tensor([row.pop(column) for row in rows], dtype=torch.float64)
-    return {**collate(rows), COLUMN: inputs.view(torch.int64)}
+    return {**collate([*rows]), COLUMN: inputs.view(torch.int64)}
