@@ -2,6 +2,7 @@
 
 import errno
 import pkgutil
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -9,6 +10,7 @@ import pandas as pd
 import pytest
 from huggingface_hub import constants
 
+from badpo.training.recipe import _RecipeKeys as RecipeKeys
 from tests import tiny
 from tests.public_face import invoke
 from tests.runs.recipes import log_lines, save_model, write_recipe, written
@@ -62,6 +64,28 @@ def votes() -> pd.DataFrame:
 )
 def test_what_cannot_be_trained_is_refused_before_a_reference_is_trained(tmp_path, changes, code, parts):
     refused(train(tmp_path, reference={"sft": True}, **changes), code, tmp_path, *parts)
+
+
+def test_a_short_name_of_an_option_is_answered_with_the_key(tmp_path):
+    """The suggestion replaces the report that the key is missing."""
+    result = invoke("train", "--model", "m", "--data", "v.csv", "--epochs", "1", "--attribute", "length")
+    assert result.exit_code == USAGE
+    first, *others = result.stderr.strip().splitlines()
+    assert "--model_name_or_path" in first and len(others) == 2
+    assert "--dataset_name" in others[0] and "--num_train_epochs" in others[1]
+    assert all(line.startswith("E201 --") for line in (first, *others))
+    missing = invoke("train", "--attribute", "length").stderr.strip().splitlines()
+    keys = "model_name_or_path", "dataset_name"
+    assert [line.split(" is missing")[0].split()[-1] for line in missing] == [f"--{k}" for k in keys]
+    config = write_recipe(tmp_path, model="m")
+    assert "E201 run.yaml:" in invoke("train", "--config", config).stderr
+
+
+def test_the_help_of_train_names_keys_of_a_recipe():
+    text = invoke("train", "--help").stdout
+    named = set(re.findall(r"^ +--([a-z_]+_[a-z_]+)", text, re.MULTILINE))
+    assert {"model_name_or_path", "dataset_name", "learning_rate", "max_steps", "held_out"} <= named
+    assert named <= set(RecipeKeys.model_fields)
 
 
 def test_what_is_left_out_is_told_and_the_rest_trained_on(tmp_path, votes, told):

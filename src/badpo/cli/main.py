@@ -231,7 +231,33 @@ def attributes_test(
         raise typer.Exit(options.EXIT_DATA)
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+# "\b" keeps the line breaks of the next paragraph
+TRAIN_HELP = """Train on your votes.
+
+Every key of a recipe is also an option. The most important keys are:
+
+\b
+--model_name_or_path MODEL  model to train: a folder, or a name on the Hub
+--dataset_name TABLE        table of votes
+--attribute length          attribute toward which annotators may be biased
+--output_dir FOLDER         folder of the runs
+--learning_rate 1e-6        learning rate of the policy
+--max_steps 1000            number of steps; or --num_train_epochs 1
+--per_device_train_batch_size 8
+--bias pooled               shared_mean, pooled, class, per_annotator, or none for DPO
+--held_out 0.1              share of the prompts held out for badpo evaluate
+--use_peft                  train a LoRA adapter
+--seed 42
+
+--compare also trains DPO, and DPO on votes without the bias (the placebo). --compare dpo leaves out the placebo.
+--compare OBJECTIVE... trains other objectives.
+"""
+
+
+@app.command(
+    help=TRAIN_HELP,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 @options.reporting_errors
 @options.stopping_whole(
     "stopped before the first checkpoint, so no result is kept; start again with: {again}"
@@ -254,11 +280,7 @@ def train(
     trust_remote_code: bool = Option(False, help="Allow the model to run its own code from the Hub."),
     as_json: options.AsJson = False,
 ) -> None:
-    """Train on your votes. Any key of the recipe can be an option: --beta 0.2 --bias pooled.
-
-    --compare also trains DPO and DPO on placebo votes; --compare dpo also trains DPO; --compare OBJECTIVE... also
-    trains other objectives.
-    """
+    """Train the runs of a recipe."""
     from badpo.training.recipe import read_recipe
 
     overrides = options.parsed_flags(ctx.args)

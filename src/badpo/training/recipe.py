@@ -29,10 +29,11 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from badpo.data.attributes import attribute_from_config, parsed_attribute
-from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, YamlFile, made_here, read_yaml
+from badpo.data.files import RUN_ENVIRONMENT, RUN_RECIPE, Json, made_here
 from badpo.data.privacy import KEY_VARIABLE, pseudonyms
 from badpo.data.problems import ConfigError, Problem, did_you_mean
 from badpo.data.tables import from_hub, is_hub_name
+from badpo.data.yaml_files import YamlFile, read_yaml
 from badpo.objective.registry import DPO, PLACEBO, objective_of_loss, require_known
 from badpo.training import trl_keys
 from badpo.training.trl_keys import ACCEPTED_WITHOUT_EFFECT, ALIASES, PRESETS, REFUSED, refusal
@@ -260,6 +261,18 @@ _KNOWN_KEYS = sorted(
         "preset",
     }
 )
+# Short names that people try for a key of a recipe, such as an option of another command.
+_SHORT_NAMES = {
+    **dict.fromkeys(("model", "base_model", "policy"), "model_name_or_path"),
+    **dict.fromkeys(("data", "dataset", "votes", "table", "train_file"), "dataset_name"),
+    **dict.fromkeys(("out", "output", "folder"), "output_dir"),
+    **dict.fromkeys(("lr", "rate"), "learning_rate"),
+    **dict.fromkeys(("steps", "n_steps"), "max_steps"),
+    **dict.fromkeys(("epochs", "num_epochs"), "num_train_epochs"),
+    **dict.fromkeys(("batch_size", "train_batch_size"), "per_device_train_batch_size"),
+    "baseline": "compare",
+    "test_size": "held_out",
+}
 # Descriptions of the keys without a default.
 _REQUIRED = {
     "model_name_or_path": "the model to train, a folder or a name on the Hub",
@@ -419,12 +432,9 @@ class _RecipeChecker:
         )
         block: Any = _RecipeKeys.model_fields[place[0]].annotation if len(place) > 1 else _RecipeKeys
         if error["type"] == "missing":
-            self._add_error("E206", place, f"{place[0]} is missing: {_REQUIRED[place[0]]}")
+            self._add_missing_key(place[0])
         elif error["type"] == "extra_forbidden":
-            known = _KNOWN_KEYS if block is _RecipeKeys else list(block.model_fields)
-            where = "" if block is _RecipeKeys else f" in {place[0]}"
-            what = f'unknown key "{place[-1]}"{where}.{did_you_mean(place[-1], known)}'
-            self._add_error("E201", place, what)
+            self._add_unknown_key(place, list(block.model_fields))
         elif isinstance(cause, ConfigError):
             attribute_code = "E207" if place == ("attributes",) else "E204"
             code = attribute_code if place[0] == "attributes" else "E202"
@@ -432,6 +442,24 @@ class _RecipeChecker:
         else:
             what = f"{'.'.join(place)} is {error['input']!r}: {error['msg'].lower()}"
             self._add_error("E202", place, what)
+
+    def _add_missing_key(self, key: str) -> None:
+        """Report a missing key, unless the report of an unknown key already suggests the missing one."""
+        if any(_SHORT_NAMES.get(name) == key for name in (*self._overrides, *self._file.values)):
+            return
+        name = key if self._file.name else f"--{key}"
+        self._add_error("E206", (key,), f"{name} is missing: {_REQUIRED[key]}")
+
+    def _add_unknown_key(self, place: tuple[str, ...], keys_of_block: list[str]) -> None:
+        """Report an unknown key or option with the name that was probably meant."""
+        *outer, key = place
+        meant = "" if outer else _SHORT_NAMES.get(key, "")
+        if meant:
+            question = f" Did you mean {'--' * (key in self._overrides)}{meant}?"
+        else:
+            question = did_you_mean(key, keys_of_block if outer else _KNOWN_KEYS)
+        where = f" in {outer[0]}" if outer else ""
+        self._add_error("E201", place, f'unknown key "{key}"{where}.{question}')
 
     def _add_error(self, code: str, place: tuple[str, ...], what: str) -> None:
         self._errors.append(f"{code} {self._locate(place)}: {what}")
