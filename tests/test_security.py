@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
 from badpo.cli.main import app
-from badpo.data.files import _Loader, seal_damage, write_seal
+from badpo.data.files import seal_damage, write_seal
 from badpo.data.forgetting import find_people, forget
 from badpo.data.problems import ConfigError
+from badpo.data.yaml_files import _Loader
 from badpo.results.formatting import page_templates
 from badpo.results.run_files import read_run, read_suite
 from badpo.training.recipe import read_recipe
@@ -93,7 +94,7 @@ NEVER = {
 }
 READ_OF_A_FOLDER = ("AutoTokenizer.from_pretrained", "AutoConfig.from_pretrained")
 ONLY_IN = {
-    "badpo/data/files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
+    "badpo/data/yaml_files.py": lambda called, call: called in ("yaml.load", "yaml.safe_load"),
     # what a terminal would obey is written out there; in a text of ours is nothing of the kind
     "badpo/cli/options.py": lambda called, call: (
         (called.split(".")[-1] in PRINTS or called in STREAMS)

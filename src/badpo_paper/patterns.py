@@ -8,19 +8,28 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from math import inf
-from typing import Literal, NamedTuple, get_args
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
 
 import pandas as pd
 
+from badpo.data.yaml_files import read_yaml
 from badpo.results.formatting import signed
 from badpo.theory.summaries import t_interval
-from badpo_paper.suites import PATTERNS
 from badpo_paper.tables import Found
 
 # In order of precedence: a pattern gets the first of these verdicts that one of its checks has, so that one failed
 # check is enough to reject the pattern.
 Verdict = Literal["pattern not reproduced", "not measured", "undecided", "reproduced"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+# Name of a pattern -> its sentence, place, suites and readings. The file explains its keys.
+PATTERNS: dict[str, Any] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
+
+
+def patterns_of(suite: str) -> list[str]:
+    """Names of the patterns that the tables of a suite show."""
+    return [name for name, pattern in PATTERNS.items() if suite in pattern["suites"]]
 
 
 # -- bounds -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from badpo.results.run_page import write_report
 from badpo.runs.run import Progress
 from badpo.theory.summaries import share_removed
 from badpo_paper.datasets import lean_lines
-from badpo_paper.patterns import VERDICTS, Pattern, found_patterns
+from badpo_paper.patterns import VERDICTS, Pattern, found_patterns, patterns_of
 from badpo_paper.run_readouts import ATTRIBUTES
 from badpo_paper.schedule import Reproduction, execute, require_needs
 from badpo_paper.settings import SCALES
@@ -143,7 +143,9 @@ def read_suite(suite: Suite, asked: Reproduction) -> SuiteResult:
     ]
     # title of the first panel of each corpus
     titles = {panel.corpus: panel.title for panel in reversed(suite.panels)}
-    patterns = found_patterns(suite.patterns, [f for c, f in found.items() if asked.scale.has(c)])
+    patterns = found_patterns(
+        patterns_of(suite.name), [f for c, f in found.items() if asked.scale.has(c)]
+    )
     return SuiteResult(
         suite,
         tuple(replace(table, ran=asked.scale.ran) for table in tables if table.rows or table.missing),

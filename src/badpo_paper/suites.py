@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
-from badpo.data.files import read_yaml
 from badpo.data.problems import ConfigError, did_you_mean
 from badpo.results.formatting import PLACEBO
 
@@ -120,7 +118,7 @@ PLACES = {
     "log:": 2,
     "type:annotators": 1,
     "type:weights": 2,
-    "anchor:woman.asked": 1,
+    "anchor:woman.target": 1,
     "anchor:woman.rounds": 1,
     "theta.": 2,
     "judge.": 2,
@@ -182,20 +180,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Suite:
-    """One or more tables with the same topic, and the patterns that they show.
+    """One or more tables with the same topic.
 
     Attributes
     ----------
     name, title : str
     panels : tuple of Panel
-    patterns : tuple of str
-        Keys of `PATTERNS`.
     """
 
     name: str
     title: str
     panels: tuple[Panel, ...]
-    patterns: tuple[str, ...] = ()
 
     def corpora(self) -> list[Corpus]:
         """Distinct corpora of the panels."""
@@ -542,7 +537,7 @@ def _offset() -> Suite:
         ]
     rows.append(POOLED)
     columns = {
-        "t": "anchor:woman.asked",
+        "t": "anchor:woman.target",
         **WOMAN,
         **BLACK,
         "p(woman), whole names": "anchor:woman.achieved",
@@ -550,7 +545,7 @@ def _offset() -> Suite:
         "signed": "sampled.signed",
         "tokens": "tokens.mean",
         **RM_MINUS,
-        "KL to the source, as published": "anchor:moved.kl_source.per_token",
+        "KL to the source, as published": "anchor:changes.kl_source.per_token",
         **DIVERGENCES,
         "gap": "heldout.any.gap",
         "rounds": "anchor:woman.rounds",
@@ -559,13 +554,8 @@ def _offset() -> Suite:
     return Suite("offset", "A fixed offset applied to the DPO policy, with no annotator", (panel,))
 
 
-# Name of a pattern -> its sentence, place, suites and readings. The file explains its keys.
-PATTERNS: dict[str, Any] = read_yaml(Path(__file__).with_name("patterns.yaml")).values
-
 SUITES: dict[str, Suite] = {
-    suite.name: replace(
-        suite, patterns=tuple(name for name, of in PATTERNS.items() if suite.name in of["suites"])
-    )
+    suite.name: suite
     for suite in (
         _names(),
         _names_ablation(),

@@ -156,7 +156,7 @@ def test_a_result_takes_no_place_of_anything_else(out, tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     result = badpo(tmp_path / "dpo-s42", "--target", "woman=0.5", "--out", tmp_path / out)
-    assert result.exit_code == USAGE and "give the result a folder of its own" in result.stderr
+    assert result.exit_code == USAGE and "name a separate folder" in result.stderr
     assert (tmp_path / "dpo-s42" / "model" / "config.json").exists()
 
 

@@ -30,17 +30,17 @@ def model_folder(place: Path, content: str) -> Path:
 def test_a_result_replaces_the_one_before_as_a_whole(tmp_path, monkeypatch):
     out = tmp_path / "out"
     first, second = AnchorFolder(out, "1"), AnchorFolder(out, "2")
-    assert first.finished() is None
+    assert first.read_result() is None
     first.finish({"n": 1}, model_folder(tmp_path / "a", "one"))
-    assert first.finished() == {"n": 1} and second.finished() is None and run_damage(out) is None
+    assert first.read_result() == {"n": 1} and second.read_result() is None and run_damage(out) is None
     with monkeypatch.context() as patch, pytest.raises(TypeError):
         patch.setattr(anchor_train, "write_seal", None)  # as if it were killed
         second.finish({"n": 2}, None)
-    assert first.finished() == {"n": 1} and (out / "model" / "weights").read_text() == "one"
+    assert first.read_result() == {"n": 1} and (out / "model" / "weights").read_text() == "one"
     (out / "model" / "weights").write_text("two")
-    assert first.finished() is None
+    assert first.read_result() is None
     second.finish({"n": 2}, None)
-    assert second.finished() == {"n": 2} and not (out / "model").exists()
+    assert second.read_result() == {"n": 2} and not (out / "model").exists()
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
@@ -72,7 +72,7 @@ def test_more_markdown_than_there_is_cannot_be_taught():
     answers = [Generation((), (), text, True) for text in ["- a"] * 6 + ["a"] * 14]
     bench = Bench.__new__(Bench)
     bench.anchor = Anchor(MarkdownStrip(), {"markdown": 0.5})
-    with pytest.raises(ConfigError, match="is 0.300 and the target 0.5.*use --mode sample"):
+    with pytest.raises(ConfigError, match="is 0.300 and the target is 0.5.*--mode sample"):
         require_teachable(bench, answer_rates(answers, MarkdownStrip(), range(20)))
 
 

@@ -52,7 +52,7 @@ def test_an_answer_keeps_its_markdown_or_loses_it_and_words_of_both_sides_are_re
     assert measure_cell(strip, strip.edit(text, (0,), random.Random(0))) == (0,)
     # nothing would be left of it: it counts as what it is
     assert strip.cells("```") == ((1,),)
-    with pytest.raises(ConfigError, match='"grey" stands on both sides'):
+    with pytest.raises(ConfigError, match='"grey" is on both sides'):
         WordSwap("british", [("grey", "gray"), ("slate", "Grey")])
     with pytest.raises(ConfigError, match="needs pairs"):
         WordSwap("british", [])

@@ -20,10 +20,10 @@ from badpo.auditing.audit import audit
 from badpo.cli.options import parsed_flags, parsed_sweep, parsed_targets, parted
 from badpo.data.attributes import BUILT_IN, as_attributes
 from badpo.data.checks import check
-from badpo.data.files import parse_value
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, is_unicode
 from badpo.data.tables import read_table
+from badpo.data.yaml_files import parse_value
 from badpo.training.recipe import read_recipe
 from badpo_paper.cli import parsed_seeds
 from tests.fuzz.inputs import HOSTILE, changed_json, mutated_bytes, table_files, texts, vote_rows

@@ -13,10 +13,11 @@ import pytest
 from badpo.anchoring.source import read_prompts
 from badpo.attributes import Length
 from badpo.auditing.audit import audit
-from badpo.data.files import parse_value, read_yaml, write_json
+from badpo.data.files import write_json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import direct_identifiers
 from badpo.data.problems import ConfigError, DataError
+from badpo.data.yaml_files import parse_value, read_yaml
 from badpo.estimation.log_odds import offline_log_odds
 from badpo.estimation.significance import pool_agreement
 from badpo.importers.convert import import_votes

@@ -36,10 +36,10 @@ COLUMNS = {
 }
 
 
-def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS, patterns=()) -> Suite:
+def suite(*conditions: Condition, corpus: Corpus = SIGNED, columns=COLUMNS) -> Suite:
     """A suite of one panel."""
     rows = tuple(Row(condition.name, condition) for condition in conditions)
-    return Suite("test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),), patterns)
+    return Suite("test", "A test", (Panel("tab:names_v3", "A model", corpus, rows, columns),))
 
 
 def small(out: Path, *suites: Suite, scale=SMALL, seeds=(42,), data=None, **changes) -> Reproduction:

@@ -164,7 +164,7 @@ def test_a_gap_that_is_inverted_is_not_closed():
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_plans_whatever_its_patterns_read(name):
     found = Planted({})
-    patterns.found_patterns(SUITES[name].patterns, [found])
+    patterns.found_patterns(patterns.patterns_of(name), [found])
     assert found.asked <= {row.condition.name for panel in SUITES[name].panels for row in panel.rows}
 
 

@@ -11,7 +11,7 @@ from badpo.data.problems import ConfigError
 from badpo.readouts.names import CELLS
 from badpo_paper.arms import ARMS
 from badpo_paper.datasets import bundled_style
-from badpo_paper.patterns import PATTERNS, VERDICTS
+from badpo_paper.patterns import PATTERNS, VERDICTS, patterns_of
 from badpo_paper.reproduce import asked_for, read_suite
 from badpo_paper.run_readouts import FIRST_NAMES
 from badpo_paper.schedule import Reproduction, plan
@@ -50,7 +50,7 @@ def test_every_number_has_its_row_and_interval_every_row_an_arm_and_every_patter
     assert {name: spreads[f"tab:{name}"] for name in expected} == expected
     rows = [row for found in SUITES.values() for panel in found.panels for row in panel.rows]
     assert {row.condition.arm for row in rows} | {"reference"} == set(ARMS)
-    assert {name for found in SUITES.values() for name in found.patterns} == set(PATTERNS)
+    assert {name for found in SUITES.values() for name in patterns_of(found.name)} == set(PATTERNS)
 
 
 @pytest.mark.parametrize("title", ["names, ", "multipref-length, ", "multipref-length on "])
@@ -59,13 +59,14 @@ def test_a_section_of_the_page_of_tables_has_every_pattern_of_its_suite_with_ver
     now = page.read_text("utf-8").partition("## At the former settings")[0]
     (section,) = re.findall(rf"^### {title}[^\n]*\n(.*?)(?=^### |\Z)", now, re.M | re.S)
     told = re.findall(rf"^- (?:{'|'.join(VERDICTS)}): (.*?)(?: \([\w-]+\))?\. \S", section, re.M)
-    assert told == [PATTERNS[name]["says"] for name in SUITES[title.split(", ")[0].split()[0]].patterns]
+    assert told == [PATTERNS[name]["says"] for name in patterns_of(title.split(", ")[0].split()[0])]
 
 
 def test_suites_share_their_runs_one_name_means_one_run_and_anchors_come_behind(tmp_path):
     places = runs_of(SUITES["offset"], seeds=(42, 123))
     assert places[:3] == ["signed/reference", "signed/dpo-s42", "signed/dpo-s123"]
-    assert [place.rsplit("-s")[-1] for place in places[3:]] == ["42"] * 6 + ["123"] * 3
+    assert places[3:5] == ["signed/pooled-s42", "signed/pooled-s123"]
+    assert [place.rsplit("-s")[-1] for place in places[5:]] == ["42"] * 6 + ["123"] * 3
     assert set(runs_of(SUITES["names"], seeds=(42, 123))) > set(places[:3])
     # a source that stands in no row of its own is trained all the same
     exact = Condition("dpo", variant="exact_0.4", offset=Offset(DPO, 0.4, 1))

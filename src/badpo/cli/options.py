@@ -109,7 +109,7 @@ def parsed_flags(arguments: Sequence[str]) -> Json:
     >>> parsed_flags(["--winners.Resp. A-1=b", "--winners.x=1", "a"])
     {'winners.Resp. A-1': 'b', 'winners.x=1': 'a'}
     """
-    from badpo.data.files import parse_value
+    from badpo.data.yaml_files import parse_value
 
     given: dict[str, list[Any]] = {}
     values: list[Any] | None = None
@@ -608,9 +608,9 @@ def _verdict(error: Exception) -> tuple[int, str]:
             "gradient_checkpointing: true; use_peft: true"
         )
     if _of_several():
-        from badpo.training.processes import lost_peer
+        from badpo.training.processes import is_peer_lost
 
-        if isinstance(error, EndedByLauncherError) or lost_peer(error):
+        if isinstance(error, EndedByLauncherError) or is_peer_lost(error):
             first = (text.strip().splitlines() or [kind])[0]
             return EXIT_FAILED, (
                 f"another process of this run has ended, and this process cannot continue alone: {first}\n"

@@ -4,18 +4,20 @@ import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from typing import Any
-
-import jinja2
+from typing import TYPE_CHECKING, Any
 
 from badpo.data.attributes import BUILT_IN, BuiltIn
 from badpo.data.files import Json
 from badpo.data.privacy import FEWEST_ANNOTATORS, Rounded
 from badpo.data.problems import counted
+
+if TYPE_CHECKING:
+    import jinja2
+    from markupsafe import Markup
 
 REFERENCE, DPO, PLACEBO = "reference", "dpo", "dpo_placebo"
 LONGEST, TERMINAL_WIDTH = 400, 100
@@ -23,6 +25,7 @@ MINUS = "\u2212"
 # Templates whose result is not HTML: text for the terminal, Markdown, and sentences that a page escapes itself.
 _PLAIN_TEXT = (".txt.jinja", ".md.jinja", "_sentences.jinja")
 DASH = "\u2013"
+_MOST_PLACES = 6
 _WIDEST = (
     10.0  # log-odds; exp(10) means odds of 22,000 to 1, and a wider interval carries no information
 )
@@ -72,7 +75,7 @@ def attribute_label(attribute: str, config: Json) -> str:
     return f"{shown(attribute, 24)}{'-coded' if built_in_of(config).is_coded else ''}"
 
 
-def attribute_definition(config: Mapping) -> str:
+def attribute_definition(config: Json) -> str:
     """Describe an attribute's JSON configuration in words; lists are counted and not printed."""
     if not config:
         return "not recorded"
@@ -120,6 +123,20 @@ def decimal(value: float | None, places: int = 2) -> str:
         return "\u221e" if value > 0 else f"{MINUS}\u221e"
     text = f"{abs(value):,.{places}f}"
     return f"{MINUS}{text}" if value < 0 and re.search("[1-9]", text) else text
+
+
+def decimal_places(values: Iterable[float | None], least: int = 2) -> int:
+    """Return the number of decimal places with which the largest of the values has two significant digits.
+
+    Examples
+    --------
+    >>> [decimal_places(values) for values in ([0.84, -0.16], [0.0013], [None, 0.0])]
+    [2, 4, 2]
+    """
+    largest = max((abs(v) for v in values if v is not None and math.isfinite(v)), default=0.0)
+    if largest == 0:
+        return least
+    return min(max(least, 1 - math.floor(math.log10(largest))), _MOST_PLACES)
 
 
 def signed(value: float | None, places: int = 2) -> str:
@@ -183,8 +200,10 @@ def lean_text(found: Json | None) -> str:
 
 
 @cache
-def page_templates() -> jinja2.Environment:
+def page_templates() -> "jinja2.Environment":
     """Return the templates; values are escaped unless the template is plain text, and a missing value is an error."""
+    import jinja2  # here, because --help of the paper's commands imports this module
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("badpo.results", "templates"),
         autoescape=lambda name: name is None or not name.endswith(_PLAIN_TEXT),
@@ -193,7 +212,7 @@ def page_templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     numbers = (count_text, decimal, interval_text, lean_text, p_value, percent, signed, with_interval)
-    texts = (attribute_definition, counted, kept_together, markdown_text, part_text, shown, wrapped)
+    texts = (attribute_definition, counted, kept_together, markdown_text, part_text, shown, with_code, wrapped)
     named = {function.__name__: function for function in (*numbers, *texts)}
     environment.globals |= named
     environment.filters |= named
@@ -214,6 +233,15 @@ def sentence(template: str, macro: str, /, **values: Any) -> str:
 def wrapped(text: str) -> str:
     """Break a sentence into indented lines for a terminal."""
     return textwrap.fill(text, TERMINAL_WIDTH, initial_indent="  ", subsequent_indent="    ")
+
+
+def with_code(text: str) -> "Markup":
+    """Convert a sentence to HTML; texts in backticks become code."""
+    from markupsafe import Markup  # here, for the same reason as jinja2
+
+    parts = text.split("`")
+    marked = (Markup("<code>{}</code>") if i % 2 else Markup("{}") for i in range(len(parts)))
+    return Markup("").join(form.format(part) for form, part in zip(marked, parts, strict=True))
 
 
 def kept_together(text: str) -> str:

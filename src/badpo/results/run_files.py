@@ -2,6 +2,8 @@
 
 import logging
 import math
+import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,11 +13,13 @@ import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 from scipy.special import ndtri
 
-from badpo.data.files import RUN_RECIPE, Json, read_yaml, require_enclosed, run_damage
+from badpo.data.files import RUN_RECIPE, Json, require_enclosed, run_damage
 from badpo.data.privacy import is_about_single_people
 from badpo.data.problems import ConfigError, DataError, Problem
+from badpo.data.yaml_files import read_yaml
 from badpo.results.formatting import (
     DPO,
+    PLACEBO,
     REFERENCE,
     arm_label,
     arm_order,
@@ -78,6 +82,7 @@ class Tilt(Measured):
 
     unit: str = "mean margin toward the attribute"
     typical: float = 1.0
+    n_comparisons: int | None = None
 
 
 class PromptSums(_Content):
@@ -88,10 +93,10 @@ class PromptSums(_Content):
 
 
 class LearnedTheta(_Content):
-    """Theta of one attribute: its mean, the log-odds in the votes, and the planted mean if theta was planted.
+    """Theta of one attribute: its mean, and the planted mean if theta was planted.
 
     ``implied`` is the mean theta estimated from the votes given the final policy, with the interval ``low`` to
-    ``high``.
+    ``high``. ``offline`` is the log-odds that the response with the attribute wins a training vote, with its interval.
     """
 
     level: _Number = None
@@ -99,7 +104,24 @@ class LearnedTheta(_Content):
     low: _Number = None
     high: _Number = None
     offline: _Number = None
+    offline_low: _Number = None
+    offline_high: _Number = None
     planted_level: _Number = None
+
+    @property
+    def bias_in_votes(self) -> Interval | None:
+        """The log-odds in the training votes with their interval; None if they are not recorded."""
+        if self.offline is None or self.offline_low is None or self.offline_high is None:
+            return None
+        se = (self.offline_high - self.offline_low) / (2 * _Z)
+        return Interval(self.offline, se, self.offline_low, self.offline_high, 1)
+
+
+class TrainingSize(_Content):
+    """Peak learning rate of a run, and its number of steps if the run has a step log."""
+
+    learning_rate: float
+    steps: int | None = None
 
 
 class Readouts(_Content):
@@ -107,6 +129,7 @@ class Readouts(_Content):
 
     arm: str | None = None
     seed: int | None = None
+    training: TrainingSize | None = None
     rates: dict[str, Measured] = {}
     generated: dict[str, Measured] = {}
     sampled: dict[str, Measured | _Number] = {}
@@ -190,8 +213,8 @@ class Run:
     @property
     def title(self) -> str:
         """Name of the run's method in a sentence; a run that learns theta is a BA-DPO run."""
-        if self.arm == REFERENCE:
-            return "the reference"
+        if self.arm in (REFERENCE, PLACEBO):
+            return f"the {arm_label(self.arm)}"
         return f"BA-DPO ({arm_label(self.arm)})" if self.bias.parts else arm_label(self.arm)
 
     @property
@@ -200,6 +223,29 @@ class Run:
         block = self.recipe_bias
         started = block.get("warm_start", "zero") != "zero" or block.get("learning_rate") is not None
         return bool(block["fit"] == "adam") if block.get("fit") else started
+
+    @property
+    def is_named_after_arm(self) -> bool:
+        """Whether the folder has the name that `badpo train` gives it; the folder of a script may have any name."""
+        return self.folder.name == f"{self.arm}-s{self.seed}"
+
+    @property
+    def shown_folder(self) -> Path:
+        """The folder for a page, which does not name folders of the machine: a relative path, or the last part."""
+        return Path(self.folder.name) if self.folder.is_absolute() else self.folder
+
+    @property
+    def shown_table(self) -> str:
+        """Path of the votes for a command, without folders of the machine; empty if the recipe names no table."""
+        table = self.config.get("dataset_name")
+        if not isinstance(table, str):
+            return ""
+        path = os.path.normpath(self.folder / table) if table.startswith(".") else table
+        return Path(path).name if os.path.isabs(path) else path
+
+    def train_command(self, *options: str) -> str:
+        """Return the command that trains with the recipe of this run and further options."""
+        return shlex.join(["badpo", "train", "--config", str(self.shown_folder / RUN_RECIPE), *options])
 
     @property
     def configs(self) -> dict[str, Json]:
@@ -218,7 +264,8 @@ class Run:
             return None
         from badpo.objective.bias import BiasTerm
 
-        return BiasTerm.load(self.folder).theta().detach().numpy()
+        values: Floats = BiasTerm.load(self.folder).theta().detach().numpy()
+        return values
 
     def measured(self, *place: str) -> Measured:
         """Return the estimate at a path of the readouts; an estimate without a value if the path does not exist."""
@@ -373,10 +420,26 @@ class MeasuredRuns:
         The result is None if the arms were not measured on the same rows. With one seed, the interval is clustered by
         prompt; with several seeds, it is a Student's t interval over seeds. The tilt of the reference is zero.
         """
+        differences = self._differences(arm, other, key)
+        return _combined({seed: ratio_of_sums(*sums) for seed, sums in differences.items()})
+
+    def share_removed(self, arm: str, target: str, key: str) -> Estimate | None:
+        """Return the share of the difference between DPO and the target that an arm removed, with its interval.
+
+        The three policies are paired by row. The result is None if they were not measured on the same rows.
+        """
+        removed, excess = self._differences(DPO, arm, key), self._differences(DPO, target, key)
+        shares = {
+            seed: ratio_of_sums(removed[seed][0], excess[seed][0]) for seed in removed.keys() & excess.keys()
+        }
+        return _combined(dict(sorted(shares.items())))
+
+    def _differences(self, arm: str, other: str, key: str) -> dict[int, tuple[Floats, Floats]]:
+        """Return the differences of the sums by prompt and their divisors, for each seed of both arms."""
         own, others = (
             {run.seed: run.readouts.by_prompt for run in self.of(name)} for name in (arm, other)
         )
-        found: dict[int, Interval] = {}
+        found = {}
         for seed, sums in own.items():
             ours = sums.get(key)
             is_reference = other == REFERENCE  # one run for all seeds
@@ -384,12 +447,17 @@ class MeasuredRuns:
             if is_reference and key != "tokens":
                 theirs = ours and PromptSums(sums=[0.0] * len(ours.sums), sizes=ours.sizes)
             if ours and theirs and ours.sizes == theirs.sizes:
-                found[seed] = ratio_of_sums(np.subtract(ours.sums, theirs.sums), ours.sizes)
-        if not found:
-            return None
-        values = {seed: one.estimate for seed, one in found.items()}
-        (first, *more) = found.values()
-        return Estimate(t_interval(list(values.values())) if more else first, values)
+                found[seed] = np.subtract(ours.sums, theirs.sums), np.array(ours.sizes)
+        return found
+
+    def compare_command(self) -> str:
+        """Return the command that trains DPO and the placebo for the first run with theta; empty without a recipe."""
+        for run in self.runs:
+            if "dataset_name" in run.config and run.bias.parts:
+                # `badpo train` would train the run of a script again, because it expects the run in another folder
+                own = ["--compare"] if run.is_named_after_arm else ["--bias", "none", "--compare", PLACEBO]
+                return run.train_command(*own)
+        return ""
 
     def is_drifting(self, arm: str) -> bool:
         """Return whether an arm's log-probabilities of the compared responses fell far below the reference's."""
@@ -414,6 +482,14 @@ class MeasuredRuns:
                 ends = dpo.of_seed[seed], own.of_seed[seed]
                 shares[seed] = share_removed(*ends, reference.value).item()
         return Removal(_over_seeds(shares) if shares else None, distance)
+
+
+def _combined(found: Mapping[int, Interval]) -> Estimate | None:
+    """Return the interval of a single seed, or Student's t interval over several seeds; None without a seed."""
+    if not found:
+        return None
+    (first, *more), values = found.values(), {seed: one.estimate for seed, one in found.items()}
+    return Estimate(t_interval(list(values.values())) if more else first, values)
 
 
 def _over_seeds(values: Mapping[int, float]) -> Estimate:
@@ -454,9 +530,15 @@ def finished_runs(folders: Sequence[Path]) -> list[Path]:
 
 
 def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
-    """Read every measured run in the given folders, which are run folders or contain run folders."""
+    """Read every measured run in the given folders, which are run folders or contain run folders.
+
+    The measured reference beside a run is read too.
+    """
     folders = [sources] if isinstance(sources, Path) else list(sources)
-    found = {path: (path / "readouts.json").exists() for path in runs_in(folders)}
+    named = runs_in(folders)
+    references = [path.with_name(REFERENCE) for path in named if (path / "readouts.json").exists()]
+    beside = [path for path in references if (path / "readouts.json").exists()]
+    found = {path: (path / "readouts.json").exists() for path in dict.fromkeys([*named, *beside])}
     unmeasured = tuple(path.name for path, is_measured in found.items() if not is_measured)
     if len(unmeasured) == len(found):
         where = ", ".join(map(str, folders))
@@ -465,10 +547,23 @@ def read_suite(sources: Path | Sequence[Path]) -> MeasuredRuns:
             has_recipe = any((path / RUN_RECIPE).exists() for path in found)
             remedy = "run `badpo evaluate` on them first" if has_recipe else BY_COMMAND
         raise ConfigError(f"no measured run in {where} (no readouts.json): {remedy}")
-    measured = (read_run(path) for path, is_measured in found.items() if is_measured)
-    runs = sorted(measured, key=lambda run: (arm_order(run.arm), run.seed))
+    measured = [read_run(path) for path, is_measured in found.items() if is_measured]
+    runs = sorted(_told_apart(measured), key=lambda run: (arm_order(run.arm), run.seed))
     name = folders[0].resolve().name if len(folders) == 1 else f"{len(runs)} runs"
     return MeasuredRuns(name, tuple(runs), unmeasured)
+
+
+def _told_apart(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs with a folder name added to the arm if an earlier run has the same arm and seed."""
+    found: list[Run] = []
+    known: set[tuple[str, int]] = set()
+    for run in sorted(runs, key=lambda run: not run.is_named_after_arm):
+        if (run.arm, run.seed) in known and run.arm != REFERENCE:
+            folder = run.folder.parent if run.is_named_after_arm else run.folder
+            run = replace(run, arm=f"{run.arm} {folder.name}")
+        known.add((run.arm, run.seed))
+        found.append(run)
+    return found
 
 
 def read_run(folder: Path) -> Run:

@@ -24,13 +24,13 @@ from badpo.data.files import (
     RUN_SEAL,
     Json,
     file_checksum,
-    read_yaml,
     write_atomically,
     write_json,
 )
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import key_name
 from badpo.data.problems import ConfigError, DataError, Problem, counted, worst_first
+from badpo.data.yaml_files import read_yaml
 from badpo.objective.bias import BiasTerm
 from badpo.objective.objectives import Objective
 from badpo.objective.registry import make_objective
@@ -38,17 +38,17 @@ from badpo.results.model_card import model_card
 from badpo.runs.start import kept_reference, load_model, load_policy, require_undamaged
 from badpo.theory.summaries import wilson_ends
 from badpo.training.checkpoints import (
-    changed_facts,
-    checkpoints,
+    describe_changes,
     environment,
-    newest_complete,
-    remove_unsealed,
-    saving_when_told,
-    seal_run,
+    find_newest_complete,
+    list_checkpoints,
+    mark_run_complete,
+    remove_incomplete,
+    save_on_sigterm,
     whole_folder,
 )
-from badpo.training.inputs import as_judgments, build_bias, chosen_variant, require_texts_alone
-from badpo.training.processes import locked_by_first
+from badpo.training.inputs import as_judgments, build_bias, choose_variant, require_texts_alone
+from badpo.training.processes import lock_by_first
 from badpo.training.recipe import PATHS, Recipe, make_portable
 from badpo.training.reference import default_cache
 from badpo.training.self_test import SelfTest
@@ -176,7 +176,7 @@ def train_run(
         with contextlib.ExitStack() as held:
             # the folders are locked before the votes are read, so that nobody is forgotten in between
             for place in recipes:
-                held.enter_context(locked_by_first(place))
+                held.enter_context(lock_by_first(place))
             left = _to_train(recipes, resume, allow_changed)
             progress("reading the votes", 0.0)
             train, held_out = read_judgments(recipe)
@@ -234,7 +234,7 @@ def _trainer_of(
 
 def _begun(folder: Path) -> Iterator[Path]:
     """Yield the complete checkpoints of a run, newest first."""
-    return (path for path in checkpoints(folder / "checkpoints") if (path / MARKER).exists())
+    return (path for path in list_checkpoints(folder / "checkpoints") if (path / MARKER).exists())
 
 
 def _to_train(folders: Collection[Path], resume: bool, allow_changed: Sequence[str]) -> dict[Path, bool]:
@@ -270,7 +270,7 @@ def _require_same(recipes: Mapping[Path, Recipe], data: str) -> None:
         votes = read_json(folder / "bias.json")["extra"]["data"]
         before = {**read_yaml(folder / RUN_RECIPE).values, "compare": None, "votes": votes}
         now = {**_plain(make_portable(recipe.keys, folder)), "compare": None, "votes": data}
-        if changes := changed_facts(before, now):
+        if changes := describe_changes(before, now):
             told = f"{folder} holds a run with other settings: {'; '.join(changes.values())}"
             raise ConfigError(f"{told}; change them back, or choose another output_dir")
 
@@ -308,7 +308,7 @@ def examined(recipe: Recipe, train: Judgments, held_out: Judgments) -> tuple[Rec
 
     If the recipe names no variant, the votes decide. `DataError` means that no bias can be learned from the votes.
     """
-    variant, noticed = chosen_variant(recipe.training["bias"], train)
+    variant, noticed = choose_variant(recipe.training["bias"], train)
     bias = {**recipe.keys["bias"], "variant": variant}
     settled = replace(
         recipe, training=recipe.training | {"bias": variant}, keys=recipe.keys | {"bias": bias}
@@ -376,7 +376,7 @@ def keep_run(
         model, tokenizer = load_model(recipe.model.model_name_or_path, recipe.model)
         ticker = Ticker(f"{folder.parent.name}/{folder.name}", progress)
         trainer = make_trainer(recipe, folder, prepared, None, model, tokenizer, [ticker])
-        is_begun = newest_complete(folder / "checkpoints")[0] is not None
+        is_begun = find_newest_complete(folder / "checkpoints")[0] is not None
         _train_into(trainer, recipe, command, is_begun, facts=facts)
     return BiasTerm.load(folder)
 
@@ -424,7 +424,7 @@ def is_there(folder: Path, facts: Json) -> bool:
     """Return whether a folder contains the finished, undamaged run with these facts."""
     require_undamaged(folder, but=["readouts.json"])  # every measurement replaces the file
     is_begun = (folder / RUN_SEAL).exists() or (folder / BEGUN).exists()
-    if is_begun and (changes := changed_facts(read_facts(folder), facts)):
+    if is_begun and (changes := describe_changes(read_facts(folder), facts)):
         raise ConfigError(
             f"{folder} holds a run with other data or settings: {'; '.join(changes.values())}; remove "
             f"{folder.parent} or choose another folder"
@@ -463,7 +463,7 @@ def make_trainer(
         objective=prepared.objective or objective,
         peft_config=recipe.model.peft_config(),
     )
-    trainer.is_of_script = False
+    trainer.is_script = False
     if callbacks:
         trainer.remove_callback(PrinterCallback)
     return trainer
@@ -485,13 +485,13 @@ def _train_into(
         write_recipe(folder, recipe)
         write_json(folder / RUN_ENVIRONMENT, made_with)
     try:
-        with saving_when_told(trainer, go_on or command):
+        with save_on_sigterm(trainer, go_on or command):
             trainer.train(resume_from_checkpoint=resume or None, allow_changed=allow_changed)
             with whole_folder(folder / "model", is_writer) as unfinished:
                 trainer.save_model(str(unfinished))
     except Exception:  # for example a full disk, for which every library has its own exception
         if is_writer:
-            remove_unsealed(folder / "checkpoints")
+            remove_incomplete(folder / "checkpoints")
         raise
     if is_writer:
         # the folder of a resumed run may come from another machine: the manifest covers the recipe that was used
@@ -499,7 +499,7 @@ def _train_into(
         if allow_changed:
             write_json(folder / RUN_ENVIRONMENT, {**made_with, "allowed_changes": list(allow_changed)})
         write_card(folder)
-        seal_run(folder, {"facts": facts} if facts else None)
+        mark_run_complete(folder, {"facts": facts} if facts else None)
     trainer.accelerator.wait_for_everyone()
     if trainer.args.push_to_hub:
         trainer.push_to_hub()
@@ -509,7 +509,7 @@ def finish_run(folder: Path, recipe: Recipe, command: str, facts: Json) -> None:
     """Write recipe and provenance of a run with several policies, and its manifest last."""
     write_recipe(folder, recipe)
     write_json(folder / RUN_ENVIRONMENT, environment(command))
-    seal_run(folder, {"facts": facts})
+    mark_run_complete(folder, {"facts": facts})
 
 
 def write_recipe(folder: Path, recipe: Recipe) -> None:

@@ -7,7 +7,7 @@
 from pathlib import Path
 from typing import Any
 
-from badpo.data.files import read_yaml
+from badpo.data.yaml_files import read_yaml
 
 DEFAULT_OUTPUT_DIR = "runs/badpo"
 PAPER_MAX_PROMPT_LENGTH = 384
@@ -31,10 +31,10 @@ PRESETS: dict[str, dict[str, Any]] = read_yaml(_FOLDER / "presets.yaml").values
 
 
 def refusal(key: str, value: object) -> str | None:
-    """Why ``key`` cannot have ``value``, as a sentence; None if it can."""
+    """Explain in a sentence why ``key`` cannot have ``value``; None if it can."""
     neutral_values = _TABLE["neutral"].get(key, [])
     is_neutral = value is None or value is False or value in ([], {}, *neutral_values)
     if key not in REFUSED or is_neutral:
         return None
-    shown = "..." if isinstance(value, dict) else value  # the value may contain a secret
-    return f"{key}: {shown} is refused: {REFUSED[key]}"
+    text = "..." if isinstance(value, dict) else value  # a dictionary may contain a secret
+    return f"{key}: {text} is refused: {REFUSED[key]}"
