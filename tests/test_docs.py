@@ -92,7 +92,7 @@ def test_the_picture_shows_what_was_measured():
     tables = (ROOT / "docs" / "results" / "demo_data_seed_1.md").read_text(encoding="utf-8")
     rows = {"reference": "Reference", "DPO": "DPO", "BA-DPO": "shared mean"}
     for name, row in rows.items():
-        rate = re.search(rf"^\| {row} \| ([\d.]+)", tables, re.M)[1]
+        rate = re.search(rf"^\| {row} +\| +([\d.]+)", tables, re.M)[1]
         assert f"{name} {float(rate):.0%}"[:-1] in told
     votes = re.search(r"([\d,]+) judgments, 32 prompts", AUDIT)[1]
     lean = re.search(r"^length +\S+ % +(\d+) % +\S+ +(\S+) to (\S+)", AUDIT, re.M)
