@@ -34,7 +34,7 @@ from badpo.estimation.alternative_estimators import fit_quality_prior
 from badpo.objective.theta import AdamSteps, AnchoredFit
 from badpo.theory.summaries import ratio_of_sums, t_interval
 from badpo.training.config import BADPOConfig
-from badpo.training.inputs import votes_before_training
+from badpo.training.inputs import make_start_votes
 from badpo.training.trainer import BADPOTrainer
 
 FOLDER = Path("runs/bench/defaults")
@@ -290,7 +290,7 @@ def conditional_theta(trainer: BADPOTrainer) -> torch.Tensor:
 def candidate_rule(trainer: BADPOTrainer, rule: str):
     """The rule of a candidate that is no setting of the trainer."""
     if rule == "profile":
-        return Profile(trainer.bias, trainer.objective.losses, votes_before_training(trainer.judgments))
+        return Profile(trainer.bias, trainer.objective.losses, make_start_votes(trainer.judgments))
     start = conditional_theta(trainer)
     trainer.bias.requires_grad_(True)
     trainer.bias.start_at(start)

@@ -12,7 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from badpo.data.privacy import pseudonyms
-from badpo.training.checkpoints import damage
+from badpo.training.checkpoints import find_damage
 from bench.faults import Row, small_project
 from bench.faults.children import Kill, run_child
 from bench.faults.small_project import STAGES, Stage
@@ -86,7 +86,7 @@ def said_or_left_badly(output: str, project: Path) -> str:
     if "Traceback" in output or "No space left on device" not in output:
         return f"a traceback, or the disk is not named: {output[-800:]}"
     checkpoints = [path for path in project.rglob("checkpoint-*") if path.is_dir()]
-    return next(filter(None, map(damage, checkpoints)), "")
+    return next(filter(None, map(find_damage, checkpoints)), "")
 
 
 def still_named(project: Path) -> str:

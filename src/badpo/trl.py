@@ -52,7 +52,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.objective.theta import JudgedVotes
 from badpo.training.checkpoints import (
     Facts,
-    bias_facts,
+    collect_bias_facts,
     keep_parameter_names,
     load_theta,
     report_full_disk,
@@ -61,18 +61,18 @@ from badpo.training.checkpoints import (
     whole_folder,
 )
 from badpo.training.config import BADPOConfig, resolve_bias_fit
-from badpo.training.encoding import bounded_templates, left_out
+from badpo.training.encoding import limit_templates, report_long_prompts
 from badpo.training.inputs import (
     Columns,
     build_bias,
     log_findings,
     make_theta_rule,
-    nothing_fits,
     read_training,
+    report_no_fit,
     require_matching_bias,
 )
 from badpo.training.logprobs import remove_adapter
-from badpo.training.metrics import REMEDY, NotFiniteError, publishable, theta_metrics
+from badpo.training.metrics import REMEDY, NotFiniteError, select_publishable, theta_metrics
 from badpo.training.model_files import drop_code_names, require_data
 from badpo.training.processes import gather_votes
 from badpo.training.script_run import (
@@ -290,7 +290,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         self.judgments = judgments
         if self._make_bias is not None:
             self.bias = self._make_bias(judgments)
-        self._add_facts(**bias_facts(judgments, self.bias))
+        self._add_facts(**collect_bias_facts(judgments, self.bias))
 
     def _add_facts(self, **facts: object) -> None:
         """Add facts in the form in which a checkpoint has them."""
@@ -311,18 +311,20 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
         if not isinstance(dataset, Dataset):
             return super()._prepare_dataset(dataset, processing_class, args, dataset_name)
         n_rows, row_column = len(dataset), f"{self._column}_row"
-        with bounded_templates():
+        with limit_templates():
             dataset = super()._prepare_dataset(
                 dataset.add_column(row_column, [*range(n_rows)]), processing_class, args, dataset_name
             )
         is_prepared = np.isin(np.arange(n_rows), dataset[row_column][:])
         if not is_prepared.any():
-            raise DataError([nothing_fits(args.max_length)])
+            raise DataError([report_no_fit(args.max_length)])
         if not is_prepared.all():
             n_dropped = n_rows - len(dataset)
             subject = f"{n_dropped:,} of {n_rows:,} rows ({dataset_name})"
             first = f"first: row {is_prepared.argmin() + 1:,}"
-            log_findings(self.findings, [left_out(subject, first, n_dropped, args.max_length)])
+            log_findings(
+                self.findings, [report_long_prompts(subject, first, n_dropped, args.max_length)]
+            )
             if judgments is not None:
                 self._use_judgments(judgments.take(is_prepared))
         return dataset.remove_columns(row_column)
@@ -501,7 +503,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log as TRL does, in training with the mean of theta unless the annotators are few."""
         if self.model.training:
-            logs.update(publishable(theta_metrics(self.bias), self.bias))
+            logs.update(select_publishable(theta_metrics(self.bias), self.bias))
         super().log(logs, start_time)
 
     # -- training and evaluation -------------------------------------------------------------------------------------
@@ -519,7 +521,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             warn_about_votes(self.judgments)
         if is_measurable and self._start_name is None and self.is_world_process_zero():
             self._start_name = save_start(folder, self.ref_model or self.model, self.processing_class)
-        with bounded_templates():
+        with limit_templates():
             result = super().train(*args, **kwargs)
         if is_measurable and self.judgments is not None and self.is_world_process_zero():
             self._write_run(folder, self.judgments)
@@ -554,7 +556,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
 
         Annotators without training votes have the pool mean of theta.
         """
-        with bounded_templates():
+        with limit_templates():
             metrics: dict[str, float] = super().evaluate(
                 self._add_inputs(eval_dataset), ignore_keys, metric_key_prefix
             )
@@ -585,7 +587,7 @@ class BiasAdjustedDPOTrainer(DPOTrainer):
             data = self._precompute_ref_logps(
                 data, metric_key_prefix, self.args.per_device_eval_batch_size
             )
-        with bounded_templates():
+        with limit_templates():
             return super().predict(data, ignore_keys, metric_key_prefix)
 
     # -- files -------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from badpo.objective.bias import BiasTerm
 from badpo.runs import evaluate
 from badpo.runs.evaluate import evaluate_run
 from badpo.runs.run import read_judgments, train_run
-from badpo.training.checkpoints import seal_run
+from badpo.training.checkpoints import mark_run_complete
 from badpo_paper.schedule import silent
 from tests import tiny
 from tests.runs.recipes import as_chat, recipe, save_model, written
@@ -133,7 +133,7 @@ def on_a_reference_that_is_gone(run):
 )
 def test_what_cannot_be_measured_is_told(run, change, told):
     change(run)
-    seal_run(run)
+    mark_run_complete(run)
     with pytest.raises((ConfigError, DataError), match=told):
         evaluate_run(run, silent)
     assert not (run / "readouts.json").exists()

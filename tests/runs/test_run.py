@@ -268,7 +268,9 @@ def test_a_comparison_scores_the_reference_once_and_goes_on(trained, tmp_path, m
 
 def test_what_was_allowed_to_change_is_recorded(tmp_path, monkeypatch):
     stopped(recipe(tmp_path), monkeypatch)
-    monkeypatch.setattr("badpo.training.checkpoints.package_versions", lambda names: {"torch": "0.0"})
+    monkeypatch.setattr(
+        "badpo.training.checkpoints.read_package_versions", lambda names: {"torch": "0.0"}
+    )
     with pytest.raises(ConfigError, match=r"code was .* is now torch 0\.0.*--allow-changed code"):
         train_run(recipe(tmp_path), resume=True)
     with pytest.raises(ConfigError, match="it requires --resume"):

@@ -92,7 +92,7 @@ def test_warnings_about_the_votes_are_python_warnings(tmp_path):
     with pytest.warns(UserWarning, match="W122 warning: the sides differ"):
         trainer.train()
     # the command line tells them itself, once
-    trainer.is_of_script = False
+    trainer.is_script = False
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         trainer.train()

@@ -20,14 +20,14 @@ from badpo.objective.objectives import DiscountedTail, GroupWeights, SampledToke
 from badpo.training import checkpoints as module
 from badpo.training.checkpoints import (
     MARKER,
-    changed_facts,
-    checkpoints,
-    damage,
+    describe_changes,
+    find_damage,
+    find_newest_complete,
     keep_newest,
+    list_checkpoints,
     mark_complete,
-    newest_complete,
     remove_checkpoint,
-    saving_when_told,
+    save_on_sigterm,
     whole_folder,
 )
 from badpo.training.trainer import BADPOTrainer
@@ -48,7 +48,7 @@ def checkpoint(folder: Path, step: int, whole: bool = True) -> Path:
 
 
 def steps(folder: Path) -> list[int]:
-    return [int(path.name.split("-")[-1]) for path in checkpoints(folder)]
+    return [int(path.name.split("-")[-1]) for path in list_checkpoints(folder)]
 
 
 def test_a_whole_folder_takes_the_place_of_the_old_one_at_the_end_or_not_at_all(tmp_path):
@@ -78,7 +78,7 @@ def test_the_newest_whole_checkpoint_and_why_newer_ones_were_passed_over(tmp_pat
     (tmp_path / "checkpoint-9" / "inner" / "state.json").write_text("[]")
     (tmp_path / "checkpoint-8" / MARKER).write_text("{}")
     (tmp_path / "checkpoint-best").mkdir()
-    assert newest_complete(tmp_path) == (
+    assert find_newest_complete(tmp_path) == (
         tmp_path / "checkpoint-4",
         [
             f"checkpoint-12 was not finished (no {MARKER})",
@@ -88,7 +88,7 @@ def test_the_newest_whole_checkpoint_and_why_newer_ones_were_passed_over(tmp_pat
             f"checkpoint-8/{MARKER} is damaged",
         ],
     )
-    assert newest_complete(tmp_path / "nowhere") == (None, [])
+    assert find_newest_complete(tmp_path / "nowhere") == (None, [])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ CHANGES = [
 def test_what_decides_a_run_may_not_change_and_is_named(tmp_path, options, told):
     before = trainer(tmp_path, **SHORT | (dropping(0.05) if "disable_dropout" in options else {}))
     now = trainer(tmp_path, **SHORT | options)
-    found = "; ".join(changed_facts(before.facts, now.facts).values())
+    found = "; ".join(describe_changes(before.facts, now.facts).values())
     assert all(part in found for part in told.split("|")), found
 
 
@@ -212,12 +212,12 @@ def test_facts_are_what_is_read_back(tmp_path):
     runs = [trainer(tmp_path, bias="pooled", bias_term=with_fixed(n)) for n in (0.0, 0.5, 1.0)]
     fixed = [run.facts["fixed part of theta"] for run in runs]
     assert fixed[0] == "none" and len(set(fixed)) == 3 and runs[0].facts["bias"] == "shared_mean"
-    found = changed_facts({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2})
+    found = describe_changes({"beta": 0.1, "old": 1}, {"beta": 0.1, "new": 2})
     assert found == {"new": "new was None, is now 2", "old": "old was 1, is now None"}
 
 
 def test_only_the_code_may_change_and_only_where_it_is_allowed(folder, monkeypatch, caplog):
-    monkeypatch.setattr(module, "package_versions", lambda names: {"torch": "0.0"})
+    monkeypatch.setattr(module, "read_package_versions", lambda names: {"torch": "0.0"})
     told = refusal(trainer(folder, **SAVED), allow_changed=["beta"])
     assert told == "beta cannot be allowed to change; only code can"
     told = refusal(trainer(folder, **SAVED | {"max_steps": 3}), allow_changed=["code"])
@@ -250,7 +250,7 @@ def test_the_log_is_on_the_disk_before_it_is_sealed(tmp_path, monkeypatch):
     (tmp_path / "log.jsonl").write_text("{}")
     monkeypatch.setattr(module, "flush_to_disk", lambda path: flushed.append(path.name))
     monkeypatch.setattr(module, "_write_manifest", lambda *_: flushed.append("seal"))
-    module.seal_run(tmp_path)
+    module.mark_run_complete(tmp_path)
     assert flushed == ["log.jsonl", "seal"]
 
 
@@ -306,7 +306,7 @@ def test_a_damaged_later_checkpoint_does_not_cost_the_one_that_was_resumed(folde
     options = SAVED | dict(save_steps=1, save_total_limit=1)
     trainer(folder, **options).train(resume_from_checkpoint=True)
     assert steps(folder / "checkpoints") == [4]
-    assert damage(newest) is None
+    assert find_damage(newest) is None
 
 
 def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
@@ -314,7 +314,7 @@ def test_what_a_killed_process_left_unsealed_is_not_built_upon(tmp_path):
     stale.mkdir(parents=True)
     (stale / "adapter_model.safetensors").write_bytes(b"of another run")
     trained(tmp_path, **SHORT)
-    assert damage(stale) is None and not (stale / "adapter_model.safetensors").exists()
+    assert find_damage(stale) is None and not (stale / "adapter_model.safetensors").exists()
     with pytest.raises(ConfigError, match="contains checkpoints of a run; continue this run"):
         trainer(tmp_path, **SAVED).train()
 
@@ -349,7 +349,7 @@ def test_told_to_stop_a_run_saves_where_it_trains_already(tmp_path, at, told, sa
 
     run, before = trainer(tmp_path, **SAVED | {"save_steps": 100}), signal.getsignal(signal.SIGTERM)
     run.add_callback(Told())
-    with pytest.raises(KeyboardInterrupt) as stopped, saving_when_told(run, "badpo train --resume"):
+    with pytest.raises(KeyboardInterrupt) as stopped, save_on_sigterm(run, "badpo train --resume"):
         if at == "before":
             os.kill(os.getpid(), signal.SIGTERM)
         run.train()

@@ -23,9 +23,9 @@ from badpo.training.encoding import (
     encode_comparisons,
     encode_prompts,
     encode_responses,
-    length_report,
-    model_problems,
-    rendered_chats,
+    find_model_problems,
+    render_chats,
+    report_lengths,
 )
 from badpo.trl import BiasAdjustedDPOTrainer
 from tests import tiny
@@ -131,9 +131,9 @@ def test_what_a_limit_costs_is_counted():
     frame["annotator"] = [f"person {i}" for i in range(len(frame))]
     data = Judgments.read(frame, attributes=[WordList("signed", ["home"]), Length(ratio=1.5)])
     ids, tokenizer = data.comparisons["comparison_id"], tiny.tokenizer()
-    assert not length_report(data, encode_comparisons(data.comparisons, tokenizer), tokenizer, 1024)
+    assert not report_lengths(data, encode_comparisons(data.comparisons, tokenizer), tokenizer, 1024)
     encoded = encode_comparisons(data.comparisons, tokenizer, max_length=4)
-    found = {problem.code: problem for problem in length_report(data, encoded, tokenizer, 4)}
+    found = {problem.code: problem for problem in report_lengths(data, encoded, tokenizer, 4)}
     counts = {"W140": 1, "W142": 5, "W141": 1, "W143": 1}
     assert {code: problem.count for code, problem in found.items()} == counts
     assert all(problem.severity == "warning" for problem in found.values())
@@ -181,11 +181,11 @@ def test_what_a_model_does_to_a_table_is_told(tmp_path, n_embeddings, max_length
     tiny.tokenizer().save_pretrained(tmp_path / "model")
     LlamaConfig(vocab_size=n_embeddings).save_pretrained(tmp_path / "model")
     data = Judgments.read(tiny.votes(12, 3))
-    problems = model_problems(data, str(tmp_path / "model"), "trl", max_length)
+    problems = find_model_problems(data, str(tmp_path / "model"), "trl", max_length)
     for problem, (code, severity, said) in zip(problems, found, strict=True):
         assert (problem.code, problem.severity) == (code, severity) and said in problem.what
     with pytest.raises(ConfigError, match="neither a folder with a model"):
-        model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
+        find_model_problems(data, str(tmp_path / "nothing"), "trl", 1024)
 
 
 # -- chat templates of others, and one without an end -----------------------------------------------------------------
@@ -198,7 +198,7 @@ def test_a_template_without_an_end_is_left(monkeypatch):
     long = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     before = set(threading.enumerate())
     with pytest.raises(ConfigError, match="does not end within 0.05 seconds"):
-        rendered_chats(tokenizer_with(chat_template=long), [WHY])
+        render_chats(tokenizer_with(chat_template=long), [WHY])
     for worker in set(threading.enumerate()) - before:
         worker.join(60)
         assert not worker.is_alive()  # it was told to end
@@ -233,7 +233,7 @@ def test_a_step_that_nothing_can_interrupt_ends_the_process():
         "from badpo.training import encoding\nfrom tests import tiny\nencoding._MOST_SECONDS = 0.5\n"
         # minutes of one step that lets no other thread run
         "t = tiny.tokenizer()\nt.chat_template = '{{ (3 ** 1000000000) % 7 }}'\n"
-        f"encoding.rendered_chats(t, [{WHY}])\n"
+        f"encoding.render_chats(t, [{WHY}])\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "encoding.py" in done.stderr and "Timeout" in done.stderr

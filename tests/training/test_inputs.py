@@ -116,10 +116,10 @@ def test_a_warm_start_is_the_offline_estimate_and_the_audits_is_read_on_swap_pai
 def test_gold_annotators_are_named_by_ids_or_pseudonyms():
     frame = tiny.votes()
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    gold = inputs.gold_annotators(data, GOLD)
+    gold = inputs.find_gold_annotators(data, GOLD)
     np.testing.assert_array_equal(gold, np.isin(people(data), pseudonyms(GOLD)))
-    np.testing.assert_array_equal(inputs.gold_annotators(data, pseudonyms(GOLD)), gold)
-    assert gold.sum() == 2 and not inputs.gold_annotators(data, []).any()
+    np.testing.assert_array_equal(inputs.find_gold_annotators(data, pseudonyms(GOLD)), gold)
+    assert gold.sum() == 2 and not inputs.find_gold_annotators(data, []).any()
     words = frame[["response_a", "response_b"]].map(lambda text: len(text.split()))
     differs = words.max(axis=1) >= 1.5 * words.min(axis=1)
     n = int((differs & frame["annotator"].isin(GOLD)).sum())
@@ -137,7 +137,7 @@ def test_gold_annotators_are_named_by_ids_or_pseudonyms():
 def test_gold_annotators_that_fix_no_level_are_refused(named, told):
     data = Judgments.read(tiny.votes(), attributes=[Length(ratio=1.5), Markdown()])
     with pytest.raises(ConfigError, match=told) as raised:
-        inputs.gold_annotators(data, named)
+        inputs.find_gold_annotators(data, named)
     assert "stranger" not in str(raised.value)
     assert pseudonyms(["person 1"])[0] not in str(raised.value)
 
@@ -152,7 +152,7 @@ def test_a_warm_start_is_how_much_the_others_lean_when_the_gold_annotators_do_no
     log_odds = quality + (0.8 + 1.2 * ~frame["annotator"].isin(GOLD)) * np.sign(a - b)
     frame["winner"] = np.where(rng.random(len(frame)) < 1 / (1 + np.exp(-log_odds)), "a", "b")
     data = Judgments.read(frame, attributes=[Length(ratio=1.5)])
-    gold = inputs.gold_annotators(data, GOLD)
+    gold = inputs.find_gold_annotators(data, GOLD)
     leans = inputs.estimate_bias_from_gold(data, gold)
     assert leans[~gold].mean() == pytest.approx(1.2, abs=0.2)
     assert not leans[gold].any()
@@ -191,9 +191,9 @@ def test_prompt_tuning_is_refused_asked_for_or_already_there():
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     for model, asked in ((tiny.model(), prompts), (get_peft_model(tiny.model(), prompts), None)):
         with pytest.raises(ConfigError, match="prompt tuning"):
-            inputs.with_adapter(model, asked)
+            inputs.add_adapter(model, asked)
     model = tiny.model()
-    assert inputs.with_adapter(model, None) is model
+    assert inputs.add_adapter(model, None) is model
 
 
 @pytest.mark.parametrize(

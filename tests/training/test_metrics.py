@@ -11,7 +11,7 @@ import torch
 from badpo.attributes import Length, Markdown
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.metrics import NotFiniteError, Tally, publishable, require_finite_reference
+from badpo.training.metrics import NotFiniteError, Tally, require_finite_reference, select_publishable
 from tests import tiny
 from tests.runs.recipes import log_lines
 from tests.training.groups import Fault
@@ -93,7 +93,7 @@ def test_a_mean_of_theta_over_fewer_than_five_learned_annotators_is_not_publishe
     mask = torch.tensor([0] * 3 + [1] * n_learned)
     bias = BiasTerm(["length"], people, ["mean"], mask=mask)
     logged = {"bias/theta/length": 0.5, "groups/weight_max": 2.0, "loss": 1.0}
-    assert set(publishable(logged, bias)) == (set(logged) if told else {"loss"})
+    assert set(select_publishable(logged, bias)) == (set(logged) if told else {"loss"})
 
 
 # -- what is not finite ----------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch.distributed import DistNetworkError
 
 from badpo.cli.options import reporting_errors
 from badpo.objective.bias import BiasTerm
-from badpo.training.processes import lost_peer
+from badpo.training.processes import is_peer_lost
 from tests import tiny
 from tests.runs.recipes import write_recipe
 from tests.training.groups import ROOT, Options, free_port, run_group
@@ -249,8 +249,8 @@ def test_one_of_several_says_why_it_ends_and_a_signal_while_ending_changes_nothi
 
 def test_only_errors_between_processes_are_taken_for_a_lost_one(one_of_two):
     lost = ("Connection reset by peer", "NCCL error in: a.cpp, remote process exited or a network error")
-    assert all(lost_peer(RuntimeError(said)) for said in lost)
-    assert lost_peer(DistNetworkError("the store is gone"))
+    assert all(is_peer_lost(RuntimeError(said)) for said in lost)
+    assert is_peer_lost(DistNetworkError("the store is gone"))
     own = ("NCCL error in: a.cpp:94, invalid usage", "mat1 and mat2 shapes cannot be multiplied")
-    assert not any(lost_peer(RuntimeError(said)) for said in own)
-    assert not lost_peer(ValueError("Connection closed by peer"))
+    assert not any(is_peer_lost(RuntimeError(said)) for said in own)
+    assert not is_peer_lost(ValueError("Connection closed by peer"))

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from badpo.training import reference
 from badpo.training.logprobs import response_logps
-from badpo.training.reference import ReferenceCache, default_cache, weights_key
+from badpo.training.reference import ReferenceCache, compute_weights_key, default_cache
 from tests import tiny
 
 N_TOKENS = 60
@@ -113,15 +113,17 @@ def test_the_key_tells_apart_whatever_computes_other_values_and_nothing_else(tmp
         *(configured(rope_parameters=rope), configured(use_sliding_window=True, sliding_window=8)),
         *(adapted(), adapted(alpha=16), adapted(seed=1)),
     ]
-    keys = [weights_key(model, "fp32") for model in models] + [weights_key(models[0], "bf16-autocast")]
+    keys = [compute_weights_key(model, "fp32") for model in models] + [
+        compute_weights_key(models[0], "bf16-autocast")
+    ]
     assert len(set(keys)) == len(keys)
     models[0].save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32")
     loaded.config.use_cache = False
     loaded.config.attention_dropout = 0.1
-    assert weights_key(loaded, "fp32") == keys[0]
+    assert compute_weights_key(loaded, "fp32") == keys[0]
     with models[-1].disable_adapter():
-        assert weights_key(models[-1], "fp32") == keys[0]
+        assert compute_weights_key(models[-1], "fp32") == keys[0]
 
 
 def test_the_default_folder_is_the_users_cache(tmp_path, monkeypatch):

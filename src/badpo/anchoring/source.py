@@ -19,7 +19,7 @@ from badpo.runs.evaluate import MAX_NEW_TOKENS, Stage, finished_stage, load_trai
 from badpo.runs.run import weights_of
 from badpo.runs.start import load_model
 from badpo.training.recipe import NO_SOURCES, ModelChoice, RunSources
-from badpo.training.reference import default_cache, weights_key
+from badpo.training.reference import compute_weights_key, default_cache
 
 N_REPORT = 300  # maximum number of prompts for the report, and for finding the tilt
 FEWEST_PROMPTS = 50
@@ -147,7 +147,7 @@ def model_source(name: str, prompts: Prompts) -> AnchorSource:
         name=own_name,
         place=name,
         read=read,
-        policy_key=weights_key(model, "fp32"),
+        policy_key=compute_weights_key(model, "fp32"),
         reference_key="",
         reference=None,
         tokenizer=tokenizer,

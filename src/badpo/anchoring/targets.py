@@ -60,7 +60,7 @@ from badpo.theory.summaries import cluster_mean
 from badpo.theory.tilt import shift_to_targets
 from badpo.training.checkpoints import whole_folder
 from badpo.training.encoding import encode_comparisons, encode_prompts
-from badpo.training.reference import ReferenceCache, weights_key
+from badpo.training.reference import ReferenceCache, compute_weights_key
 
 
 @contextmanager
@@ -300,7 +300,7 @@ class Bench:
     ) -> Floats:
         """Compute the implicit margins of a policy against a reference."""
         source, stage = self.source, self.source.stage
-        cache = ReferenceCache(source.cache, weights_key(reference, "fp32"))
+        cache = ReferenceCache(source.cache, compute_weights_key(reference, "fp32"))
         limits = (stage.encoding, stage.max_length, stage.max_prompt_length)
         ratios = response_log_ratios(policy, reference, cache, judgments, source.tokenizer, *limits)
         return ratios.margins(stage.beta)

@@ -145,9 +145,9 @@ def check(
     judgments = Judgments.read(data, attributes=attribute or (), **reading)
     problems = list(check_judgments(judgments))
     if model is not None:
-        from badpo.training.encoding import model_problems
+        from badpo.training.encoding import find_model_problems
 
-        problems += model_problems(judgments, model, encoding, max_length)
+        problems += find_model_problems(judgments, model, encoding, max_length)
     counts = {
         "judgments": judgments.n_votes,
         "comparisons": judgments.n_comparisons,
@@ -324,8 +324,8 @@ def evaluate(
     from badpo.results.run_files import finished_runs, read_suite
 
     folders = finished_runs(runs)  # report a missing folder before torch is loaded
-    from badpo.results.bias_check import bias_findings
-    from badpo.results.run_page import arms_side_by_side
+    from badpo.results.bias_check import bias_findings, bias_verdicts
+    from badpo.results.run_page import arms_side_by_side, missing_arms
     from badpo.runs.evaluate import evaluate_run
     from badpo.training.recipe import RunSources
 
@@ -350,6 +350,7 @@ def evaluate(
         for verdict in bias_findings(suite):
             sentences = (": ".join(filter(None, one)) for one in verdict.sentences)
             told.append("\n  ".join([f"{verdict.title}: {verdict.finding}", *sentences]))
+        told += [*missing_arms(suite), *bias_verdicts(suite)]
     options.say("\n".join([*filter(None, told), f"next: badpo report {folders[0].parent}"]))
 
 

@@ -19,7 +19,7 @@ from transformers import (
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from badpo.theory import Ints
-from badpo.training.logprobs import looking_at
+from badpo.training.logprobs import evaluation_mode
 
 TokenIds = Sequence[int] | Ints
 
@@ -112,7 +112,7 @@ def sample(
     ends = end_ids(model.generation_config, tokenizer)
     order = sorted(range(len(prompt_ids)), key=lambda i: len(prompt_ids[i]))
     answers: dict[int, list[int]] = {}
-    with looking_at(model) as device:
+    with evaluation_mode(model) as device:
         for start in range(0, len(order), batch):
             rows = order[start : start + batch]
             batch_ids = [prompt_ids[i] for i in rows]

@@ -21,8 +21,8 @@ from badpo.readouts.generation import pad_rows
 from badpo.readouts.sampled import Figures, estimate_figures
 from badpo.theory import Floats
 from badpo.theory.summaries import cluster_mean
-from badpo.training.encoding import rendered_chats
-from badpo.training.logprobs import looking_at
+from badpo.training.encoding import render_chats
+from badpo.training.logprobs import evaluation_mode
 from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
 
 Prompt = str | Sequence[Mapping[str, str]]  # a text or chat messages
@@ -129,7 +129,7 @@ def judge_scores(
     size = 1 if pad is None else BATCH
     order = sorted(range(len(rows)), key=lambda i: len(rows[i]))
     scores = np.empty(len(rows))
-    with looking_at(judge.model) as device:
+    with evaluation_mode(judge.model) as device:
         for start in range(0, len(order), size):
             at = order[start : start + size]
             ids, mask = pad_rows([rows[i] for i in at], device, "right", pad or 0)
@@ -140,7 +140,7 @@ def judge_scores(
 
 def _render_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> str:
     messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
-    return rendered_chats(tokenizer, [[*messages, {"role": "assistant", "content": answer}]])[0]
+    return render_chats(tokenizer, [[*messages, {"role": "assistant", "content": answer}]])[0]
 
 
 def _encode_conversation(tokenizer: PreTrainedTokenizerBase, prompt: Prompt, answer: str) -> list[int]:

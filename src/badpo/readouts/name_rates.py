@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from badpo.readouts.generation import Generation, TokenIds, pad_rows, run_forward
 from badpo.readouts.names import strip_signature
 from badpo.theory import Floats
-from badpo.training.logprobs import looking_at
+from badpo.training.logprobs import evaluation_mode
 
 SIGNATURE_LEAD = "\n\n\u2014 "
 
@@ -88,7 +88,7 @@ def continuation_logps(
     """
     found = np.zeros((len(contexts), len(token_ids), max(map(len, token_ids))))
     closed = np.zeros(found.shape[:2])
-    with looking_at(model) as device:
+    with evaluation_mode(model) as device:
         tensors = [torch.tensor(ids) for ids in token_ids]
         sequences = pad_sequence(tensors, batch_first=True).to(device)
         ends = torch.tensor([len(ids) for ids in token_ids], device=device)

@@ -44,11 +44,11 @@ from badpo.runs.start import kept_reference, load_model, require_undamaged
 from badpo.theory.bias_fit import level_intervals, loss_slopes
 from badpo.theory.likelihood import judgment_loss
 from badpo.theory.summaries import sums_by_cluster
-from badpo.training.encoding import encode_prompts, template_options
-from badpo.training.inputs import build_bias, encode_judgments, votes_before_training
+from badpo.training.encoding import encode_prompts, read_template_options
+from badpo.training.inputs import build_bias, encode_judgments, make_start_votes
 from badpo.training.model_files import load_adapter
 from badpo.training.recipe import NO_SOURCES, Recipe, RunSources, read_run_recipe
-from badpo.training.reference import ReferenceCache, default_cache, weights_key
+from badpo.training.reference import ReferenceCache, compute_weights_key, default_cache
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Stage:
     @cached_property
     def key(self) -> str:
         """Key of the reference's weights; the evaluation never uses autocast."""
-        return weights_key(self.model, "fp32")
+        return compute_weights_key(self.model, "fp32")
 
     @cached_property
     def judged(self) -> Judgments:
@@ -277,7 +277,7 @@ def evaluate_run(folder: Path, progress: Progress, sources: RunSources = NO_SOUR
         logger.warning("%s: %s; accuracies and tilts of held-out votes may be smaller", folder, told)
     progress(f"{folder.name}: loading", 0.0)
     asked = stage.judged.comparisons.drop_duplicates("prompt_id")[:N_PROMPTS]
-    stage.prompts, stage.given = tuple(asked["prompt"]), template_options(asked)
+    stage.prompts, stage.given = tuple(asked["prompt"]), read_template_options(asked)
     bias = BiasTerm.load(folder)
     if sources.trusted or made_here(folder):
         reference = folder.parent / "reference"
@@ -316,10 +316,10 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, Json]:
     some, _, _ = encode_judgments(some, stage.tokenizer, stage.args)
     u = stage.margins(found.policy, some)[some.votes["comparison"]]
     term = build_bias(train, str(bias.extra["variant"]), "zero", bias.gold_annotators)
-    votes = votes_before_training(train)
+    votes = make_start_votes(train)
     rule = AnchoredFit(term, judgment_loss, votes)
     logits = (rule.start[votes.annotator] * votes.delta).sum(dim=1)
-    rule.fit_to(replace(votes_before_training(some), margin=torch.from_numpy(u)))
+    rule.fit_to(replace(make_start_votes(some), margin=torch.from_numpy(u)))
     slopes, means = loss_slopes(judgment_loss, votes.sign), term.theta().mean(dim=0).tolist()
     prompts = train.prompt_of_votes()
     intervals = level_intervals(slopes, votes.delta, logits, votes.weight, means, prompts)

@@ -13,11 +13,11 @@ from badpo.data.files import RUN_SEAL, asking_once, read_seal, run_damage
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError
 from badpo.training import inputs
-from badpo.training.checkpoints import changed_facts, seal_run, whole_folder
+from badpo.training.checkpoints import describe_changes, mark_run_complete, whole_folder
 from badpo.training.encoding import encode_responses, require_matching_tokenizer
 from badpo.training.model_files import UNREADABLE, describe_unreadable, load_tokenizer, load_weights
 from badpo.training.packing import Pair
-from badpo.training.processes import locked_by_first
+from badpo.training.processes import lock_by_first
 from badpo.training.recipe import ModelChoice, Recipe, make_relative
 from badpo.training.trainer import SupervisedTrainer, supervised_arguments
 
@@ -47,7 +47,7 @@ def load_policy(
     if not recipe.reference.sft:
         return load_model(recipe.model.model_name_or_path, recipe.model)
     folder = Path(recipe.output_dir) / "reference"
-    with locked_by_first(folder):
+    with lock_by_first(folder):
         kept = kept_reference(recipe, train, args, responses)
         model, tokenizer = load_model(str(kept or recipe.model.model_name_or_path), recipe.model)
         if not kept:
@@ -66,7 +66,7 @@ def kept_reference(
         return None
     require_undamaged(folder)
     before = read_seal(folder / RUN_SEAL).get("facts", {})
-    if changes := changed_facts(before, reference_facts(recipe, train, args, responses)):
+    if changes := describe_changes(before, reference_facts(recipe, train, args, responses)):
         raise ConfigError(
             f"{folder} was trained with other settings: {'; '.join(changes.values())}. "
             "Change them back, or choose another output_dir"
@@ -135,7 +135,7 @@ def _fitted(
     """Fine-tune the model on pairs of a prompt and a response, and save it in a folder."""
     peft_config = recipe.model.peft_config()
     set_seed(0)  # a new adapter starts at random values
-    policy = inputs.with_adapter(model, peft_config)
+    policy = inputs.add_adapter(model, peft_config)
     inputs.require_trainable(policy)
     if args.gradient_checkpointing:
         inputs.checkpoint_activations(policy, {"use_reentrant": False})
@@ -149,8 +149,7 @@ def _fitted(
         ),
         **recipe.reference.model_dump(include={"learning_rate", "num_train_epochs", "max_steps"}),
         **{name: getattr(args, name) for name in shared},
-        ddp_find_unused_parameters=args.ddp_find_unused_parameters
-        or inputs.reads_more_than_text(policy),
+        ddp_find_unused_parameters=args.ddp_find_unused_parameters or inputs.has_other_inputs(policy),
     )
     trainer = SupervisedTrainer(policy, stage, pairs, list(callbacks))
     if callbacks:
@@ -168,7 +167,7 @@ def _fitted(
             policy.save_pretrained(unfinished)
             tokenizer.save_pretrained(unfinished)
     if is_writer:
-        seal_run(folder, {"facts": facts})
+        mark_run_complete(folder, {"facts": facts})
     trainer.accelerator.wait_for_everyone()
     return load_weights(folder / "model", dtype=model.dtype)
 

@@ -155,7 +155,7 @@ def _flush_tree(folder: Path) -> None:
     flush_to_disk(folder)
 
 
-def seal_run(folder: Path, content: Mapping[str, object] | None = None) -> None:
+def mark_run_complete(folder: Path, content: Mapping[str, object] | None = None) -> None:
     """Write the manifest ``run.json`` of a finished run, with the checksums of its files and of its policy's files.
 
     The model card is not included, because every evaluation writes it again.
@@ -180,12 +180,12 @@ def environment(command: str) -> Environment:
         "command": command,
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
-        "packages": package_versions(PACKAGES),
+        "packages": read_package_versions(PACKAGES),
     }
 
 
-def package_versions(names: Sequence[str]) -> dict[str, str]:
-    """Version of each installed package."""
+def read_package_versions(names: Sequence[str]) -> dict[str, str]:
+    """Read the version of each installed package."""
     versions = {}
     for name in names:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -202,15 +202,15 @@ def mark_complete(folder: Path, facts: Mapping[str, object]) -> None:
     _write_manifest(folder / MARKER, {"facts": dict(facts)}, folder.rglob("*"))
 
 
-def damage(folder: Path) -> str | None:
-    """Reason why a checkpoint is not complete; None if its manifest exists and every checksum agrees."""
+def find_damage(folder: Path) -> str | None:
+    """Find the reason why a checkpoint is not complete; None if its manifest exists and every checksum agrees."""
     if not (folder / MARKER).exists():
         return f"{folder.name} was not finished (no {MARKER})"
     return seal_damage(folder / MARKER)
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """Folders of complete and incomplete checkpoints of a run, newest first."""
+def list_checkpoints(folder: Path) -> list[Path]:
+    """List the folders of complete and incomplete checkpoints of a run, newest first."""
     return sorted(filter(_step, folder.glob("checkpoint-*")), key=_step, reverse=True)
 
 
@@ -220,11 +220,11 @@ def _step(checkpoint: Path) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
-    """Newest complete checkpoint, and the reason why each newer checkpoint is not complete."""
+def find_newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
+    """Find the newest complete checkpoint, and the reason why each newer checkpoint is not complete."""
     reasons: list[str] = []
-    for path in checkpoints(folder):
-        if (reason := damage(path)) is None:
+    for path in list_checkpoints(folder):
+        if (reason := find_damage(path)) is None:
             return path, reasons
         reasons.append(reason)
     return None, reasons
@@ -232,7 +232,7 @@ def newest_complete(folder: Path) -> tuple[Path | None, list[str]]:
 
 def keep_newest(folder: Path, n_kept: int, best: Path | None = None) -> None:
     """Delete all checkpoints with a manifest except the ``n_kept`` newest checkpoints and the best checkpoint."""
-    complete = [path for path in checkpoints(folder) if (path / MARKER).exists()]
+    complete = [path for path in list_checkpoints(folder) if (path / MARKER).exists()]
     for path in complete[n_kept:]:
         if path != best:
             remove_checkpoint(path)
@@ -245,9 +245,9 @@ def remove_checkpoint(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def remove_unsealed(folder: Path) -> None:
+def remove_incomplete(folder: Path) -> None:
     """Delete checkpoints without a manifest, which a full disk or a killed process left."""
-    for path in checkpoints(folder):
+    for path in list_checkpoints(folder):
         if not (path / MARKER).exists():
             shutil.rmtree(path, ignore_errors=True)
 
@@ -266,8 +266,8 @@ _ARGUMENTS = """
 """
 
 
-def run_facts(run: Trainer) -> Facts:
-    """Facts that a resumed run must share with its checkpoint, under names that users understand."""
+def collect_facts(run: Trainer) -> Facts:
+    """Collect the facts that a resumed run must share with its checkpoint, under names that users understand."""
     args, judgments, bias, delta = run.args, run.judgments, run.bias, run.judgments.delta
     configuration = read_configuration(run.model)
     annotators = judgments.annotators[["pseudonym", "annotator_class"]].to_numpy().tolist()
@@ -276,7 +276,7 @@ def run_facts(run: Trainer) -> Facts:
     fixed = bias.fixed.detach().cpu().numpy()
     adapters = getattr(run.model, "peft_config", {}).items()
     dropout = {name: getattr(adapter, "lora_dropout", 0.0) for name, adapter in adapters}
-    code = [f"{name} {version}" for name, version in package_versions(CODE).items()]
+    code = [f"{name} {version}" for name, version in read_package_versions(CODE).items()]
     model = json.dumps({**configuration, "adapter": None}, sort_keys=True, default=str)
     facts = {
         "data": f"{votes} ({judgments.with_attributes(()).fingerprint()[:12]})",
@@ -329,8 +329,8 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:12]
 
 
-def changed_facts(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
-    """Facts that differ between a checkpoint and the run that resumes it, each with a description of the change."""
+def describe_changes(before: Mapping[str, object], now: Mapping[str, object]) -> dict[str, str]:
+    """Describe each fact that differs between a checkpoint and the run that resumes from the checkpoint."""
     return {
         name: f"{name} was {before.get(name)}, is now {now.get(name)}"
         for name in sorted({*before, *now})
@@ -356,15 +356,15 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
         )
         _require_same_run(resumed, run.facts, allowed)
         run.accelerator.wait_for_everyone()
-    elif newest_complete(folder)[0] is not None:
+    elif find_newest_complete(folder)[0] is not None:
         raise ConfigError(
             f"{folder} contains checkpoints of a run; continue this run with resume_from_checkpoint=True, or choose "
             "another output_dir"
         )
     if run.accelerator.is_main_process:
-        remove_unsealed(folder)
+        remove_incomplete(folder)
         # later checkpoints are damaged, or this run will write them again
-        for path in checkpoints(folder):
+        for path in list_checkpoints(folder):
             if resumed is not None and _step(path) > _step(resumed):
                 logger.warning("%s is deleted; the run will write it again", path.name)
                 remove_checkpoint(path)
@@ -372,7 +372,7 @@ def prepare_folder(run: Trainer, checkpoint: bool | str | None, allowed: Sequenc
 
 
 def _find_newest(folder: Path) -> Path:
-    newest, reasons = newest_complete(folder)
+    newest, reasons = find_newest_complete(folder)
     for reason in reasons:
         logger.warning("not resumed from: %s", reason)
     if newest is None:
@@ -390,7 +390,7 @@ def _find_named(checkpoint: Path, folder: Path) -> Path:
         raise ConfigError(
             f"{checkpoint} is not a checkpoint of a run; give a folder such as {folder}/checkpoint-100"
         )
-    if reason := damage(checkpoint):
+    if reason := find_damage(checkpoint):
         raise ConfigError(f"{checkpoint}: {reason}; resume from another checkpoint")
     return checkpoint
 
@@ -398,7 +398,7 @@ def _find_named(checkpoint: Path, folder: Path) -> Path:
 def _require_same_run(checkpoint: Path, facts: Facts, allowed: Sequence[str]) -> None:
     """Raise a `ConfigError` with all changes if a checkpoint belongs to another run; log allowed changes."""
     before = read_seal(checkpoint / MARKER)["facts"]
-    changes = changed_facts(before, facts)
+    changes = describe_changes(before, facts)
     for name in [name for name in _LENGTHS if name in changes and 0 < before[name] < facts[name]]:
         logger.warning("resumed with a schedule of the new length: %s", changes.pop(name))
     for name in changes.keys() & allowed:
@@ -441,7 +441,7 @@ def load_theta(run: BiasRun, saved: BiasTerm, folder: Path) -> None:
 
 def save_bias(run: Trainer, folder: Path) -> None:
     """Write the bias term of a run with facts about its votes and the unit of theta."""
-    facts = {"variant": run.args.bias, **bias_facts(run.judgments, run.bias)}
+    facts = {"variant": run.args.bias, **collect_bias_facts(run.judgments, run.bias)}
     if not run.objective.in_log_odds:
         facts["theta_in_log_odds"] = False
     save_theta(run, folder, facts)
@@ -452,8 +452,8 @@ def save_theta(run: BiasRun, folder: Path, facts: Facts) -> None:
     run.bias.save(folder, facts | {"first_margin": run.first_margin and asdict(run.first_margin)})
 
 
-def bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
-    """Facts about the votes from which a bias term is learned."""
+def collect_bias_facts(judgments: Judgments, bias: BiasTerm) -> Facts:
+    """Collect facts about the votes from which a bias term is learned."""
     gold = bias.mask.cpu().numpy() == 0
     return {
         "attributes": [dict(attribute.config) for attribute in judgments.attributes],
@@ -579,7 +579,7 @@ def _find_best(args: TrainingArguments, state: TrainerState) -> Path | None:
 
 
 @contextlib.contextmanager
-def saving_when_told(trainer: Trainer, resume_command: str) -> Iterator[None]:
+def save_on_sigterm(trainer: Trainer, resume_command: str) -> Iterator[None]:
     """Context in which SIGTERM ends the run after the current step and a checkpoint, with a KeyboardInterrupt.
 
     Before the first step, SIGTERM ends the run at once. Several processes are ended by their launcher.

@@ -112,12 +112,12 @@ def _suggest_arguments(config: type[TrainingArguments]) -> type[TrainingArgument
     init, known = config.__init__, [f.name for f in fields(config)]
 
     @wraps(init)
-    def checked(self: TrainingArguments, *values: object, **named: object) -> None:
-        for name in named.keys() - known:
+    def checked_init(self: TrainingArguments, *values: object, **options: object) -> None:
+        for name in options.keys() - known:
             raise ConfigError(f'unknown argument "{name}".{did_you_mean(name, known)}')
-        init(self, *values, **named)
+        init(self, *values, **options)
 
-    config.__init__ = checked
+    config.__init__ = checked_init
     return config
 
 

@@ -51,7 +51,7 @@ TokenIds = tuple[Sequence[int] | np.ndarray, list[int], list[int]]
 Rendered = TypeVar("Rendered")
 
 
-def rendered_chats(
+def render_chats(
     tokenizer: PreTrainedTokenizerBase,
     conversations: Sequence[Sequence[Message]],
     template_options: Iterable[TemplateOptions] = (),
@@ -78,7 +78,7 @@ def rendered_chats(
 
 
 @contextmanager
-def bounded_templates() -> Iterator[None]:
+def limit_templates() -> Iterator[None]:
     """Context in which each rendering of a chat is stopped after a minute."""
 
     def bounded(method: Callable[..., str]) -> Callable[..., str]:
@@ -188,7 +188,7 @@ def encode_prompts(
         texts = [str(prompt) for prompt in prompts]
     else:
         chats = [[{"role": "user", "content": p}] if isinstance(p, str) else list(p) for p in prompts]
-        texts = rendered_chats(tokenizer, chats, template_options, add_generation_prompt=True)
+        texts = render_chats(tokenizer, chats, template_options, add_generation_prompt=True)
     first = None if max_prompt_length is None else -max_prompt_length
     ids = _token_ids(tokenizer, texts, add_special_tokens=is_plain)
     return [np.array(row[first:], dtype=np.int64) for row in ids]
@@ -246,13 +246,13 @@ def encode_comparisons(
     return EncodedComparisons(pairs, np.array(fits, bool), np.array(cut, bool).reshape(-1, 2))
 
 
-def template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
+def read_template_options(frame: pd.DataFrame) -> list[TemplateOptions]:
     """Options of each comparison for the chat template, as in TRL: tools and template arguments."""
     tools, options = (
         [json.loads(cell) if cell else None for cell in frame.get(name, [None] * len(frame))]
         for name in TEMPLATE_COLUMNS
     )
-    return [{"tools": tool, **(own or {})} for tool, own in zip(tools, options, strict=True)]
+    return [{"tools": tool, **(option or {})} for tool, option in zip(tools, options, strict=True)]
 
 
 def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterator[TokenIds]:
@@ -264,9 +264,9 @@ def _trl_ids(frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase) -> Iterato
         responses = [r.removesuffix(end) + end if is_plain else r for r in frame[side]]
         texts.append([p + r for p, r in zip(prompts, responses, strict=True)])
     if not is_plain:
-        options = template_options(frame)
+        options = read_template_options(frame)
         texts = [
-            rendered_chats(tokenizer, part, options, add_generation_prompt=part is prompts)
+            render_chats(tokenizer, part, options, add_generation_prompt=part is prompts)
             for part in texts
         ]
     ids = [_token_ids(tokenizer, part, add_special_tokens=is_plain) for part in texts]
@@ -279,7 +279,7 @@ def _paper_ids(
     frame: pd.DataFrame, tokenizer: PreTrainedTokenizerBase, max_prompt_length: int | None
 ) -> Iterator[TokenIds]:
     """Token ids as in the paper: the rendered prompt, and the responses with the end-of-text token."""
-    options = template_options(frame)
+    options = read_template_options(frame)
     prompts = encode_prompts(list(frame["prompt"]), tokenizer, "paper", max_prompt_length, options)
     a_ids, b_ids = (
         _token_ids(tokenizer, [plain_text(r) for r in frame[side]], add_special_tokens=False)
@@ -299,7 +299,7 @@ def _token_ids(
     return ids
 
 
-def length_report(
+def report_lengths(
     judgments: Judgments,
     encoded: EncodedComparisons,
     tokenizer: PreTrainedTokenizerBase,
@@ -314,12 +314,12 @@ def length_report(
     same = encoded.identical & encoded.fits
     names = judgments.comparisons["comparison_id"]
     first_dropped, first_same = (
-        f"first: comparison {next(iter(names[broken]), '')}" for broken in (dropped, same)
+        f"first: comparison {next(iter(names[positions]), '')}" for positions in (dropped, same)
     )
     n_dropped, n_cut, n_same = int(dropped.sum()), int(cut.sum()), int(same.sum())
     n_votes = int(dropped[judgments.votes["comparison"].to_numpy()].sum())
-    found = [
-        left_out(
+    problems = [
+        report_long_prompts(
             f"{n_dropped:,} comparisons ({n_votes:,} judgments)",
             first_dropped,
             n_dropped,
@@ -350,12 +350,12 @@ def length_report(
             n_same,
         ),
     ]
-    return [problem for problem in found if problem.count]
+    return [problem for problem in problems if problem.count]
 
 
-def left_out(what: str, first: str, n: int, max_length: int | None) -> Problem:
-    """Message about rows or comparisons whose prompt leaves no space for a response."""
-    message = f"{what} are left out: the prompt alone has {max_length} tokens or more"
+def report_long_prompts(subject: str, first: str, n: int, max_length: int | None) -> Problem:
+    """Problem W140: rows or comparisons whose prompt leaves no space for a response."""
+    message = f"{subject} are left out: the prompt alone has {max_length} tokens or more"
     return Problem("W140", message, first, "raise max_length, or shorten the prompts", n)
 
 
@@ -365,18 +365,20 @@ def _count_changed(
     tokenizer: PreTrainedTokenizerBase,
     cut: np.ndarray,
 ) -> Iterator[tuple[str, int]]:
-    """Number of cut responses in which the limit changes the value of each attribute of responses."""
+    """Count the cut responses whose attribute value the limit changes, for each attribute of responses."""
     texts = []
     for row, side in zip(*np.nonzero(cut), strict=True):
         comparison = judgments.comparisons.iloc[row]
         _, ids = encoded.pairs[2 * row + side]
-        kept = tokenizer.decode(ids, skip_special_tokens=True)
-        texts.append((*(plain_text(comparison[column]) for column in ("prompt", _SIDES[side])), kept))
+        cut_text = tokenizer.decode(ids, skip_special_tokens=True)
+        prompt, response = (plain_text(comparison[column]) for column in ("prompt", _SIDES[side]))
+        texts.append((prompt, response, cut_text))
     for attribute in judgments.attributes:
         if attribute.scope == "response":
             measure = attribute.measure
             n_changed = sum(
-                measure(prompt, whole) != measure(prompt, kept) for prompt, whole, kept in texts
+                measure(prompt, response) != measure(prompt, cut_text)
+                for prompt, response, cut_text in texts
             )
             yield attribute.name, n_changed
 
@@ -395,7 +397,9 @@ def require_matching_tokenizer(
     raise DataError([Problem("E151", what, where, remedy)])
 
 
-def model_problems(judgments: Judgments, model: str, encoding: str, max_length: int) -> list[Problem]:
+def find_model_problems(
+    judgments: Judgments, model: str, encoding: str, max_length: int
+) -> list[Problem]:
     """Problems of the length limit and of unknown token ids, found without reading the model's weights."""
     try:
         with asking_once(model):
@@ -406,7 +410,7 @@ def model_problems(judgments: Judgments, model: str, encoding: str, max_length: 
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, encoding, max_length, PAPER_MAX_PROMPT_LENGTH
     )
-    problems = length_report(judgments, encoded, tokenizer, max_length)
+    problems = report_lengths(judgments, encoded, tokenizer, max_length)
     try:
         require_matching_tokenizer(encoded.pairs, tokenizer, config.vocab_size)
     except DataError as error:

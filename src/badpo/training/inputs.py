@@ -39,7 +39,7 @@ from badpo.training.config import RENAMED, BADPOConfig
 from badpo.training.encoding import (
     EncodedComparisons,
     encode_comparisons,
-    length_report,
+    report_lengths,
 )
 from badpo.training.logprobs import attach
 from badpo.training.model_files import UNREADABLE, describe_unreadable, load_weights
@@ -92,8 +92,8 @@ def load_model(
     The default ``dtype`` is float32, because bfloat16 weights lose updates of the size of preference training.
     """
     if isinstance(model, str):
-        given: Any = args.model_init_kwargs or {}
-        options = {ALIASES.get(key, key): value for key, value in given.items()}
+        init_kwargs: Any = args.model_init_kwargs or {}
+        options = {ALIASES.get(key, key): value for key, value in init_kwargs.items()}
         defaults = {"trust_remote_code": args.trust_remote_code, "dtype": "float32"}
         try:
             model = load_weights(model, **defaults | options)
@@ -129,7 +129,7 @@ def start_policy(
     policy = load_model(model, args)
     # the random initial values of a new adapter follow the seed
     transformers.set_seed(args.seed)
-    policy = with_adapter(policy, peft_config)
+    policy = add_adapter(policy, peft_config)
     require_trainable(policy)
     return policy
 
@@ -144,8 +144,8 @@ def require_trainable(model: PreTrainedModel) -> None:
         )
 
 
-def reads_more_than_text(model: PreTrainedModel) -> bool:
-    """Whether a model has parts that process no text, such as a vision tower; DDP would wait for their gradients."""
+def has_other_inputs(model: PreTrainedModel) -> bool:
+    """Whether a model has parts that process no text, such as a vision tower. DDP would wait for their gradients."""
     return model.config.get_text_config() is not model.config
 
 
@@ -192,7 +192,7 @@ def require_own_optimizer(
         )
 
 
-def with_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTrainedModel:
+def add_adapter(model: PreTrainedModel, peft_config: PeftConfig | None) -> PreTrainedModel:
     """Add a new adapter to a model, unless ``peft_config`` is None."""
     present = getattr(model, "peft_config", {})
     configs = [*present.values()] if peft_config is None else [peft_config]
@@ -226,8 +226,11 @@ def checkpoint_activations(model: PreTrainedModel, options: Mapping[str, object]
     enable(options)
 
 
-def router_coefficient(model: PreTrainedModel, requested: float | None) -> float:
-    """Weight of the load-balancing loss of a mixture of experts: ``requested`` or the model's own; 0 for no loss."""
+def read_router_coefficient(model: PreTrainedModel, requested: float | None) -> float:
+    """Weight of the load-balancing loss of a mixture of experts: ``requested``, or the weight in the configuration.
+
+    The result is 0 if the model has no such loss.
+    """
     config = model.config.get_text_config()
     if not hasattr(config, "output_router_logits"):
         if requested:
@@ -263,7 +266,7 @@ def disable_dropout(model: PreTrainedModel) -> Dropouts:
 
 
 @contextmanager
-def restored_dropouts(removed: Dropouts) -> Iterator[None]:
+def restore_dropouts(removed: Dropouts) -> Iterator[None]:
     """Context in which configurations have the dropouts that `disable_dropout` removed, so that they can be saved."""
     for configuration, dropouts in removed:
         configuration.__dict__.update(dropouts)
@@ -293,7 +296,7 @@ def build_bias(
             "{annotator: NAME}, or use bias: pooled, which needs no identities"
         )
     classes = judgments.annotators["annotator_class"].tolist() if "class_offset" in parts else None
-    gold = gold_annotators(judgments, gold_named)
+    gold = find_gold_annotators(judgments, gold_named)
     bias = BiasTerm(
         judgments.attribute_names,
         judgments.annotators["pseudonym"].tolist(),
@@ -330,25 +333,25 @@ def make_theta_rule(
         return None
     if fit == "adam" and learning_rate is not None:
         return AdamSteps(bias, learning_rate)
-    return AnchoredFit(bias, losses, None if judgments is None else votes_before_training(judgments))
+    return AnchoredFit(bias, losses, None if judgments is None else make_start_votes(judgments))
 
 
-def votes_before_training(judgments: Judgments) -> JudgedVotes:
-    """All votes with margins of zero."""
+def make_start_votes(judgments: Judgments) -> JudgedVotes:
+    """Make training votes with margins of zero, which describe the policy before training."""
     names = ("annotator", "sign", "weight")
     annotator, sign, weight = (torch.from_numpy(judgments.votes[n].to_numpy(copy=True)) for n in names)
     delta = torch.from_numpy(np.array(judgments.delta, float))
     return JudgedVotes.on_processor(annotator, sign, delta, weight, torch.zeros(len(sign)))
 
 
-def gold_annotators(judgments: Judgments, named: Sequence[object]) -> Bools:
-    """Whether each annotator is gold, (n_annotators,); ``named`` has their ids or pseudonyms.
+def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools:
+    """Find the gold annotators by their ids or pseudonyms; return a mask of shape (n_annotators,).
 
     Gold annotators are known to have no bias, so that their votes identify the shared bias of the other annotators.
     """
-    if not len(named):
+    if not len(names):
         return np.zeros(judgments.n_annotators, dtype=bool)
-    gold = named_annotators(judgments.annotators["pseudonym"].to_numpy(), named, "gold_annotators")
+    gold = named_annotators(judgments.annotators["pseudonym"].to_numpy(), names, "gold_annotators")
     if gold.all():
         raise ConfigError(
             f"gold_annotators: all {counted(len(gold), 'annotator')} are gold, so that no bias is left to learn. If no "
@@ -440,7 +443,7 @@ def read_training(
         # these variants need no ids, so votes without an annotator can be used
         judgments = as_judgments(data, attributes, {**(columns or {}), "annotator": None})
     require_texts_alone(judgments)
-    chosen, findings = chosen_variant(variant, judgments)
+    chosen, findings = choose_variant(variant, judgments)
     if variant is None and not judgments.attributes:
         judgments = judgments.with_attributes([Length(ratio=1.5)])
         reason = "no attribute is declared"
@@ -471,8 +474,8 @@ def require_texts_alone(judgments: Judgments) -> None:
             raise DataError([Problem("E144", what, finding.where, remedy)])
 
 
-def chosen_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
-    """Variant of the bias term; by default `shared_mean`, or `pooled` (N161) if the votes name no annotators."""
+def choose_variant(requested: str | None, judgments: Judgments) -> tuple[str, list[Problem]]:
+    """Choose the variant of the bias term; the default is `shared_mean`, or `pooled` (N161) without annotators."""
     # W110: a column that looks like the annotators' is not used
     has_unused_ids = any(finding.code == "W110" for finding in judgments.findings)
     if requested or judgments.has_identities or has_unused_ids:
@@ -489,19 +492,19 @@ def encode_judgments(
     encoded = encode_comparisons(
         judgments.comparisons, tokenizer, args.encoding, args.max_length, args.max_prompt_length
     )
-    findings = length_report(judgments, encoded, tokenizer, args.max_length)
+    findings = report_lengths(judgments, encoded, tokenizer, args.max_length)
     if judgments.n_votes and encoded.fits.all():
         return EncodedData(judgments, encoded, findings)
-    kept = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
-    if kept.n_votes:
-        return EncodedData(kept, encoded.take(np.flatnonzero(encoded.fits)), findings)
+    fitting = judgments.take(encoded.fits[judgments.votes["comparison"].to_numpy()])
+    if fitting.n_votes:
+        return EncodedData(fitting, encoded.take(np.flatnonzero(encoded.fits)), findings)
     if judgments.n_votes:
-        raise DataError([nothing_fits(args.max_length)])
+        raise DataError([report_no_fit(args.max_length)])
     remedy = "check which rows were left out when the table was read"
     raise DataError([Problem("E140", "no comparison fits", "there is no judgment", remedy)])
 
 
-def nothing_fits(max_length: int | None) -> Problem:
+def report_no_fit(max_length: int | None) -> Problem:
     """Problem E140: no prompt leaves room for a response."""
     where = f"every prompt has {max_length} tokens or more"
     return Problem("E140", "no comparison fits", where, "raise max_length")

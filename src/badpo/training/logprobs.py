@@ -270,7 +270,7 @@ def in_mode(model: PreTrainedModel, training: bool) -> Iterator[None]:
 
 
 @contextmanager
-def looking_at(model: PreTrainedModel) -> Iterator[torch.device]:
+def evaluation_mode(model: PreTrainedModel) -> Iterator[torch.device]:
     """Context in evaluation mode without gradients, which yields the model's device."""
     with in_mode(model, training=False), torch.no_grad():
         yield next(model.parameters()).device
@@ -286,7 +286,7 @@ def response_logps(
     """
     layout = response_layout(attach(model), pairs)
     logps = [np.zeros(0, dtype=np.float32)] * len(pairs)
-    with looking_at(model) as device, scoring_attention(model, layout):
+    with evaluation_mode(model) as device, scoring_attention(model, layout):
         for trees, inputs in _forwards(pairs, token_budget, layout):
             values = model(scoring=move_inputs(inputs, device)).float().cpu().numpy()
             parts = iter(np.split(values, np.flatnonzero(np.diff(inputs["response"])) + 1))
@@ -334,7 +334,7 @@ def response_layout(model: PreTrainedModel, pairs: Sequence[Pair] = ()) -> Layou
     token = np.zeros(1, dtype=np.int64)
     inputs = packed_responses([(token, token), (token, token)])
     try:
-        with looking_at(model) as device, scoring_attention(model, packed_responses):
+        with evaluation_mode(model) as device, scoring_attention(model, packed_responses):
             model(scoring=move_inputs(inputs, device))
     except (RuntimeError, ValueError):
         return padded_rows

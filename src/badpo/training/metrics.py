@@ -214,7 +214,7 @@ def theta_metrics(bias: BiasTerm) -> dict[str, float]:
     }
 
 
-def publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
+def select_publishable(metrics: Mapping[str, float], bias: BiasTerm) -> dict[str, float]:
     """Metrics for an experiment tracker, without metrics about the annotators if these are few."""
     if not is_about_single_people(bias.learned_annotators):
         return dict(metrics)

@@ -13,7 +13,7 @@ from badpo.data.files import locked
 from badpo.data.problems import ConfigError
 from badpo.objective.theta import JudgedVotes
 
-# Messages of the backends about a lost connection to another process; torch has an error class for its store only.
+# Parts of the messages about a lost connection. torch has an error class only for its store, not for the backends.
 LOST_PEER_SIGNS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -24,7 +24,7 @@ LOST_PEER_SIGNS = (
 
 
 @contextmanager
-def locked_by_first(folder: Path) -> Iterator[None]:
+def lock_by_first(folder: Path) -> Iterator[None]:
     """Context that locks a folder like `badpo.data.files.locked`; the first process locks the folder for all."""
     with locked(folder) if int(os.environ.get("RANK", "0")) == 0 else nullcontext():
         yield
@@ -71,7 +71,7 @@ def require_same_facts(facts: Mapping[str, str], accelerator: Accelerator) -> No
     """Raise `ConfigError` on every process unless all of them start with the same ``facts``.
 
     A process with different weights would compute a different reference, and a process with different judgments would
-    plan different steps; the loss would show neither. The usual cause are weights that only the first process loads.
+    plan different steps; the loss would show neither. The usual cause is that only the first process loads the weights.
     """
     if accelerator.num_processes == 1:
         return
@@ -89,9 +89,9 @@ def gather_votes(accelerator: Accelerator, own: JudgedVotes) -> JudgedVotes:
     return own if accelerator.num_processes == 1 else JudgedVotes.join(gather_object([own]))
 
 
-def lost_peer(error: BaseException) -> bool:
+def is_peer_lost(error: BaseException) -> bool:
     """Whether an error means that the connection to another process of the run is lost."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or not isinstance(error, RuntimeError):
         return False
-    of_the_store = isinstance(error, torch.distributed.DistNetworkError)
-    return of_the_store or any(sign in str(error) for sign in LOST_PEER_SIGNS)
+    is_store_error = isinstance(error, torch.distributed.DistNetworkError)
+    return is_store_error or any(sign in str(error) for sign in LOST_PEER_SIGNS)

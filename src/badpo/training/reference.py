@@ -48,7 +48,7 @@ WITHOUT_EFFECT = re.compile(
 N_COMPARED = 8
 
 
-def weights_key(model: PreTrainedModel, numerics: str) -> str:
+def compute_weights_key(model: PreTrainedModel, numerics: str) -> str:
     """Key of everything that determines the log-probabilities of ``model``, with its ``numerics`` ("fp32").
 
     The key depends on the weights and the configuration of the model and of an enabled adapter. A base model with a
@@ -91,10 +91,10 @@ def read_configuration(model: PreTrainedModel) -> dict[str, Any]:
 def _select_effective(settings: Any) -> Any:
     """Settings without those that change no log-probability, in a fixed order."""
     if isinstance(settings, dict):
-        named = {str(name): value for name, value in settings.items()}
+        by_name = {str(name): value for name, value in settings.items()}
         return {
             name: _select_effective(value)
-            for name, value in sorted(named.items())
+            for name, value in sorted(by_name.items())
             if not WITHOUT_EFFECT.fullmatch(name)
         }
     return sorted(settings) if isinstance(settings, set) else settings
@@ -109,7 +109,7 @@ def scoring_code() -> str:
     return digest.hexdigest()
 
 
-def starts_as_its_base(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
+def is_adapter_neutral(model: PreTrainedModel, pairs: Sequence[Pair]) -> bool:
     """Whether a model's adapter changes no bit of the log-probabilities of a few responses.
 
     Most new adapters start at zero, so that the base model is the reference. PiSSA and OLoRA move a part of the
@@ -223,13 +223,13 @@ class ReferenceScorer:
     def cache(self) -> ReferenceCache:
         """Cached log-probabilities of the reference; its first use must precede the first step."""
         with self.reference() as model:
-            key = weights_key(model, self._args.mixed_precision_name)
+            key = compute_weights_key(model, self._args.mixed_precision_name)
         return ReferenceCache(Path(self._args.reference_cache or default_cache()), key)
 
     @cached_property
     def _adapter_is_neutral(self) -> bool:
         with self._accelerator.autocast():
-            return starts_as_its_base(self._policy, self._pairs)
+            return is_adapter_neutral(self._policy, self._pairs)
 
     @contextmanager
     def reference(self) -> Iterator[PreTrainedModel | None]:
@@ -248,7 +248,7 @@ class ReferenceScorer:
         if self._name is None:
             return None
         start = load_model(self._name, self._args).to(self._args.device)
-        has_changed = weights_key(start, self._args.mixed_precision_name) != self.cache.key
+        has_changed = compute_weights_key(start, self._args.mixed_precision_name) != self.cache.key
         return None if has_changed else start
 
     def score(self, data: EncodedJudgments) -> list[np.ndarray]:

@@ -22,7 +22,7 @@ from badpo.data.files import (
 )
 from badpo.data.judgments import Judgments
 from badpo.objective.bias import BiasTerm
-from badpo.training.checkpoints import environment, seal_run, whole_folder
+from badpo.training.checkpoints import environment, mark_run_complete, whole_folder
 from badpo.training.recipe import make_portable
 
 logger = logging.getLogger(__name__)
@@ -106,5 +106,5 @@ def write_script_run(
     plain = json.loads(json.dumps(make_portable(keys, folder), default=str))
     write_atomically(folder / RUN_RECIPE, yaml.safe_dump(plain, sort_keys=False).encode(), private=True)
     write_json(folder / RUN_ENVIRONMENT, environment("a Python script"))
-    seal_run(folder)
+    mark_run_complete(folder)
     logger.warning("next: badpo evaluate %s", folder)

@@ -52,10 +52,10 @@ from badpo.training.batches import (
 from badpo.training.checkpoints import (
     Facts,
     RunCallback,
+    collect_facts,
     keep_parameter_names,
     prepare_folder,
     report_full_disk,
-    run_facts,
     save_bias,
     whole_folder,
 )
@@ -69,19 +69,19 @@ from badpo.training.inputs import (
     checkpoint_activations,
     disable_dropout,
     encode_judgments,
+    has_other_inputs,
     load_reference,
     log_findings,
     make_theta_rule,
     read_evaluation,
+    read_router_coefficient,
     read_training,
-    reads_more_than_text,
     require_log_odds,
     require_matching_bias,
     require_no_stream,
     require_own_optimizer,
     require_something_to_learn,
-    restored_dropouts,
-    router_coefficient,
+    restore_dropouts,
     start_policy,
 )
 from badpo.training.logprobs import (
@@ -93,13 +93,13 @@ from badpo.training.logprobs import (
     response_layout,
     scoring_attention,
 )
-from badpo.training.metrics import Tally, publishable, theta_metrics
+from badpo.training.metrics import Tally, select_publishable, theta_metrics
 from badpo.training.model_files import load_tokenizer
 from badpo.training.packing import Pair, packed_comparisons
 from badpo.training.processes import (
     gather_votes,
     gather_weights,
-    locked_by_first,
+    lock_by_first,
     prepare_fsdp,
     require_same_facts,
 )
@@ -256,12 +256,12 @@ class BADPOTrainer(_StepTrainer):
         self._dropouts = disable_dropout(policy) if args.disable_dropout else []
         self.ref_model = load_reference(ref_model, policy, args)
         base = remove_adapter(policy)
-        has_unused = bool(args.ddp_find_unused_parameters) or reads_more_than_text(base)
+        has_unused = bool(args.ddp_find_unused_parameters) or has_other_inputs(base)
         args.ddp_find_unused_parameters = has_unused
         self.findings: list[Problem] = []
         log_findings(self.findings, args.notices)
         self._columns = columns
-        self.is_of_script = True
+        self.is_script = True
         self._held_out: Judgments | Source | None = (
             next(iter(eval_dataset.values())) if isinstance(eval_dataset, dict) else eval_dataset
         )
@@ -298,7 +298,7 @@ class BADPOTrainer(_StepTrainer):
         )
         self.eval_dataset = self._encode_evaluation(eval_dataset)
         self.model.add_model_tags(["ba-dpo", "dpo", *(["trl"] if is_for_trl else [])])
-        self.router_aux_loss_coef = router_coefficient(base, args.router_aux_loss_coef)
+        self.router_aux_loss_coef = read_router_coefficient(base, args.router_aux_loss_coef)
         self.aux_loss_enabled = self.router_aux_loss_coef != 0
         prepare_fsdp(self.accelerator, bool(args.fsdp))
         self.bias.to(args.device)
@@ -559,7 +559,7 @@ class BADPOTrainer(_StepTrainer):
         # at the end, some steps may follow the last regular log
         if {"loss", "train_loss"} & logs.keys() and self._logged.n_judgments:
             metrics = self._logged.metrics(self.router_aux_loss_coef)
-            metrics |= publishable(self.state_metrics(), self.bias)
+            metrics |= select_publishable(self.state_metrics(), self.bias)
             if "loss" not in logs:
                 del metrics["loss"]
             logs = logs | metrics
@@ -606,8 +606,8 @@ class BADPOTrainer(_StepTrainer):
 
     @cached_property
     def facts(self) -> Facts:
-        """Facts that a resumed run must share with its checkpoint; see `badpo.training.checkpoints.run_facts`."""
-        return run_facts(self)
+        """Facts that a resumed run must share with its checkpoint; see `badpo.training.checkpoints.collect_facts`."""
+        return collect_facts(self)
 
     def train(
         self,
@@ -621,14 +621,14 @@ class BADPOTrainer(_StepTrainer):
         checkpoint of other data or settings is refused; ``allow_changed=["code"]`` allows other package versions. A
         new run is refused in a folder with complete checkpoints of another run.
         """
-        with locked_by_first(self.run_folder):
+        with lock_by_first(self.run_folder):
             self.compute_references()
             self.resumed_from = prepare_folder(self, resume_from_checkpoint, allow_changed)
-            is_kept = self.is_of_script and not self._is_divided
-            if self.is_of_script:
+            is_kept = self.is_script and not self._is_divided
+            if self.is_script:
                 warn_about_votes(self.judgments)
             if is_kept and self._start is None and self.is_world_process_zero():
-                with self.reference.reference() as reference, restored_dropouts(self._dropouts):
+                with self.reference.reference() as reference, restore_dropouts(self._dropouts):
                     self._start = save_start(self.run_folder, reference, self.processing_class)
             self.reference.policy_has_moved = True
             checkpoint = str(self.resumed_from) if self.resumed_from else None
@@ -735,7 +735,7 @@ class BADPOTrainer(_StepTrainer):
         state_dict = gather_weights(self.accelerator, self.model_wrapped) if self._is_divided else None
         if self.is_world_process_zero():
             folder = Path(output_dir or self.run_folder / "model")
-            with restored_dropouts(self._dropouts):
+            with restore_dropouts(self._dropouts):
                 self.accelerator.unwrap_model(self.model).save_pretrained(folder, state_dict=state_dict)
             self.processing_class.save_pretrained(folder)
             save_bias(self, self.run_folder)
