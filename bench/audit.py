@@ -1,7 +1,7 @@
 """The audit's estimators in time, memory and precision: `python -m bench.audit [--json]`.
 
 Every library runs in a process of its own, which reads the votes from a file, so that its peak memory is that of the
-votes, the libraries and the fits. Care and its test come after the conditional fit of the same votes: seconds and
+votes, the libraries and the fits. Reliability and its test follow the conditional fit of the same votes: seconds and
 memory are those of all so far, the least of three rounds. For statsmodels they include the matrix that it needs.
 """
 
@@ -94,11 +94,11 @@ def badpo(votes: Votes) -> Found:
     pool = fit.Votes(*votes[:4], len(votes.theta))
     leans = fit.fit_conditional(pool)
     yield "conditional fit", leans.deviation, {"gradient": leans.gradient_norm}
-    reliability.equal_care_test(pool)
+    reliability.equal_reliability_p_value(pool)
     yield "and the test for equal care", leans.deviation, {}
     yield (
         "and care beside lean",
-        reliability.beside_care(leans, reliability.fit_care(pool)).leans.deviation,
+        reliability.adjust_for_reliability(leans, reliability.fit_reliability(pool)).biases.deviation,
         {},
     )
 

@@ -22,9 +22,9 @@ import pandas as pd
 from scipy.stats import t as student_t
 
 from badpo.estimation.alternative_estimators import fit_marginal
-from badpo.estimation.fit import Leans, fit_conditional
-from badpo.estimation.reliability import beside_care, fit_care
-from badpo.estimation.significance import equal_leans_test
+from badpo.estimation.fit import BiasEstimates, fit_conditional
+from badpo.estimation.reliability import adjust_for_reliability, fit_reliability
+from badpo.estimation.significance import equal_bias_p_value
 from bench import onevote_pools
 from bench.audit_streams import STREAMS, flags_on_the_way
 from bench.audited_pools import ALPHA, CELLS, GOALS, Cell, audited, from_line, goals_of, misses, told
@@ -107,18 +107,20 @@ def summarized(label: Mapping[str, str], sums: Sums) -> Row:
 
 # -- lean beside care -------------------------------------------------------------------------------------------
 
-Estimator = Callable[[DrawnVotes], tuple[Leans, float]]
+Estimator = Callable[[DrawnVotes], tuple[BiasEstimates, float]]
 
 
-def without_care(votes: DrawnVotes) -> tuple[Leans, float]:
+def without_care(votes: DrawnVotes) -> tuple[BiasEstimates, float]:
     """The conditional likelihood, and the p-value of the test that all leans are equal."""
     leans = fit_conditional(votes.arrays)
-    return leans, equal_leans_test(votes.arrays, leans)[0]
+    return leans, equal_bias_p_value(votes.arrays, leans)[0]
 
 
-def about_a_line(votes: DrawnVotes) -> tuple[Leans, float]:
+def about_a_line(votes: DrawnVotes) -> tuple[BiasEstimates, float]:
     """The audit's way: care where the sides do not differ, then conditional leans from the line in care."""
-    leans, _, p_value = beside_care(fit_conditional(votes.arrays), fit_care(votes.arrays))
+    leans, _, p_value = adjust_for_reliability(
+        fit_conditional(votes.arrays), fit_reliability(votes.arrays)
+    )
     return leans, p_value[0]
 
 

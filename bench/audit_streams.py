@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from badpo.estimation.sequential import (
-    CARE_GRID,
     GRID,
+    RELIABILITY_GRID,
+    bias_e_values,
     e_bh,
-    lean_e_values,
-    log_care_ratios,
-    log_chance_ratios,
     log_e_values,
+    log_random_ratios,
+    log_reliability_ratios,
     log_tilt_ratios,
 )
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes
@@ -46,14 +46,14 @@ def evidence_over_time(votes: DrawnVotes) -> tuple[NDArray, NDArray, NDArray, ND
     wins, chose_a, delta = np.bincount(who, votes.sign > 0)[who], votes.sign > 0, votes.delta[:, 0]
     share, same = wins / size[who], (delta == 0)[:, None]
     ratios = log_tilt_ratios(chose_a, share, delta)
-    chance = log_chance_ratios(chose_a, wins, size[who], delta)
-    added = [ratios, chance, same * log_care_ratios(chose_a, share), ratios.any(axis=1)[:, None]]
-    so_far = np.zeros((LOOKS, m, 2 * len(GRID) + len(CARE_GRID) + 1))
+    chance = log_random_ratios(chose_a, wins, size[who], delta)
+    added = [ratios, chance, same * log_reliability_ratios(chose_a, share), ratios.any(axis=1)[:, None]]
+    so_far = np.zeros((LOOKS, m, 2 * len(GRID) + len(RELIABILITY_GRID) + 1))
     np.add.at(so_far, (who * LOOKS // len(size), votes.annotator), np.concatenate(added, axis=1))
-    ends = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
+    ends = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
     *kinds, informative = np.split(np.cumsum(so_far, axis=0), ends, axis=2)
     log_e, log_chance, log_care = (log_e_values(each) for each in kinds)
-    return log_e, lean_e_values(log_e, log_chance, log_care), log_care, informative[:, :, 0]
+    return log_e, bias_e_values(log_e, log_chance, log_care), log_care, informative[:, :, 0]
 
 
 def flags_on_the_way(pool: Pool, random: np.random.Generator) -> dict[str, float]:

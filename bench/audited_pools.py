@@ -14,7 +14,7 @@ from badpo.auditing.audit import audit
 from badpo.auditing.result import AuditResult
 from badpo.data.privacy import pseudonym
 from badpo.estimation.fit import fit_conditional
-from badpo.estimation.reliability import class_merit
+from badpo.estimation.reliability import estimate_class_merit
 from badpo.estimation.significance import class_offsets
 from badpo.results.audit_findings import care_sentence
 from bench.simulated_pools import DrawnVotes, Pool, draw_votes, sized
@@ -267,7 +267,7 @@ def audited(pool: Pool, random: np.random.Generator, change: Change | None = Non
         before = audit_of(table, pool).annotators.set_index("annotator")
         figures["same"] = float((before["flag"] == rows["flag"].reindex(before.index)).all())
     if np.ptp(votes.care):
-        figures |= beside_care(votes, rows)
+        figures |= adjust_for_reliability(votes, rows)
     if pool.camps:
         figures["called_unreliable"] = float(rows["flag_care"].any())
         if rows["flag_care"].any():
@@ -340,7 +340,7 @@ def beside_truth(pool: Pool, whole: dict[str, Any], rows: pd.DataFrame, truth: N
     }
 
 
-def beside_care(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
+def adjust_for_reliability(votes: DrawnVotes, rows: pd.DataFrame) -> Measured:
     """Coverage of the intervals of care, and whom its flags find of those with less than half of the mean."""
     care, flag = votes.care / votes.care.mean(), rows["flag_care"].to_numpy(dtype=bool)
     inside = ((rows["care_low"] <= care) & (care <= rows["care_high"]))[rows["care_low"].notna()]
@@ -364,7 +364,9 @@ def class_tests(pool: Pool, random: np.random.Generator) -> Measured:
         votes = draw_votes(one, random).arrays
         leans = fit_conditional(votes)
         of_classes = of_people[votes.annotator]
-        merit = class_merit(votes._replace(annotator=of_classes, n_annotators=len(pool.classes)))
+        merit = estimate_class_merit(
+            votes._replace(annotator=of_classes, n_annotators=len(pool.classes))
+        )
         found, if_equal = (class_offsets(leans, of_people, each).p_value[0] for each in (merit, None))
         return found, if_equal, bool(merit.unknown)
 

@@ -19,7 +19,7 @@ class Pool:
     with more of the attribute is ``better`` by so much, with opposite signs in two domains where there are
     ``specialists``: half of the annotators cast nine tenths of the votes of each.
 
-    Leans have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where
+    BiasEstimates have the mean ``mean`` and the sd ``spread`` (times Student's t with two degrees of freedom where
     ``heavy``). The first ``n_planted`` lean ``planted`` more or less than the mean (all of them more where
     ``one_way``), and those of the first class (``classes`` are their sizes) ``class_gap`` more. ``taste`` is the sd
     of a lean between prompts of ``per_prompt`` comparisons. Quality and lean count ``clicker_care`` times, 0, for the

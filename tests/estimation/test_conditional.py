@@ -1,4 +1,4 @@
-"""The conditional likelihood against enumeration, against statsmodels, and on planted leans."""
+"""The conditional likelihood against enumeration, against statsmodels, and on planted biases."""
 
 import math
 import warnings
@@ -13,7 +13,7 @@ from badpo.estimation.fit import Votes, fit_conditional
 
 
 def pool(n=400, m=12, q=1, votes=4, spread=0.5, quality=1.0, seed=0):
-    """Votes with planted leans: ((comparison, sign, annotator, delta, m), theta)."""
+    """Votes with planted biases: ((comparison, sign, annotator, delta, m), theta)."""
     rng = np.random.default_rng(seed)
     theta = 0.8 + spread * rng.normal(size=(m, q))
     of = rng.choice([-1.0, 0.0, 1.0], p=[0.25, 0.5, 0.25], size=(n, q))
@@ -117,27 +117,32 @@ def test_estimate_and_covariance_are_those_of_statsmodels(q, varies):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it says that unanimous comparisons say nothing
         peer = ConditionalLogit((sign > 0).astype(int), design.reshape(-1, m * q), groups=comparison)
-    leans = fit_conditional(Votes(comparison, sign, annotator, delta, m))
-    assert np.abs(peer.score(leans.deviation.ravel())).max() < 1e-6
-    expected = np.linalg.pinv(-peer.hessian(leans.deviation.ravel()), rcond=1e-5)
-    np.testing.assert_allclose(leans.covariance, expected, atol=1e-5)
-    assert leans.absolute.all() == varies
+    biases = fit_conditional(Votes(comparison, sign, annotator, delta, m))
+    assert np.abs(peer.score(biases.deviation.ravel())).max() < 1e-6
+    expected = np.linalg.pinv(-peer.hessian(biases.deviation.ravel()), rcond=1e-5)
+    np.testing.assert_allclose(biases.covariance, expected, atol=1e-5)
+    assert biases.absolute.all() == varies
 
 
 @pytest.mark.parametrize(("per_comparison", "between"), [(2.5, 0.0), (0.0, 0.8)])
 def test_the_errors_of_a_level_are_those_of_repeated_drawing(per_comparison, between):
-    """Leans that vary over comparisons, for everyone alike; leans that vary over annotators."""
+    """Biases that vary over comparisons, for everyone alike; biases that vary over annotators."""
     n, m = 80, 8
     comparison, annotator = np.repeat(np.arange(n), m), np.tile(np.arange(m), n)
     found = []
     for seed in range(60):
         rng = np.random.default_rng(seed)
         position = rng.choice([-1.0, 1.0], size=n * m)
-        lean = 1 + between * rng.normal(size=m)[annotator]
-        lean += per_comparison * rng.normal(size=n)[comparison]
-        chance = expit(rng.normal(size=n)[comparison] + lean * position)
+        bias = 1 + between * rng.normal(size=m)[annotator]
+        bias += per_comparison * rng.normal(size=n)[comparison]
+        chance = expit(rng.normal(size=n)[comparison] + bias * position)
         sign = np.where(rng.random(n * m) < chance, 1, -1)
         found.append(fit_conditional(Votes(comparison, sign, annotator, position[:, None], m)))
-    drawn = np.std([leans.level[0] for leans in found], ddof=1)
-    error = np.mean([leans.level_se_beyond[0] if between else leans.level_se[0] for leans in found])
+    drawn = np.std([biases.shared_bias[0] for biases in found], ddof=1)
+    error = np.mean(
+        [
+            biases.shared_bias_se_population[0] if between else biases.shared_bias_se[0]
+            for biases in found
+        ]
+    )
     assert error == pytest.approx(drawn, rel=0.25)

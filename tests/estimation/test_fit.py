@@ -1,10 +1,10 @@
-"""Finite and infinite leans against the top of the likelihood by brute force; large designs against their rank."""
+"""Finite and infinite biases against the top of the likelihood by brute force; large designs against their rank."""
 
 import numpy as np
 import pytest
 
 from badpo.estimation import fit, newton
-from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins, sort_into_blocks
 from badpo.estimation.fit import Votes
 from badpo.estimation.log_odds import cluster_errors
 from badpo.estimation.newton import Information
@@ -32,9 +32,9 @@ def small_pool(seed: int):
 
 
 def brute_force(votes, anchored) -> np.ndarray:
-    """Leans after 200 Newton steps with the whole design; what is finite there has long settled."""
+    """Biases after 200 Newton steps with the whole design; what is finite there has long settled."""
     comparison, sign, annotator, delta, m = votes
-    order, blocks = sorted_blocks(comparison)
+    order, blocks = sort_into_blocks(comparison)
     model = KnownWins(blocks, sign[order].astype(float))
     design = np.zeros((len(sign), *delta.shape[1:], m))
     design[np.arange(len(sign)), :, annotator] = delta * ~anchored[annotator][:, None]
@@ -67,18 +67,18 @@ def test_what_is_finite_agrees_with_brute_force_and_the_rest_is_said(monkeypatch
     for seed in range(140):
         votes, anchored = small_pool(seed)
         mixes.clear()
-        leans = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
-        assert leans.gradient_norm < 1e-8
-        assert np.isfinite(leans.deviation[leans.status == "ok"]).all()
-        n_not_finite += int(np.isin(leans.status, ("separated_high", "separated_low")).sum())
+        biases = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
+        assert biases.gradient_norm < 1e-8
+        assert np.isfinite(biases.deviation[biases.status == "ok"]).all()
+        n_not_finite += int(np.isin(biases.status, ("separated_high", "separated_low")).sum())
         if any(mixes):
             continue
         truth = brute_force(votes, anchored)
         for j in range(truth.shape[1]):
-            for group in np.unique(leans.component[leans.status[:, j] == "ok", j]):
-                mine = (leans.component[:, j] == group) & (leans.status[:, j] == "ok")
-                found, expected = leans.deviation[mine, j], truth[mine, j]
-                if not leans.absolute[j]:
+            for group in np.unique(biases.component[biases.status[:, j] == "ok", j]):
+                mine = (biases.component[:, j] == group) & (biases.status[:, j] == "ok")
+                found, expected = biases.deviation[mine, j], truth[mine, j]
+                if not biases.absolute[j]:
                     found, expected = found - found.mean(), expected - expected.mean()
                 n_compared += int(mine.sum())
                 np.testing.assert_allclose(found, expected, atol=1e-4 * (1 + np.abs(found).max()))
@@ -95,21 +95,21 @@ def test_infinite_leans_beside_others():
     for follows, status in ((1.0, "separated_high"), (0.0, "no_information")):
         weighed = delta * [1.0, 1.0 if follows else 0.1]
         sign[mine] = np.where(weighed[mine] @ [1.0, follows] > 0, 1, -1)
-        leans = fit.fit_conditional(Votes(comparison, sign, annotator, weighed, m))
-        assert leans.status[0].tolist() == ["separated_high", status]
-        assert (leans.status[1:] == "ok").all()
+        biases = fit.fit_conditional(Votes(comparison, sign, annotator, weighed, m))
+        assert biases.status[0].tolist() == ["separated_high", status]
+        assert (biases.status[1:] == "ok").all()
         if follows:
             # the last vote on a comparison beside one that infinity explains says nothing of the others
-            np.testing.assert_allclose(leans.deviation[1:], without.deviation[1:], atol=1e-6)
+            np.testing.assert_allclose(biases.deviation[1:], without.deviation[1:], atol=1e-6)
     # votes that the other attribute explains to the last digit have no error, rather than one beyond all numbers
     delta = np.repeat([[0.0, 1.0], [1.0, 4000.0]], [60, 20], axis=0)
     sign = np.tile([1, -1], 40) * np.repeat([-1, 1], [20, 60])
-    leans = fit.fit_conditional(Votes(np.repeat(np.arange(40), 2), sign, np.tile([0, 1], 40), delta, 2))
-    assert leans.status[0].tolist() == ["separated_high", "ok"] and np.isnan(leans.finite_se[0, 0])
+    biases = fit.fit_conditional(Votes(np.repeat(np.arange(40), 2), sign, np.tile([0, 1], 40), delta, 2))
+    assert biases.status[0].tolist() == ["separated_high", "ok"] and np.isnan(biases.finite_se[0, 0])
 
 
 def decided(*meetings: tuple[int, int]):
-    """The leans after meetings of two, the winner first, all sides different."""
+    """The biases after meetings of two, the winner first, all sides different."""
     comparison = np.repeat(np.arange(len(meetings)), 2)
     sign, delta = np.tile([1, -1], len(meetings)), np.ones((len(comparison), 1))
     votes = comparison, sign, np.ravel(meetings), delta, np.max(meetings) + 1
@@ -121,25 +121,25 @@ def test_an_infinite_lean_is_in_the_component_of_those_whom_it_met(anchored):
     """0 wins against everybody, and the others win and lose."""
     meetings = np.array([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3), (0, 1), (0, 2)])
     votes = np.repeat(np.arange(8), 2), np.tile([1, -1], 8), meetings.ravel(), np.ones((16, 1)), 5
-    leans = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
-    assert leans.status[0] == "separated_high"
-    assert len(set(leans.component.ravel())) == 1
+    biases = fit.fit_conditional(Votes(*votes), anchored=anchored, min_informative=1)
+    assert biases.status[0] == "separated_high"
+    assert len(set(biases.component.ravel())) == 1
 
 
 def test_groups_that_part_are_components_and_who_stands_between_two_is_not_estimated():
     """0 and 1 disagree both ways, and so do 2 and 3; whenever the groups meet, 0 or 1 wins."""
     within = [(0, 1)] * 3 + [(1, 0)] * 2 + [(2, 3)] * 4 + [(3, 2)] * 2
-    leans = decided(*within, (0, 2), (1, 3), (0, 3), (1, 2))
-    assert leans.status.ravel().tolist() == ["ok"] * 4
-    component = leans.component.ravel()
+    biases = decided(*within, (0, 2), (1, 3), (0, 3), (1, 2))
+    assert biases.status.ravel().tolist() == ["ok"] * 4
+    component = biases.component.ravel()
     assert component[0] == component[1] != component[2] == component[3]
     expected = np.array([np.log(3 / 2), -np.log(3 / 2), np.log(2), -np.log(2)]) / 2
-    np.testing.assert_allclose(leans.deviation.ravel(), expected, atol=1e-6)
-    assert (leans.se < 2).all()
+    np.testing.assert_allclose(biases.deviation.ravel(), expected, atol=1e-6)
+    assert (biases.se < 2).all()
     # 1 loses to 0 and wins against 2, always; 0 and 2 meet others of their own kind
-    leans = decided((0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4))
-    assert leans.status[1, 0] == "no_information"
-    assert np.isfinite(leans.deviation[[0, 2, 3, 4], 0]).all()
+    biases = decided((0, 3), (3, 0), (2, 4), (4, 2), (0, 1), (1, 2), (3, 1), (1, 4))
+    assert biases.status[1, 0] == "no_information"
+    assert np.isfinite(biases.deviation[[0, 2, 3, 4], 0]).all()
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_groups_that_part_are_components_and_who_stands_between_two_is_not_estim
     ids=["recession", "a loser gains", "ties at the border remain"],
 )
 def test_votes_that_a_direction_explains(comparison, won, change, explained):
-    _, blocks = sorted_blocks(comparison)
-    assert fit.explained_by_receding(np.array(change), np.array(won) > 0, blocks).tolist() == explained
+    _, blocks = sort_into_blocks(comparison)
+    assert fit.find_explained_votes(np.array(change), np.array(won) > 0, blocks).tolist() == explained
 
 
 def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
@@ -174,15 +174,15 @@ def grouped_pool(n=400, m=30, q=2, seed=0, varying=0, groups=1):
 
 def both_ways(votes, anchored=None):
     """What the graph leads to expect with whether the information confirms it, and what the rank says."""
-    given = fit.lean_votes(Votes(*votes), anchored)
-    status = np.where(given.crossed & ~given.anchored[:, None], "ok", "no_cross").astype(object)
-    used = fit.finite_part(given, status)
+    given = fit.arrange_votes(Votes(*votes), anchored)
+    status = np.where(given.saw_difference & ~given.anchored[:, None], "ok", "no_cross").astype(object)
+    used = fit.remove_infinite_biases(given, status)
     active = status == "ok"
     at = KnownWins(used.blocks, used.sign).curvature(np.zeros(len(used.row)))
-    expected, exact = (fit.identified_leans(used, active, by_rank) for by_rank in (False, True))
+    expected, exact = (fit.find_identified_biases(used, active, by_rank) for by_rank in (False, True))
     information = Information(used.design(active), at)
     assert np.abs(information.times(exact.flat)).max(initial=0.0) < 1e-8
-    return expected, fit.confirmed(expected, information), exact
+    return expected, fit.has_expected_rank(expected, information), exact
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_the_graph_is_confirmed_and_says_what_the_rank_says(options, anchored):
 
 
 def test_groups_that_meet_where_attributes_move_together_are_not_confirmed():
-    """Each attribute's graph joins the groups, but only the sum of the two leans is compared between them."""
+    """Each attribute's graph joins the groups, but only the sum of the two biases is compared between them."""
     comparison, sign, annotator, delta, m = grouped_pool(groups=2, n=600)
     rng = np.random.default_rng(3)
     both = 2 * rng.integers(m // 2, size=(60, 2)) + [0, 1]
@@ -256,7 +256,7 @@ def test_a_large_pool_is_fitted_as_a_small_one(votes, error, monkeypatch):
 
 
 def tastes_by_prompt(seed, m=12):
-    """Votes of people whose lean differs from prompt to prompt, and the prompts."""
+    """Votes of people whose bias differs from prompt to prompt, and the prompts."""
     even = Pool(480, m, taste=0.8, per_prompt=40, cross_share=1.0, spread=0.0, mean=0.0)
     votes = draw_votes(even, np.random.default_rng(seed))
     return *votes.arrays, votes.comparison // 40
@@ -266,30 +266,30 @@ def test_intervals_clustered_by_prompt_hold_tastes_by_prompt(monkeypatch):
     held = []
     for seed in range(25):
         *votes, prompt = tastes_by_prompt(seed)
-        leans, plain = (
+        biases, plain = (
             fit.fit_conditional(Votes(*votes), clusters=prompt),
             fit.fit_conditional(Votes(*votes)),
         )
-        np.testing.assert_array_equal(leans.deviation, plain.deviation)
-        known = leans.status == "ok"
-        held.append([((x.ci_low < 0) & (x.ci_high > 0))[known].mean() for x in (leans, plain)])
+        np.testing.assert_array_equal(biases.deviation, plain.deviation)
+        known = biases.status == "ok"
+        held.append([((x.ci_low < 0) & (x.ci_high > 0))[known].mean() for x in (biases, plain)])
     clustered, plain = np.mean(held, axis=0)
     assert 0.93 < clustered < 0.97 and plain < 0.9
     monkeypatch.setattr(fit, "LARGEST_DENSE", 5)
     large = fit.fit_conditional(Votes(*votes), clusters=prompt)
     assert large.covariance is None
-    np.testing.assert_allclose(large.df, leans.df)
-    assert np.median(np.abs(np.log(large.se / leans.se))) < 0.1
+    np.testing.assert_allclose(large.df, biases.df)
+    assert np.median(np.abs(np.log(large.se / biases.se))) < 0.1
 
 
 def test_each_lean_has_the_errors_of_its_own_clusters_and_one_prompt_gives_none():
     random = np.random.default_rng(0)
-    lean, cluster = random.integers(3, size=300), random.integers(9, size=300)
-    cluster[lean == 2] = 4
+    bias, cluster = random.integers(3, size=300), random.integers(9, size=300)
+    cluster[bias == 2] = 4
     score, information = random.standard_normal(300), random.uniform(0.1, 0.3, 300)
-    inflation, df = fit.clustered_errors(lean, cluster, score, information, 3)
+    inflation, df = fit.clustered_variance_ratios(bias, cluster, score, information, 3)
     for k in range(2):
-        mine = lean == k
+        mine = bias == k
         sums = [np.bincount(cluster[mine], x[mine], 9) for x in (score, information)]
         alone = cluster_errors(sums[0][:, None], sums[1][:, None, None])
         variance = inflation[k] / information[mine].sum()
@@ -297,9 +297,9 @@ def test_each_lean_has_the_errors_of_its_own_clusters_and_one_prompt_gives_none(
     assert np.isnan(df[2])
     *votes, prompt = tastes_by_prompt(0, m=6)
     prompt[votes[2] == 0] = 0
-    leans = fit.fit_conditional(Votes(*votes), clusters=prompt)
-    assert np.isfinite(leans.deviation[0]).all()
-    assert np.isnan([leans.se[0], leans.finite_deviation[0]]).all()
+    biases = fit.fit_conditional(Votes(*votes), clusters=prompt)
+    assert np.isfinite(biases.deviation[0]).all()
+    assert np.isnan([biases.se[0], biases.finite_deviation[0]]).all()
 
 
 @pytest.mark.parametrize(("n_bridges", "are_apart"), [(1, True), (3, True), (200, False)])
@@ -310,7 +310,7 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
     for seed in range(3):
         two = Pool(600 + n_bridges, 12, mean=0.0, spread=0.0, teams=1.0, n_joint=n_bridges)
         votes = draw_votes(two, np.random.default_rng(seed))
-        teams = fit.weakly_joined_teams(votes.arrays)[:, 0]
+        teams = fit.find_weakly_joined_teams(votes.arrays)[:, 0]
         assert len(set(teams[:6])) == len(set(teams[6:])) == 1
         assert (teams[0] != teams[6]) == are_apart
 
@@ -319,4 +319,4 @@ def test_teams_are_found_by_what_joins_them(n_bridges, are_apart, by_steps, monk
 def test_random_assignment_makes_one_team(m, n, each):
     for seed in range(10):
         votes, _ = pool(n=n, m=m, votes=each, seed=seed)
-        assert not fit.weakly_joined_teams(Votes(*votes)).any()
+        assert not fit.find_weakly_joined_teams(Votes(*votes)).any()

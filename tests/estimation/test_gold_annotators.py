@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from badpo.estimation.gold_annotators import PROBIT, _gold_line
-from badpo.estimation.reliability import STEEPEST, Care
+from badpo.estimation.reliability import STEEPEST, Reliability
 from badpo.theory.summaries import Interval
 from bench.audited_pools import CELLS, audited
 
@@ -13,7 +13,7 @@ from bench.audited_pools import CELLS, audited
 def test_merit_and_reliability_of_gold_annotators_are_averaged_over_together():
     """Moments of what reliability adds, beside those on a fine grid of merit and reliability."""
     one = np.ones((1, 1))
-    care = Care(one, one, one, 0.3, "", np.ones(1, int), 1.2)
+    care = Reliability(one, one, one, 0.3, "", np.ones(1, int), 1.2)
     line = _gold_line(Interval(0.4, 0.2, 0.0, 0.8, 9), care, 0.6, 0.3**2)
     a, m = (each.ravel() for each in np.meshgrid(np.linspace(-0.6, 1.8, 601), np.linspace(-9, 9, 901)))
     factor = np.sqrt(1 + PROBIT * (1.2 * 0.6) ** 2)

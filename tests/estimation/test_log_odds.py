@@ -18,7 +18,7 @@ def test_sides_and_exact_dependences():
     near = np.column_stack([first, first + 1e-3 * second, other])
     assert not pool.dependent_columns(near).any()
     delta = np.array([[1.0, 2.5], [1.0, -0.2], [-1.0, 0.4], [-1.0, -0.5], [0.0, -0.9]])
-    side = pool.carrier_sides(delta, np.abs(delta) > 0.3)
+    side = pool.attribute_sides(delta, np.abs(delta) > 0.3)
     assert side.tolist() == [[1, 1], [1, 0], [-1, 1], [-1, -1], [0, -1]]
 
 

@@ -6,7 +6,7 @@ from scipy import sparse, stats
 from scipy.special import expit
 
 from badpo.estimation import alternative_estimators
-from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins, sort_into_blocks
 from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.shrinkage import shrink_normal
 from bench.simulated_pools import Pool, draw_votes
@@ -29,14 +29,14 @@ def test_beside_a_given_quality_it_is_a_logistic_regression_with_a_scale():
     from statsmodels.discrete.discrete_model import Logit
 
     votes, arrays = drawn(Pool(300, n_annotators=6))
-    leans = alternative_estimators.fit_marginal(arrays, 2.0 * votes.quality, absolute=False)
+    biases = alternative_estimators.fit_marginal(arrays, 2.0 * votes.quality, absolute=False)
     of_people = np.eye(6)[votes.annotator] * votes.delta
     columns = np.column_stack([of_people, 2.0 * votes.quality[votes.comparison]])
     peer = Logit((votes.sign > 0).astype(float), columns).fit(disp=0)
     centering = np.eye(6) - 1 / 6
-    np.testing.assert_allclose(leans.deviation[:, 0], centering @ peer.params[:6], atol=1e-5)
+    np.testing.assert_allclose(biases.deviation[:, 0], centering @ peer.params[:6], atol=1e-5)
     expected = centering @ peer.cov_params()[:6, :6] @ centering
-    np.testing.assert_allclose(leans.covariance, expected, rtol=1e-4, atol=1e-8)
+    np.testing.assert_allclose(biases.covariance, expected, rtol=1e-4, atol=1e-8)
 
 
 def test_marginal_sums_and_the_pooled_one_are_logistic_regressions():
@@ -79,7 +79,7 @@ MODELS = {
 @pytest.mark.parametrize("kind", MODELS)
 def test_derivatives_are_those_of_the_values(kind):
     rng = np.random.default_rng(2)
-    _, blocks = sorted_blocks(np.repeat(np.arange(6), [1, 2, 3, 4, 4, 12]))
+    _, blocks = sort_into_blocks(np.repeat(np.arange(6), [1, 2, 3, 4, 4, 12]))
     sign = rng.choice([-1.0, 1.0], 26)
     model = MODELS[kind](blocks, sign)
     point = np.append(rng.normal(size=26), np.full(len(model.start), 0.3))
@@ -104,17 +104,17 @@ def test_statuses_and_infinite_leans(kind):
     delta = delta.copy()
     delta[np.isin(comparison, comparison[annotator == 0])] = 0.0
     sign = np.where((annotator == 1) & (delta[:, 0] != 0), np.sign(delta[:, 0]), sign).astype(int)
-    leans = ALL[kind](Votes(comparison, sign, annotator, delta, m + 1))
-    assert leans.status[0, 0] == leans.status[m, 0] == "no_cross"
-    assert np.isnan(leans.deviation[[0, m], 0]).all() and (leans.component[[0, m], 0] == -1).all()
-    assert leans.status[1, 0] == "separated_high"
-    assert leans.deviation[1, 0] == np.inf and np.isnan(leans.se[1, 0])
-    assert (leans.status[2:m, 0] == "ok").all()
-    assert leans.deviation[2:m, 0].mean() == pytest.approx(0.0, abs=1e-9)
-    assert np.isnan(leans.level).all() and not leans.absolute.any()
+    biases = ALL[kind](Votes(comparison, sign, annotator, delta, m + 1))
+    assert biases.status[0, 0] == biases.status[m, 0] == "no_cross"
+    assert np.isnan(biases.deviation[[0, m], 0]).all() and (biases.component[[0, m], 0] == -1).all()
+    assert biases.status[1, 0] == "separated_high"
+    assert biases.deviation[1, 0] == np.inf and np.isnan(biases.se[1, 0])
+    assert (biases.status[2:m, 0] == "ok").all()
+    assert biases.deviation[2:m, 0].mean() == pytest.approx(0.0, abs=1e-9)
+    assert np.isnan(biases.shared_bias).all() and not biases.absolute.any()
     few = ALL[kind](Votes(comparison, sign, annotator, delta, m + 1), min_informative=10_000)
     assert (few.status[2:m, 0] == "insufficient").all()
-    np.testing.assert_array_equal(few.deviation, leans.deviation)
+    np.testing.assert_array_equal(few.deviation, biases.deviation)
 
 
 @pytest.mark.parametrize(("n_votes", "sd"), [(1, 0.5), (3, 0.5), (12, 0.7), (40, 0.7)])
@@ -126,9 +126,9 @@ def test_an_infinite_lean_stands_for_about_what_its_votes_say(n_votes, sd):
     annotator = np.append(np.repeat(np.arange(m - 1), each), np.full(n_votes, m - 1))
     sign = np.append(wins, np.ones(n_votes, dtype=int))
     votes = np.arange(len(sign)), sign, annotator, np.ones((len(sign), 1)), m
-    leans = alternative_estimators.fit_marginal(Votes(*votes), np.zeros(len(sign)), absolute=False)
-    assert leans.deviation[-1, 0] == np.inf
-    found = shrink_normal(leans.finite_deviation[:, 0], leans.finite_se[:, 0])
+    biases = alternative_estimators.fit_marginal(Votes(*votes), np.zeros(len(sign)), absolute=False)
+    assert biases.deviation[-1, 0] == np.inf
+    found = shrink_normal(biases.finite_deviation[:, 0], biases.finite_se[:, 0])
     grid = np.linspace(-8, 10, 20_001)
     weight = stats.norm.pdf(grid, 0, sd) * expit(grid) ** n_votes
     assert found.posterior.mean[-1] == pytest.approx(np.average(grid, weights=weight), rel=0.25)
@@ -140,20 +140,20 @@ def test_anchors_make_leans_absolute():
     gold = np.arange(m) < 3
     fair = np.where(rng.random(len(sign)) < expit(votes.quality[comparison]), 1, -1)
     sign = np.where(gold[annotator], fair, sign)
-    leans = fit_conditional(Votes(comparison, sign, annotator, delta, m), anchored=gold)
-    assert (leans.status[gold, 0] == "anchored").all() and (leans.deviation[gold, 0] == 0).all()
-    assert leans.absolute.all()
-    assert leans.level[0] == pytest.approx(leans.deviation[~gold, 0].mean())
-    assert 0.5 < leans.level[0] < 1.5 and 0 < leans.level_se[0] < 0.3
+    biases = fit_conditional(Votes(comparison, sign, annotator, delta, m), anchored=gold)
+    assert (biases.status[gold, 0] == "anchored").all() and (biases.deviation[gold, 0] == 0).all()
+    assert biases.absolute.all()
+    assert biases.shared_bias[0] == pytest.approx(biases.deviation[~gold, 0].mean())
+    assert 0.5 < biases.shared_bias[0] < 1.5 and 0 < biases.shared_bias_se[0] < 0.3
 
 
 def test_attributes_that_only_move_together_are_not_known():
     _, (comparison, sign, annotator, delta, m) = drawn(Pool(400, n_annotators=6))
     both = np.column_stack([delta, delta])
     both[annotator != 0, 1] = np.roll(delta[:, 0], 7)[annotator != 0]
-    leans = ALL["marginal"](Votes(comparison, sign, annotator, both, m))
-    assert (leans.status[0] == "no_information").all()
-    assert (leans.status[1:] == "ok").all()
+    biases = ALL["marginal"](Votes(comparison, sign, annotator, both, m))
+    assert (biases.status[0] == "no_information").all()
+    assert (biases.status[1:] == "ok").all()
 
 
 @pytest.mark.parametrize(
@@ -175,5 +175,5 @@ def test_wrong_input_is_named(at, wrong, words):
 @EVERY
 def test_no_votes_at_all(kind):
     empty = np.zeros(0, dtype=int)
-    leans = ALL[kind](Votes(empty, empty, empty, np.zeros((0, 1)), 2))
-    assert (leans.status == "no_cross").all() and np.isnan(leans.deviation).all()
+    biases = ALL[kind](Votes(empty, empty, empty, np.zeros((0, 1)), 2))
+    assert (biases.status == "no_cross").all() and np.isnan(biases.deviation).all()

@@ -1,4 +1,4 @@
-"""Care beside lean: who clicks at random is careless and does not lean."""
+"""Care beside bias: who clicks at random is careless and does not bias."""
 
 from dataclasses import replace
 from itertools import product
@@ -13,24 +13,24 @@ from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.reliability import (
     LOG_MASS,
     NODES,
-    Care,
-    beside_care,
-    beyond_care,
-    equal_care_test,
-    fit_care,
+    Reliability,
+    adjust_for_reliability,
+    equal_reliability_p_value,
+    find_unexplained_choices,
+    fit_reliability,
 )
-from badpo.estimation.significance import equal_leans_test
+from badpo.estimation.significance import equal_bias_p_value
 
 M = 16
 
 
-def drawn(care, lean, n=600, better=1.0, quality_sd=1.5, seed=0):
+def drawn(care, bias, n=600, better=1.0, quality_sd=1.5, seed=0):
     """Votes of 16 annotators, 4 on each comparison; half of the comparisons differ in the attribute."""
     random = np.random.default_rng(seed)
     difference = random.choice([-1.0, 0.0, 1.0], n, p=[0.25, 0.5, 0.25])
     quality = quality_sd * random.standard_normal(n) + better * difference
     who = np.argsort(random.random((n, M)), axis=1)[:, :4]
-    logit = np.asarray(care)[who] * quality[:, None] + np.asarray(lean)[who] * difference[:, None]
+    logit = np.asarray(care)[who] * quality[:, None] + np.asarray(bias)[who] * difference[:, None]
     sign = np.where(random.logistic(size=who.shape) < logit, 1, -1)
     comparison = np.repeat(np.arange(n), 4)
     return Votes(comparison, sign.ravel(), who.ravel(), np.repeat(difference, 4)[:, None], M)
@@ -41,16 +41,16 @@ NOBODY = np.zeros(M)
 
 
 def about_the_line(votes):
-    leans, care = fit_conditional(votes), fit_care(votes)
-    return *beside_care(leans, care), care
+    biases, care = fit_conditional(votes), fit_reliability(votes)
+    return *adjust_for_reliability(biases, care), care
 
 
 def test_clickers_are_careless_and_do_not_lean():
     votes = drawn(CARELESS, NOBODY)
-    leans, _, p, care = about_the_line(votes)
-    assert equal_leans_test(votes, fit_conditional(votes))[0] < 0.05 < p[0]
-    assert (np.abs(leans.deviation) < 1.96 * leans.se).mean() > 0.85
-    assert leans.deviation.sum() == pytest.approx(0, abs=1e-9)
+    biases, _, p, care = about_the_line(votes)
+    assert equal_bias_p_value(votes, fit_conditional(votes))[0] < 0.05 < p[0]
+    assert (np.abs(biases.deviation) < 1.96 * biases.se).mean() > 0.85
+    assert biases.deviation.sum() == pytest.approx(0, abs=1e-9)
     assert care.mean[:4].max() < care.mean[4:].min() + 0.3
     truth = CARELESS / CARELESS.mean()
     assert (np.abs(care.mean - truth) < 1.96 * care.sd).mean() > 0.8
@@ -58,12 +58,12 @@ def test_clickers_are_careless_and_do_not_lean():
 
 @pytest.mark.parametrize(("care", "unequal"), [(np.ones(M), False), (CARELESS, True)])
 def test_of_equal_care_looks_past_leans(care, unequal):
-    p = [equal_care_test(drawn(care, np.linspace(-2, 2, M), seed=seed)) for seed in range(12)]
+    p = [equal_reliability_p_value(drawn(care, np.linspace(-2, 2, M), seed=seed)) for seed in range(12)]
     assert (np.median(p) < 0.05) == unequal
 
 
 def test_of_equal_care_uses_the_covariance_of_all_outcomes(monkeypatch):
-    monkeypatch.setattr(of_care._SameVotes, "common_care", lambda votes: (1.3, 0.0))
+    monkeypatch.setattr(of_care._SameVotes, "fit_common_slope", lambda votes: (1.3, 0.0))
     random, mass, chance = np.random.default_rng(0), np.exp(LOG_MASS), expit(1.3 * NODES)
     comparison = np.repeat(np.arange(40), random.integers(1, 5, 40))
     who = np.concatenate([random.permutation(6)[: sum(comparison == c)] for c in range(40)])
@@ -83,24 +83,24 @@ def test_of_equal_care_uses_the_covariance_of_all_outcomes(monkeypatch):
     left = without @ covariance @ without.T
     mean, spread, squares = np.trace(left), (left**2).sum(), ((without @ total) ** 2).sum()
     expected = stats.chi2.sf(squares * mean / spread, mean**2 / spread)
-    found = equal_care_test(Votes(comparison, 2 * won - 1, who, np.zeros((len(who), 1)), 6))
+    found = equal_reliability_p_value(Votes(comparison, 2 * won - 1, who, np.zeros((len(who), 1)), 6))
     assert found == pytest.approx(expected)
 
 
 def test_a_deviation_moves_to_the_line_by_its_chance_and_groups_cost_degrees_of_freedom():
-    """Annotators of four groups, in whose means neither lean nor care differs."""
-    leans, group = fit_conditional(drawn(CARELESS, NOBODY)), np.repeat(np.arange(4), 4)
+    """Annotators of four groups, in whose means neither bias nor care differs."""
+    biases, group = fit_conditional(drawn(CARELESS, NOBODY)), np.repeat(np.arange(4), 4)
     x = np.tile([-0.6, -0.2, 0.2, 0.6], 4)
-    lean = 0.9 * x + 0.3 * np.tile([1.0, -1.0, -1.0, 1.0], 4)
-    own = {"deviation": lean[:, None], "se": np.full((M, 1), 0.2), "component": group[:, None]}
-    leans = replace(leans, finite_deviation=lean[:, None] + 0, finite_se=own["se"] + 0, **own)
-    care = Care(1 + x[:, None], np.full((M, 1), 0.5), np.ones((M, 1)), 0.5, "", np.full(M, 99))
-    found, lines, p_value = beside_care(leans, care)
-    line, left = lines[0], lean - lines[0].slope * x
+    bias = 0.9 * x + 0.3 * np.tile([1.0, -1.0, -1.0, 1.0], 4)
+    own = {"deviation": bias[:, None], "se": np.full((M, 1), 0.2), "component": group[:, None]}
+    biases = replace(biases, finite_deviation=bias[:, None] + 0, finite_se=own["se"] + 0, **own)
+    care = Reliability(1 + x[:, None], np.full((M, 1), 0.5), np.ones((M, 1)), 0.5, "", np.full(M, 99))
+    found, lines, p_value = adjust_for_reliability(biases, care)
+    line, left = lines[0], bias - lines[0].slope * x
     variance = 0.2**2 + (line.slope**2 - line.open_slope) * 0.5**2 + line.open_slope * x**2
     assert 0.05 < line.chance < 0.95 < line.slope / line.open_slope**0.5
-    np.testing.assert_allclose(found.deviation[:, 0], lean + line.chance * (left - lean))
-    either = (1 - line.chance) * (0.2**2 + line.chance * (left - lean) ** 2) + line.chance * variance
+    np.testing.assert_allclose(found.deviation[:, 0], bias + line.chance * (left - bias))
+    either = (1 - line.chance) * (0.2**2 + line.chance * (left - bias) ** 2) + line.chance * variance
     np.testing.assert_allclose(found.se[:, 0] ** 2, either)
     assert p_value[0] == pytest.approx(stats.chi2.sf((left**2 / variance).sum(), M - 1 - 4))
 
@@ -111,22 +111,22 @@ def test_a_known_lean_and_who_always_chooses_the_attribute_are_not_taken_for_car
     shift = np.where(annotator < 4, 4.0, 0.0) * first
     sign = np.where(shift, first, sign)
     votes = Votes(comparison, sign, annotator, delta, m)
-    seen, unseen = (fit_care(votes, known).mean[:4].mean() for known in (shift, 0.0))
+    seen, unseen = (fit_reliability(votes, known).mean[:4].mean() for known in (shift, 0.0))
     assert unseen < seen - 0.1
-    clicks = fit_care(drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
+    clicks = fit_reliability(drawn(CARELESS, 8.0 * (np.arange(M) == 0))).weights[:, -1]
     assert clicks[0] < 0.01 < clicks[1:4].min()
 
 
 def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance():
     comparison, _, *rest = all_careless = drawn(NOBODY, NOBODY)
     unanimous = Votes(comparison, np.where(comparison % 2, 1, -1), *rest)
-    few = all_careless.chosen(slice(40))
+    few = all_careless.select(slice(40))
     for votes, why in ((all_careless, "careless"), (unanimous, "unanimous"), (few, "few")):
-        care = fit_care(votes)
+        care = fit_reliability(votes)
         assert care.unknown == why
         assert np.isnan(care.mean).all()
-    leans = fit_conditional(all_careless)
-    assert (beside_care(leans, care).leans.deviation == leans.deviation).all()
+    biases = fit_conditional(all_careless)
+    assert (adjust_for_reliability(biases, care).biases.deviation == biases.deviation).all()
     alike = drawn(np.ones(M), 0.5 * np.tile([-1, 1], M // 2), n=1200)
     unlike = drawn(CARELESS, NOBODY, n=1200, better=1.5)
     one, other = (about_the_line(votes)[1][0].chance for votes in (alike, unlike))
@@ -137,26 +137,34 @@ def test_without_care_to_know_nothing_changes_and_the_line_counts_by_its_chance(
 def test_equal_care_is_not_spread_out(monkeypatch, larger):
     if larger:
         monkeypatch.setattr("badpo.estimation.reliability.LARGEST_FACTORED", 3)
-    care = fit_care(drawn(np.ones(M), NOBODY))
-    assert care.spread < 0.4
+    care = fit_reliability(drawn(np.ones(M), NOBODY))
+    assert care.between_sd < 0.4
     assert (np.abs(care.mean - 1) < 1.96 * care.sd).mean() > 0.8
 
 
 @pytest.mark.parametrize("way", [-1, 1])
 def test_an_adversary_who_is_blind_to_quality_draws_no_line(way):
     votes = drawn(NOBODY + (np.arange(M) > 0), 2.2 * way * (np.arange(M) == 0), better=0.7, n=900)
-    leans, care, beyond = fit_conditional(votes), fit_care(votes), beyond_care(votes)
+    biases, care, beyond = (
+        fit_conditional(votes),
+        fit_reliability(votes),
+        find_unexplained_choices(votes),
+    )
     assert beyond.ravel().tolist() == [True] + [False] * (M - 1)
-    without, found = beside_care(leans, care, beyond), beside_care(leans, care)
+    without, found = adjust_for_reliability(biases, care, beyond), adjust_for_reliability(biases, care)
     assert without.lines[0].chance < 0.25 < 0.5 < found.lines[0].chance
-    far, near = (way * each.leans.deviation[0, 0] / each.leans.se[0, 0] for each in (without, found))
+    far, near = (way * each.biases.deviation[0, 0] / each.biases.se[0, 0] for each in (without, found))
     assert far > 1.5 * near
 
 
 def test_the_most_reliable_who_choose_the_attribute_most_take_part_in_the_line():
     """Without them the line would be flatter, because they are chosen by what it is about."""
     votes = drawn(np.linspace(0.2, 1.8, M), NOBODY, better=1.5, n=2400)
-    leans, care, beyond = fit_conditional(votes), fit_care(votes), beyond_care(votes)
+    biases, care, beyond = (
+        fit_conditional(votes),
+        fit_reliability(votes),
+        find_unexplained_choices(votes),
+    )
     assert beyond[M // 2 :].any() and not beyond[: M // 2].any()
-    without, found = beside_care(leans, care), beside_care(leans, care, beyond)
+    without, found = adjust_for_reliability(biases, care), adjust_for_reliability(biases, care, beyond)
     assert found.lines[0].slope == without.lines[0].slope > 0.5

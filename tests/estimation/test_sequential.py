@@ -8,14 +8,14 @@ from badpo.estimation import sequential
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.75, 1.0])
 def test_equal_care_gains_nothing_and_voting_against_most_is_evidence_of_less(share):
-    won, lost = np.exp(sequential.log_care_ratios([True, False], share))
+    won, lost = np.exp(sequential.log_reliability_ratios([True, False], share))
     np.testing.assert_allclose(share * won + (1 - share) * lost, 1)
     assert ((won > 1) == (share < 0.5)).all()
 
 
 @pytest.mark.parametrize(("wins", "size", "delta"), [(0, 0, 1.0), (3, 3, -1.0), (1, 5, 0.0)])
 def test_clicking_at_random_gains_nothing_and_following_the_others_does(wins, size, delta):
-    won, lost = np.exp(sequential.log_chance_ratios([True, False], [wins + 1, wins], size + 1, delta))
+    won, lost = np.exp(sequential.log_random_ratios([True, False], [wins + 1, wins], size + 1, delta))
     np.testing.assert_allclose((won + lost) / 2, 1)
     assert delta or ((won > lost) == (2 * wins > size)).all()
 

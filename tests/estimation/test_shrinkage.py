@@ -14,7 +14,7 @@ from badpo.estimation.shrinkage import (
     FAR_RATIOS,
     FAR_SHARES,
     Mixture,
-    Spread,
+    TauLikelihood,
     bayesian_fdr,
     benjamini_hochberg,
     probability_exceeds,
@@ -101,7 +101,7 @@ def test_one_annotator_says_nothing_of_a_spread_and_nobody_nothing_at_all():
 
 @pytest.mark.parametrize("sides", [[-1.0, 1.0], [1.0, 1.0]])
 def test_where_a_few_lean_far_the_crowd_is_drawn_together(sides):
-    """Beside people of sd 0.3, 12 of 40 lean 2.5: a normal prior keeps more of a crowd member's error."""
+    """Beside people of sd 0.3, 12 of 40 bias 2.5: a normal prior keeps more of a crowd member's error."""
     estimate = np.hypot(0.3, 0.5) * np.random.default_rng(0).normal(size=40)
     estimate[:12] += 2.5 * np.resize(sides, 12)
     center, crowd = estimate.mean(), estimate[12:].mean()
@@ -143,7 +143,7 @@ def test_restricted_likelihood_is_that_of_the_contrasts_and_gives_the_interval_o
         covariance = contrast @ np.diag(se**2 + tau**2) @ contrast.T
         return stats.multivariate_normal(np.zeros(7), covariance).logpdf(contrast @ value)
 
-    ours, found = Spread(value, se).log_likelihood, shrink_normal(value, se)
+    ours, found = TauLikelihood(value, se).log_likelihood, shrink_normal(value, se)
     assert ours(0.7) - ours(0.1) == pytest.approx(exact(0.7) - exact(0.1))
     assert exact(found.tau) >= max(exact(found.tau + step) for step in (-0.01, 0.01))
     for end in (found.tau_low, found.tau_high):
@@ -207,7 +207,7 @@ def test_comparisons_exported_four_times_say_no_more_than_once(is_known, monkeyp
     apart = np.arange(4).repeat(len(sign)) * 300 + np.tile(comparison, 4)
     copies = apart, np.tile(sign, 4), np.tile(annotator, 4), np.tile(delta, (4, 1)), m
     if is_known:
-        monkeypatch.setattr("badpo.estimation.shrinkage._dispersion", lambda *_: 4.0)
+        monkeypatch.setattr("badpo.estimation.shrinkage._estimate_dispersion", lambda *_: 4.0)
     (sure,), (found,) = (
         shrink_votes(Votes(*copies)),
         shrink_votes(Votes(*copies), np.tile(comparison, 4)),
@@ -259,15 +259,15 @@ def test_large_pools_are_close_to_the_exact_inverse(monkeypatch, n_alone):
 
 
 def test_a_spread_beside_an_attribute_whose_level_the_votes_fix_is_that_of_the_estimates():
-    (comparison, _, annotator, sides, m), lean = pool(n=1200, m=10, votes=3)
+    (comparison, _, annotator, sides, m), bias = pool(n=1200, m=10, votes=3)
     position = np.random.default_rng(0).choice([-1.0, 1.0], sides.shape)
-    logit = np.random.default_rng(1).normal(size=1200)[comparison] + lean[annotator, 0] * sides[:, 0]
+    logit = np.random.default_rng(1).normal(size=1200)[comparison] + bias[annotator, 0] * sides[:, 0]
     chance = expit(logit + 0.8 * position[:, 0])
     sign = np.where(np.random.default_rng(2).random(len(sides)) < chance, 1, -1)
     votes = comparison, sign, annotator, np.hstack([position, sides]), m
-    leans = fit_conditional(Votes(*votes))
+    biases = fit_conditional(Votes(*votes))
     expected, found = (
-        shrink_normal(leans.deviation[:, 1], leans.se[:, 1]),
+        shrink_normal(biases.deviation[:, 1], biases.se[:, 1]),
         shrink_votes(Votes(*votes))[1],
     )
     assert found.tau == pytest.approx(expected.tau, rel=0.05)

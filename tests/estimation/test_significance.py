@@ -1,4 +1,4 @@
-"""Agreement of annotators; whether leans and classes are equal; whether it was left to chance who judged what."""
+"""Agreement of annotators; whether biases and classes are equal; whether it was left to chance who judged what."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from badpo.estimation.conditional_likelihood import KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import KnownWins, sort_into_blocks
 from badpo.estimation.fit import Votes, fit_conditional
-from badpo.estimation.reliability import class_merit
+from badpo.estimation.reliability import estimate_class_merit
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.estimation.significance import (
     annotator_agreement,
     class_offsets,
-    equal_leans_test,
+    equal_bias_p_value,
     other_feature_p,
     pool_agreement,
     recommend,
@@ -82,7 +82,7 @@ def test_the_variant_follows_the_evidence(shrunk, equal_p, class_p, variant):
 
 def moments(votes, logits):
     """Scores of the votes given how many won on each comparison, and their covariance."""
-    order, blocks = sorted_blocks(votes[0])
+    order, blocks = sort_into_blocks(votes[0])
     at = KnownWins(blocks, votes[1][order].astype(float)).curvature(logits[order])
     back = np.argsort(order)
     return at.score[back], at.information.toarray()[np.ix_(back, back)]
@@ -94,12 +94,12 @@ def test_equal_leans_are_tested_by_the_squared_scores_of_annotators_beside_the_o
     _, _, annotator, delta, m = votes
     if varies:
         delta[:, 0] = np.random.default_rng(0).choice([-1.0, 1.0], len(delta))
-    leans = fit_conditional(Votes(*votes))
-    level = np.where(leans.absolute, leans.level, 0.0)
+    biases = fit_conditional(Votes(*votes))
+    level = np.where(biases.absolute, biases.shared_bias, 0.0)
     assert level.any() == varies
-    p_value = equal_leans_test(Votes(*votes), leans)
+    p_value = equal_bias_p_value(Votes(*votes), biases)
     for j in range(2):
-        logits = leans.deviation[annotator, 1 - j] * delta[:, 1 - j] + level[j] * delta[:, j]
+        logits = biases.deviation[annotator, 1 - j] * delta[:, 1 - j] + level[j] * delta[:, j]
         score, covariance = moments(votes, logits)
         mine = np.eye(m)[annotator] * delta[:, [j]]
         variance = mine.T @ covariance @ mine
@@ -112,10 +112,10 @@ def test_classes_are_compared_by_the_analysis_of_variance_of_their_annotators():
     """Equal errors that are small beside the spread: the ordinary F test and the plain means of the classes."""
     random, of = np.random.default_rng(0), np.repeat([0, 1, 2, -1], [3, 4, 6, 2])
     votes, _ = pool(n=40, m=15, seed=2)
-    leans = fit_conditional(Votes(*votes))
+    biases = fit_conditional(Votes(*votes))
     value = random.standard_normal((15, 1))
     size = {"finite_se": np.full((15, 1), 0.01), "n_informative": np.full((15, 1), 9)}
-    alike = replace(leans, finite_deviation=value, covariance=None, **size)
+    alike = replace(biases, finite_deviation=value, covariance=None, **size)
     found = class_offsets(alike, of)
     groups = [value[of == label, 0] for label in range(3)]
     means, kept = np.array([group.mean() for group in groups]), value[of >= 0, 0]
@@ -133,11 +133,11 @@ def test_classes_are_compared_by_the_analysis_of_variance_of_their_annotators():
 def test_classes_that_do_not_differ_are_seldom_said_to_and_one_that_does_is_found(sizes):
     random, of, rejected = np.random.default_rng(1), np.repeat(np.arange(len(sizes)), sizes), []
     votes, _ = pool(n=200, m=len(of), seed=2)
-    leans = fit_conditional(Votes(*votes))
+    biases = fit_conditional(Votes(*votes))
     for shift in np.repeat([0.0, 1.5], 200):
         se = random.uniform(0.15, 0.45, len(of))
         value = random.normal(shift * (of == 0), np.hypot(0.5, se))
-        drawn = replace(leans, finite_deviation=value[:, None], finite_se=se[:, None], covariance=None)
+        drawn = replace(biases, finite_deviation=value[:, None], finite_se=se[:, None], covariance=None)
         rejected.append(class_offsets(drawn, of).p_value[0] < 0.05)
     assert np.mean(rejected[:200]) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 200)
     assert np.mean(rejected[200:]) > 0.75
@@ -151,8 +151,8 @@ MOST_BY_ONE = Pool(1500, 40, classes=(4,) * 10, busiest=0.6, cross_share=1.0)
 def test_few_annotators_who_cast_most_votes_count_as_few(of_pool):
     of, rejected = np.repeat(np.arange(len(of_pool.classes)), of_pool.classes), []
     for seed in range(60):
-        leans = fit_conditional(draw_votes(of_pool, np.random.default_rng([3, seed])).arrays)
-        rejected.append(class_offsets(leans, of).p_value[0] < 0.05)
+        biases = fit_conditional(draw_votes(of_pool, np.random.default_rng([3, seed])).arrays)
+        rejected.append(class_offsets(biases, of).p_value[0] < 0.05)
     assert np.mean(rejected) <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / 60)
 
 
@@ -163,9 +163,9 @@ def test_classes_that_differ_in_reliability_are_not_said_to_be_biased_but_one_th
         rejected = []
         for seed in range(16):
             votes = draw_votes(replace(alike, **change), np.random.default_rng([4, seed])).arrays
-            merit = class_merit(votes._replace(annotator=of[votes.annotator], n_annotators=2))
-            leans = fit_conditional(Votes(*votes))
-            p_values = class_offsets(leans, of).p_value[0], class_offsets(leans, of, merit).p_value[0]
+            merit = estimate_class_merit(votes._replace(annotator=of[votes.annotator], n_annotators=2))
+            biases = fit_conditional(Votes(*votes))
+            p_values = class_offsets(biases, of).p_value[0], class_offsets(biases, of, merit).p_value[0]
             rejected.append([p < 0.05 for p in p_values])
         shares.append(np.mean(rejected, axis=0))
     (if_equal, found), (_, power) = shares
@@ -180,9 +180,9 @@ def test_classes_that_judged_together_share_an_error():
     first = np.where(side < 0, 4 * (np.arange(1600) % 4 // 2), 6 * side)
     annotator = np.minimum(first + random.integers(6, size=1600), 11)
     votes = comparison, random.choice([-1, 1], 1600), annotator, np.ones((1600, 1)), 12
-    leans = fit_conditional(Votes(*votes))
-    apart = class_offsets(leans, of)
-    as_if = class_offsets(replace(leans, covariance=None), of)
+    biases = fit_conditional(Votes(*votes))
+    apart = class_offsets(biases, of)
+    as_if = class_offsets(replace(biases, covariance=None), of)
     assert np.ptp([apart.ci_low, apart.ci_high]) > 1.5 * np.ptp([as_if.ci_low, as_if.ci_high])
 
 
@@ -190,29 +190,29 @@ def test_tastes_by_prompt_are_no_difference_between_annotators():
     rejected = []
     for seed in range(60):
         *votes, prompt = tastes_by_prompt(seed)
-        leans = fit_conditional(Votes(*votes), clusters=prompt)
+        biases = fit_conditional(Votes(*votes), clusters=prompt)
         rejected.append(
-            [equal_leans_test(Votes(*votes), leans, each)[0] < 0.05 for each in (prompt, None)]
+            [equal_bias_p_value(Votes(*votes), biases, each)[0] < 0.05 for each in (prompt, None)]
         )
     clustered, plain = np.mean(rejected, axis=0)
     assert clustered <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 60) and plain > 0.25
 
 
 def test_classes_are_tested_with_one_annotator_beyond_them():
-    leans = fit_conditional(Votes(*pool(n=200, m=3, votes=2, seed=1)[0]))
-    found = [class_offsets(leans, of).p_value[0] for of in ([0, 0, 1], [0, 1, 2], [0, 0, 0])]
+    biases = fit_conditional(Votes(*pool(n=200, m=3, votes=2, seed=1)[0]))
+    found = [class_offsets(biases, of).p_value[0] for of in ([0, 0, 1], [0, 1, 2], [0, 0, 0])]
     assert 0 < found[0] < 1 and np.isnan(found[1:]).all()
 
 
 def test_classes_in_groups_that_no_votes_compare_and_nothing_to_test_are_nan():
     comparison, annotator = np.repeat(np.arange(60), 2), np.tile(np.arange(4), 30)
     sign = np.where(np.arange(120) % 3, 1, -1) * np.tile([1, -1], 60)
-    leans = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
-    apart, within = class_offsets(leans, [0, 0, 1, 1]), class_offsets(leans, [0, 1, 1, 0])
+    biases = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
+    apart, within = class_offsets(biases, [0, 0, 1, 1]), class_offsets(biases, [0, 1, 1, 0])
     assert np.isnan([apart.offset, apart.ci_low]).all() and np.isnan(apart.p_value).all()
     assert np.isfinite(within.offset).all() and 0 < within.p_value[0] <= 1
     votes = Votes(np.zeros(2, int), np.ones(2, int), np.arange(2), np.ones((2, 1)), 2)
-    assert np.isnan(equal_leans_test(votes, fit_conditional(Votes(*votes)))).all()
+    assert np.isnan(equal_bias_p_value(votes, fit_conditional(Votes(*votes)))).all()
 
 
 @pytest.mark.parametrize("n", [400, 900])

@@ -15,22 +15,22 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated, model_names, pseudonyms
 from badpo.data.problems import ConfigError, counted, did_you_mean, refuse_other_types
-from badpo.estimation.fit import Leans, Votes, fit_conditional, weakly_joined_teams
-from badpo.estimation.gold_annotators import GoldLine, beside_gold, own_variance
-from badpo.estimation.log_odds import WIDEST_HALF, joint_log_odds, summed
+from badpo.estimation.fit import BiasEstimates, Votes, find_weakly_joined_teams, fit_conditional
+from badpo.estimation.gold_annotators import GoldLine, adjust_to_gold, own_variance
+from badpo.estimation.log_odds import LEVEL, WIDEST_HALF, joint_log_odds, summed
 from badpo.estimation.reliability import (
     FEWEST,
-    Care,
     Line,
-    beside_care,
-    beyond_care,
-    class_merit,
-    equal_care_test,
-    fit_care,
+    Reliability,
+    adjust_for_reliability,
+    equal_reliability_p_value,
+    estimate_class_merit,
+    find_unexplained_choices,
+    fit_reliability,
 )
 from badpo.estimation.shrinkage import (
-    Shrunk,
-    averaged,
+    ShrunkenBiases,
+    average_posteriors,
     bayesian_fdr,
     benjamini_hochberg,
     probability_exceeds,
@@ -38,10 +38,9 @@ from badpo.estimation.shrinkage import (
     shrink_votes,
 )
 from badpo.estimation.significance import (
-    LEVEL,
     annotator_agreement,
     class_offsets,
-    equal_leans_test,
+    equal_bias_p_value,
     recommend,
 )
 from badpo.estimation.taste import Camps, find_camps
@@ -181,7 +180,7 @@ class Design:
 
     Arrays with one entry per vote: ``comparison``; ``stratum``, the group of votes on which the conditional
     likelihood conditions (`Judgments.comparable_votes`), split between teams with few common comparisons
-    (`weakly_joined_teams`), so that each team has its own mean; ``annotator``; ``sign``, which is +1 for a;
+    (`find_weakly_joined_teams`), so that each team has its own mean; ``annotator``; ``sign``, which is +1 for a;
     ``delta``, g(a) - g(b) of each attribute in multiples of ``unit``, capped at ``most_units`` (``n_cut`` judgments
     exceed the cap) and set to 0 beyond ``OUTLYING`` units; ``cross``, whether the sides differ by more than the
     attribute's threshold; ``informative``, whether the vote contributes to the conditional likelihood; ``is_first``,
@@ -229,7 +228,7 @@ class Design:
         are_repeated = (~self.is_first).mean() > FEWEST_REPEATED
         self.prompt = prompt if self.has_repeated_prompts or are_repeated else None
         self.stratum = judgments.comparable_votes()
-        teams = weakly_joined_teams(Votes(self.stratum, self.sign, self.annotator, self.delta, m))
+        teams = find_weakly_joined_teams(Votes(self.stratum, self.sign, self.annotator, self.delta, m))
         if teams.any():
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
@@ -238,7 +237,7 @@ class Design:
         # outliers capped and not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
         of_responses = self.votes._replace(delta=cut[:, ~self.is_shown])
-        self.care_votes = of_responses.chosen(self.is_first)
+        self.care_votes = of_responses.select(self.is_first)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
 
     @property
@@ -270,7 +269,7 @@ def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
             f'anchor class: no annotator has the class "{label}".{did_you_mean(label, design.labels)} Classes: '
             f"{', '.join(design.labels) or 'none; give an annotator_class column'}"
         )
-    return design.classes == label
+    return np.asarray(design.classes == label)
 
 
 def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
@@ -325,12 +324,12 @@ def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     return "marginal", f"{lacking}, so {MARGINAL}"
 
 
-def care_of(design: Design, leans: Leans, anchored: Bools) -> Care:
+def care_of(design: Design, leans: BiasEstimates, anchored: Bools) -> Reliability:
     """Estimate the reliability of each annotator, adjusted for bias toward attributes of the judgment."""
     of_class = pd.Categorical(design.classes, design.labels).codes
     is_large = np.bincount(of_class + 1)[of_class + 1] >= OF_A_CLASS
     group = 2 * np.where(is_large, of_class, -1) + anchored
-    return fit_care(design.care_votes, _logits_of_judgments(design, leans), group)
+    return fit_reliability(design.care_votes, _logits_of_judgments(design, leans), group)
 
 
 def gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]:
@@ -340,18 +339,18 @@ def gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]
     return joint_log_odds(design.delta[cast], design.sign[cast], of[cast])
 
 
-def _logits_of_judgments(design: Design, leans: Leans) -> Floats:
+def _logits_of_judgments(design: Design, leans: BiasEstimates) -> Floats:
     """Contribution of biases toward attributes of the judgment to the logit of each vote in ``care_votes``."""
     own, logits = _own(leans), np.zeros(len(design.sign))
     for j in np.flatnonzero(design.is_shown & leans.absolute):
         believed = shrink_normal(*own[:, :, j]).posterior.mean
         logits += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
-    return logits[design.is_first]
+    return np.asarray(logits[design.is_first])
 
 
 def shrunken(
-    design: Design, leans: Leans, lines: Mapping[int, Line | GoldLine], shared: Floats
-) -> list[Shrunk]:
+    design: Design, leans: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
+) -> list[ShrunkenBiases]:
     """Posterior of the deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
 
     With the conditional likelihood the biases are integrated out of the likelihood of the votes, which is accurate
@@ -372,19 +371,21 @@ def shrunken(
         else:
             spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
             if j in lines and np.isfinite(spread.tau):
-                left, variance = lines[j].averaged(spread.estimate, spread.error)
-                spread = averaged(spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance)
+                left, variance = lines[j].adjust(spread.estimate, spread.error)
+                spread = average_posteriors(
+                    spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance
+                )
         if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
             spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
         found.append(spread)
     return found
 
 
-def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> Shrunk:
+def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
     """Posterior of biases relative to gold annotators, whose shared error is added after shrinking."""
     value, variance = own[0], own[1] ** 2
     if line is not None:
-        value, variance = line.averaged(*own)
+        value, variance = line.adjust(*own)
     found = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
     # The interval of tau covers both cases: reliability explains a part of the spread, or nothing.
     whole = shrink_normal(own[0], np.sqrt(own_variance(own[1] ** 2, shared)))
@@ -397,7 +398,7 @@ def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> 
     )
 
 
-def _own(leans: Leans, *values: Floats) -> Floats:
+def _own(leans: BiasEstimates, *values: Floats) -> Floats:
     """Estimates and standard errors, NaN for anchors and for annotators who are not compared; finite by default."""
     is_given = (leans.status == "anchored") | (leans.se == 0)
     return np.where(is_given, np.nan, values or (leans.finite_deviation, leans.finite_se))
@@ -405,11 +406,11 @@ def _own(leans: Leans, *values: Floats) -> Floats:
 
 def annotator_table(
     design: Design,
-    leans: Leans,
-    spreads: Sequence[Shrunk],
-    care: Care,
+    leans: BiasEstimates,
+    spreads: Sequence[ShrunkenBiases],
+    care: Reliability,
     options: AuditOptions,
-    sums: Leans | None,
+    sums: BiasEstimates | None,
 ) -> pd.DataFrame:
     """Build the rows of ``annotators.parquet``: one row per annotator and attribute, in the order of declaration.
 
@@ -517,8 +518,8 @@ class AnnotatorEstimates:
     reliability, or an empty text.
     """
 
-    leans: Leans
-    spreads: list[Shrunk]
+    leans: BiasEstimates
+    spreads: list[ShrunkenBiases]
     table: pd.DataFrame
     pool: Json
     checks: Json
@@ -541,20 +542,20 @@ def estimate_annotators(
         given: Json = {"anchored": anchored, "min_informative": options.min_informative}
         leans = fit_conditional(design.votes, **given, clusters=design.prompt)
         care = care_of(design, leans, anchored)
-        equal_p = equal_leans_test(design.votes, leans, design.prompt)
+        equal_p = equal_bias_p_value(design.votes, leans, design.prompt)
     else:
         leans, equal_p = sums.leans, sums.equal_p
         care = care_of(design, leans, anchored) if sums.care is None else sums.care
-    beside = beside_care(leans, care, beyond_care(design.votes))
+    beside = adjust_for_reliability(leans, care, find_unexplained_choices(design.votes))
     is_gold = anchored.any() and quality == "conditional"
     choices = gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
-    gold = beside_gold(beside.leans, care, choices, is_gold & ~design.is_shown)
+    gold = adjust_to_gold(beside.biases, care, choices, is_gold & ~design.is_shown)
     lines = beside.lines | gold.lines
     spreads = shrunken(design, leans, lines, gold.shared)
-    line_p = np.fmax(beside.equal_leans_p, gold.equal_leans_p)
+    line_p = np.fmax(beside.equal_bias_p, gold.equal_bias_p)
     for j, line in lines.items():
         equal_p[j] += line.chance * (line_p[j] - equal_p[j])
-    classes, leans = _classes(design, leans), gold.leans
+    classes, leans = _classes(design, leans), gold.biases
     shown = without_wide(leans)
     each = None if sums is None else without_wide(sums.each)
     table = annotator_table(design, shown, spreads, care, options, each)
@@ -629,12 +630,12 @@ def _sum(sums: Sums, j: int) -> Json:
     }
 
 
-def has_known_spread(found: Shrunk) -> bool:
+def has_known_spread(found: ShrunkenBiases) -> bool:
     """Whether the likelihood-ratio interval of tau (a fall by 1.92) ends within a plausible range."""
     return bool(found.tau_high <= WIDEST_SPREAD)
 
 
-def spread_row(found: Shrunk) -> Json:
+def spread_row(found: ShrunkenBiases) -> Json:
     """Tau with its interval; NaN and None if tau is not known."""
     is_known = has_known_spread(found)
     return {
@@ -650,7 +651,7 @@ def _caveat(sums: Sums | None, is_absolute: bool) -> str:
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
 
 
-def without_wide(leans: Leans) -> Leans:
+def without_wide(leans: BiasEstimates) -> BiasEstimates:
     """Remove estimates whose intervals are too wide to be useful, and set their status to "insufficient"."""
     is_wide = leans.ci_high - leans.deviation > WIDEST_HALF
     return replace(
@@ -661,7 +662,7 @@ def without_wide(leans: Leans) -> Leans:
     )
 
 
-def _refused(spread: Shrunk, sums: Sums | None, is_absolute: bool) -> dict[str, str]:
+def _refused(spread: ShrunkenBiases, sums: Sums | None, is_absolute: bool) -> dict[str, str]:
     """Figures of an attribute that the audit does not report, each with the reason."""
     refused = {}
     if not has_known_spread(spread):
@@ -678,15 +679,20 @@ def _refused(spread: Shrunk, sums: Sums | None, is_absolute: bool) -> dict[str, 
 def _camps(design: Design, table: pd.DataFrame) -> Camps:
     """Test whether annotators share one taste; annotators with low estimated reliability may have a different taste."""
     is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_care"]
-    votes = design.votes._replace(comparison=design.comparison).chosen(design.is_first)
+    votes = design.votes._replace(comparison=design.comparison).select(design.is_first)
     return find_camps(votes, is_flagged.reindex(design.annotators))
 
 
 def _care(
-    design: Design, care: Care, is_used: bool, table: pd.DataFrame, camps: Camps, sums: Sums | None
+    design: Design,
+    care: Reliability,
+    is_used: bool,
+    table: pd.DataFrame,
+    camps: Camps,
+    sums: Sums | None,
 ) -> Json:
     """Test whether annotators are equally reliable, and report their spread and whether biases are adjusted for it."""
-    has_voted, p_value = design.n_votes > 0, equal_care_test(design.care_votes)
+    has_voted, p_value = design.n_votes > 0, equal_reliability_p_value(design.care_votes)
     is_hardly_known = care.n_votes[has_voted].mean() < FEW_EQUAL
     is_hardly_known |= p_value < LEVEL and care.sd[has_voted].mean() > UNSURE
     known = care.unknown or ("hardly" if is_hardly_known else "")
@@ -696,7 +702,7 @@ def _care(
         why = BY_MODELS if is_by_models else UNRELIABLE
     return {
         "p_value": p_value,
-        "spread": care.spread,
+        "spread": care.between_sd,
         "n_told": 0 if care.unknown else (care.n_votes >= FEWEST).sum(),
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
         "is_used": is_used,
@@ -716,7 +722,7 @@ class _ClassFindings(NamedTuple):
     doubt: str
 
 
-def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
+def _classes(design: Design, leans: BiasEstimates) -> list[_ClassFindings]:
     """Compare the classes on each attribute; the result has no rows if there are fewer than two classes."""
     if len(design.labels) < 2:
         return [_ClassFindings([], None, "")] * len(design.attributes)
@@ -727,7 +733,7 @@ def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
     of_classes = design.care_votes._replace(
         annotator=codes[design.care_votes.annotator], n_annotators=len(design.labels)
     )
-    merit = class_merit(of_classes, shift)
+    merit = estimate_class_merit(of_classes, shift)
     found, if_equal = class_offsets(leans, codes, merit), class_offsets(leans, codes)
     is_wide = found.ci_high - found.offset > WIDEST_HALF
     cells = [np.where(is_wide, np.nan, each) for each in (found.offset, found.ci_low, found.ci_high)]
@@ -755,7 +761,7 @@ def _classes(design: Design, leans: Leans) -> list[_ClassFindings]:
     ]
 
 
-def _groups(design: Design, leans: Leans, j: int) -> tuple[Json, list[Json]]:
+def _groups(design: Design, leans: BiasEstimates, j: int) -> tuple[Json, list[Json]]:
     """Sizes of the groups that votes do not connect, and tau within each large group if there are several."""
     component = pd.Series(leans.component[:, j])
     sizes = component[component >= 0].value_counts()
@@ -771,7 +777,7 @@ def _groups(design: Design, leans: Leans, j: int) -> tuple[Json, list[Json]]:
     return graph, rows
 
 
-def _counts(design: Design, leans: Leans, j: int) -> Json:
+def _counts(design: Design, leans: BiasEstimates, j: int) -> Json:
     """Number of annotators with each status, and number of people with an estimate."""
     status = pd.Series(leans.status[:, j], dtype=object)
     of_people = status[design.is_person]
@@ -789,16 +795,16 @@ def _counts(design: Design, leans: Leans, j: int) -> Json:
 
 def _level(
     design: Design,
-    leans: Leans,
+    leans: BiasEstimates,
     j: int,
     n_anchors: int,
     sums: Sums | None,
     is_reliability_unknown: bool,
 ) -> Json:
     """Mean bias with two intervals: for these annotators on other comparisons, and for a population of annotators."""
-    is_known, level = bool(leans.absolute[j]), leans.level[j]
+    is_known, level = bool(leans.absolute[j]), leans.shared_bias[j]
     behind = (leans.se[:, j] > 0) & is_known
-    n, within, beyond = behind.sum(), leans.level_se[j], leans.level_se_beyond[j]
+    n, within, beyond = behind.sum(), leans.shared_bias_se[j], leans.shared_bias_se_population[j]
     reaches = ndtri(0.975) * within, stdtrit(n - 1, 0.975) * beyond
     ends = [[level - one, level + one] if one <= WIDEST_HALF else None for one in reaches]
     if sums is not None:
@@ -828,9 +834,9 @@ def _level(
 def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
     """Number of cross-group judgments of the anchors, and a test that anchors do not differ in bias."""
     cast = anchored[design.annotator]
-    votes = design.votes.chosen(cast)
+    votes = design.votes.select(cast)
     prompt = None if design.prompt is None else design.prompt[cast]
-    equal_p = equal_leans_test(votes, fit_conditional(votes), prompt)
+    equal_p = equal_bias_p_value(votes, fit_conditional(votes), prompt)
     counts = {"n_cross": design.cross[cast].sum(axis=0), "equal_leans_p": equal_p}
     return {
         "n": anchored.sum(),

@@ -47,7 +47,7 @@ from badpo.data.problems import (
     worst_first,
 )
 from badpo.data.tables import Source
-from badpo.estimation.fit import Leans
+from badpo.estimation.fit import BiasEstimates
 from badpo.estimation.significance import pool_agreement
 from badpo.results.audit_findings import attribute_findings
 from badpo.theory import Floats
@@ -265,7 +265,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_votes(design: Design, leans: Leans) -> list[Json]:
+def next_votes(design: Design, leans: BiasEstimates) -> list[Json]:
     """Number of votes that the median annotator needs in total, for each attribute and half-width of the interval.
 
     The list is empty if annotators share no comparisons; ``pool[name].sum.needed`` then says how many comparisons
@@ -301,4 +301,4 @@ def votes_needed(se: ArrayLike, n_informative: ArrayLike, half_width: float) -> 
     """
     se, n = np.asarray(se, float), np.asarray(n_informative, float)
     of_one_vote = pd.DataFrame(np.where(np.isfinite(se) & (n > 0), n * se**2, np.nan))
-    return np.ceil(of_one_vote.median().to_numpy() * (float(ndtri(0.975)) / half_width) ** 2)
+    return np.asarray(np.ceil(of_one_vote.median().to_numpy() * (float(ndtri(0.975)) / half_width) ** 2))

@@ -12,7 +12,7 @@ from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
 from badpo.estimation.fit import Votes, fit_conditional
 from badpo.estimation.log_odds import joint_log_odds
-from badpo.estimation.significance import equal_leans_test
+from badpo.estimation.significance import equal_bias_p_value
 from badpo.theory import Bools, Floats, Ints
 
 # The usual number of votes is the smallest number, at least two, that this share of the comparisons has.
@@ -253,5 +253,5 @@ def _selection(
     )
     ones = np.ones((len(comparison), 1))
     cast = Votes(comparison, sign[differs], annotator, ones, annotator.max() + 1)
-    found = equal_leans_test(cast, fit_conditional(cast))[0]
+    found = equal_bias_p_value(cast, fit_conditional(cast))[0]
     return size_p, float(np.nan_to_num(found, nan=1.0))

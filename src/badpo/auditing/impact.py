@@ -12,9 +12,9 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.privacy import FEWEST_ANNOTATORS
 from badpo.estimation.alternative_estimators import fit_quality_prior
-from badpo.estimation.fit import Leans
-from badpo.estimation.log_odds import carrier_sides, summed
-from badpo.estimation.shrinkage import Shrunk
+from badpo.estimation.fit import BiasEstimates
+from badpo.estimation.log_odds import attribute_sides, summed
+from badpo.estimation.shrinkage import ShrunkenBiases
 from badpo.results.formatting import shown
 from badpo.theory import Floats, Ints
 
@@ -58,7 +58,9 @@ def draw_turned(
     return int(turned.sum()), int(votes.sum())
 
 
-def flips_without_leans(design: Design, leans: Leans, spreads: Sequence[Shrunk]) -> list[Json]:
+def flips_without_leans(
+    design: Design, leans: BiasEstimates, spreads: Sequence[ShrunkenBiases]
+) -> list[Json]:
     """The part ``flips`` of audit.json: labels that would change without the bias on each attribute, and on all (None).
 
     ``labels`` and ``pairs`` are the posterior mean and the 95 % credible interval of the number of changed majority
@@ -161,7 +163,7 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
     """
     sign, n = judgments.votes["sign"].to_numpy(), judgments.n_comparisons
     comparison = judgments.votes["comparison"].to_numpy()
-    side = carrier_sides(judgments.delta, judgments.cross_group())
+    side = attribute_sides(judgments.delta, judgments.cross_group())
     numbers, texts = numbered_texts(judgments.comparisons, TEXTS)
     letters = np.array([len(text) for text in texts])[numbers[1:]].sum(axis=0)
     size = np.digitize(letters, LONG_PAIRS, right=True) + 3 * (letters < SHORTEST_PAIR)

@@ -17,15 +17,15 @@ from badpo.data.files import Json
 from badpo.data.judgments import Judgments, numbered_texts
 from badpo.data.vocabulary import MODELS, side_pairs
 from badpo.estimation.alternative_estimators import (
-    NOTICEABLE,
+    RELEVANT,
     PooledSums,
     exchange_test,
     fit_marginal,
     pooled_sums,
 )
-from badpo.estimation.fit import Leans, Votes
+from badpo.estimation.fit import BiasEstimates, Votes
 from badpo.estimation.log_odds import LEVEL, summed
-from badpo.estimation.reliability import Care
+from badpo.estimation.reliability import Reliability
 from badpo.estimation.shrinkage import shrink_normal
 from badpo.theory import Bools, Floats, Ints
 
@@ -75,29 +75,29 @@ class Sums:
 
     Attributes
     ----------
-    each : Leans
+    each : BiasEstimates
         Log-odds with which each annotator chooses the side with an attribute: bias plus reliability times merit.
     pooled : PooledSums
         The same log-odds over all votes, adjusted for the strengths of the models that wrote the responses if named.
-    leans : Leans
+    leans : BiasEstimates
         The bias toward attributes of the judgment whose order was random. For other attributes, the deviation of the
         annotator's sum from the mean of the sums, or NaN if the audit does not compare annotators.
     equal_p : array of shape (n_attributes,)
         P-value of the hypothesis that annotators do not differ; NaN if the audit does not compare annotators.
     assignment : Assignment
-    care : Care or None
+    care : Reliability or None
         Reliability, estimated from each annotator's slope on the model strengths; None if it cannot be estimated.
     needed : int array of shape (n_attributes,)
         Number of comparisons, among those whose sides differ, that a second annotator must judge before the
         confidence interval of a deviation is ±0.5 log-odds wide.
     """
 
-    each: Leans
+    each: BiasEstimates
     pooled: PooledSums
-    leans: Leans
+    leans: BiasEstimates
     equal_p: Floats
     assignment: Assignment
-    care: Care | None
+    care: Reliability | None
     needed: Ints
 
 
@@ -163,7 +163,7 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
     return int(np.ceil(n_annotators / 2 * 4 * (float(ndtri(0.975)) / half_width) ** 2 / disagree))
 
 
-def _without(leans: Leans, refused: Bools) -> Leans:
+def _without(leans: BiasEstimates, refused: Bools) -> BiasEstimates:
     """Return the biases with NaN for the attributes on which the audit does not compare annotators."""
     names = "deviation", "se", "finite_deviation", "finite_se", "origin"
     figures: Json = {name: np.where(refused, np.nan, getattr(leans, name)) for name in names}
@@ -225,7 +225,7 @@ def assignment_of(
         reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
     elif not content:
         reason = UNTOLD
-    elif found.smallest > NOTICEABLE:
+    elif found.smallest > RELEVANT:
         reason = WEAK.format(found.smallest)
     return Assignment(p_value, columns[worst][0], found.smallest, found.power, reason)
 
@@ -276,16 +276,16 @@ def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     return names, sparse.csr_array(rows[0] - rows[1])
 
 
-def _followed(votes: Votes, strength: Floats, clusters: Ints | None) -> Care | None:
+def _followed(votes: Votes, strength: Floats, clusters: Ints | None) -> Reliability | None:
     """Reliability from each annotator's slope on the model strengths; None if the strengths explain too little."""
     if not strength.any():
         return None
     columns = np.column_stack([votes.delta, strength[votes.comparison]])
     none = np.zeros(len(strength))
     slopes = fit_marginal(votes._replace(delta=columns), none, absolute=True, clusters=clusters)
-    level, slope, se = slopes.level[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
+    level, slope, se = slopes.shared_bias[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
     found = shrink_normal(slope / level, se / abs(level))
     n_votes = np.where(np.isfinite(slope), slopes.n_informative[:, -1], 0)
-    if not level > FOLLOWED * slopes.level_se[-1] or np.isnan(found.tau):
+    if not level > FOLLOWED * slopes.shared_bias_se[-1] or np.isnan(found.tau):
         return None
-    return Care(**vars(found.posterior), spread=found.tau, unknown="", n_votes=n_votes)
+    return Reliability(**vars(found.posterior), between_sd=found.tau, unknown="", n_votes=n_votes)

@@ -21,7 +21,7 @@ from badpo.estimation.fit import Votes
 from badpo.estimation.log_odds import (
     WIDEST_HALF,
     LogOdds,
-    carrier_sides,
+    attribute_sides,
     dependent_columns,
     joint_log_odds,
     offline_log_odds,
@@ -90,7 +90,7 @@ def pool_attributes(
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = judgments.cross_group()
-    side, names = carrier_sides(judgments.delta, cross), judgments.attribute_names
+    side, names = attribute_sides(judgments.delta, cross), judgments.attribute_names
     found = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
     dependent = dependent_columns(side)
@@ -144,7 +144,7 @@ def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int
 def rows_that_differ_by_few(judgments: Judgments, rows: Sequence[NDArray]) -> list[bool]:
     """Which rows of figures reveal, together with rows before them, the votes of fewer than five people.
 
-    A row is given by the side of each vote that has its attribute (`carrier_sides`). The sum of these sides times the
+    A row is given by the side of each vote that has its attribute (`attribute_sides`). The sum of these sides times the
     signs of the votes can be computed from the figures of the row. A row reveals the votes of few people if it is part
     of a sum of up to four rows, each added or subtracted and possibly repeated, that is not zero for the votes of one
     to four people. Rows that do so are left out, so they reveal nothing together with later rows. The search takes at
@@ -284,7 +284,7 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
     for name in KIND_COLUMNS:
         if name in comparisons:
             is_pair |= (comparisons[name] == "swap").to_numpy(dtype=bool)
-    side = carrier_sides(judgments.delta, judgments.cross_group())
+    side = attribute_sides(judgments.delta, judgments.cross_group())
     of_responses = np.array([one.scope != "judgment" for one in judgments.attributes], dtype=bool)
     differs_alone = (side != 0).sum(axis=1) == 1
     is_used = differs_alone & is_pair[judgments.votes["comparison"]]
@@ -351,9 +351,9 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
     cross = measured.cross_group()
     found = offline_log_odds(sign, measured.delta, cross, prompts)
     q_value = q_values(np.array([one.p_value for one in found], float))
-    declared = carrier_sides(judgments.delta, judgments.cross_group())
+    declared = attribute_sides(judgments.delta, judgments.cross_group())
     level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
-    rows, sides = [], carrier_sides(measured.delta, cross).T
+    rows, sides = [], attribute_sides(measured.delta, cross).T
     before = [*declared.T, *swap.T]
     differs = rows_that_differ_by_few(judgments, [*before, *sides])[len(before) :]
     for j, side in enumerate(sides):
@@ -400,7 +400,7 @@ def features_behind_biases(
     ``leans``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
     """
     of_vote, both = np.nan_to_num(leans)[votes.annotator] * votes.delta, (judgments, measured)
-    sides = declared, features = [carrier_sides(each.delta, each.cross_group()) for each in both]
+    sides = declared, features = [attribute_sides(each.delta, each.cross_group()) for each in both]
     sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
     together = declared.T @ features / np.maximum(sizes, 1.0)
     scopes = ([one.scope != "judgment" for one in each.attributes] for each in both)

@@ -23,13 +23,13 @@ from badpo.data.layouts import recognise
 from badpo.data.problems import ConfigError, DataError, Problem, counted, refuse_other_types
 from badpo.data.tables import read_table
 from badpo.estimation.sequential import (
-    CARE_GRID,
     GRID,
+    RELIABILITY_GRID,
+    bias_e_values,
     e_bh,
-    lean_e_values,
-    log_care_ratios,
-    log_chance_ratios,
     log_e_values,
+    log_random_ratios,
+    log_reliability_ratios,
     log_tilt_ratios,
     winner_shares,
 )
@@ -37,7 +37,7 @@ from badpo.theory import Bools, Floats
 
 STATE_SCHEMA = "badpo.watch/5"
 # End of each kind of log-likelihood ratios in the numbers of an annotator and attribute.
-_ENDS = np.cumsum([len(GRID), len(GRID), len(CARE_GRID)])
+_ENDS = np.cumsum([len(GRID), len(GRID), len(RELIABILITY_GRID)])
 _LARGEST_LOG = 700.0  # larger e-values are shown as exp(700), about 1e304
 _WHEN_TO_CLOSE = "close a comparison when all its votes are cast; give later votes a new comparison id"
 
@@ -139,9 +139,9 @@ class AuditMonitor:
         won, known = sign[first, None] > 0, np.nan_to_num(delta)
         share = winner_shares(sign[first], known)[:, None]
         ratios = log_tilt_ratios(won, share, known)
-        chance = log_chance_ratios(won, won.sum(), len(won), known)
-        care = log_care_ratios(won, share) * bool((delta == 0).all())
-        care = np.broadcast_to(care, (*delta.shape, len(CARE_GRID)))
+        chance = log_random_ratios(won, won.sum(), len(won), known)
+        care = log_reliability_ratios(won, share) * bool((delta == 0).all())
+        care = np.broadcast_to(care, (*delta.shape, len(RELIABILITY_GRID)))
         kinds = ratios, chance, care, ratios.any(axis=-1, keepdims=True)
         for name, added in zip(names, np.concatenate(kinds, axis=-1), strict=True):
             self._evidence[name] = self._evidence.get(name, 0.0) + added
@@ -175,7 +175,7 @@ class AuditMonitor:
         found = np.array([self._evidence[name] for name in names]).reshape(len(rows), _ENDS[-1] + 1)
         ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
         log_e, log_care = log_e_values(ratios), log_e_values(care)
-        lean = lean_e_values(log_e, log_e_values(chance), log_care)
+        lean = bias_e_values(log_e, log_e_values(chance), log_care)
         n_informative, each = n_informative[:, 0].astype(int), len(self.attributes)
         careless = np.repeat(e_bh(log_care[::each], self.alpha), each)
         flag, is_lean = e_bh(log_e, self.alpha), e_bh(lean, self.alpha)

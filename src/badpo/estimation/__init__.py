@@ -1,1 +1,1 @@
-"""Which way annotators lean, from votes alone."""
+"""Which way annotators bias, from votes alone."""

@@ -10,21 +10,24 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import chdtrc, chdtri, expit, softmax
 
 from badpo.estimation.conditional_likelihood import ComparisonBlocks
-from badpo.estimation.fit import Leans, Votes, fit_leans, lean_votes
+from badpo.estimation.fit import BiasEstimates, Votes, arrange_votes, fit_biases
 from badpo.estimation.log_odds import LEVEL, NO_SPREAD, dependent_columns, summed
 from badpo.estimation.newton import Curvature, QualityModel
 from badpo.theory import Floats, Ints
 
 # Prior standard deviation of the strength of a model that wrote responses.
 STRENGTH_PRIOR = 1.0
+# Newton's method: largest number of steps, and length of the last step.
 NEWTON_STEPS, TOLERANCE = 30, 1e-10
 # Points and weights of a standard normal, for the quality of a comparison.
 NODES = np.polynomial.hermite_e.hermegauss(15)
+# EM of the prior of quality: largest number of comparisons, and number of iterations.
 LARGEST_FIT, FIT_ROUNDS = 2000, 40
+# Power for which the smallest detectable difference is computed.
 POWER = 0.8
-# A relevant standard deviation between annotators' means, in standard deviations of the compared values: 65 to 35 if
-# others have 50 to 50.
-NOTICEABLE = 0.3
+# A relevant standard deviation between annotators' means, in standard deviations of the compared values: shares of 65 %
+# for one annotator and 50 % for the others.
+RELEVANT = 0.3
 
 
 class GivenQuality(QualityModel):
@@ -56,7 +59,7 @@ def fit_marginal(
     absolute: ArrayLike,
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
-) -> Leans:
+) -> BiasEstimates:
     r"""Log-odds with which each annotator chooses the side with an attribute, not adjusted for unknown quality.
 
     .. math:: \operatorname{logit} P(a \text{ wins}) = \beta\, \text{quality}_c + s_k \cdot d_j
@@ -77,14 +80,14 @@ def fit_marginal(
     >>> fit_marginal(votes, np.zeros(40), absolute=[True]).deviation.round(3)
     array([[1.099]])
     """
-    of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    of_votes = np.asarray(quality, float)[votes.comparison]
-    return fit_leans(
+    prompt = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    vote_quality = np.asarray(quality, float)[votes.comparison]
+    return fit_biases(
         "marginal",
-        lambda kept: GivenQuality(kept.blocks, kept.sign, of_votes[kept.row]),
-        lean_votes(votes, free_quality=False, absolute=absolute),
+        lambda arranged: GivenQuality(arranged.blocks, arranged.sign, vote_quality[arranged.row]),
+        arrange_votes(votes, free_quality=False, absolute=absolute),
         min_informative,
-        of,
+        prompt,
     )
 
 
@@ -111,8 +114,8 @@ def pooled_sums(
     Examples
     --------
     >>> votes = np.repeat([1, -1], [30, 10]), np.ones((40, 1)), sparse.csr_array((40, 0)), np.arange(40)
-    >>> found = pooled_sums(*votes)
-    >>> found.log_odds.round(3), found.se.round(2)
+    >>> sums = pooled_sums(*votes)
+    >>> sums.log_odds.round(3), sums.se.round(2)
     (array([1.099]), array([0.37]))
     """
     won, d = np.asarray(sign) > 0, np.asarray(delta, float)
@@ -128,11 +131,11 @@ def pooled_sums(
         coefficients = coefficients + np.clip(step, -1.0, 1.0)
         if np.abs(step).max(initial=0.0) < TOLERANCE:
             break
-    of = np.unique(clusters, return_inverse=True)[1]
-    member = sparse.csr_array((won - chance, (of, np.arange(len(of)))))
-    of_clusters = (member @ design) @ cho_solve(factor, np.eye(len(precision)))[:, :q]
-    n = max(len(set(of.tolist())), 2)
-    se = np.sqrt((of_clusters**2).sum(axis=0) * n / (n - 1))
+    cluster = np.unique(clusters, return_inverse=True)[1]
+    member = sparse.csr_array((won - chance, (cluster, np.arange(len(cluster)))))
+    cluster_influence = (member @ design) @ cho_solve(factor, np.eye(len(precision)))[:, :q]
+    n = max(len(set(cluster.tolist())), 2)
+    se = np.sqrt((cluster_influence**2).sum(axis=0) * n / (n - 1))
     toward = d * np.where(won, 1, -1)[:, None]
     both = (toward > 0).any(axis=0) & (toward < 0).any(axis=0)
     is_known = both & ~dependent_columns(d).any(axis=1)
@@ -143,8 +146,8 @@ class ExchangeTest(NamedTuple):
     """P-values, one per column, of the hypothesis that values do not depend on the annotator, and the test's power.
 
     ``smallest`` is the standard deviation between annotators' means, in standard deviations of the column, that the
-    test detects with a power of 80 %. ``power`` is the power for the standard deviation `NOTICEABLE`. The level is 5
-    % over all columns.
+    test detects with a power of 80 %. ``power`` is the power for the standard deviation `RELEVANT`. The significance
+    level is 5 % over all columns.
     """
 
     p_value: Floats
@@ -166,8 +169,8 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     --------
     >>> who = np.repeat(np.arange(20), 50)
     >>> values = np.random.default_rng(0).standard_normal((1000, 2)) + [[0.0, 1.0]] * (who % 2)[:, None]
-    >>> found = exchange_test(values, who)
-    >>> [bool(p > 0.05) for p in found.p_value], round(found.smallest, 2)
+    >>> test = exchange_test(values, who)
+    >>> [bool(p > 0.05) for p in test.p_value], round(test.smallest, 2)
     ([True, False], 0.17)
     """
     z, of = np.asarray(values, float), np.unique(annotator, return_inverse=True)[1]
@@ -191,7 +194,7 @@ def exchange_test(values: ArrayLike, annotator: ArrayLike) -> ExchangeTest:
     critical = chdtri(m - 1, LEVEL / max(is_known.sum(), 1))
     votes_each = (n - (n_each**2).sum() / n) / (m - 1)
     smallest = np.sqrt(max(critical / chdtri(m - 1, POWER) - 1, 0.0) / votes_each)
-    power = chdtrc(m - 1, critical / (1 + votes_each * NOTICEABLE**2))
+    power = chdtrc(m - 1, critical / (1 + votes_each * RELEVANT**2))
     return ExchangeTest(p_value, float(smallest), float(power))
 
 
@@ -232,13 +235,13 @@ def fit_quality_prior(comparison: Ints, sign: Ints, shift: Floats, differing: Fl
     shape (n_comparisons, n_attributes), is the mean difference of the sides over the votes of a comparison.
     """
     step = -(-len(differing) // LARGEST_FIT)
-    kept, some = np.argsort(comparison, kind="stable"), differing[::step]
-    kept = kept[comparison[kept] % step == 0]
-    votes = comparison[kept] // step, sign[kept], shift[kept]
+    rows, sample = np.argsort(comparison, kind="stable"), differing[::step]
+    rows = rows[comparison[rows] % step == 0]
+    votes = comparison[rows] // step, sign[rows], shift[rows]
     prior = QualityPrior(np.zeros(differing.shape[1]), 1.0)
     for _ in range(FIT_ROUNDS):
-        value, weight = prior.posterior(*votes, some)
-        slope = np.linalg.lstsq(some, (weight * value).sum(axis=1), rcond=None)[0]
-        squares = weight * (value - (some @ slope)[:, None]) ** 2
+        value, weight = prior.posterior(*votes, sample)
+        slope = np.linalg.lstsq(sample, (weight * value).sum(axis=1), rcond=None)[0]
+        squares = weight * (value - (sample @ slope)[:, None]) ** 2
         prior = QualityPrior(slope, float(np.sqrt(squares.sum(axis=1).mean())))
     return prior

@@ -1,11 +1,11 @@
-r"""The conditional likelihood of votes: who won, given how many won.
+r"""The conditional likelihood of votes, given the number of wins of each comparison.
 
 With logits :math:`u_c + x_j` the number of wins of a comparison is sufficient for its quality u. Given that s of its
-votes won, a set W of s votes is the winning one with probability
+votes won, a set W of s votes is the set of winners with probability
 
 .. math:: \frac{\exp \sum_{j \in W} x_j}{\sum_{|V| = s} \exp \sum_{j \in V} x_j}
 
-in which the quality no longer stands.
+This probability does not depend on the quality.
 """
 
 import math
@@ -17,43 +17,45 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.special import expit
 
 from badpo.estimation.newton import NOTHING, Curvature, QualityModel
-from badpo.theory import Floats, Ints
+from badpo.theory import Array, Floats, Ints
 
-# Of up to so many votes all sets of winners are listed; beyond that the sums over them come from a polynomial's values.
+# Largest number of votes on a comparison for which all sets of winners are listed. For more votes the sums over the
+# sets are computed from the values of a polynomial.
 LARGEST_LISTED = 10
-# Roots of unity whose share of the sum is smaller are left out.
+# Largest number of roots of unity; roots with a smaller share of the sum are left out.
 MOST_ROOTS, NO_SHARE = 28, 1e-20
+# Bisection of the expected number of wins: largest number of steps, and largest error.
 MOST_HALVINGS, NEAR_ENOUGH = 60, 0.5
-# Entries of one intermediate array: what is worked on at once should fit into the processor's cache.
+# Largest number of entries of an intermediate array, so that the array fits into the processor's cache.
 AT_ONCE = 2**18
 
 
 class AlikeComparisons(NamedTuple):
-    """Consecutive comparisons with equally many votes that are of one kind, and their votes."""
+    """Consecutive comparisons of one kind with the same number of votes, and their votes."""
 
     comparisons: slice
     votes: slice
     size: int
     kind: int
 
-    def rows(self, values: NDArray) -> NDArray:
-        """What their votes have, a row for each comparison."""
+    def rows(self, values: Array) -> Array:
+        """Arrange one value per vote in a row for each comparison."""
         return values[self.votes].reshape(-1, self.size)
 
 
 @dataclass(frozen=True)
 class ComparisonBlocks:
-    """Which votes stand together: comparison after comparison, those with fewer votes first.
+    """Votes in the order of their comparisons; comparisons with fewer votes are first.
 
     Attributes
     ----------
     starts : int array of shape (n_comparisons,)
-        Votes ``starts[c]`` up to ``starts[c + 1]`` (or the end) are those on comparison c.
+        The votes on comparison c are ``starts[c]`` up to ``starts[c + 1]`` (or the end).
     n_votes : int
     """
 
@@ -62,7 +64,7 @@ class ComparisonBlocks:
 
     @cached_property
     def sizes(self) -> Ints:
-        """Votes on each comparison."""
+        """Number of votes on each comparison."""
         return np.diff(self.starts, append=self.n_votes)
 
     @cached_property
@@ -77,50 +79,54 @@ class ComparisonBlocks:
         return np.add.reduceat(values, self.starts, axis=0)
 
     def runs(self, width: Callable[[int], int], kind: Ints | None = None) -> list[AlikeComparisons]:
-        """The comparisons in runs of one size and kind, short enough for numbers of so many entries a comparison."""
-        found, n = [], len(self.starts)
+        """Divide the comparisons into runs of one size and kind.
+
+        ``width`` is the number of array entries that a comparison with a given number of votes needs. A run needs at
+        most ``AT_ONCE`` entries.
+        """
+        runs, n = [], len(self.starts)
         kind = np.zeros_like(self.starts) if kind is None else kind
         changes = np.flatnonzero(np.diff(self.sizes) | np.diff(kind)) + 1
         for first, last in pairwise([0, *changes.tolist(), n] if n else ()):
-            size, of = int(self.sizes[first]), int(kind[first])
+            size, run_kind = int(self.sizes[first]), int(kind[first])
             step = max(1, AT_ONCE // width(size))
             for start in range(first, last, step):
                 end, vote = min(start + step, last), int(self.starts[start])
                 votes = slice(vote, vote + (end - start) * size)
-                found.append(AlikeComparisons(slice(start, end), votes, size, of))
-        return found
+                runs.append(AlikeComparisons(slice(start, end), votes, size, run_kind))
+        return runs
 
-    def chosen(self, comparisons: Ints) -> tuple["ComparisonBlocks", Ints]:
-        """Blocks of some comparisons, which may stand there more than once, and the votes on them."""
+    def select(self, comparisons: Ints) -> tuple["ComparisonBlocks", Ints]:
+        """Blocks of some comparisons, which may be repeated, and the votes on them."""
         sizes = self.sizes[comparisons]
         votes = _ranges(self.starts[comparisons], sizes)
         return ComparisonBlocks(np.cumsum(sizes) - sizes, len(votes)), votes
 
     def pairs(self, votes: slice) -> slice:
-        """Where the entries of `matrix` in the rows of some votes stand."""
+        """Positions of the entries of `matrix` in the rows of some votes."""
         ends = self._layout[1]
         return slice(int(ends[votes.start]), int(ends[votes.stop]))
 
     def matrix(self, entries: Floats) -> sparse.csr_array:
-        """The block-diagonal matrix of shape (n_votes, n_votes), one block per comparison."""
-        found = copy(self._ones)
-        found.data = entries
-        return found
+        """Build the block-diagonal matrix of shape (n_votes, n_votes), with one block per comparison."""
+        matrix = copy(self._ones)
+        matrix.data = entries
+        return matrix
 
     @cached_property
     def _ones(self) -> sparse.csr_array:
-        """The matrix with ones, whose layout is validated once."""
+        """The matrix filled with ones, whose layout is validated once."""
         shape = self.n_votes, self.n_votes
         return sparse.csr_array((np.ones(self.n_pairs), *self._layout), shape)
 
     @cached_property
     def n_pairs(self) -> int:
-        """How many entries `matrix` has."""
+        """Number of entries of `matrix`."""
         return int(self._layout[1][-1])
 
     @cached_property
-    def _layout(self) -> tuple[NDArray, NDArray]:
-        """Columns of the entries of `matrix`, and where each row begins."""
+    def _layout(self) -> tuple[Array, Array]:
+        """Columns of the entries of `matrix`, and the position of the first entry of each row."""
         length = self.sizes[self.comparison]
         ends = np.append(0, np.cumsum(length))
         kind = np.int32 if ends[-1] < 2**31 else np.int64
@@ -130,30 +136,30 @@ class ComparisonBlocks:
 
 
 def _ranges(starts: Ints, lengths: Ints) -> Ints:
-    """The numbers from each start on, as many as its length."""
+    """Concatenate, for each start, as many consecutive numbers as its length."""
     before = np.cumsum(lengths) - lengths
     return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
-def sorted_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
-    """The order that brings the votes of a comparison together, and the blocks in that order.
+def sort_into_blocks(comparison: ArrayLike, won: ArrayLike = False) -> tuple[Ints, ComparisonBlocks]:
+    """Sort votes by comparison, and return the order and the blocks in this order.
 
-    By number of votes, then by how many won, then by label. ``values[order]`` puts a value per vote into the order of
-    the blocks.
+    Comparisons are sorted by number of votes, then by number of wins, then by label. ``values[order]`` arranges one
+    value per vote in the order of the blocks.
     """
     labels = np.asarray(comparison)
     by_label = np.argsort(labels, kind="stable")
     first = np.flatnonzero(np.diff(labels[by_label], prepend=-1))
-    found = ComparisonBlocks(first, len(labels))
-    wins = found.sums(np.broadcast_to(won, labels.shape)[by_label].astype(np.int64))
-    order = np.lexsort((wins, found.sizes))
-    sizes = found.sizes[order]
+    by_label_blocks = ComparisonBlocks(first, len(labels))
+    wins = by_label_blocks.sums(np.broadcast_to(won, labels.shape)[by_label].astype(np.int64))
+    order = np.lexsort((wins, by_label_blocks.sizes))
+    sizes = by_label_blocks.sizes[order]
     starts = np.cumsum(sizes) - sizes
     return by_label[_ranges(first[order], sizes)], ComparisonBlocks(starts, len(labels))
 
 
 class Winners(NamedTuple):
-    """Every vote's chance to win, (n, T), the covariance between votes, (n, T, T), and `log_total`, (n,)."""
+    """Probability of every vote to win, (n, T), covariance between votes, (n, T, T), and `log_total`, (n,)."""
 
     chance: Floats
     covariance: Floats
@@ -161,7 +167,7 @@ class Winners(NamedTuple):
 
 
 def winners(logits: Floats, n_wins: int | Ints) -> Winners:
-    """Moments of the set of ``n_wins`` winners (1 to T - 1), for comparisons with equally many votes.
+    """Moments of the set of ``n_wins`` winners (1 to T - 1), for comparisons with the same number of votes.
 
     Examples
     --------
@@ -193,7 +199,7 @@ def winners(logits: Floats, n_wins: int | Ints) -> Winners:
 
 
 def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
-    """The logarithm of the sum over all sets of `winners`, of shape (n,)."""
+    """Logarithm of the sum over all sets of `winners`, of shape (n,)."""
     size = logits.shape[1]
     if size > LARGEST_LISTED:
         return _frequencies(logits, n_wins)[0]
@@ -203,6 +209,7 @@ def log_total(logits: Floats, n_wins: int | Ints) -> Floats:
 
 @cache
 def _sets_of_winners(size: int, n_wins: int) -> Floats:
+    """Indicator matrix of all sets of winners, with one row for each set."""
     members = np.zeros((math.comb(size, n_wins), size))
     for row, chosen in zip(members, combinations(range(size), n_wins), strict=True):
         row[list(chosen)] = 1.0
@@ -210,10 +217,7 @@ def _sets_of_winners(size: int, n_wins: int) -> Floats:
 
 
 def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
-    """Weights of the sets, one row each, so that sums over the few sets run along whole rows; their sum; their scale.
-
-    Weights are relative to the largest, whose logarithm is the scale.
-    """
+    """Weights of the sets, relative to the largest, with one row for each set; their sum; logarithm of the largest."""
     weight = members @ logits.T
     highest = weight.max(axis=0)
     weight -= highest
@@ -221,20 +225,20 @@ def _weights(members: Floats, logits: Floats) -> tuple[Floats, Floats, Floats]:
     return weight, weight.sum(axis=0), highest
 
 
-def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, NDArray, NDArray]:
-    r"""Sums over sets of winners as coefficients of a polynomial, read off on the unit circle.
+def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, Array, Array]:
+    r"""Sums over sets of winners, as coefficients of a polynomial that is evaluated on the unit circle.
 
-    Let every vote win by itself with chance p, such that about ``n_wins`` of them do. Given how many win, the winners
-    are the same as before, and the number of wins has the generating function :math:`\prod_j (1 - p_j + p_j w)`. The
-    mean of its values times :math:`w^{-s}` over the N-th roots of unity w is the chance of s wins, and of s plus or
-    minus N, 2N, ... It divides by no difference of logits, so that equal votes need no care (Fernandez and Williams
-    2010).
+    Let every vote win independently with the probability p, such that the expected number of wins is about ``n_wins``.
+    Given the number of wins, the distribution of the winners does not change. The number of wins has the generating
+    function :math:`\prod_j (1 - p_j + p_j w)`. The mean of its values times :math:`w^{-s}` over the N-th roots of unity
+    w is the probability of s wins, or of s plus or minus N, 2N, ... wins. This computation does not divide by
+    differences of logits, so equal logits are no special case (Fernandez and Williams, 2010).
 
-    With a standard deviation of :math:`\sigma` wins, N need not exceed :math:`9 \sigma + 13`: as many wins more or
-    fewer have a chance below e^-39 (Bennett's inequality). At the angle a the product is at most
-    :math:`\exp(-2 \sigma^2 \sin^2(a / 2))`, below e^-39 beyond the first `MOST_ROOTS` roots. So what is left out is
-    less than rounding, and the work for a vote does not grow with the votes beside it. Every root stands for its
-    conjugate too; N is odd, so that none is -1, where a factor could vanish.
+    If the standard deviation of the number of wins is :math:`\sigma`, :math:`N = 9 \sigma + 13` is enough: N more or
+    fewer wins have a probability below e^-39 (Bennett's inequality). At the angle a the product is at most
+    :math:`\exp(-2 \sigma^2 \sin^2(a / 2))`, which is below e^-39 after the first `MOST_ROOTS` roots. The omitted terms
+    are therefore below the rounding error, and the cost per vote does not depend on the number of votes. Every root
+    also represents its conjugate. N is odd, so that no root is -1, at which a factor could be zero.
 
     Returns
     -------
@@ -242,13 +246,13 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, NDArray, N
     weight : complex array of shape (n, roots)
         Share of each root in the sum.
     won : complex array of shape (T, n, roots)
-        :math:`p_j w` over the factor of the vote.
+        :math:`p_j w` divided by the factor of the vote.
     """
-    tilt = expected_wins_shift(logits, n_wins)  # near enough is enough
+    tilt = expected_wins_shift(logits, n_wins)
     shifted = logits.T + tilt
     chance, other = expit(shifted), expit(-shifted)
-    spread = np.sqrt((chance * other).sum(axis=0))
-    n_roots = 1 + 2 * np.ceil(np.minimum(9 * spread + 13, len(shifted)) / 2)
+    sd = np.sqrt((chance * other).sum(axis=0))
+    n_roots = 1 + 2 * np.ceil(np.minimum(9 * sd + 13, len(shifted)) / 2)
     root = np.arange(min((n_roots.max() + 1) // 2, MOST_ROOTS))
     angle = 2 * np.pi / n_roots[:, None] * root
     won = chance[:, :, None] * np.exp(1j * angle)
@@ -261,12 +265,12 @@ def _frequencies(logits: Floats, n_wins: int | Ints) -> tuple[Floats, NDArray, N
     log_total = np.log(total / n_roots) - n_wins * tilt
     log_total += np.logaddexp(0, shifted).sum(axis=0)
     share = weight / total[:, None]
-    n_kept = 1 + np.flatnonzero((np.abs(share) > NO_SHARE).any(axis=0))[-1]
-    return log_total, share[:, :n_kept], won[:, :, :n_kept] / factors[:, :, :n_kept]
+    n_used = 1 + np.flatnonzero((np.abs(share) > NO_SHARE).any(axis=0))[-1]
+    return log_total, share[:, :n_used], won[:, :, :n_used] / factors[:, :, :n_used]
 
 
 def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
-    """What to add to the logits of each comparison so that about ``n_wins`` votes are expected to win, by bisection."""
+    """Find by bisection the constant that makes the expected number of wins of each comparison about ``n_wins``."""
     size = logits.shape[1]
     low, high = -logits.max(axis=1) - np.log(size), -logits.min(axis=1) + np.log(size)
     for _ in range(MOST_HALVINGS):
@@ -276,26 +280,26 @@ def expected_wins_shift(logits: Floats, n_wins: int | Ints) -> Floats:
             break
         low = np.where(excess > 0, low, middle)
         high = np.where(excess > 0, middle, high)
-    return middle
+    return np.asarray(middle)
 
 
 class KnownWins(QualityModel):
     """Votes given the number of wins of each comparison.
 
-    A unanimous comparison and one with a single vote have log-likelihood 0 whatever the leans.
+    Unanimous comparisons and comparisons with one vote have the log-likelihood 0 for all biases.
     """
 
-    def __init__(self, blocks: ComparisonBlocks, sign: NDArray) -> None:
+    def __init__(self, blocks: ComparisonBlocks, sign: Array) -> None:
         self._blocks, self._won = blocks, (sign > 0).astype(float)
         self._n_wins = blocks.sums(self._won).astype(np.intp)
-        # 0 of those that say nothing; listed sets are of one number of wins
+        # comparisons without information have the kind 0; the sets are listed for one number of wins at a time
         kind = np.where(blocks.sizes > LARGEST_LISTED, 1, self._n_wins)
         kind[(self._n_wins == 0) | (self._n_wins == blocks.sizes)] = 0
         runs = blocks.runs(lambda size: size**2 if size > LARGEST_LISTED else 2**size, kind)
         self._runs = [run for run in runs if run.kind]
 
     def _parts(self, logits: Floats) -> Iterator[tuple[AlikeComparisons, Floats, Floats, int | Ints]]:
-        """Runs of n comparisons, their votes' logits (n, T), which of them won, and how many."""
+        """Yield runs of n comparisons: the logits of their votes, (n, T), their winners, and their numbers of wins."""
         for run in self._runs:
             is_listed = run.size <= LARGEST_LISTED
             n_wins = run.kind if is_listed else self._n_wins[run.comparisons]
@@ -303,23 +307,23 @@ class KnownWins(QualityModel):
 
     def values(self, logits: Floats, extra: Floats = NOTHING) -> Floats:
         """Log-likelihood of each comparison."""
-        found = np.zeros(len(self._blocks.starts))
+        values = np.zeros(len(self._blocks.starts))
         for run, x, won, n_wins in self._parts(logits):
-            found[run.comparisons] = (won * x).sum(axis=1) - log_total(x, n_wins)
-        return found
+            values[run.comparisons] = (won * x).sum(axis=1) - log_total(x, n_wins)
+        return values
 
     def curvature(self, logits: Floats, extra: Floats = NOTHING) -> Curvature:
         """Derivatives of the sum of the values: wins minus their expectation, and the covariance of the winners."""
-        found = self.winners(logits)
-        return Curvature(self._won - found.chance, self._blocks.matrix(found.covariance))
+        moments = self.winners(logits)
+        return Curvature(self._won - moments.chance, self._blocks.matrix(moments.covariance))
 
     def winners(self, logits: Floats) -> Winners:
-        """`winners` of all comparisons: chances by vote, and covariances as entries of `ComparisonBlocks.matrix`."""
+        """Moments of the winners of all comparisons; covariances are entries of `ComparisonBlocks.matrix`."""
         chance, entries = self._won.copy(), np.zeros(self._blocks.n_pairs)
         log_totals = self._blocks.sums(self._won * logits)
         for run, x, _, n_wins in self._parts(logits):
-            found = winners(x, n_wins)
-            chance[run.votes] = found.chance.ravel()
-            entries[self._blocks.pairs(run.votes)] = found.covariance.ravel()
-            log_totals[run.comparisons] = found.log_total
+            moments = winners(x, n_wins)
+            chance[run.votes] = moments.chance.ravel()
+            entries[self._blocks.pairs(run.votes)] = moments.covariance.ravel()
+            log_totals[run.comparisons] = moments.log_total
         return Winners(chance, entries, log_totals)

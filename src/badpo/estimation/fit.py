@@ -3,7 +3,7 @@
 A model of the comparisons' quality (`badpo.estimation.newton.QualityModel`) defines the likelihood. The audit's
 default estimator, `fit_conditional`, conditions on the number of wins, so that quality cancels.
 `badpo.estimation.alternative_estimators` has the estimator for tables with one vote per comparison. In this module a
-"lean" is the bias of one annotator toward one attribute.
+"bias" is the bias of one annotator toward one attribute.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import orth
 from scipy.sparse.linalg import lobpcg
 from scipy.special import stdtrit
 
-from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sorted_blocks
+from badpo.estimation.conditional_likelihood import ComparisonBlocks, KnownWins, sort_into_blocks
 from badpo.estimation.log_odds import summed, summed_products
 from badpo.estimation.newton import (
     LARGEST_DENSE,
@@ -29,34 +29,40 @@ from badpo.estimation.newton import (
     Information,
     Maximum,
     QualityModel,
+    compute_bias_covariance,
     conjugate_gradients,
-    covariance_of_leans,
     maximize,
 )
-from badpo.theory import Bools, Floats, Ints
+from badpo.theory import Array, Bools, Floats, Ints
 from badpo.theory.identifiability import (
     annotator_components,
+    bias_design,
     free_directions,
     informative_judgments,
     judgment_arrays,
-    lean_design,
     separated_annotators,
     separating_mixes,
 )
 
-# Changes of logits along a direction of recession count as equal if they differ by less.
+# Smallest difference between changes of logits along a direction of recession that counts as a difference.
 SAME = 1e-4
+# Relative precision of the check of a large design's identified biases.
 CONFIRMED = 1e-5
 # A larger gradient means that the fit has not reached a maximum.
 REACHED = 1e-6
-# Votes with less information do not determine a lean, nor a Newton step toward it.
+# Votes with less information do not determine a bias, nor a Newton step toward it.
 NO_INFORMATION = 1e-12
-# If one cluster has more than this share of a lean's information, the clustered error cannot be estimated.
+# If one cluster has more than this share of a bias's information, the clustered error cannot be estimated.
 WHOLE = 1 - 1e-9
-# Two teams are weakly joined if the variance of their difference exceeds the variance due to individual errors by the
-# first factor, if its standard error exceeds the second number in log-odds, and if the individual errors on either
-# side are below the third. The fourth is the least number of annotators of a team.
-WEAKEST_JOINT, LARGE_ERROR, HALF_KNOWN, SMALLEST_TEAM = 10.0, 0.25, 1.0, 3
+# Two teams are weakly joined if the variance of their difference exceeds the variance due to individual errors by this
+# factor,
+WEAKEST_JOINT = 10.0
+# if its standard error exceeds this number of log-odds,
+LARGE_ERROR = 0.25
+# if the individual errors on either side are below this number of log-odds,
+HALF_KNOWN = 1.0
+# and if each team has this number of annotators.
+SMALLEST_TEAM = 3
 
 
 class Votes(NamedTuple):
@@ -72,14 +78,14 @@ class Votes(NamedTuple):
     delta: Floats
     n_annotators: int
 
-    def chosen(self, rows: Bools) -> Votes:
-        """The chosen votes."""
+    def select(self, rows: Bools) -> Votes:
+        """Return the selected votes."""
         comparison, sign, annotator = (each[rows] for each in self[:3])
         return Votes(comparison, sign, annotator, self.delta[rows], self.n_annotators)
 
 
 @dataclass(frozen=True)
-class Leans:
+class BiasEstimates:
     r"""Biases of m annotators toward q attributes, in log-odds; positive toward the side with more of the attribute.
 
     Attributes
@@ -96,10 +102,10 @@ class Leans:
     df : array of shape (m, q)
         Degrees of freedom of Student's t for the confidence interval; infinite if errors are not clustered.
     finite_deviation, finite_se : array of shape (m, q)
-        The same, except that an infinite lean is replaced by one Newton step from the mean of the others. This is the
+        The same, except that an infinite bias is replaced by one Newton step from the mean of the others. This is the
         estimate that a prior around the others needs. NaN if the error is not known.
     status : object array of shape (m, q)
-        "ok"; "separated_high" or "separated_low" for an infinite lean; "anchored"; "insufficient" for an estimate
+        "ok"; "separated_high" or "separated_low" for an infinite bias; "anchored"; "insufficient" for an estimate
         from fewer than ``min_informative`` informative votes; "no_cross" if the annotator never saw the attribute
         differ; "no_information" if the annotator saw it differ only in votes that are not informative.
     component : int array of shape (m, q)
@@ -108,7 +114,7 @@ class Leans:
         Number of informative votes, which show differences between annotators.
     origin : array of shape (m, q)
         The value from which the deviation is measured, as far as it is identified; 0 if the shared bias is known.
-    level, level_se, level_se_beyond : array of shape (q,)
+    shared_bias, shared_bias_se, shared_bias_se_population : array of shape (q,)
         Mean bias if it is known, otherwise NaN; its standard error for other comparisons; its standard error for
         other comparisons and other annotators like these, which is NaN for one annotator.
     absolute : bool array of shape (q,)
@@ -127,13 +133,13 @@ class Leans:
     df: Floats
     finite_deviation: Floats
     finite_se: Floats
-    status: NDArray
+    status: Array
     component: Ints
     n_informative: Ints
     origin: Floats
-    level: Floats
-    level_se: Floats
-    level_se_beyond: Floats
+    shared_bias: Floats
+    shared_bias_se: Floats
+    shared_bias_se_population: Floats
     absolute: Bools
     covariance: Floats | None
     gradient_norm: float
@@ -141,12 +147,12 @@ class Leans:
     @property
     def ci_low(self) -> Floats:
         """Lower ends of the 95 % confidence intervals; NaN without a finite estimate."""
-        return self.deviation - stdtrit(self.df, 0.975) * self.se
+        return np.asarray(self.deviation - stdtrit(self.df, 0.975) * self.se)
 
     @property
     def ci_high(self) -> Floats:
         """Upper ends of the 95 % confidence intervals; NaN without a finite estimate."""
-        return self.deviation + stdtrit(self.df, 0.975) * self.se
+        return np.asarray(self.deviation + stdtrit(self.df, 0.975) * self.se)
 
 
 def fit_conditional(
@@ -155,7 +161,7 @@ def fit_conditional(
     anchored: ArrayLike | None = None,
     min_informative: int = 10,
     clusters: ArrayLike | None = None,
-) -> Leans:
+) -> BiasEstimates:
     r"""Estimate biases by the conditional likelihood, given the number of wins of every comparison.
 
     .. math:: \max_\theta \prod_c \frac{\exp \sum_{j \in W_c} \theta_{k_j} \cdot d_j}
@@ -175,14 +181,14 @@ def fit_conditional(
     min_informative : int
         With fewer informative votes the status is "insufficient".
     clusters : int array of shape (n_votes,), or None
-        The prompt of each vote. If given, errors are clustered (`clustered_errors`), because a bias may differ by
-        prompt.
+        The prompt of each vote. If given, errors are clustered (`clustered_variance_ratios`), because a bias may
+        differ by prompt.
 
     Returns
     -------
-    Leans
-        If all informative votes of an annotator are for one side, the lean is infinite. The infinite lean explains
-        these votes, and the other leans are estimated without them. The same holds if leans are infinite only for a
+    BiasEstimates
+        If all informative votes of an annotator are for one side, the bias is infinite. The infinite bias explains
+        these votes, and the other biases are estimated without them. The same holds if biases are infinite only for a
         combination of attributes, or if attributes differed only together. If a group of annotators won every vote
         against the rest, the group and the rest are separate components.
 
@@ -200,18 +206,17 @@ def fit_conditional(
     Two annotators who disagree on four comparisons, three times in the same way: the difference is log(3).
 
     >>> sign = [1, -1, 1, -1, 1, -1, -1, 1]
-    >>> leans = fit_conditional(Votes(np.repeat(np.arange(4), 2), sign, np.tile([0, 1], 4), np.ones((8, 1)), 2))
-    >>> round(float((leans.deviation[0, 0] - leans.deviation[1, 0]) / np.log(3)), 6)
+    >>> biases = fit_conditional(Votes(np.repeat(np.arange(4), 2), sign, np.tile([0, 1], 4), np.ones((8, 1)), 2))
+    >>> round(float((biases.deviation[0, 0] - biases.deviation[1, 0]) / np.log(3)), 6)
     1.0
     """
-    given = lean_votes(votes, anchored)
-    of = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
-    return fit_leans(
+    prompt = clusters if clusters is None else np.unique(clusters, return_inverse=True)[1]
+    return fit_biases(
         "conditional",
         lambda votes: KnownWins(votes.blocks, votes.sign),
-        given,
+        arrange_votes(votes, anchored),
         min_informative,
-        of,
+        prompt,
     )
 
 
@@ -219,56 +224,77 @@ def fit_conditional(
 
 
 @dataclass(frozen=True)
-class LeanVotes:
+class ArrangedVotes:
     """The votes of a fit, in the order of their ``blocks``.
 
-    ``row`` is the position of a vote among all votes. ``told`` says whether a vote is informative about its
-    annotator's lean toward an attribute. ``crossed`` says whether an annotator saw the sides differ in any vote.
-    ``absolute`` marks the attributes whose shared bias is taken as known. If ``free_quality``, nothing is assumed
-    about the comparisons' quality, so a vote is informative only in relation to other votes on its comparison.
+    ``row`` is the position of a vote among all votes. ``informative`` says whether a vote is informative about its
+    annotator's bias toward an attribute. ``saw_difference`` says whether an annotator saw the sides differ in any
+    vote. ``absolute`` marks the attributes whose shared bias is taken as known. If ``free_quality``, nothing is
+    assumed about the comparisons' quality, so a vote is informative only in relation to other votes on its comparison.
     """
 
     row: Ints
     sign: Floats
     annotator: Ints
     delta: Floats
-    told: Bools
+    informative: Bools
     blocks: ComparisonBlocks
-    crossed: Bools
+    saw_difference: Bools
     anchored: Bools
     absolute: Bools
     free_quality: bool
 
     @classmethod
-    def arranged(
+    def arrange(
         cls,
         row: Ints,
-        comparison: NDArray,
-        sign: NDArray,
-        annotator: NDArray,
-        delta: NDArray,
-        *pool: Any,
-    ) -> LeanVotes:
+        comparison: Ints,
+        sign: Floats,
+        annotator: Ints,
+        delta: Floats,
+        saw_difference: Bools,
+        anchored: Bools,
+        absolute: Bools,
+        free_quality: bool,
+    ) -> ArrangedVotes:
         """Arrange votes in the order of their comparisons.
 
         If the quality of every comparison is free, comparisons without an informative vote are left out: unanimous
         comparisons, and comparisons on which no attribute differs.
         """
-        told, kept = delta != 0, np.arange(len(row))
-        if pool[-1]:
-            told = informative_judgments(comparison, annotator, sign, delta)
-            kept = np.flatnonzero(np.bincount(comparison, told.any(axis=1))[comparison])
+        informative, rows = delta != 0, np.arange(len(row))
+        if free_quality:
+            informative = informative_judgments(comparison, annotator, sign, delta)
+            rows = np.flatnonzero(np.bincount(comparison, informative.any(axis=1))[comparison])
         # comparisons with the same number of wins are adjacent, because their likelihood is computed together
-        order, blocks = sorted_blocks(comparison[kept], sign[kept] > 0)
-        kept = kept[order]
-        return cls(row[kept], sign[kept], annotator[kept], delta[kept], told[kept], blocks, *pool)
+        order, blocks = sort_into_blocks(comparison[rows], sign[rows] > 0)
+        rows = rows[order]
+        return cls(
+            row[rows],
+            sign[rows],
+            annotator[rows],
+            delta[rows],
+            informative[rows],
+            blocks,
+            saw_difference,
+            anchored,
+            absolute,
+            free_quality,
+        )
 
-    def only(self, chosen: Bools) -> LeanVotes:
-        """The chosen votes, arranged as if no other votes had been cast."""
-        of_votes = self.row, self.comparison, self.sign, self.annotator, self.delta
-        parts: Any = (each[chosen] for each in of_votes)
-        pool = self.crossed, self.anchored, self.absolute, self.free_quality
-        return LeanVotes.arranged(*parts, *pool)
+    def select(self, chosen: Bools) -> ArrangedVotes:
+        """Arrange the chosen votes as if no other votes had been cast."""
+        return ArrangedVotes.arrange(
+            self.row[chosen],
+            self.comparison[chosen],
+            self.sign[chosen],
+            self.annotator[chosen],
+            self.delta[chosen],
+            self.saw_difference,
+            self.anchored,
+            self.absolute,
+            self.free_quality,
+        )
 
     @property
     def comparison(self) -> Ints:
@@ -279,64 +305,67 @@ class LeanVotes:
     def varying(self) -> Bools:
         """Votes on comparisons within which an attribute varies, of shape (n_votes, n_attributes)."""
         if not len(self.row):
-            return np.zeros_like(self.told)
+            return np.zeros_like(self.informative)
         delta, starts = self.delta, self.blocks.starts
         differs = np.minimum.reduceat(delta, starts) < np.maximum.reduceat(delta, starts)
         return differs[self.comparison]
 
-    def counted(self, chosen: Bools) -> Ints:
-        """Number of the chosen votes of each annotator, with one column for each attribute."""
+    def count_by_annotator(self, chosen: Bools) -> Ints:
+        """Count the chosen votes of each annotator, with one column for each attribute."""
         return summed(self.annotator, chosen, len(self.anchored)).astype(np.intp)
 
     def design(self, active: Bools) -> sparse.csr_array:
-        """Matrix from the ``active`` leans, row by row, to logits; of shape (n_votes, n_leans)."""
-        design = lean_design(self.annotator, self.delta, len(active))[:, active.ravel()]
+        """Build the matrix from the ``active`` biases, row by row, to logits; its shape is (n_votes, n_biases)."""
+        design = bias_design(self.annotator, self.delta, len(active))[:, active.ravel()]
         design.eliminate_zeros()
         return design
 
 
-def lean_votes(
+def arrange_votes(
     votes: Votes,
     anchored: ArrayLike | None = None,
     *,
     free_quality: bool = True,
     absolute: ArrayLike = False,
-) -> LeanVotes:
+) -> ArrangedVotes:
     """Validate votes and arrange them."""
     c, k, d, m = judgment_arrays(votes.comparison, votes.annotator, votes.delta, votes.n_annotators)
     s = np.asarray(votes.sign, float)
     wrong = np.flatnonzero(np.abs(s) != 1)
     if len(s) != len(c) or len(wrong):
-        told = f"{len(s)} signs"
+        problem = f"there are {len(s)} signs"
         if len(wrong):
-            told = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}"
+            problem = f"the sign of vote {wrong[0]} is {s[wrong[0]]:g}"
         raise ValueError(
-            f"one sign for each of {len(c)} votes is needed, +1 chose a and -1 chose b; {told}"
+            f"each of the {len(c)} votes needs a sign, +1 for a vote for a or -1 for a vote for b; {problem}"
         )
-    held = np.asarray([False] * m if anchored is None else anchored, bool)
-    levels = np.broadcast_to(np.asarray(absolute, bool), d.shape[1:])
-    pool = summed(k, d != 0, m) > 0, held, levels, free_quality
-    return LeanVotes.arranged(np.arange(len(c)), c, s, k, d, *pool)
+    is_anchored = np.asarray([False] * m if anchored is None else anchored, bool)
+    is_absolute = np.broadcast_to(np.asarray(absolute, bool), d.shape[1:])
+    saw_difference = summed(k, d != 0, m) > 0
+    rows = np.arange(len(c))
+    return ArrangedVotes.arrange(
+        rows, c, s, k, d, saw_difference, is_anchored, is_absolute, free_quality
+    )
 
 
-# -- which leans are finite ----------------------------------------------------------------------------------
+# -- which biases are finite ---------------------------------------------------------------------------------
 
 
-def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
-    """Remove the votes of infinite leans until every remaining lean is finite.
+def remove_infinite_biases(votes: ArrangedVotes, status: Array) -> ArrangedVotes:
+    """Remove the votes of infinite biases until every remaining bias is finite.
 
-    A lean is infinite if all its informative votes are for one side. In the limit the infinite lean predicts these
-    votes without error, so the other leans are estimated without these votes. Other leans may then have votes for one
+    A bias is infinite if all its informative votes are for one side. In the limit the infinite bias predicts these
+    votes without error, so the other biases are estimated without these votes. Other biases may then have votes for one
     side only, or no votes, so the removal is repeated. A combination of attributes can also explain all votes of an
     annotator.
 
-    ``status``, as in `Leans`, is "ok" for leans that may be finite. The function writes the status of the other leans
-    into ``status``.
+    ``status``, as in `BiasEstimates`, is "ok" for biases that may be finite. The function writes the status of the
+    other biases into ``status``.
     """
     while True:
-        live = votes.told & (status == "ok")[votes.annotator]
+        live = votes.informative & (status == "ok")[votes.annotator]
         finite = status == "ok"
-        status[finite & (votes.counted(live) == 0)] = "no_information"
+        status[finite & (votes.count_by_annotator(live) == 0)] = "no_information"
         toward = votes.sign[:, None] * votes.delta * live
         m, q = status.shape
         side = separated_annotators(votes.annotator, np.ones(len(toward)), toward, m)
@@ -345,17 +374,17 @@ def finite_part(votes: LeanVotes, status: NDArray) -> LeanVotes:
             lowest, highest = separating_mixes(votes.annotator, toward, m)
             finite = status == "ok"
             high, low = finite & (highest > 0), finite & (lowest < 0)
-        # A lean that can be infinite in both directions is not identified: the attribute differed only together with
-        # others.
+        # A bias that can be infinite in both directions is not identified: the attribute differed only together with
+        # other attributes.
         status[high], status[low] = "separated_high", "separated_low"
         status[high & low] = "no_information"
-        aside = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
-        if not aside.any():
+        removed = ((high | low)[votes.annotator] & (toward != 0)).any(axis=1)
+        if not removed.any():
             return votes
-        votes = votes.only(~aside)
+        votes = votes.select(~removed)
 
 
-def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
+def find_explained_votes(change: Floats, won: Bools, blocks: ComparisonBlocks) -> Bools:
     r"""Mask of the votes that a direction of recession explains without error, given the number of wins.
 
     A direction is a direction of recession if the winners of every comparison have the largest changes of the logit;
@@ -378,12 +407,12 @@ def explained_by_receding(change: Floats, won: Bools, blocks: ComparisonBlocks) 
 
 
 @dataclass(frozen=True)
-class Identified:
-    """The leans, of p leans in total, that the votes identify: differences within groups, and leans themselves.
+class IdentifiedBiases:
+    """The biases, of p biases in total, that the votes identify: differences within groups, and biases themselves.
 
-    ``annotator`` and ``attribute`` are the annotator and the attribute of each lean. Leans toward one attribute with
-    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks leans that
-    are identified themselves. ``compared`` marks leans that are identified at least relative to another lean. The
+    ``annotator`` and ``attribute`` are the annotator and the attribute of each bias. Biases toward one attribute with
+    the same ``group`` can be compared; ``label`` numbers the groups of all attributes. ``absolute`` marks biases that
+    are identified themselves. ``compared`` marks biases that are identified at least relative to another bias. The
     columns of ``flat`` are orthonormal directions that change no probability; there are no columns if the matrix is
     too large.
     """
@@ -398,34 +427,34 @@ class Identified:
 
     @cached_property
     def member(self) -> sparse.csr_array:
-        """Indicator matrix of the group of each lean, of shape (p, n_groups); zero for leans in ``absolute``."""
+        """Indicator matrix of the group of each bias, of shape (p, n_groups); zero for biases in ``absolute``."""
         n, relative = len(self.label), (~self.absolute).astype(float)
         entries = relative, (np.arange(n), self.label)
         return sparse.csr_array(entries, shape=(n, self.label.max(initial=-1) + 1))
 
     @cached_property
     def size(self) -> Floats:
-        """Number of leans of each group."""
-        return np.maximum(self.member.sum(axis=0).ravel(), 1)
+        """Number of biases of each group."""
+        return np.asarray(np.maximum(self.member.sum(axis=0).ravel(), 1))
 
     def centered(self, values: Floats) -> Floats:
-        """Values of the leans, along the first axis, minus the mean of their group."""
-        return values - self.member @ ((self.member.T @ values).T / self.size).T
+        """Subtract the mean of their group from the values of the biases, along the first axis."""
+        return np.asarray(values - self.member @ ((self.member.T @ values).T / self.size).T)
 
     def centered_variance(self, variance: Floats) -> Floats:
         """Variances of uncorrelated values after subtracting the means of their groups."""
         shared = (self.member.T @ variance) / self.size**2
         weight = 1 - 2 * (self.member @ (1 / self.size))
-        return weight * variance + self.member @ shared
+        return np.asarray(weight * variance + self.member @ shared)
 
 
-def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identified:
-    """Find the identified leans: from the design if quality is free; otherwise every pair of leans is comparable.
+def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -> IdentifiedBiases:
+    """Find the identified biases: from the design if quality is free; otherwise every pair of biases is comparable.
 
     A shared bias is identified only if the quality of the comparisons cannot explain the same votes: if annotators
     are anchored, or if an attribute varies between the votes on one comparison. The rank of the design decides this
     exactly. For a large design the function uses the graph of each attribute, which is correct unless attributes are
-    collinear; `confirmed` checks the result.
+    collinear; `has_expected_rank` checks the result.
     """
     annotator, attribute = np.nonzero(active)
     flat = np.zeros((len(annotator), 0))
@@ -436,39 +465,40 @@ def identified_leans(votes: LeanVotes, active: Bools, by_rank: bool) -> Identifi
         delta = votes.delta * active[votes.annotator]
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
         group, absolute = directions.difference_groups(), directions.level_identified()
-        among = directions.basis[np.flatnonzero(active)]
-        among = among[:, np.unique(among.indices)].toarray()
-        flat = orth(among, 1e-9) if votes.free_quality and among.size else flat
+        nonzero = directions.basis[np.flatnonzero(active)]
+        nonzero = nonzero[:, np.unique(nonzero.indices)].toarray()
+        flat = orth(nonzero, 1e-9) if votes.free_quality and nonzero.size else flat
     else:
-        group, absolute = _by_graph(votes, active)
+        group, absolute = _find_groups_in_graph(votes, active)
     absolute = absolute | votes.absolute
     group, absolute = group[active] * votes.free_quality, absolute[active]
     label = attribute * (group.max(initial=0) + 1) + group
     in_company = (np.bincount(label)[label] > 1) | (not votes.free_quality)
     # a shared bias that is identified for some annotators only counts as not identified
     absolute &= ~np.isin(attribute, attribute[in_company & ~absolute])
-    return Identified(annotator, attribute, group, label, absolute, absolute | in_company, flat)
+    return IdentifiedBiases(annotator, attribute, group, label, absolute, absolute | in_company, flat)
 
 
-def _by_graph(votes: LeanVotes, active: Bools) -> tuple[Ints, Bools]:
-    """Groups of annotators, and mask of the leans that are identified themselves.
+def _find_groups_in_graph(votes: ArrangedVotes, active: Bools) -> tuple[Ints, Bools]:
+    """Groups of annotators, and mask of the biases that are identified themselves.
 
-    A lean is identified if its group contains an anchored annotator, or votes on a comparison within which the
+    A bias is identified if its group contains an anchored annotator, or votes on a comparison within which the
     attribute varies.
     """
-    held, groups, absolute = len(active), [], []
-    for told, varies, mine in zip(votes.told.T, votes.varying.T, active.T, strict=True):
+    m, groups, absolute = len(active), [], []
+    columns = zip(votes.informative.T, votes.varying.T, active.T, strict=True)
+    for informative, varies, is_active in columns:
         # one node for all anchored annotators
-        people = np.where(mine, np.arange(held), held)[votes.annotator]
-        cast = votes.comparison, people, told.astype(float)
-        *found, anchors = annotator_components(*cast, held + 1)[:, 0]
-        groups.append(found)
-        varied = np.take([*found, anchors], people[varies & told])
-        absolute.append(np.isin(found, [*np.unique(varied), anchors]))
+        node = np.where(is_active, np.arange(m), m)[votes.annotator]
+        edges = votes.comparison, node, informative.astype(float)
+        *group, anchor_group = annotator_components(*edges, m + 1)[:, 0]
+        groups.append(group)
+        varied = np.take([*group, anchor_group], node[varies & informative])
+        absolute.append(np.isin(group, [*np.unique(varied), anchor_group]))
     return np.column_stack(groups), np.column_stack(absolute)
 
 
-def confirmed(expected: Identified, information: Information) -> bool:
+def has_expected_rank(expected: IdentifiedBiases, information: Information) -> bool:
     """Whether the only flat directions of the information are the means of the expected groups.
 
     A random vector without these components is in the range of the information only if there are none, and
@@ -486,16 +516,16 @@ def confirmed(expected: Identified, information: Information) -> bool:
 
 @dataclass(frozen=True)
 class _Fit:
-    """Leans at the maximum of the likelihood, the votes used, and the identified leans.
+    """Biases at the maximum of the likelihood, the votes used, and the identified biases.
 
     ``variance`` and ``covariance`` belong to the deviations; ``covariance`` is None if it is too large to store.
     ``cluster`` is the prompt of each vote, or None if errors are not clustered.
     """
 
-    votes: LeanVotes
+    votes: ArrangedVotes
     active: Bools
     design: sparse.csr_array
-    known: Identified
+    known: IdentifiedBiases
     top: Maximum
     cluster: Ints | None = None
 
@@ -505,34 +535,36 @@ class _Fit:
         pairs = self.top.information.at.information.tocoo()
         one, other = (self.votes.annotator[each] for each in (pairs.row, pairs.col))
         pairs.data = pairs.data * (one == other)
-        return pairs @ self.votes.delta
+        return np.asarray(pairs @ self.votes.delta)
 
     @cached_property
     def clustered(self) -> tuple[Floats, Floats]:
-        """`clustered_errors` of every lean."""
-        saw, n = self.design.tocoo(), len(self.top.leans)
+        """`clustered_variance_ratios` of every bias."""
+        saw, n = self.design.tocoo(), len(self.top.biases)
         if self.cluster is None:
             return np.ones(n), np.full(n, np.inf)
-        lean = saw.col.astype(np.intp)
+        bias = saw.col.astype(np.intp)
         cluster = self.cluster[self.votes.row[saw.row]]
         score = saw.data * self.top.information.at.score[saw.row]
-        place = saw.row, self.known.attribute[lean]
+        place = saw.row, self.known.attribute[bias]
         information = saw.data * self._information[place]
-        return clustered_errors(lean, cluster, score, information, n)
+        return clustered_variance_ratios(bias, cluster, score, information, n)
 
     @cached_property
     def covariance(self) -> Floats | None:
-        if len(self.top.leans) > LARGEST_DENSE:
+        """Covariance of the deviations, clustered; None if it is too large to store."""
+        if len(self.top.biases) > LARGEST_DENSE:
             return None
         centered, size = self.known.centered, np.sqrt(self.clustered[0])
-        covariance = covariance_of_leans(self.top, self.known.flat)
+        covariance = compute_bias_covariance(self.top, self.known.flat)
         return centered(centered(covariance).T) * size * size[:, None]
 
     @cached_property
     def variance(self) -> Floats:
+        """Variance of every deviation, clustered."""
         if self.covariance is not None:
             return np.diag(self.covariance)
-        # Information of each annotator's leans as if the leans of other annotators were known; 1 for leans not
+        # Information of each annotator's biases as if the biases of other annotators were known; 1 for biases not
         # estimated.
         votes, active = self.votes, self.active
         m, q = active.shape
@@ -544,19 +576,19 @@ class _Fit:
         return self.known.centered_variance(variance * self.clustered[0])
 
 
-def clustered_errors(
-    lean: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_leans: int
+def clustered_variance_ratios(
+    bias: Ints, cluster: Ints, score: ArrayLike, information: ArrayLike, n_biases: int
 ) -> tuple[Floats, Floats]:
-    r"""Ratio of the clustered variance of each lean to its variance for independent votes, and degrees of freedom.
+    r"""Ratio of the clustered variance of each bias to its variance for independent votes, and degrees of freedom.
 
     .. math:: \phi_k = \frac{1}{h_k} \sum_g a_{kg} s_{kg}^2, \quad a_{kg} = \frac{1}{1 - K_{kg}}, \quad
         \nu_k = \frac{1}{\sum_g a_{kg}^2 K_{kg}^2 (1 - 2 K_{kg}) + (\sum_g a_{kg} K_{kg}^2)^2}
 
-    Here s and h are the score and the information of lean k in cluster g, and K_{kg} is the cluster's share of h_k.
+    Here s and h are the score and the information of bias k in cluster g, and K_{kg} is the cluster's share of h_k.
     The result is the CR2 estimator with the degrees of freedom of Bell and McCaffrey, as in
-    `badpo.estimation.log_odds.cluster_errors`, for every lean as if the other leans were known. The result is NaN if
-    one cluster has all information. A sandwich estimator of all scores would have almost no error for leans that only a
-    few comparisons connect; a factor on the inverse information avoids this. Each entry of the arrays is a vote and
+    `badpo.estimation.log_odds.cluster_errors`, for every bias as if the other biases were known. The result is NaN if
+    one cluster has all information. A sandwich estimator of all scores would have almost no error for biases that only
+    a few comparisons connect; a factor on the inverse information avoids this. Each entry of the arrays is a vote and
     an attribute.
 
     Examples
@@ -564,15 +596,15 @@ def clustered_errors(
     Four clusters of equal information have three degrees of freedom:
 
     >>> pieces = np.zeros(4, int), np.arange(4), [1.0, -1.0, 1.0, -1.0], np.ones(4)
-    >>> [each.round(3).tolist() for each in clustered_errors(*pieces, 1)]
+    >>> [each.round(3).tolist() for each in clustered_variance_ratios(*pieces, 1)]
     [[1.333], [3.0]]
     """
     n = int(cluster.max(initial=0)) + 1
-    cells, cell = np.unique(lean * n + cluster, return_inverse=True)
+    cells, cell = np.unique(bias * n + cluster, return_inverse=True)
     of = cells // n
 
-    def total(values: NDArray) -> NDArray:
-        return np.bincount(of, values, n_leans)
+    def total(values: Array) -> Array:
+        return np.bincount(of, values, n_biases)
 
     slope, bend = (np.bincount(cell, x, len(cells)) for x in (score, information))
     whole = np.maximum(total(bend), 1e-300)
@@ -585,86 +617,87 @@ def clustered_errors(
     return total(by * slope**2) / whole, df
 
 
-def fit_leans(
+def fit_biases(
     kind: str,
-    make_model: Callable[[LeanVotes], QualityModel],
-    given: LeanVotes,
+    make_model: Callable[[ArrangedVotes], QualityModel],
+    all_votes: ArrangedVotes,
     min_informative: int,
     cluster: Ints | None = None,
-) -> Leans:
-    """Fit the finite leans, and set the status of the other leans.
+) -> BiasEstimates:
+    """Fit the finite biases, and set the status of the other biases.
 
     If a group of annotators won every vote against the rest, the likelihood increases without bound with the distance
     of the two groups, although every annotator has votes for both sides. This is possible only if the quality of
     every comparison is free. The votes between the two groups are then left out too.
     """
-    kept = given
+    remaining = all_votes
     while True:
-        status = np.where(given.crossed, "ok", "no_cross").astype(object)
-        status[given.anchored] = "anchored"
-        votes, active = finite_part(kept, status), status == "ok"
+        status = np.where(all_votes.saw_difference, "ok", "no_cross").astype(object)
+        status[all_votes.anchored] = "anchored"
+        votes, active = remove_infinite_biases(remaining, status), status == "ok"
         design = votes.design(active)
         by_rank = design.shape[1] <= LARGEST_DENSE
-        known = identified_leans(votes, active, by_rank)
+        known = find_identified_biases(votes, active, by_rank)
         top = maximize(make_model(votes), design, known.flat)
         if top.receding is None or not votes.free_quality:
             break
-        certain = explained_by_receding(design @ top.receding, votes.sign > 0, votes.blocks)
+        certain = find_explained_votes(design @ top.receding, votes.sign > 0, votes.blocks)
         if not certain.any():
             break
-        kept = kept.only(~np.isin(kept.row, votes.row[certain]))
-    guessed = votes.free_quality and not by_rank and top.receding is None
-    if guessed and not confirmed(known, top.information):
-        alone = np.arange(len(top.leans))
+        remaining = remaining.select(~np.isin(remaining.row, votes.row[certain]))
+    is_guess = votes.free_quality and not by_rank and top.receding is None
+    if is_guess and not has_expected_rank(known, top.information):
+        alone = np.arange(len(top.biases))
         nobody = alone < 0
         known = replace(known, group=alone, label=alone, absolute=nobody, compared=nobody)
     fit = _Fit(votes, active, design, known, top, cluster)
-    return _leans(kind, given, fit, status, make_model(given), min_informative)
+    return _estimate_biases(kind, all_votes, fit, status, make_model(all_votes), min_informative)
 
 
-def _leans(
+def _estimate_biases(
     kind: str,
-    given: LeanVotes,
+    all_votes: ArrangedVotes,
     fit: _Fit,
-    status: NDArray,
+    status: Array,
     model: QualityModel,
     min_informative: int,
-) -> Leans:
+) -> BiasEstimates:
+    """Collect the estimates of a fit, with a row for each annotator and a column for each attribute."""
     known, top = fit.known, fit.top
     place = known.annotator[known.compared], known.attribute[known.compared]
 
-    def placed(values: Floats) -> Floats:
+    def arrange(values: Floats) -> Floats:
         full = np.full(status.shape, np.nan)
         full[place] = values[known.compared]
         return full
 
     is_top = top.gradient_norm < REACHED
-    deviation = placed(known.centered(top.leans))
-    df = placed(np.where(is_top, fit.clustered[1], np.nan))
-    se = placed(np.sqrt(np.maximum(fit.variance, 0.0)))
+    deviation = arrange(known.centered(top.biases))
+    df = arrange(np.where(is_top, fit.clustered[1], np.nan))
+    se = arrange(np.sqrt(np.maximum(fit.variance, 0.0)))
     se[np.isnan(df)] = np.nan
-    n_informative = given.counted(given.told)
+    n_informative = all_votes.count_by_annotator(all_votes.informative)
     estimated = status == "ok"
     status[estimated & (n_informative < min_informative)] = "insufficient"
     status[estimated & np.isnan(deviation)] = "no_information"
-    component = _components(given, fit, status, n_informative > 0)
-    origin = np.nan_to_num(placed(top.leans) - deviation)
+    component = _find_components(all_votes, fit, status, n_informative > 0)
+    origin = np.nan_to_num(arrange(top.biases) - deviation)
     deviation[status == "separated_high"] = np.inf
     deviation[status == "separated_low"] = -np.inf
     absolute = np.isin(np.arange(status.shape[1]), known.attribute[known.absolute])
-    deviation[given.anchored] = np.where(absolute, 0.0, np.nan)
+    deviation[all_votes.anchored] = np.where(absolute, 0.0, np.nan)
     infinite = np.isinf(deviation) & is_top
     finite, finite_se = np.where(np.isnan(se), np.nan, deviation), se.copy()
     if infinite.any():
-        step, step_se = _one_step(given, fit, model, absolute)
+        step, step_se = _step_from_mean(all_votes, fit, model, absolute)
         finite = np.where(infinite, step, finite)
         finite_se = np.where(infinite, step_se, se)
-    levels = np.full((3, len(absolute)), np.nan)
+    shared = np.full((3, len(absolute)), np.nan)
     for j in np.flatnonzero(absolute):
-        mine = known.absolute & (known.attribute == j)
-        levels[:, j] = _level(fit, np.flatnonzero(mine))
-    level, level_se, level_se_beyond = levels
-    return Leans(
+        members = known.absolute & (known.attribute == j)
+        shared[:, j] = _estimate_shared_bias(fit, np.flatnonzero(members))
+    shared_bias, shared_bias_se, shared_bias_se_population = shared
+    return BiasEstimates(
         kind,
         deviation,
         se,
@@ -675,97 +708,97 @@ def _leans(
         component,
         n_informative,
         origin,
-        level,
-        level_se,
-        level_se_beyond,
+        shared_bias,
+        shared_bias_se,
+        shared_bias_se_population,
         absolute,
-        _in_place(fit, status.size),
+        _expand_covariance(fit, status.size),
         top.gradient_norm,
     )
 
 
-def _one_step(
-    given: LeanVotes, fit: _Fit, model: QualityModel, absolute: Bools
+def _step_from_mean(
+    all_votes: ArrangedVotes, fit: _Fit, model: QualityModel, absolute: Bools
 ) -> tuple[Floats, Floats]:
-    """Deviations after one Newton step of each lean from the mean of the estimated leans, and their errors."""
-    leans, extra = np.zeros(fit.active.shape), fit.top.extra
-    leans[fit.active] = fit.top.leans
-    mean = leans.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
-    leans = np.where(fit.active | given.anchored[:, None], leans, mean)
-    logits = (leans[given.annotator] * given.delta).sum(axis=1)
+    """Deviations after one Newton step of each bias from the mean of the estimated biases, and their errors."""
+    biases, extra = np.zeros(fit.active.shape), fit.top.extra
+    biases[fit.active] = fit.top.biases
+    mean = biases.sum(axis=0) / np.maximum(fit.active.sum(axis=0), 1)
+    biases = np.where(fit.active | all_votes.anchored[:, None], biases, mean)
+    logits = (biases[all_votes.annotator] * all_votes.delta).sum(axis=1)
     at = model.curvature(logits, extra)
     information = at.information.diagonal()
     # the step would overshoot for a vote with a probability below one half: use the information at even odds
     information[np.abs(at.score) > 0.5 + 1e-9] = 0.25
-    pieces = at.score[:, None] * given.delta, information[:, None] * given.delta**2
-    slope, bend = (summed(given.annotator, each, len(leans)) for each in pieces)
+    pieces = at.score[:, None] * all_votes.delta, information[:, None] * all_votes.delta**2
+    slope, bend = (summed(all_votes.annotator, each, len(biases)) for each in pieces)
     # other attributes may explain every vote of an annotator
     bend = np.where(bend > NO_INFORMATION, bend, np.nan)
     return np.where(absolute, mean, 0.0) + slope / bend, 1 / np.sqrt(bend)
 
 
-def _components(given: LeanVotes, fit: _Fit, status: NDArray, informed: Bools) -> Ints:
-    """Groups of annotators that the votes compare; the votes of an infinite lean determine its group."""
+def _find_components(all_votes: ArrangedVotes, fit: _Fit, status: Array, informed: Bools) -> Ints:
+    """Groups of annotators that the votes compare; the votes of an infinite bias determine its group."""
     fixed = np.isin(status, ("separated_high", "separated_low", "anchored")) & informed
-    if not given.free_quality:
+    if not all_votes.free_quality:
         return np.where(informed & (fit.active | fixed), 0, -1)
-    votes = given.comparison, given.annotator, given.delta * given.told
+    edges = all_votes.comparison, all_votes.annotator, all_votes.delta * all_votes.informative
     group, known = np.full(status.shape, -1), fit.known
-    for j, joined in enumerate(annotator_components(*votes, len(status)).T):
-        mine = known.compared & (known.attribute == j)
-        people, own = known.annotator[mine], known.group[mine]
+    for j, joined in enumerate(annotator_components(*edges, len(status)).T):
+        members = known.compared & (known.attribute == j)
+        annotators, own = known.annotator[members], known.group[members]
         number = own.max(initial=-1) + 1 + np.arange(joined.max(initial=-1) + 1)
-        number[joined[people]] = own
+        number[joined[annotators]] = own
         group[fixed[:, j], j] = number[joined[fixed[:, j]]]
-        group[people, j] = own
+        group[annotators, j] = own
     return group
 
 
-def _level(fit: _Fit, mine: Ints) -> tuple[float, float, float]:
-    """Mean of some identified leans, its error for these annotators, and its error for a population of annotators.
+def _estimate_shared_bias(fit: _Fit, members: Ints) -> tuple[float, float, float]:
+    """Mean of some identified biases, its error for these annotators, and its error for a population of annotators.
 
-    The first error is clustered by comparison or by prompt, because a lean may differ between comparisons. The second
-    error adds the variance of leans between annotators that the errors of the estimates do not explain.
+    The first error is clustered by comparison or by prompt, because a bias may differ between comparisons. The second
+    error adds the variance of biases between annotators that the errors of the estimates do not explain.
     """
-    leans, n, variance = fit.top.leans[mine], len(mine), fit.variance
+    biases, n, variance = fit.top.biases[members], len(members), fit.variance
     moves = np.zeros(len(variance))
-    moves[mine] = variance[mine] / n
+    moves[members] = variance[members] / n
     if fit.covariance is not None:
-        moves = fit.covariance[:, mine].mean(axis=1)
+        moves = fit.covariance[:, members].mean(axis=1)
     moved = (fit.design @ moves) * fit.top.information.at.score
     cluster = fit.votes.comparison if fit.cluster is None else fit.cluster[fit.votes.row]
     clustered = (np.bincount(cluster, moved) ** 2).sum()
     between = np.nan
     if n > 1:
-        between = leans.var(ddof=1) / n - variance[mine].sum() / n**2
+        between = biases.var(ddof=1) / n - variance[members].sum() / n**2
     beyond = clustered + np.maximum(between, 0.0)
-    return leans.mean(), np.sqrt(clustered), np.sqrt(beyond)
+    return biases.mean(), np.sqrt(clustered), np.sqrt(beyond)
 
 
-def _in_place(fit: _Fit, n_leans: int) -> Floats | None:
-    """The covariance with a row for every annotator and attribute; NaN without a finite estimate."""
-    if fit.covariance is None or n_leans > LARGEST_DENSE:
+def _expand_covariance(fit: _Fit, n_biases: int) -> Floats | None:
+    """Covariance with a row for every annotator and attribute; NaN without a finite estimate."""
+    if fit.covariance is None or n_biases > LARGEST_DENSE:
         return None
-    full, shown = np.full((n_leans, n_leans), np.nan), fit.known.compared
-    there = np.flatnonzero(fit.active)[shown]
-    full[np.ix_(there, there)] = fit.covariance[np.ix_(shown, shown)]
+    full, compared = np.full((n_biases, n_biases), np.nan), fit.known.compared
+    rows = np.flatnonzero(fit.active)[compared]
+    full[np.ix_(rows, rows)] = fit.covariance[np.ix_(compared, compared)]
     return full
 
 
 # -- weakly joined teams ---------------------------------------------------------------------------------------
 
 
-def weakly_joined_teams(given: Votes) -> Ints:
+def find_weakly_joined_teams(votes: Votes) -> Ints:
     r"""Teams of annotators whose difference in bias the votes hardly identify, for each attribute.
 
-    L is the information at equal leans. The slowest direction of L sorts the annotators, and each cut of this order
+    L is the information at equal biases. The slowest direction of L sorts the annotators, and each cut of this order
     gives a set A. The function chooses the set whose difference from the rest has the largest variance relative to
-    the variance that the errors of individual leans imply:
+    the variance that the errors of individual biases imply:
 
     .. math:: R = \frac{1 / (1_A^\top L\, 1_A)}
         {\sum_{k \in A} L_{kk}^{-1} / |A|^2 + \sum_{k \notin A} L_{kk}^{-1} / |\bar A|^2}
 
-    The numerator is the variance of the difference if all leans within a side are equal. The two sides are separate
+    The numerator is the variance of the difference if all biases within a side are equal. The two sides are separate
     teams if R exceeds ``WEAKEST_JOINT``, the standard error of the difference exceeds ``LARGE_ERROR``, and the mean
     of the squared errors :math:`L_{kk}^{-1}` is below ``HALF_KNOWN`` squared on both sides. Each team is then
     examined in the same way. Random assignment has a small R, except if annotators have only about two informative
@@ -778,30 +811,30 @@ def weakly_joined_teams(given: Votes) -> Ints:
     >>> comparison, annotator = np.repeat(np.arange(61), 4), np.tile([0, 1, 2, 0, 3, 4, 5, 3], 31)[:244]
     >>> annotator[-4:] = [0, 1, 3, 4]
     >>> votes = Votes(comparison, np.tile([1, -1, -1, 1], 61), annotator, np.ones((244, 1)), 6)
-    >>> teams = weakly_joined_teams(votes).ravel()
+    >>> teams = find_weakly_joined_teams(votes).ravel()
     >>> teams == teams[0]
     array([ True,  True,  True, False, False, False])
     """
-    votes = lean_votes(given)
-    at = KnownWins(votes.blocks, votes.sign).curvature(np.zeros(len(votes.row)))
-    teams = np.zeros(votes.crossed.shape, dtype=np.intp)
-    for j in np.flatnonzero(~votes.varying.any(axis=0)):
-        mine = lean_design(votes.annotator, votes.delta[:, [j]], given.n_annotators)
-        information = sparse.csr_array(mine.T @ (at.information @ mine))
-        left = [np.flatnonzero(votes.counted(votes.told)[:, j])]
-        while left:
-            members = left.pop()
-            among = information[members][:, members]
+    arranged = arrange_votes(votes)
+    at = KnownWins(arranged.blocks, arranged.sign).curvature(np.zeros(len(arranged.row)))
+    teams = np.zeros(arranged.saw_difference.shape, dtype=np.intp)
+    for j in np.flatnonzero(~arranged.varying.any(axis=0)):
+        design = bias_design(arranged.annotator, arranged.delta[:, [j]], votes.n_annotators)
+        information = sparse.csr_array(design.T @ (at.information @ design))
+        candidates = [np.flatnonzero(arranged.count_by_annotator(arranged.informative)[:, j])]
+        while candidates:
+            members = candidates.pop()
+            within = information[members][:, members]
             # without the information shared with annotators outside the team, so that rows sum to zero
-            others = sparse.diags_array(among.sum(axis=1))
-            apart = _least_joined(sparse.csr_array(among - others))
-            if apart.any():
-                teams[members[apart], j] = teams[:, j].max() + 1
-                left += [members[apart], members[~apart]]
+            shared = sparse.diags_array(within.sum(axis=1))
+            is_apart = _find_weakly_joined_team(sparse.csr_array(within - shared))
+            if is_apart.any():
+                teams[members[is_apart], j] = teams[:, j].max() + 1
+                candidates += [members[is_apart], members[~is_apart]]
     return teams
 
 
-def _least_joined(information: sparse.csr_array) -> Bools:
+def _find_weakly_joined_team(information: sparse.csr_array) -> Bools:
     """Mask of a weakly joined team; all False if there is no such team."""
     n, own = information.shape[0], information.diagonal()
     nobody = np.zeros(n, bool)
@@ -810,7 +843,7 @@ def _least_joined(information: sparse.csr_array) -> Bools:
     unit = np.sqrt(own)
     scaling = sparse.diags_array(1 / unit)
     scaled = sparse.csr_array(scaling @ information @ scaling)
-    order = np.argsort(_slowest(scaled, unit) / unit, kind="stable")
+    order = np.argsort(_find_slowest_direction(scaled, unit) / unit, kind="stable")
     rank, pairs = np.argsort(order), information.tocoo()
     last = np.maximum(rank[pairs.row], rank[pairs.col])
     joint = np.bincount(last, pairs.data, n).cumsum()[:-1]
@@ -826,13 +859,13 @@ def _least_joined(information: sparse.csr_array) -> Bools:
     return rank > best if ratio[best] > WEAKEST_JOINT else nobody
 
 
-def _slowest(scaled: sparse.csr_array, flat: Floats) -> Floats:
-    """The direction with the least scaled information, orthogonal to the flat direction."""
+def _find_slowest_direction(scaled: sparse.csr_array, flat: Floats) -> Floats:
+    """Direction with the least scaled information, orthogonal to the flat direction."""
     if len(flat) <= LARGEST_FACTORED:
         unit = flat / np.linalg.norm(flat)
         return np.linalg.eigh(scaled.toarray() + 3 * np.outer(unit, unit))[1][:, 0]
     start = np.random.default_rng(0).standard_normal((len(flat), 1))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        found = lobpcg(scaled, start, Y=flat[:, None], tol=1e-3, maxiter=200, largest=False)
-        return found[1][:, 0]
+        _, vectors = lobpcg(scaled, start, Y=flat[:, None], tol=1e-3, maxiter=200, largest=False)
+    return np.asarray(vectors[:, 0])

@@ -15,14 +15,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import chdtrc, softmax
 
-from badpo.estimation.fit import Leans
-from badpo.estimation.reliability import STEEPEST, USUAL, Care
+from badpo.estimation.fit import BiasEstimates
+from badpo.estimation.reliability import STEEPEST, USUAL, Reliability
 from badpo.estimation.shrinkage import Mixture
 from badpo.theory import Bools, Floats
 from badpo.theory.summaries import Interval
 
-# The mean of a logistic function over a normal logit of variance v has approximately a slope divided by sqrt(1 + PROBIT
-# * v).
+# A normal logit of variance v divides the slope of the mean logistic function by approximately sqrt(1 + PROBIT * v).
 PROBIT = (16 * math.sqrt(3) / (15 * math.pi)) ** 2
 # Least share of the error's variance that is not shared between annotators.
 LEAST_OWN = 0.1
@@ -37,7 +36,7 @@ class GoldLine(NamedTuple):
     least_at)^2 + rest``. ``square`` is the mean of :math:`m^2`. ``chance``, the probability of the line, is 1.
     """
 
-    care: Care
+    reliability: Reliability
     slope: float
     center: float
     open_slope: float
@@ -54,32 +53,34 @@ class GoldLine(NamedTuple):
         """Variance of the part that is due to a known reliability."""
         return self.open_slope * (reliability - self.least_at) ** 2 + self.rest
 
-    def averaged(self, lean: Floats, se: Floats) -> tuple[Floats, Floats]:
+    def adjust(self, bias: Floats, se: Floats) -> tuple[Floats, Floats]:
         """Mean and variance of biases without the part that is due to reliability."""
-        care = self.care
-        left = lean[:, None] - self.slope * care.means + self.center
-        variance = se[:, None] ** 2 + self.square * care.sds**2 + self.variance(care.means)
-        found = Mixture(left, np.sqrt(variance), care.weights)
-        return found.mean, found.sd**2
+        reliability = self.reliability
+        left = bias[:, None] - self.slope * reliability.means + self.center
+        variance = se[:, None] ** 2 + self.square * reliability.sds**2
+        residual = Mixture(
+            left, np.sqrt(variance + self.variance(reliability.means)), reliability.weights
+        )
+        return residual.mean, residual.sd**2
 
 
-class BesideGold(NamedTuple):
+class GoldAdjustedBiases(NamedTuple):
     """Biases relative to gold annotators, lines in reliability by attribute, and the shared variance of errors.
 
     ``shared``, of shape (q,), is the variance of the error that all annotators share: the error of the gold annotators'
-    votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators. ``equal_leans_p`` is
+    votes, of their reliability and of the merit. It is 0 for an attribute without gold annotators. ``equal_bias_p`` is
     the p-value of the hypothesis that the other annotators have the same bias, NaN without a line.
     """
 
-    leans: Leans
+    biases: BiasEstimates
     lines: dict[int, GoldLine]
     shared: Floats
-    equal_leans_p: Floats
+    equal_bias_p: Floats
 
 
-def beside_gold(
-    leans: Leans, care: Care, choices: Sequence[Interval | None], has_merit: Bools
-) -> BesideGold:
+def adjust_to_gold(
+    biases: BiasEstimates, reliability: Reliability, choices: Sequence[Interval | None], has_merit: Bools
+) -> GoldAdjustedBiases:
     r"""Biases and mean biases, without the part that is due to unequal reliability.
 
     .. math:: \hat\theta_k = \hat d_k - E[(a_k - a_g)\, m], \qquad
@@ -87,9 +88,9 @@ def beside_gold(
 
     Parameters
     ----------
-    leans : Leans
+    biases : BiasEstimates
         Result of the conditional fit with the gold annotators anchored.
-    care : Care
+    reliability : Reliability
         Reliability, fitted with gold annotators as a separate group, so that it is not shrunk toward the others'.
     choices : sequence of Interval or None, one for each attribute
         Log-odds that a gold annotator chooses the side with the attribute, per unit of it.
@@ -99,44 +100,44 @@ def beside_gold(
 
     Returns
     -------
-    BesideGold
+    GoldAdjustedBiases
         If reliability is not known, it is assumed to be 1 with the standard deviation ``USUAL``, for gold annotators
         and for the others.
     """
-    leans, lines = deepcopy(leans), {}
-    gold = leans.status == "anchored"
-    if care.unknown:
-        care = _usual_reliability(gold.any(axis=1))
-    shared, p_values = np.zeros(len(leans.absolute)), np.full(len(leans.absolute), np.nan)
-    for j in np.flatnonzero(leans.absolute & gold.any(axis=0) & has_merit).tolist():
-        others, squares = leans.se[:, j] > 0, leans.se[:, j] ** 2
+    biases, lines = deepcopy(biases), {}
+    gold = biases.status == "anchored"
+    if reliability.unknown:
+        reliability = _usual_reliability(gold.any(axis=1))
+    shared, p_values = np.zeros(len(biases.absolute)), np.full(len(biases.absolute), np.nan)
+    for j in np.flatnonzero(biases.absolute & gold.any(axis=0) & has_merit).tolist():
+        others, squares = biases.se[:, j] > 0, biases.se[:, j] ** 2
         n = int(others.sum())
         if n > 1:
-            common = (leans.level_se[j] ** 2 - squares[others].mean() / n) * n / (n - 1)
+            common = (biases.shared_bias_se[j] ** 2 - squares[others].mean() / n) * n / (n - 1)
             shared[j] = max(float(common), 0.0)
-        votes = np.where(gold[:, j], leans.n_informative[:, j], 0)
+        votes = np.where(gold[:, j], biases.n_informative[:, j], 0)
         if not votes.any() or not n:
             continue
-        lines[j] = line = _gold_line(choices[j], care, *care.mean_of(votes / votes.sum()))
-        of_others, open_others = care.mean_of(others / n)
-        shared[j] += line.variance(of_others)
-        leans.level[j] -= line.slope * of_others - line.center
-        more = line.variance(of_others) + line.square * open_others
-        for error in (leans.level_se, leans.level_se_beyond):
+        lines[j] = line = _gold_line(choices[j], reliability, *reliability.mean_of(votes / votes.sum()))
+        other_mean, other_variance = reliability.mean_of(others / n)
+        shared[j] += line.variance(other_mean)
+        biases.shared_bias[j] -= line.slope * other_mean - line.center
+        more = line.variance(other_mean) + line.square * other_variance
+        for error in (biases.shared_bias_se, biases.shared_bias_se_population):
             error[j] = math.sqrt(error[j] ** 2 + more)
         for deviation, se in (
-            (leans.deviation, leans.se),
-            (leans.finite_deviation, leans.finite_se),
+            (biases.deviation, biases.se),
+            (biases.finite_deviation, biases.finite_se),
         ):
-            mean, variance = line.averaged(deviation[:, j], se[:, j])
+            mean, variance = line.adjust(deviation[:, j], se[:, j])
             moved = np.isfinite(deviation[:, j]) & (se[:, j] > 0)
             deviation[moved, j], se[moved, j] = mean[moved], np.sqrt(variance[moved])
         if n > 1:
-            weight = 1 / own_variance(leans.se[others, j] ** 2, shared[j])
-            left = leans.deviation[others, j]
+            weight = 1 / own_variance(biases.se[others, j] ** 2, shared[j])
+            left = biases.deviation[others, j]
             left = left - (weight @ left) / weight.sum()
             p_values[j] = chdtrc(n - 1, weight @ left**2)
-    return BesideGold(leans, lines, shared, p_values)
+    return GoldAdjustedBiases(biases, lines, shared, p_values)
 
 
 def own_variance(variance: Floats, shared: float) -> Floats:
@@ -144,26 +145,26 @@ def own_variance(variance: Floats, shared: float) -> Floats:
     return np.maximum(variance - shared, LEAST_OWN * variance)
 
 
-def _usual_reliability(gold: Bools) -> Care:
+def _usual_reliability(gold: Bools) -> Reliability:
     """Unknown reliability, with one error that gold annotators share and another error that the others share."""
     one = np.ones((len(gold), 1))
     covariance = USUAL**2 * np.equal.outer(gold, gold)
-    return Care(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
+    return Reliability(one, USUAL * one, one, USUAL, "", np.zeros(len(gold), int), 1.0, covariance)
 
 
 def _gold_line(
-    choice: Interval | None, care: Care, reliability: float, open_reliability: float
+    choice: Interval | None, reliability: Reliability, gold_mean: float, gold_variance: float
 ) -> GoldLine:
     r"""Posterior of the merit and of the gold annotators' nonnegative reliability.
 
     Gold annotators choose the attribute's side with the log-odds :math:`a_g m`. The prior of m is that of the slope of
-    a line in reliability (`badpo.estimation.reliability.beside_care`).
+    a line in reliability (`badpo.estimation.reliability.adjust_for_reliability`).
     """
-    a = np.maximum(reliability + math.sqrt(open_reliability) * NODES, 0.0)
+    a = np.maximum(gold_mean + math.sqrt(gold_variance) * NODES, 0.0)
     log_mass, mean, variance = -(NODES**2) / 2, 0.0 * a, STEEPEST**2 + 0.0 * a
     if choice is not None and choice.se > 0:
         # correct the attenuation of log-odds due to the variation of the comparisons' quality
-        factor = math.sqrt(1 + PROBIT * (care.scale * reliability) ** 2)
+        factor = math.sqrt(1 + PROBIT * (reliability.scale * gold_mean) ** 2)
         value, error = factor * choice.estimate, (factor * choice.se) ** 2
         whole = error + (a * STEEPEST) ** 2
         log_mass = log_mass - (value**2 / whole + np.log(whole)) / 2
@@ -175,4 +176,4 @@ def _gold_line(
     joint = mass @ (a * (variance + mean**2)) - slope * center
     of_gold = mass @ (a**2 * (variance + mean**2)) - center**2
     rest = max(of_gold - joint**2 / open_slope, 0.0)
-    return GoldLine(care, slope, center, open_slope, joint / open_slope, rest)
+    return GoldLine(reliability, slope, center, open_slope, joint / open_slope, rest)

@@ -10,20 +10,20 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigh
 from scipy.optimize import root
 from scipy.special import expit, logit, stdtr, stdtrit
 
-from badpo.theory import Bools, Floats, Ints
+from badpo.theory import Array, Bools, Floats, Ints
 from badpo.theory.summaries import Interval
 
-# Level of tests.
+# Significance level of tests.
 LEVEL = 0.05
 # Largest half-width of a 95 % confidence interval with which an estimate is reported, in log-odds: exp(3) is odds of
 # 20 to 1.
 WIDEST_HALF = 3.0
-# A clustered error below this share of the error of independent votes is a rounding error of zero.
+# A clustered error below this share of the error of independent votes is zero up to rounding.
 NO_SPREAD = 1e-9
 # Attributes are linearly dependent if an eigenvalue of their matrix of cosines is below this value.
 _SAME = 1e-10
@@ -132,17 +132,18 @@ def offline_log_odds(
     --------
     Three of four cross-group votes go to the longer side:
 
-    >>> found, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
-    >>> found.n_cross, found.carrier_wins, round(found.log_odds, 3), round(found.odds, 3)
+    >>> pooled, = offline_log_odds([1, 1, 1, -1, 1], [[1], [1], [1], [1], [0]], [[1], [1], [1], [1], [0]])
+    >>> pooled.n_cross, pooled.carrier_wins, round(pooled.log_odds, 3), round(pooled.odds, 3)
     (4, 0.75, 1.099, 3.0)
     """
     wins = np.asarray(sign, float)[:, None] * np.asarray(delta, float) > 0
-    of = np.arange(len(wins)) if clusters is None else np.asarray(clusters)
-    told = zip(wins.T, np.asarray(cross, bool).T, strict=True)
-    return tuple(_of_wins(won[rows], of[rows]) for won, rows in told)
+    prompt = np.arange(len(wins)) if clusters is None else np.asarray(clusters)
+    columns = zip(wins.T, np.asarray(cross, bool).T, strict=True)
+    return tuple(_log_odds_of_wins(won[rows], prompt[rows]) for won, rows in columns)
 
 
-def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
+def _log_odds_of_wins(wins: Bools, clusters: Array) -> LogOdds:
+    """Log-odds of one attribute from its cross-group judgments."""
     n = len(wins)
     if not n:
         return LogOdds(0, None, None)
@@ -159,7 +160,7 @@ def _of_wins(wins: Bools, clusters: NDArray) -> LogOdds:
     return LogOdds(n, share, log_odds, len(size), naive, *clustered)
 
 
-def _share_errors(won: NDArray, size: NDArray) -> ClusterErrors:
+def _share_errors(won: Array, size: Array) -> ClusterErrors:
     """Error of the log-odds of a share, from the wins and the votes of each cluster."""
     share = won.sum() / size.sum()
     information = size * share * (1 - share)
@@ -187,7 +188,7 @@ def population_interval(
 
     Examples
     --------
-    Two annotators who disagree contain little information about others:
+    Two annotators who disagree say little about other annotators:
 
     >>> low, high = population_interval([1, 1, 1, 0, 0, 1] * 10, np.arange(60) // 2, [0, 0, 0, 1, 1, 1] * 10)
     >>> low < -2 and high > 2
@@ -199,15 +200,15 @@ def population_interval(
     if not 0 < share < 1 or min(factor.max() for factor in factors) < 1:
         return None, None
     cells = factors[0] * (factors[1].max() + 1) + factors[1]
-    found = [
-        _share_errors(np.bincount(of, wins), np.bincount(of))
-        for of in (*factors, np.unique(cells, return_inverse=True)[1])
+    errors = [
+        _share_errors(np.bincount(codes, wins), np.bincount(codes))
+        for codes in (*factors, np.unique(cells, return_inverse=True)[1])
     ]
-    prompts, annotators, both = (float(each.se[0]) ** 2 for each in found)
+    prompts, annotators, both = (float(each.se[0]) ** 2 for each in errors)
     variance = max(prompts + annotators - both, prompts, annotators)
     if not variance > 0 or math.isnan(prompts + annotators):
         return None, None
-    shares = (prompts**2 / found[0].df[0], annotators**2 / found[1].df[0])
+    shares = (prompts**2 / errors[0].df[0], annotators**2 / errors[1].df[0])
     half = float(np.sqrt(variance) * stdtrit(variance**2 / sum(shares), 0.975))
     middle = float(logit(share))
     return middle - half, middle + half
@@ -216,9 +217,9 @@ def population_interval(
 # -- several attributes --------------------------------------------------------------------------------------
 
 
-def carrier_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
+def attribute_sides(delta: ArrayLike, cross: ArrayLike) -> Floats:
     """Side with more of each attribute, for each judgment: +1 for a, -1 for b, 0 for a same-group judgment."""
-    return np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool)
+    return np.asarray(np.sign(np.asarray(delta, float)) * np.asarray(cross, dtype=bool))
 
 
 def dependent_columns(columns: ArrayLike) -> Bools:
@@ -237,7 +238,7 @@ def dependent_columns(columns: ArrayLike) -> Bools:
     null = vectors[:, values < _SAME]
     dependent = np.abs(null @ null.T) > 1e-8
     np.fill_diagonal(dependent, False)
-    return dependent
+    return np.asarray(dependent)
 
 
 def joint_log_odds(
@@ -271,7 +272,7 @@ def joint_log_odds(
     for j in np.flatnonzero(both).tolist():
         if not dependent_columns(x[:, [*used, j]]).any():
             used.append(j)
-    found: list[Interval | None] = [None] * x.shape[1]
+    intervals: list[Interval | None] = [None] * x.shape[1]
     fit = _logistic_regression(x[:, used], s, clusters) if used else None
     if fit is not None:
         coefficients, errors = fit
@@ -280,8 +281,8 @@ def joint_log_odds(
         for j, *each in zip(used, *numbers, strict=True):
             mean, se, half = map(float, each)
             if not determined[j]:
-                found[j] = Interval(mean, se, mean - half, mean + half, errors.n_clusters)
-    return tuple(found)
+                intervals[j] = Interval(mean, se, mean - half, mean + half, errors.n_clusters)
+    return tuple(intervals)
 
 
 def _logistic_regression(
@@ -292,12 +293,12 @@ def _logistic_regression(
     scale, n = np.sqrt((x**2).mean(axis=0)), len(labels)
     x = x / scale
 
-    def scores(beta: NDArray) -> Floats:
-        return x * ((sign > 0) - expit(x @ beta))[:, None]
+    def scores(beta: Floats) -> Floats:
+        return np.asarray(x * ((sign > 0) - expit(x @ beta))[:, None])
 
-    def weighted(beta: NDArray) -> Floats:
+    def weighted(beta: Floats) -> Floats:
         chance = expit(x @ beta)
-        return x * (chance * (1 - chance))[:, None]
+        return np.asarray(x * (chance * (1 - chance))[:, None])
 
     beta = root(
         lambda beta: scores(beta).sum(axis=0),
@@ -314,7 +315,7 @@ def _logistic_regression(
     return beta / scale, replace(errors, se=errors.se / scale)
 
 
-def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
+def summed(group: Ints, values: Array, n_groups: int) -> Floats:
     """Sums of the columns over each group of votes, of shape (n_groups, n_columns)."""
     sums = [np.bincount(group, column, n_groups) for column in values.T]
     return np.reshape(sums, (values.shape[1], n_groups)).T.astype(float)
@@ -323,8 +324,8 @@ def summed(group: Ints, values: NDArray, n_groups: int) -> Floats:
 def summed_products(group: Ints, left: Floats, right: Floats, n_groups: int) -> Floats:
     """Sum of the outer products left right' over each group of votes, of shape (n_groups, n_columns, n_columns)."""
     q = left.shape[1]
-    found = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
-    return np.reshape(found, (q * q, n_groups)).T.reshape(n_groups, q, q)
+    sums = [np.bincount(group, one * other, n_groups) for one in left.T for other in right.T]
+    return np.reshape(sums, (q * q, n_groups)).T.reshape(n_groups, q, q)
 
 
 # -- clustered errors ----------------------------------------------------------------------------------------
@@ -343,7 +344,7 @@ class ClusterErrors:
 
     def half_width(self, level: float = 0.95) -> Floats:
         """Half-width of the interval at this coverage; NaN without a standard error."""
-        return self.se * stdtrit(self.df, 0.5 + level / 2)
+        return np.asarray(self.se * stdtrit(self.df, 0.5 + level / 2))
 
 
 def cluster_errors(score: ArrayLike, information: ArrayLike) -> ClusterErrors:

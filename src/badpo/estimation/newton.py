@@ -1,7 +1,7 @@
-r"""Newton's method for biases, given a model of the comparisons' quality: conditioned on, or known.
+r"""Newton's method for biases, given a model of the comparisons' quality.
 
-The log-likelihood depends on the leans through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on at
-most a few extra numbers (the scale of a known quality). Votes on different comparisons are independent, so the second
+The log-likelihood depends on the biases through one logit per vote, :math:`x_j = \theta_{k_j} \cdot d_j`, and on a few
+extra parameters, such as the scale of a known quality. Votes on different comparisons are independent, so the second
 derivative in x is block-diagonal.
 """
 
@@ -16,13 +16,18 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from badpo.theory import Floats
 
+# Largest number of biases for which the covariance is stored, and for which systems of equations are solved directly.
 LARGEST_DENSE = 3000
 LARGEST_FACTORED = 600
+# Largest number of steps, and gradient at which the iteration ends.
 STEPS = 100
 TOLERANCE = 1e-8
+# Largest relative error of a Newton step.
 LOOSEST = 0.1
-STILL_MOVING = 0.01
+# If this number of steps after the gradient has vanished change a logit by at least this value, the likelihood has no
+# maximum.
 PATIENCE = 5
+STILL_MOVING = 0.01
 NOTHING = np.zeros(0)
 
 
@@ -30,9 +35,9 @@ class Curvature(NamedTuple):
     """Derivatives of a log-likelihood at one point.
 
     ``score`` is the derivative in the logits x, of shape (n_votes,). ``information`` is minus the second derivative in
-    x, of shape (n_votes, n_votes). ``extra_score`` is the derivative in the extra numbers, ``extra_cross`` is minus the
-    mixed second derivative, of shape (n_votes, n_extra), and ``extra_information`` is minus the second derivative in
-    the extra numbers.
+    x, of shape (n_votes, n_votes). ``extra_score`` is the derivative in the extra parameters, ``extra_cross`` is minus
+    the mixed second derivative, of shape (n_votes, n_extra), and ``extra_information`` is minus the second derivative
+    in the extra parameters.
     """
 
     score: Floats
@@ -45,7 +50,7 @@ class Curvature(NamedTuple):
 class QualityModel:
     """A model of the comparisons' quality, for votes in the order of their blocks.
 
-    ``start`` contains the initial values of the extra numbers.
+    ``start`` contains the initial values of the extra parameters.
     """
 
     start = NOTHING
@@ -61,42 +66,42 @@ class QualityModel:
 
 @dataclass(frozen=True)
 class Information:
-    """Minus the second derivative in leans and extra numbers, multiplied out only where it is small."""
+    """Minus the second derivative in biases and extra parameters; it is stored as a matrix only if it is small."""
 
     design: sparse.csr_array
     at: Curvature
 
-    def times(self, leans: Floats) -> Floats:
-        """The part in the leans, applied to some."""
-        return self.design.T @ (self.at.information @ (self.design @ leans))
+    def times(self, biases: Floats) -> Floats:
+        """Multiply the part in the biases by a vector."""
+        return np.asarray(self.design.T @ (self.at.information @ (self.design @ biases)))
 
     @cached_property
     def diagonal(self) -> Floats:
-        """Diagonal of the part in the leans, as if no annotator voted twice on a comparison."""
-        return self.design.power(2).T @ self.at.information.diagonal()
+        """Diagonal of the part in the biases, as if no annotator voted twice on a comparison."""
+        return np.asarray(self.design.power(2).T @ self.at.information.diagonal())
 
     @cached_property
     def among(self) -> Floats:
-        """The part in the leans as a matrix."""
-        return (self.design.T @ (self.at.information @ self.design)).toarray()
+        """The part in the biases as a matrix."""
+        return np.asarray((self.design.T @ (self.at.information @ self.design)).toarray())
 
     @cached_property
     def across(self) -> Floats:
-        """The part between leans and extra numbers."""
+        """The part between biases and extra parameters."""
         cross = self.at.extra_cross
         if cross is None:
             return np.zeros((self.design.shape[1], 0))
-        return self.design.T @ cross
+        return np.asarray(self.design.T @ cross)
 
 
 class Maximum(NamedTuple):
-    """The top of a log-likelihood.
+    """Maximum of a log-likelihood.
 
-    ``gradient_norm`` is the largest entry of the gradient, extra numbers included. Where the likelihood rises without
-    end, ``receding`` is Newton's last step, which stays as long as those before it though the gradient has vanished.
+    ``gradient_norm`` is the largest entry of the gradient, including the extra parameters. If the likelihood increases
+    without bound, ``receding`` is the last Newton step, which stays large although the gradient has vanished.
     """
 
-    leans: Floats
+    biases: Floats
     extra: Floats
     gradient_norm: float
     information: Information
@@ -104,13 +109,13 @@ class Maximum(NamedTuple):
 
 
 def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Maximum:
-    """Maximise a log-likelihood over leans and extra numbers; logits are ``design @ leans``.
+    """Maximize a log-likelihood over biases and extra parameters; logits are ``design @ biases``.
 
-    ``free`` has orthonormal directions in its columns in which the likelihood is flat; the leans are returned without
-    them.
+    The columns of ``free`` are orthonormal directions along which the likelihood is constant. The returned biases have
+    no component along these directions.
     """
-    logits, leans = map(np.zeros, design.shape)
-    extra, n_leans = model.start, len(leans)
+    logits, biases = map(np.zeros, design.shape)
+    extra, n_biases = model.start, len(biases)
     before, patience, receding = np.nan, PATIENCE, None
     value = float(model.values(logits, extra).sum())
     for n in range(STEPS + 1):
@@ -118,7 +123,7 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         at = information.at
         gradient = np.append(design.T @ at.score, at.extra_score)
         size = float(np.abs(gradient).max(initial=0.0))
-        # about as precise as Newton's model is, by what the last step left (Eisenstat and Walker)
+        # as precise as Newton's quadratic model, according to the last step (Eisenstat and Walker)
         least = 0.1 * TOLERANCE / max(size, TOLERANCE)
         left = np.nan_to_num(size / before, nan=1.0) ** 2
         precision = float(np.clip(left, least, LOOSEST))
@@ -126,17 +131,17 @@ def maximize(model: QualityModel, design: sparse.csr_array, free: Floats) -> Max
         before = size
         if size < TOLERANCE:
             patience -= 1
-            change = design @ step[:n_leans]
+            change = design @ step[:n_biases]
             is_moving = np.abs(change).max(initial=0.0) >= STILL_MOVING
-            receding = step[:n_leans] if is_moving else None
+            receding = step[:n_biases] if is_moving else None
             if not (is_moving and patience):
                 break
-        climbed = _climb(model, design, (leans, extra, value), step) if n < STEPS else None
+        climbed = _climb(model, design, (biases, extra, value), step) if n < STEPS else None
         if climbed is None:
             break
-        leans, extra, logits, value = climbed
-    leans = leans - free @ (free.T @ leans)
-    return Maximum(leans, extra, size, information, receding)
+        biases, extra, logits, value = climbed
+    biases = biases - free @ (free.T @ biases)
+    return Maximum(biases, extra, size, information, receding)
 
 
 def _newton_step(
@@ -145,15 +150,15 @@ def _newton_step(
     free: Floats,
     precision: float,
 ) -> Floats:
-    """The step in leans and extra numbers.
+    """Newton step in biases and extra parameters.
 
-    In the leans the likelihood is concave. In an extra number it need not be: far from the top its step goes uphill
-    by at most 1, and the leans follow it.
+    The likelihood is concave in the biases, but not necessarily in an extra parameter. The step of an extra parameter
+    therefore goes in the direction of the gradient, by at most 1, and the biases follow.
     """
     p, across = len(free), information.across
     sides = np.column_stack([gradient[:p], across])
     if p <= LARGEST_FACTORED:
-        solved = _solved(information.among, free, sides)
+        solved = _solve(information.among, free, sides)
     else:
         each = [conjugate_gradients(information, side, precision) for side in sides.T]
         solved = np.column_stack(each)
@@ -164,25 +169,25 @@ def _newton_step(
 
 
 def conjugate_gradients(information: Information, side: Floats, precision: float) -> Floats:
-    """The leans that the information takes to a vector in its range, up to a relative precision."""
+    """Solve the system of the information and a vector in its range, up to a relative precision."""
     n = len(side)
     among = LinearOperator((n, n), information.times, dtype=float)
     scaling = sparse.diags_array(1 / np.maximum(information.diagonal, 1e-300))
-    return cg(among, side, rtol=precision, maxiter=10 * n, M=scaling)[0]
+    return np.asarray(cg(among, side, rtol=precision, maxiter=10 * n, M=scaling)[0])
 
 
-def _solved(information: Floats, free: Floats, sides: Floats) -> Floats:
-    """What the information takes to the sides, with the typical curvature along the flat directions."""
+def _solve(information: Floats, free: Floats, sides: Floats) -> Floats:
+    """Solve the system of the information and the sides, with the typical curvature along the flat directions."""
     if not len(information):  # scipy takes empty matrices from 1.14 on
         return np.zeros(sides.shape)
     matrix, p = information.copy(), len(free)
     matrix[:p, :p] += max(np.diag(information).mean(), 1e-12) * free @ free.T
-    ridge, level = 0.0, max(np.abs(np.diag(matrix)).max(), 1e-12)
+    ridge, largest = 0.0, max(np.abs(np.diag(matrix)).max(), 1e-12)
     while True:
         try:
-            return cho_solve(cho_factor(matrix + ridge * np.eye(len(matrix))), sides)
+            return np.asarray(cho_solve(cho_factor(matrix + ridge * np.eye(len(matrix))), sides))
         except LinAlgError:
-            ridge = max(10 * ridge, 1e-10 * level)
+            ridge = max(10 * ridge, 1e-10 * largest)
 
 
 def _climb(
@@ -191,25 +196,25 @@ def _climb(
     point: tuple[Floats, Floats, float],
     step: Floats,
 ) -> tuple[Floats, Floats, Floats, float] | None:
-    """Leans, extra numbers, logits and value after the step, halved until the likelihood does not fall.
+    """Take the step, halved until the likelihood does not decrease.
 
-    None if it always falls.
+    Returns the biases, extra parameters, logits and value, or None if the likelihood always decreases.
     """
-    leans, extra, value = point
+    biases, extra, value = point
     least = value - 1e-12 * max(abs(value), 1.0)
     for halvings in range(40):
-        change, extra_change = np.split(0.5**halvings * step, [len(leans)])
-        logits = design @ (leans + change)
+        change, extra_change = np.split(0.5**halvings * step, [len(biases)])
+        logits = design @ (biases + change)
         reached = float(model.values(logits, extra + extra_change).sum())
         if reached >= least:
-            return leans + change, extra + extra_change, logits, reached
+            return biases + change, extra + extra_change, logits, reached
     return None
 
 
-def covariance_of_leans(maximum: Maximum, free: Floats) -> Floats:
-    """Inverse information of the leans, the extra numbers estimated along with them, on the identified directions."""
-    p, at = len(maximum.leans), maximum.information
+def compute_bias_covariance(maximum: Maximum, free: Floats) -> Floats:
+    """Inverse information of the biases, with the extra parameters estimated, on the identified directions."""
+    p, at = len(maximum.biases), maximum.information
     whole = np.block([[at.among, at.across], [at.across.T, at.at.extra_information]])
-    inverse = _solved(whole, free, np.eye(len(whole)))[:p, :p]
+    inverse = _solve(whole, free, np.eye(len(whole)))[:p, :p]
     projector = np.eye(p) - free @ free.T
     return projector @ inverse @ projector

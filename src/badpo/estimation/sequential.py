@@ -1,24 +1,27 @@
-r"""Evidence that someone votes unlike their co-voters, valid whenever one looks.
+r"""Evidence that an annotator votes differently from co-voters; the evidence is valid at any time.
 
-Take a closed comparison on which s of n votes went to side a. If annotator k votes as the others on it do, each of
-the n voters is equally likely to be among the s, so k is with chance s / n exactly, however good the two responses
-are. Leaning by :math:`\epsilon` log-odds per unit of the attribute more than the co-voters turns the odds
-:math:`s / (n - s)` into :math:`e^{\epsilon d} s / (n - s)`. The likelihood ratio of the two,
+Consider a comparison on which s of n votes are for side a, and which receives no more votes. If annotator k votes as
+the co-voters do, each of the n voters is equally likely to be among the s, so that k chose a with the probability s /
+n, whatever the quality of the two responses. A bias that is larger than that of the co-voters by :math:`\epsilon`
+log-odds per unit of the attribute changes the odds :math:`s / (n - s)` to :math:`e^{\epsilon d} s / (n - s)`. The
+likelihood ratio of the two hypotheses is
 
-.. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0},
+.. math:: \frac{e^{\epsilon d x}}{1 - s/n + (s/n)\, e^{\epsilon d}}, \qquad x = 1 \text{ if } k \text{ chose a, else 0}.
 
-has mean one under the null. So has its product over the comparisons that close one after the other, and the mean of
-these products over a grid of :math:`\epsilon`: an e-process. It ever reaches :math:`1 / \alpha` with probability at
-most :math:`\alpha` (Ville), so looking after every comparison costs nothing.
+Its mean is 1 under the null hypothesis. The same holds for its product over successive comparisons, and for the mean of
+these products over a grid of :math:`\epsilon`, which is an e-process. The probability that an e-process ever reaches
+:math:`1 / \alpha` is at most :math:`\alpha` (Ville's inequality), so the evidence may be inspected after every
+comparison.
 
-Who clicks at random is unlike the co-voters too. Given the others' votes, such a vote goes either way with chance
-1/2, against which `log_chance_ratios` tests; the smaller of two e-values holds under either null. No lean acts where
-the sides do not differ, so that there s / n is the chance of everyone who is as careful as the co-voters
-(`log_care_ratios`). Someone who is careful by half is under neither null.
+A random responder votes differently from co-voters too. `log_random_ratios` is the evidence against random responding,
+under which each side has the probability 1/2. The smaller one of two e-values is valid under either null hypothesis.
+Bias has no effect if the sides do not differ. On such comparisons s / n is the probability for every annotator who is
+as reliable as the co-voters (`log_reliability_ratios`). Neither null hypothesis covers an annotator who is half as
+reliable.
 
-What the guarantee needs: a comparison enters once, with all the votes it will get, and nobody decides by its votes
-how many that are. The null is "votes as their co-voters do wherever the sides differ in the attribute"; where two
-attributes go together, leaning toward one moves the evidence for both.
+The guarantee requires that a comparison is processed once, with all its votes, and that nobody decides by the votes
+how many votes a comparison receives. The null hypothesis is that the annotator votes as the co-voters do if the sides
+differ in the attribute. If two attributes are correlated, a bias toward one attribute changes the evidence for both.
 """
 
 import numpy as np
@@ -26,22 +29,24 @@ from numpy.typing import ArrayLike
 
 from badpo.theory import Bools, Floats
 
+# Values of epsilon, in log-odds per unit of the attribute.
 GRID = np.array([-2.0, -1.0, -0.5, -0.25, 0.25, 0.5, 1.0, 2.0])
-CARE_GRID = np.array([0.5, 1.0])
+# Values of kappa, the relative decrease in reliability.
+RELIABILITY_GRID = np.array([0.5, 1.0])
 
 
 def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
-    """The chance s / n that each voter of one comparison chose a, given how many did.
+    """Probability s / n that a voter of one comparison chose a, given the number s of votes for a.
 
-    Only voters who saw the same differences are alike, so s and n are counted among them. For attributes of the
-    responses these are all voters of the comparison.
+    s and n are counted among the voters for whom the sides had the same differences. For attributes of the responses
+    these are all voters of the comparison.
 
     Examples
     --------
     >>> winner_shares([1, 1, -1, -1], [[1.0]] * 4)
     array([0.5, 0.5, 0.5, 0.5])
 
-    The third and fourth saw the other side first:
+    For the third and fourth voter the order of the sides was reversed:
 
     >>> winner_shares([1, -1, -1, -1], [[1.0], [1.0], [-1.0], [-1.0]])
     array([0.5, 0.5, 0. , 0. ])
@@ -56,15 +61,16 @@ def winner_shares(sign: ArrayLike, delta: ArrayLike) -> Floats:
 def log_tilt_ratios(
     chose_a: ArrayLike, share: ArrayLike, delta: ArrayLike, grid: Floats = GRID
 ) -> Floats:
-    r"""Log-likelihood ratio of leaning by each value of the grid against leaning as the co-voters do.
+    r"""Log-likelihood ratio of an additional bias, for each value of the grid, against the bias of the co-voters.
 
     .. math:: \epsilon d x - \log(1 - p + p\, e^{\epsilon d})
 
-    Of the broadcast shape and (n_grid,); exactly 0 where p is 0 or 1, or d is 0.
+    The result has the broadcast shape of the arguments and a last axis for the grid. It is exactly 0 if p is 0 or 1,
+    or if d is 0.
 
     Examples
     --------
-    The ratios of the two outcomes, weighted by their chances under the null, have mean one:
+    The mean of the ratios under the null hypothesis is 1:
 
     >>> ratio = np.exp(log_tilt_ratios([True, False], 0.25, 1.0))
     >>> (0.25 * ratio[0] + 0.75 * ratio[1]).round(12)
@@ -73,43 +79,43 @@ def log_tilt_ratios(
     step = np.asarray(delta, float)[..., None] * grid
     chose_a = np.asarray(chose_a, bool)[..., None]
     p = np.asarray(share, float)[..., None]
-    # either way of writing it is exact; this one cannot overflow
+    # this form cannot overflow
     with np.errstate(divide="ignore"):
         up = np.logaddexp(np.log1p(-p) - step, np.log(p))
     contested = (p > 0) & (p < 1) & (step != 0)
     return np.where(contested, np.where(chose_a, 0.0, -step) - up, 0.0)
 
 
-def log_care_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
-    r"""Log-likelihood ratio of less care than the co-voters have against as much, where the sides do not differ.
+def log_reliability_ratios(chose_a: ArrayLike, share: ArrayLike) -> Floats:
+    r"""Log-likelihood ratio of a lower reliability against that of the co-voters, if the sides do not differ.
 
     The odds are :math:`(p / (1 - p))^{1 - \kappa}` instead of :math:`p / (1 - p)`, for each :math:`\kappa` of a grid.
 
     Examples
     --------
-    Voting alone against three is what the careless do more often:
+    A vote against three others is evidence of low reliability:
 
-    >>> log_care_ratios([False, True], 0.75).round(2)
+    >>> log_reliability_ratios([False, True], 0.75).round(2)
     array([[ 0.38,  0.69],
            [-0.17, -0.41]])
     """
     p = np.asarray(share, float)
     p = np.where((p > 0) & (p < 1), p, 0.5)
-    return log_tilt_ratios(chose_a, p, np.log1p(-p) - np.log(p), CARE_GRID)
+    return log_tilt_ratios(chose_a, p, np.log1p(-p) - np.log(p), RELIABILITY_GRID)
 
 
-def log_chance_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delta: ArrayLike) -> Floats:
-    r"""Log-likelihood ratio of a lean, by each value of the grid, against clicking at random.
+def log_random_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delta: ArrayLike) -> Floats:
+    r"""Log-likelihood ratio of a bias, for each value of the grid, against random responding.
 
     .. math:: \log 2 - \log(1 + e^{\mp(\epsilon d + g / 2)}), \qquad g = \log \frac{1 + s_{-k}}{n - s_{-k}}
 
-    with :math:`s_{-k}` of the n - 1 others for a: who leans follows them at least in part.
+    Here :math:`s_{-k}` of the n - 1 other voters chose a. A biased annotator is assumed to follow them in part.
 
     Examples
     --------
-    Beside two others for a and one for b, either vote has the chance 1/2:
+    If two other voters chose a and one chose b, the mean of the ratios over the two votes is 1:
 
-    >>> ratio = np.exp(log_chance_ratios([True, False], [3, 2], 4, 1.0))
+    >>> ratio = np.exp(log_random_ratios([True, False], [3, 2], 4, 1.0))
     >>> ratio.mean(axis=0).round(12)
     array([1., 1., 1., 1., 1., 1., 1., 1.])
     """
@@ -117,7 +123,7 @@ def log_chance_ratios(chose_a: ArrayLike, wins: ArrayLike, size: ArrayLike, delt
     others = np.asarray(wins)[..., None] - chose_a
     follows = np.log((1 + others) / (np.asarray(size)[..., None] - others)) / 2
     logit = follows + np.asarray(delta, float)[..., None] * GRID
-    return np.log(2) - np.logaddexp(0, np.where(chose_a, -logit, logit))
+    return np.asarray(np.log(2) - np.logaddexp(0, np.where(chose_a, -logit, logit)))
 
 
 def log_e_values(log_ratios: ArrayLike) -> Floats:
@@ -129,26 +135,28 @@ def log_e_values(log_ratios: ArrayLike) -> Floats:
     array([0.693, 0.   ])
     """
     log_ratios = np.asarray(log_ratios, float)
-    return np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1])
+    return np.asarray(np.logaddexp.reduce(log_ratios, axis=-1) - np.log(log_ratios.shape[-1]))
 
 
-def lean_e_values(log_e: Floats, log_chance: Floats, log_care: Floats) -> Floats:
-    """Log e-values of a lean, against voting as the co-voters and against clicking at random; 0 where care is at fault.
+def bias_e_values(log_e: Floats, log_chance: Floats, log_reliability: Floats) -> Floats:
+    """Log e-values of a bias, against voting as the co-voters do and against random responding.
+
+    The e-value is 0 if the evidence for low reliability is positive.
 
     Examples
     --------
-    >>> lean_e_values(np.array([5.0, 5.0, 5.0]), np.array([9.0, -2.0, 9.0]), np.array([-1.0, -1.0, 1.0]))
+    >>> bias_e_values(np.array([5.0, 5.0, 5.0]), np.array([9.0, -2.0, 9.0]), np.array([-1.0, -1.0, 1.0]))
     array([  5.,  -2., -inf])
     """
-    return np.where(log_care > 0, -np.inf, np.minimum(log_e, log_chance))
+    return np.where(log_reliability > 0, -np.inf, np.minimum(log_e, log_chance))
 
 
 def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
-    r"""The e-values that stand out when many are looked at together: e-BH.
+    r"""Significant e-values among many, by the e-BH procedure.
 
-    The i largest are flagged, with the largest i for which the i-th is at least :math:`m / (\alpha i)`. At most a
-    share :math:`\alpha` of the flags is false on average, however the e-values depend on each other and whenever one
-    stops, since every e-process here is valid for the stream of all votes.
+    The i largest e-values are flagged, with the largest i such that the i-th largest is at least
+    :math:`m / (\alpha i)`. The expected share of false flags is at most :math:`\alpha`, for any dependence between
+    the e-values and any stopping time, because every e-process is valid for the stream of all votes.
 
     References
     ----------
@@ -161,6 +169,6 @@ def e_bh(log_e: ArrayLike, alpha: float) -> Bools:
     """
     values = np.asarray(log_e, float)
     n, descending = values.size, np.sort(values, axis=None)[::-1]
-    needed = np.log(n / (alpha * np.arange(1, n + 1)))
-    enough = descending[descending >= needed - 1e-12]
-    return values >= enough.min(initial=np.inf)
+    threshold = np.log(n / (alpha * np.arange(1, n + 1)))
+    flagged = descending[descending >= threshold - 1e-12]
+    return np.asarray(values >= flagged.min(initial=np.inf))

@@ -11,12 +11,12 @@ from scipy.sparse.linalg import cg
 from scipy.special import chdtrc, ndtr, softmax
 
 from badpo.estimation.conditional_likelihood import KnownWins
-from badpo.estimation.fit import Leans, Votes, lean_votes
+from badpo.estimation.fit import BiasEstimates, Votes, arrange_votes
 from badpo.estimation.log_odds import LEVEL, NO_SPREAD
-from badpo.estimation.reliability import ANY_LINE, ClassMerit
-from badpo.estimation.shrinkage import Mixture, Shrunk
+from badpo.estimation.reliability import LINE_PROBABILITY, ClassMerit
+from badpo.estimation.shrinkage import Mixture, ShrunkenBiases
 from badpo.theory import Bools, Floats, Ints
-from badpo.theory.identifiability import lean_design
+from badpo.theory.identifiability import bias_design
 from badpo.theory.summaries import cluster_mean, wilson_ends
 
 # Largest number of groups of annotators within which classes are compared.
@@ -27,7 +27,7 @@ TAU_NODES, NEGLIGIBLE = 80, 12.0
 BiasVariant = Literal["pooled", "shared_mean", "class"]
 
 
-# -- do annotators differ ------------------------------------------------------------------------------------
+# -- differences between annotators ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ClassOffsets:
     p_value: Floats
 
 
-def equal_leans_test(given: Votes, leans: Leans, clusters: ArrayLike | None = None) -> Floats:
+def equal_bias_p_value(votes: Votes, biases: BiasEstimates, clusters: ArrayLike | None = None) -> Floats:
     r"""P-value, for each attribute, of the hypothesis that all annotators have the same bias.
 
     If the bias is shared, the conditional likelihood does not depend on it (for an attribute of the responses), and
@@ -62,46 +62,46 @@ def equal_leans_test(given: Votes, leans: Leans, clusters: ArrayLike | None = No
     same mean, tr V, and variance, 2 tr V^2. The test keeps its level with few votes per annotator; a likelihood ratio
     test with one parameter per annotator does not.
 
-    ``leans`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
-    tested, the biases toward the other attributes are those of ``leans``. An attribute that varies between the votes
+    ``biases`` is the result of `badpo.estimation.fit.fit_conditional`. While one attribute is
+    tested, the biases toward the other attributes are those of ``biases``. An attribute that varies between the votes
     on one comparison is tested at its estimated shared bias. With ``clusters``, V is the sum of the outer products of
     the prompts' scores.
 
     Examples
     --------
-    Annotator 0 always votes against annotator 1 on the side with more:
+    Annotator 0 always chooses the side with the attribute, and annotator 1 never does:
 
     >>> from badpo.estimation.fit import fit_conditional
     >>> votes = Votes(np.repeat(np.arange(40), 2), np.tile([1, -1], 40), np.tile([0, 1], 40), np.ones((80, 1)), 2)
-    >>> bool(equal_leans_test(votes, fit_conditional(votes))[0] < 1e-6)
+    >>> bool(equal_bias_p_value(votes, fit_conditional(votes))[0] < 1e-6)
     True
     """
-    finite = np.isfinite(leans.deviation)
-    theta = np.where(finite, leans.deviation, 0.0) + leans.origin
-    shared = np.where(leans.absolute, leans.level, leans.origin)
+    finite = np.isfinite(biases.deviation)
+    theta = np.where(finite, biases.deviation, 0.0) + biases.origin
+    shared = np.where(biases.absolute, biases.shared_bias, biases.origin)
     m, q = theta.shape
-    votes = lean_votes(given)
-    model, p_value = KnownWins(votes.blocks, votes.sign), np.full(q, np.nan)
+    arranged = arrange_votes(votes)
+    model, p_value = KnownWins(arranged.blocks, arranged.sign), np.full(q, np.nan)
     for j in range(q):
-        lean = np.where(np.arange(q) == j, shared, theta)
-        logits = (lean[votes.annotator] * votes.delta).sum(axis=1)
+        bias = np.where(np.arange(q) == j, shared, theta)
+        logits = (bias[arranged.annotator] * arranged.delta).sum(axis=1)
         score, information, *_ = model.curvature(logits)
-        mine = lean_design(votes.annotator, votes.delta[:, [j]], m)
-        variance = sparse.csr_array(mine.T @ (information @ mine))
+        design = bias_design(arranged.annotator, arranged.delta[:, [j]], m)
+        variance = sparse.csr_array(design.T @ (information @ design))
         if clusters is not None:
-            of = np.unique(np.asarray(clusters)[votes.row], return_inverse=True)[1]
-            member = lean_design(of, score[:, None], len(of))
-            each = sparse.csr_array(mine.T @ member)
+            cluster = np.unique(np.asarray(clusters)[arranged.row], return_inverse=True)[1]
+            member = bias_design(cluster, score[:, None], len(cluster))
+            each = sparse.csr_array(design.T @ member)
             variance = sparse.csr_array(each @ each.T)
-        mean, spread = variance.trace(), (variance.data**2).sum()
+        mean, squared = variance.trace(), (variance.data**2).sum()
         if mean > 0:
-            squares = ((mine.T @ score) ** 2).sum()
-            p_value[j] = chdtrc(mean**2 / spread, squares * mean / spread)
+            squares = ((design.T @ score) ** 2).sum()
+            p_value[j] = chdtrc(mean**2 / squared, squares * mean / squared)
     return p_value
 
 
 def class_offsets(
-    leans: Leans, annotator_class: ArrayLike, merit: ClassMerit | None = None
+    biases: BiasEstimates, annotator_class: ArrayLike, merit: ClassMerit | None = None
 ) -> ClassOffsets:
     r"""Mean bias of every class of annotators, from the annotators' own estimates.
 
@@ -116,12 +116,12 @@ def class_offsets(
     pi is proportional to the restricted likelihood times the density :math:`1 / (\tau^2 + s^2)` of tau^2, with s^2
     the harmonic mean of the errors' variances. For equally precise estimates with errors much smaller than tau, the
     test is the analysis of variance, and a few annotators who cast most of the votes count as few. Groups that no
-    votes compare have separate means gamma. An infinite lean counts with the result of one Newton step. Anchored
+    votes compare have separate means gamma. An infinite bias counts with the result of one Newton step. Anchored
     annotators and annotators of class -1 are left out.
 
     Parameters
     ----------
-    leans : Leans
+    biases : BiasEstimates
     annotator_class : int array of shape (n_annotators,)
     merit : ClassMerit or None
         Distribution of h, the part of a class's offset that its reliability produces. p is averaged over h (Box,
@@ -139,33 +139,33 @@ def class_offsets(
     >>> from badpo.estimation.fit import fit_conditional
     >>> comparison, annotator = np.repeat(np.arange(60), 2), np.tile([0, 2, 1, 3, 0, 3, 1, 2], 15)
     >>> sign = np.tile([1, -1, -1, 1, 1, -1], 20)
-    >>> leans = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
-    >>> class_offsets(leans, [0, 0, 1, 1]).offset.ravel().round(3)
+    >>> biases = fit_conditional(Votes(comparison, sign, annotator, np.ones((120, 1)), 4))
+    >>> class_offsets(biases, [0, 0, 1, 1]).offset.ravel().round(3)
     array([ 0.347, -0.347])
     """
-    of = np.asarray(annotator_class, np.intp)
-    n_classes, q = int(of.max(initial=-1)) + 1, leans.deviation.shape[1]
-    informed = (leans.n_informative > 0) & (leans.status != "anchored")
-    informed &= (of >= 0)[:, None]
+    class_of = np.asarray(annotator_class, np.intp)
+    n_classes, q = int(class_of.max(initial=-1)) + 1, biases.deviation.shape[1]
+    informed = (biases.n_informative > 0) & (biases.status != "anchored")
+    informed &= (class_of >= 0)[:, None]
     n = np.zeros((n_classes, q), np.intp)
     offset, low, high = np.full((3, n_classes, q), np.nan)
     p_value = np.full(q, np.nan)
-    for j, mine in enumerate(informed.T):
-        n[:, j] = np.bincount(of[mine], minlength=n_classes)
-        rows = np.flatnonzero(mine & (leans.finite_se[:, j] > 0))
-        rows = rows[_largest_groups(leans.component[rows, j])]
+    for j, is_informed in enumerate(informed.T):
+        n[:, j] = np.bincount(class_of[is_informed], minlength=n_classes)
+        rows = np.flatnonzero(is_informed & (biases.finite_se[:, j] > 0))
+        rows = rows[_largest_groups(biases.component[rows, j])]
         if len(rows):
-            group = leans.component[rows, j]
-            present, sizes = np.unique(of[rows], return_counts=True)
-            classes = np.equal.outer(of[rows], present)
+            group = biases.component[rows, j]
+            present, sizes = np.unique(class_of[rows], return_counts=True)
+            classes = np.equal.outer(class_of[rows], present)
             groups = np.equal.outer(group, np.unique(group))
             design = np.hstack([classes, groups]) * 1.0
-            turned = _uncorrelated(leans, rows, j, design)
+            turned = _uncorrelated(biases, rows, j, design)
             covariance = None
-            if merit is not None and merit.covariance is not None and not leans.absolute[j]:
+            if merit is not None and merit.covariance is not None and not biases.absolute[j]:
                 covariance = merit.covariance[np.ix_(present, present)]
-            found = _between_classes(*turned, sizes, covariance)
-            offset[present, j], low[present, j], high[present, j], p_value[j] = found
+            result = _compare_classes(*turned, sizes, covariance)
+            offset[present, j], low[present, j], high[present, j], p_value[j] = result
     return ClassOffsets(offset, low, high, n, p_value)
 
 
@@ -177,7 +177,7 @@ def _largest_groups(group: Ints) -> Bools:
 
 
 def _uncorrelated(
-    leans: Leans,
+    biases: BiasEstimates,
     rows: Ints,
     j: int,
     design: Floats,
@@ -186,15 +186,15 @@ def _uncorrelated(
 
     If the covariance of the errors is not known, they count as uncorrelated.
     """
-    value, group = leans.finite_deviation[rows, j], leans.component[rows, j]
-    own, n = leans.finite_se[rows, j] ** 2, leans.n_informative[rows, j]
+    value, group = biases.finite_deviation[rows, j], biases.component[rows, j]
+    own, n = biases.finite_se[rows, j] ** 2, biases.n_informative[rows, j]
     # a large bias has a larger error; with these errors as weights the test would reject too rarely if no classes
     # differ
     variance = (own * n).mean() / n
-    if leans.covariance is None:
+    if biases.covariance is None:
         return value, design, variance
-    place = rows * leans.deviation.shape[1] + j
-    errors = leans.covariance[np.ix_(place, place)]
+    place = rows * biases.deviation.shape[1] + j
+    errors = biases.covariance[np.ix_(place, place)]
     size = np.sqrt(variance / own)
     errors = np.where(np.isnan(errors), np.diag(own), errors) * np.outer(size, size)
     # a constant per group may be added to the errors without changing a contrast, because the design contains groups
@@ -203,7 +203,7 @@ def _uncorrelated(
     return turn.T @ value, turn.T @ design, np.maximum(size, 1e-9 * size.max())
 
 
-def _between_classes(
+def _compare_classes(
     value: Floats, design: Floats, variance: Floats, sizes: Ints, merit_covariance: Floats | None
 ) -> tuple[Floats, Floats, Floats, float]:
     """Offset of each class that is present, the ends of its 95 % credible interval, and the p-value of the test."""
@@ -215,7 +215,7 @@ def _between_classes(
     residual, df = len(value) - rank, rank - alone
     beyond = contrast - contrast @ np.linalg.pinv(design) @ design
     unknown = np.abs(beyond).max(axis=1) > NO_SPREAD
-    between, log_mass = _spread_of_residuals(value, design, variance, rank)
+    between, log_mass = _tau_masses(value, design, variance, rank)
     weight = 1 / (variance + between[:, None])
     with_classes = _weighted_squares(value, design, weight)
     if residual < 1 or df < 1 or not (with_classes.left > 0).all():
@@ -237,8 +237,8 @@ def _between_classes(
         own = variance_of + np.diag(apart @ covariance @ apart.T)
         parts.append((center, np.sqrt(own), np.tile(chance * mass[:, None], n_classes)))
     offsets = Mixture(*(np.concatenate(each).T for each in zip(*parts, strict=True)))
-    found = offsets.mean, offsets.quantile(0.025), offsets.quantile(0.975)
-    offset, low, high = (np.where(unknown, np.nan, each) for each in found)
+    columns = offsets.mean, offsets.quantile(0.025), offsets.quantile(0.975)
+    offset, low, high = (np.where(unknown, np.nan, each) for each in columns)
     return offset, low, high, p_value
 
 
@@ -247,12 +247,10 @@ def _merits(covariance: Floats | None, n_classes: int) -> list[tuple[float, Floa
     nothing = np.zeros((n_classes, n_classes))
     if covariance is None:
         return [(1.0, nothing)]
-    return [(1 - ANY_LINE, nothing), (ANY_LINE, covariance)]
+    return [(1 - LINE_PROBABILITY, nothing), (LINE_PROBABILITY, covariance)]
 
 
-def _spread_of_residuals(
-    value: Floats, design: Floats, variance: Floats, rank: int
-) -> tuple[Floats, Floats]:
+def _tau_masses(value: Floats, design: Floats, variance: Floats, rank: int) -> tuple[Floats, Floats]:
     """Likely values of tau^2, equally spaced in their logarithm, and the logarithms of their probability masses."""
     scale = 1 / np.mean(1 / variance)
     low, high = np.log(1e-3 * scale), np.log(10 * scale + 100 * np.mean(value**2))
@@ -260,9 +258,9 @@ def _spread_of_residuals(
         log_between = np.linspace(low, high, n_nodes)
         between = np.exp(log_between)
         weight = 1 / (variance + between[:, None])
-        found = _weighted_squares(value, design, weight)
-        information = np.maximum(np.linalg.eigvalsh(found.information)[:, -rank:], 1e-300)
-        log_likelihood = np.log(weight).sum(axis=1) - np.log(information).sum(axis=1) - found.left
+        fit = _weighted_squares(value, design, weight)
+        information = np.maximum(np.linalg.eigvalsh(fit.information)[:, -rank:], 1e-300)
+        log_likelihood = np.log(weight).sum(axis=1) - np.log(information).sum(axis=1) - fit.left
         log_mass = log_likelihood / 2 + log_between - np.log(between + scale)
         likely = np.flatnonzero(log_mass > log_mass.max() - NEGLIGIBLE)
         low, high = log_between[max(likely[0] - 1, 0)], log_between[min(likely[-1] + 1, n_nodes - 1)]
@@ -299,8 +297,8 @@ class Recommendation(NamedTuple):
 
 
 def recommend(
-    shrunk: Shrunk,
-    equal_leans_p: float,
+    shrunk: ShrunkenBiases,
+    equal_bias_p: float,
     class_test_p: float | None = None,
 ) -> Recommendation:
     """Choose the bias term from the evidence that annotators, and their classes, differ.
@@ -312,33 +310,36 @@ def recommend(
     Examples
     --------
     >>> from badpo.estimation.shrinkage import shrink_normal
-    >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_leans_p=1e-9)
+    >>> advice = recommend(shrink_normal([0.8, -0.7, 0.1, -0.2], [0.1] * 4), equal_bias_p=1e-9)
     >>> print(advice.variant, "-", advice.reason)
     shared_mean - Annotators differ (test of one shared bias: p < 0.001).
     """
     is_known = not np.isnan(shrunk.tau)
     unknown = "" if is_known else "; tau not known"
     if class_test_p is not None and class_test_p < LEVEL:
-        told = f"test of no class difference: {_p(class_test_p)}{unknown}"
-        return Recommendation("class", f"Classes of annotators differ ({told}).")
+        evidence = f"test of no class difference: {_format_p(class_test_p)}{unknown}"
+        return Recommendation("class", f"Classes of annotators differ ({evidence}).")
     is_spread = differ = shrunk.tau_low > 0
-    told = f"tau {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
-    if not np.isnan(equal_leans_p):
-        differ = equal_leans_p < LEVEL
-        told = f"test of one shared bias: {_p(equal_leans_p)}"
+    evidence = f"tau {shrunk.tau_low:.2f} to {shrunk.tau_high:.2f}"
+    if not np.isnan(equal_bias_p):
+        differ = equal_bias_p < LEVEL
+        evidence = f"test of one shared bias: {_format_p(equal_bias_p)}"
     if differ:
-        return Recommendation("shared_mean", f"Annotators differ ({told}{unknown}).")
+        return Recommendation("shared_mean", f"Annotators differ ({evidence}{unknown}).")
     if not is_known:
         why = "The votes cannot show differences: too few annotators judged contested comparisons together."
     elif is_spread:
-        why = f"The evidence is mixed: the interval of tau shows that annotators differ, the test does not ({told})."
+        why = (
+            "The evidence is mixed: the confidence interval of tau shows that annotators differ, but the test does not "
+            f"({evidence})."
+        )
     else:
         possible = f"A tau of up to {shrunk.tau_high:.2f} log-odds remains possible."
-        why = f"The votes do not show that annotators differ ({told}). {possible}"
+        why = f"The votes do not show that annotators differ ({evidence}). {possible}"
     return Recommendation("pooled", why)
 
 
-def _p(value: float) -> str:
+def _format_p(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p = {value:.2g}"
 
 
@@ -363,10 +364,10 @@ class PoolAgreement:
 
 
 class AnnotatorAgreement(NamedTuple):
-    """Mean share of co-voters on the same side, over comparisons that someone else judged; NaN without any.
+    """Mean share of co-voters on the same side, over the comparisons with a co-voter; NaN without such a comparison.
 
-    The ends are Wilson's, 95 %, with comparisons as trials. A share of several co-voters varies less than a trial, so
-    the interval is wide rather than narrow.
+    The ends are those of Wilson's 95 % confidence interval, with comparisons as trials. A share of several co-voters
+    varies less than a trial, so the interval is conservative.
     """
 
     agreement: Floats
@@ -380,27 +381,28 @@ def pool_agreement(
     annotator: ArrayLike,
     clusters: ArrayLike | None = None,
 ) -> PoolAgreement:
-    r"""Percent agreement and its chance-corrected form.
+    r"""Percent agreement and Krippendorff's alpha, which corrects for chance.
 
     .. math:: A = \text{mean over votes of } \frac{\#\{\text{co-voters on the same side}\}}{n_c - 1}, \qquad
         \alpha = 1 - \frac{1 - A}{N / (2N - 1)}
 
-    with N votes on comparisons that two or more annotators judged; NaN without any.
+    Here N is the number of votes on comparisons that two or more annotators judged. The results are NaN without such
+    a comparison.
 
     Examples
     --------
-    Two of three agree on the first comparison, both on the second:
+    Two of three annotators agree on the first comparison, and both annotators agree on the second:
 
-    >>> found = pool_agreement([0, 0, 0, 1, 1], [1, 1, -1, 1, 1], [0, 1, 2, 0, 1])
-    >>> found.n_votes, round(found.percent, 3), round(found.alpha, 3)
+    >>> agreement = pool_agreement([0, 0, 0, 1, 1], [1, 1, -1, 1, 1], [0, 1, 2, 0, 1])
+    >>> agreement.n_votes, round(agreement.percent, 3), round(agreement.alpha, 3)
     (5, 0.6, 0.28)
     """
     votes, share = _shares(comparison, sign, annotator)
     if not len(votes):
         return PoolAgreement(0, 0, *[np.nan] * 4)
     c, n = np.asarray(comparison)[votes], len(votes)
-    of = c if clusters is None else np.asarray(clusters)[votes]
-    interval = cluster_mean(share, of)
+    cluster = c if clusters is None else np.asarray(clusters)[votes]
+    interval = cluster_mean(share, cluster)
     percent = interval.estimate
     low, high = max(interval.low, 0.0), min(interval.high, 1.0)
     if interval.se < NO_SPREAD:
@@ -427,9 +429,9 @@ def annotator_agreement(
     array([0.5, 0.5, 0. ])
     """
     votes, share = _shares(comparison, sign, annotator)
-    people = np.asarray(annotator)[votes]
-    n = np.bincount(people, minlength=n_annotators)
-    total = np.bincount(people, share, n_annotators)
+    cast_by = np.asarray(annotator)[votes]
+    n = np.bincount(cast_by, minlength=n_annotators)
+    total = np.bincount(cast_by, share, n_annotators)
     with np.errstate(invalid="ignore"):
         mean = total / n
         return AnnotatorAgreement(mean, *wilson_ends(mean, n))
@@ -457,13 +459,13 @@ def first_votes(comparison: ArrayLike, annotator: ArrayLike) -> Bools:
     array([ True,  True, False,  True])
     """
     votes = pd.DataFrame({"comparison": comparison, "annotator": annotator})
-    return ~votes.duplicated().to_numpy()
+    return np.asarray(~votes.duplicated().to_numpy())
 
 
 # -- biases toward other features -----------------------------------------------------------------------------
 
 
-def other_feature_p(given: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
+def other_feature_p(votes: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -> float:
     r"""P-value of the hypothesis that biases are toward an attribute, not toward a feature that is correlated with it.
 
     If one side of a comparison has more of both, a bias toward the attribute and a bias toward the feature have the
@@ -480,8 +482,8 @@ def other_feature_p(given: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -
 
     Parameters
     ----------
-    given : Votes
-        With one attribute, in its unit.
+    votes : Votes
+        Votes with one attribute, in its unit.
     feature : array of shape (n_votes,)
         The side with more of the feature: +1 (a), -1 (b) or 0.
     offset : array of shape (n_votes,)
@@ -502,17 +504,19 @@ def other_feature_p(given: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -
     >>> other_feature_p(votes, np.ones(160)) < 0.001
     True
     """
-    d, f = np.asarray(given.delta[:, 0], float), np.asarray(feature, float)
+    d, f = np.asarray(votes.delta[:, 0], float), np.asarray(feature, float)
     agree = d * f > 0
-    people = np.unique(given.annotator, return_inverse=True)[1]
-    m = people.max(initial=-1) + 1
+    number = np.unique(votes.annotator, return_inverse=True)[1]
+    m = number.max(initial=-1) + 1
     f = f * np.abs(d[agree]).mean() if agree.any() else f
-    votes = lean_votes(Votes(given.comparison, given.sign, people, np.column_stack([d, f]), m))
-    model, (d, f) = KnownWins(votes.blocks, votes.sign), votes.delta.T
-    known = np.broadcast_to(offset, len(agree))[votes.row]
+    arranged = arrange_votes(Votes(votes.comparison, votes.sign, number, np.column_stack([d, f]), m))
+    model, (d, f) = KnownWins(arranged.blocks, arranged.sign), arranged.delta.T
+    known = np.broadcast_to(offset, len(agree))[arranged.row]
     agree = d * f > 0
     score, information, *_ = model.curvature(known)
-    together, apart = (lean_design(votes.annotator, (d * of)[:, None], m) for of in (agree, ~agree))
+    together, apart = (
+        bias_design(arranged.annotator, (d * side)[:, None], m) for side in (agree, ~agree)
+    )
     net, precision = together.T @ score, together.T @ (information @ together)
     own, squares = precision.diagonal(), (precision.data**2).sum()
     between = float((net**2).sum() - own.sum()) / max(float(squares), 1e-12)
@@ -521,9 +525,9 @@ def other_feature_p(given: Votes, feature: ArrayLike, offset: ArrayLike = 0.0) -
     ridge = sparse.diags_array(np.full(m, 1 / between))
     bias = cg(sparse.csr_array(precision + ridge), net, rtol=1e-6)[0]
     score, information, *_ = model.curvature(known + apart @ bias)
-    toward = bias[votes.annotator] * (f - d) * ~agree
+    toward = bias[arranged.annotator] * (f - d) * ~agree
     spread = information @ toward
     variance = float(toward @ spread + (apart.T @ spread) ** 2 @ (1 / (own + 1 / between)))
-    parts = np.bincount(votes.annotator, toward * score, m)
+    parts = np.bincount(arranged.annotator, toward * score, m)
     variance = max(variance, m * float(np.var(parts)))
     return float(ndtr(-parts.sum() / np.sqrt(variance))) if variance > 0 else np.nan

@@ -20,6 +20,7 @@ FEWEST_VOTES, MOST_COMPARED = 10, 200
 # Number of simulated pools; number of equally extreme pools after which the simulation stops (Besag and Clifford,
 # 1991).
 SIMULATED, ENOUGH_EXTREME = 99, 3
+# Iterations of the fit of one factor; significance level of the tests.
 ROUNDS, LEVEL = 60, 0.05
 
 
@@ -82,18 +83,18 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
         return Camps(np.nan, np.nan, np.nan)
     place = np.full(len(suspect), -1)
     place[compared] = np.arange(len(compared))
-    kept = np.flatnonzero(place[who] >= 0)
-    column, row = place[who[kept]], np.unique(votes.comparison[kept], return_inverse=True)[1]
-    sign = np.asarray(votes.sign, float)[kept]
+    rows = np.flatnonzero(place[who] >= 0)
+    column, row = place[who[rows]], np.unique(votes.comparison[rows], return_inverse=True)[1]
+    sign = np.asarray(votes.sign, float)[rows]
     rest = sign.copy()
-    for side in votes.delta[kept].T:
+    for side in votes.delta[rows].T:
         explained, squares = (np.bincount(column, side * each) for each in (rest, side))
         rest = rest - side * (explained / np.maximum(squares, 1e-9))[column]
-    n = _products(np.ones(len(kept)), row, column)
+    n = _products(np.ones(len(rows)), row, column)
     if not n.any():
         return Camps(np.nan, np.nan, np.nan)
     products = _products(rest, row, column)
-    left, factor = _one_factor(products, n)
+    left, factor = _fit_one_factor(products, n)
     scale = np.sqrt(np.maximum(n.sum(axis=1), 1.0))
     scale = np.outer(scale, scale)
     sizes, along = np.linalg.eigh(left / scale)
@@ -101,7 +102,7 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     rho = np.sin(np.pi / 2 * np.clip(factor, 0.0, 0.99) ** 2)[column]
 
     def largest_of(random: np.random.Generator) -> float:
-        simulated, _ = _one_factor(_products(_drawn(rho, row, random), row, column), n)
+        simulated, _ = _fit_one_factor(_products(_draw_votes(rho, row, random), row, column), n)
         return float(np.linalg.eigvalsh(simulated / scale)[-1])
 
     # biases make votes less variable
@@ -110,16 +111,16 @@ def find_camps(votes: Votes, suspect: ArrayLike) -> Camps:
     equal_rho, n_pairs = np.sin(np.pi / 2 * common), n.sum(axis=1)
 
     def variance_of(random: np.random.Generator) -> float:
-        drawn = size * _drawn(equal_rho, row, random)
-        return _variance(_one_factor(_products(drawn, row, column), n)[1], n_pairs)
+        drawn = size * _draw_votes(equal_rho, row, random)
+        return _weighted_variance(_fit_one_factor(_products(drawn, row, column), n)[1], n_pairs)
 
-    p_value, usual = _simulated(sizes[-1], largest_of)
-    equal_p, _ = _simulated(_variance(factor, n_pairs), variance_of)
+    p_value, usual = _simulate_p_value(sizes[-1], largest_of)
+    equal_p, _ = _simulate_p_value(_weighted_variance(factor, n_pairs), variance_of)
     pairs = np.outer(suspect[compared], suspect[compared])
     if n[pairs].sum():
         p_value = min(p_value, float(ndtr(-left[pairs].sum() / np.sqrt(2 * n[pairs].sum()))))
-    shown = sizes > usual
-    beyond = (along[:, shown] * sizes[shown]) @ along[:, shown].T * scale / n.mean()
+    large = sizes > usual
+    beyond = (along[:, large] * sizes[large]) @ along[:, large].T * scale / n.mean()
     attenuation = _attenuation(products, n, np.outer(factor, factor) + beyond)
     return Camps(float(min(2 * p_value, 1.0)), attenuation, equal_p)
 
@@ -132,36 +133,37 @@ def _attenuation(products: Floats, n: Floats, implied: Floats) -> float:
     return float(np.sqrt(min((1 - within) / (1 - between), 1.0)))
 
 
-def _drawn(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
+def _draw_votes(rho: Floats, row: Ints, random: np.random.Generator) -> Floats:
     """Votes of +1 or -1 from normal quality, which has the share ``rho`` of the variance of each vote's logit."""
     quality, noise = random.standard_normal(row.max() + 1)[row], random.standard_normal(len(row))
-    return np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise)
+    return np.asarray(np.sign(np.sqrt(rho) * quality + np.sqrt(1 - rho) * noise))
 
 
-def _variance(values: Floats, weight: Floats) -> float:
+def _weighted_variance(values: Floats, weight: Floats) -> float:
     """Weighted variance, up to a factor."""
     return float(weight @ (values - weight @ values / weight.sum()) ** 2)
 
 
-def _simulated(
+def _simulate_p_value(
     observed: float, statistic: Callable[[np.random.Generator], float]
 ) -> tuple[float, float]:
     """P-value of an observed statistic, which is large if the hypothesis is false, and the mean of simulated ones."""
-    random, found = np.random.default_rng(0), list[float]()
-    while len(found) < SIMULATED and sum(np.array(found) >= observed) < ENOUGH_EXTREME:
-        found.append(statistic(random))
-    return (1 + sum(np.array(found) >= observed)) / (1 + len(found)), float(np.mean(found))
+    random, simulated = np.random.default_rng(0), list[float]()
+    while len(simulated) < SIMULATED and sum(np.array(simulated) >= observed) < ENOUGH_EXTREME:
+        simulated.append(statistic(random))
+    p_value = (1 + sum(np.array(simulated) >= observed)) / (1 + len(simulated))
+    return p_value, float(np.mean(simulated))
 
 
 def _products(values: Floats, row: Ints, column: Ints) -> Floats:
     """Sums of products of two annotators' values over their common comparisons, with zeros on the diagonal."""
     table = sparse.csr_array((values, (row, column)))
-    found = (table.T @ table).toarray()
-    np.fill_diagonal(found, 0.0)
-    return found
+    products = np.asarray((table.T @ table).toarray())
+    np.fill_diagonal(products, 0.0)
+    return products
 
 
-def _one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
+def _fit_one_factor(products: Floats, n: Floats) -> tuple[Floats, Floats]:
     """Residuals of the products after one factor, and the factor, by least squares weighted by numbers of pairs."""
     factor = np.full(len(n), np.sqrt(max(products.sum() / n.sum(), 0.01)))
     for _ in range(ROUNDS):

@@ -189,7 +189,7 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     is_open = ~_is_balanced(number, votes, len(people))
     distinct = np.unique(np.column_stack([number, votes])[is_open[number]], axis=0)
     people, number = people[is_open], np.unique(distinct[:, 0], return_inverse=True)[1]
-    against = -lean_design(number, distinct[:, 1:], len(people))
+    against = -bias_design(number, distinct[:, 1:], len(people))
     for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
         for j, aim in enumerate(way * np.eye(q)):
             found = linprog(np.tile(aim, len(people)), A_ub=against, b_ub=0.0 * number, bounds=(-1, 1))
@@ -206,7 +206,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
     votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
     """
     q = toward.shape[1]
-    design = lean_design(annotator, toward, n_annotators)
+    design = bias_design(annotator, toward, n_annotators)
     mix = np.zeros(n_annotators * q)
     for _ in range(NEWTON_STEPS):
         weight = np.exp(np.clip(-design @ mix, -30, 30))
@@ -306,7 +306,7 @@ def free_directions(
     )
     scale = np.sqrt(np.mean(delta**2, axis=0)) if len(delta) else np.ones(delta.shape[1])
     scale[scale == 0] = 1.0
-    design = lean_design(annotator, delta / scale, n_annotators)
+    design = bias_design(annotator, delta / scale, n_annotators)
     _, first, group = np.unique(comparison, return_index=True, return_inverse=True)
     # the attributes were divided by their scale, so theta is divided by it too
     unscaled = sparse.diags_array(np.tile(1.0 / scale, n_annotators))
@@ -336,7 +336,7 @@ def judgment_arrays(
     return comparison.astype(np.intp), annotator.astype(np.intp), delta, n_annotators
 
 
-def lean_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
+def bias_design(annotator: Ints, delta: Floats, n_annotators: int) -> sparse.csr_array:
     """Sparse design matrix: row j contains d_j in the columns of annotator k_j."""
     n, q = delta.shape
     # 32-bit indices, because products with the design take most of the time of an estimate
