@@ -198,8 +198,8 @@ def test_kept_columns_must_be_free_and_choices_known():
 
 
 def answered(labels=None, **columns) -> pd.DataFrame:
-    """Two comparisons, each with two votes; every row has one of the labels."""
-    table = good(4).drop(columns=["winner", "comparison_id"])
+    """Comparisons, each with two votes; every row has one of the labels."""
+    table = good(4 if labels is None else len(labels)).drop(columns=["winner", "comparison_id"])
     return table.assign(**({} if labels is None else {"winner": labels}), **columns)
 
 
@@ -297,6 +297,7 @@ LOST = {"B": "a", "A": "b"}
 UNREAD = {
     "0 and 1": (answered(["0", "1", "1", "0"]), {"winners": {"0": "a", "1": "b"}}),
     "-1, 0, 1": (answered(["-1", "0", "1", "1"]), {"winners": {"-1": "a", "0": "tie", "1": "b"}}),
+    "a rare -1": (answered([*"01010", "-1"]), {"winners": {"0": "a", "1": "b", "-1": "tie"}}),
     "1 to 2": (answered([1, 2, 1.5, 1]), {"winners": {"high": "b", "1.5": "tie"}}),
     "a rating": (answered([-3, 2, -1, 3]), {"winners": {"high": "b"}}),
     "three of a rating": (answered([-2, 2, 0, 2]), {"winners": {"high": "b"}}),

@@ -87,6 +87,16 @@ RECORDS = {
             for name in ("one", "two")
         ],
     },
+    "options with keys, in either order": lambda p, a, b, who, side: {
+        "userId": {"$oid": who},
+        "pair": {
+            "question": p,
+            "options": sorted(
+                ({"key": "a", "body": a}, {"key": "b", "body": b}), key=lambda one: one["body"]
+            ),
+        },
+        "selected": side.lower(),
+    },
     "a log of battles": lambda p, a, b, who, side: {
         "type": {"A": "leftvote", "B": "rightvote"}[side],
         "states": [state(p, a), state(p, b)],
@@ -152,6 +162,17 @@ def test_lists_of_several_votes_become_rows(vote, tmp_path):
     )
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
     assert counts(read(tmp_path / "tasks.json")) == (3 * N, 3 * 6, 3)
+
+
+def test_each_person_may_have_judged_only_some_of_the_items(tmp_path):
+    sides = {}
+    for i, (who, side) in enumerate(zip(WHO, labels(), strict=True)):
+        sides.setdefault(who, {})[f"item {i}"] = side
+    texts = zip(PROMPTS, A, B, strict=True)
+    items = {f"item {i}": {"prompt": p, "A": a, "B": b} for i, (p, a, b) in enumerate(texts)}
+    path = tmp_path / "votes.json"
+    path.write_text(json.dumps({"items": items, "annotations": sides}))
+    assert counts(read(path)) == (N, 6, 3)
 
 
 def test_names_of_voters_stand_in_the_column_of_an_answer():
@@ -236,6 +257,9 @@ CELLS = {
             )
             for texts, marks in ((A, labels(1, 4)), (B, labels(4, 1)))
         ]
+    ),
+    "keys that were pressed beside counters": table(
+        participant=WHO, session=1, repetition=0, key=labels("f", "j")
     ),
     "ratings by people under a legend": table(
         **{f"{who} (1 = B better, 5 = A better)": scored("a") for who in ("Ann", "Bob", "Eve")}

@@ -82,11 +82,18 @@ def test_every_object_gives_the_same_cells():
             'prompt,chosen\nText,Answer\n"{""ImportId"":""Q1""}",y\n---,:--\nx,1\n',
             [{"prompt": "x", "chosen": "1"}],
         ),
+        (
+            '"prompt" "chosen"\n"1" "Why so?" "He said \\"yes\\" to it"\n"3" "x y" ""\n',
+            [
+                {"column_1": "1", "prompt": "Why so?", "chosen": 'He said "yes" to it'},
+                {"column_1": "3", "prompt": "x y", "chosen": None},
+            ],
+        ),
     ],
     ids=[
         *("semicolons and a byte order mark", "a long cell", "a header alone"),
         *("a title, pipes, a repeated header and an empty row", "columns without a name"),
-        "a header in three forms, and a rule",
+        *("a header in three forms, and a rule", "spaces, backslashes and row names, as of R"),
     ],
 )
 def test_a_csv_is_understood(tmp_path, content, rows):

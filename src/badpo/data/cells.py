@@ -443,6 +443,8 @@ def clearness_of_votes(frame: pd.DataFrame, name: str, theirs: Mapping[str, str]
     if are_no_votes(name, column):
         return 0
     labels = few_labels(column)
+    if len(labels) == 1 < len(column) and not names_vote(name):
+        return 0  # the same in each row, such as the number of a session
     if direction_of(name):
         return NAMES_SIDES
     cells = [str(cell) for cell in column[:MANY_ROWS].dropna() if math.isnan(number_of(str(cell)))]

@@ -195,16 +195,20 @@ def _parts_of_objects(name: str, cells: list[Any]) -> Parts | None:
         if (votes := _votes_by_person(name, objects)) is not None:
             return {name: votes}
         keys = dict.fromkeys(itertools.chain(*objects))
+        if len(keys) == 1 and (kind := next(iter(keys))).startswith("$"):
+            return {
+                name: [each.get(kind) for each in objects]
+            }  # MongoDB writes the type of a value as its key
         return {f"{name}.{key}": [each.get(key) for each in objects] for key in keys}
     lists = [cell for cell in cells if isinstance(cell, list)]
     n_cells = sum(cell is not None for cell in cells)
     is_one = max(map(len, lists), default=0) == 1 and len(lists) >= _NEARLY_ALL * n_cells
     if is_one and not like_annotators([name]):
         return {name: [cell[0] if isinstance(cell, list) and cell else None for cell in cells]}
-    if re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))):
-        return None
+    is_listed = re.fullmatch(_LISTED, folded(singular(name.rpartition(".")[2]))) is not None
     for key in _NAMING_KEYS:
-        if _names_values(key, lists):
+        # answers are told apart by their places, unless each says which side it is
+        if _names_values(key, lists) and not (is_listed and not _name_sides(key, lists)):
             return {
                 name: [
                     {one[key]: {part: one[part] for part in one if part != key} for one in cell}
@@ -227,6 +231,12 @@ def _names_values(key: str, lists: Sequence[list[Any]]) -> bool:
     counts = Counter(itertools.chain(*names))
     is_distinct = all(len({*each}) == len(each) for each in names)
     return is_distinct and len(counts) <= _MOST_NAMES and 2 * min(counts.values()) >= len(lists)
+
+
+def _name_sides(key: str, lists: Sequence[list[Any]]) -> bool:
+    """Whether the names under ``key`` are those of the two sides, such as ``Response A`` and ``Response B``."""
+    names = {one[key] for each in lists for one in each}
+    return {(side_of(name) or ("",))[0] for name in names} == {"a", "b"}
 
 
 def _votes_by_person(name: str, objects: Sequence[dict[str, Any]]) -> list[Any] | None:
@@ -421,8 +431,8 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
     The columns of ids have the same name, or one is called an id or after the others, as ``pair_id`` after ``pairs``.
     A row may name several of the others, as ``answer_a_id`` and ``answer_b_id``, or one id may stand for two of them.
     """
-    if melted := _melted(rows, others):
-        rows = melted
+    melted = _melted(rows, others)
+    rows = melted or rows
     for named in (others, _beside(others)):
         for key in named[0] if named else ():
             by_id = {str(one.get(key)): one for one in named}
@@ -436,7 +446,10 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
             thing = singular(folded(noun.partition(".")[0]))
             columns = [column for column in columns if thing in folded(column).split("_")] or columns
             is_own_id = (
-                columns == [key] and folded(key) == "id" and len({*_values(rows, key)}) == len(rows)
+                not melted
+                and columns == [key]
+                and folded(key) == "id"
+                and len({*_values(rows, key)}) == len(rows)
             )
             if columns and not is_own_id:
                 return [
@@ -447,14 +460,23 @@ def _joined_pair(rows: list[Json], others: list[Json], noun: str) -> list[Json]:
 
 
 def _melted(rows: list[Json], others: list[Json]) -> list[Json]:
-    """A row for each column that is called after one of the others, as the questions of a survey; else none."""
+    """A row for each column that is called after one of the others, as the questions of a survey; else none.
+
+    Not every row has a cell for each of the others: a person may have judged only some comparisons.
+    """
+    names = [*dict.fromkeys(itertools.chain(*rows))]
     for key in others[0]:
         ids = {*_values(others, key)}
-        columns = [name for name in rows[0] if name in ids]
+        columns = [name for name in names if name in ids]
         if len(ids) == len(others) and len(columns) > 1 and 2 * len(columns) > len(ids):
-            left = [name for name in rows[0] if name not in columns]
+            # an id of a row that has answers to all questions is a person's
+            left = {"respondent_id" if name == key else name: name for name in names if name not in ids}
             return [
-                {**{name: row.get(name) for name in left}, key: column, "winner": row.get(column)}
+                {
+                    **{own: row.get(name) for own, name in left.items()},
+                    key: column,
+                    "winner": row[column],
+                }
                 for row in rows
                 for column in columns
                 if row.get(column) is not None

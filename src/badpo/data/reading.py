@@ -724,7 +724,8 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
             "N107", what, remedy, len(labels), "winner", fix={"winners": turned} if turned else {}
         )
     is_unknown = (side == "") & ~pd.isna(labels)
-    unknown = [str(label) for label in pd.Series(labels[is_unknown]).value_counts().index]
+    counts = {str(label): int(n) for label, n in pd.Series(labels[is_unknown]).value_counts().items()}
+    unknown = [*counts]
     hidden = hidden_ids(labels.tolist(), found.raw_ids.tolist(), inside=True) if unknown else {}
     quoted = _quoted(unknown, hidden)
     sides = [folded(found.table.theirs.get(name, name)) for name in _A_B]
@@ -737,7 +738,7 @@ def _winners(rows: pd.DataFrame, winners: Mapping[str, str], texts: Objects, fou
         turned = {name: found.table.theirs.get(other, other) for name, other in _EXCHANGED.items()}
         remedy = "exchange the columns"
         found.rows("E107", what, "winner", is_unknown, remedy, {"columns": turned})
-    elif fix := {} if hidden else proposed(unknown, {*side} - {""}, scale):
+    elif fix := {} if hidden else proposed(counts, {*side} - {""}, scale):
         # of all rows, so that none of them is bad
         n, index = int(is_unknown.sum()), np.flatnonzero(is_unknown)
         what = f"{on_scale or f'unknown winner {quoted}'}: {n:,} of {counted(len(labels), 'row')}"

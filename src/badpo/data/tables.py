@@ -321,9 +321,27 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     csv.field_size_limit(_LONGEST_CELL)
     text, encoding = decoded(path)
     separator = _separator(text)
+    try:
+        rows, lines = _cells_of_csv(text, separator, path)
+    except DataError:
+        if '\\"' not in text:
+            raise
+        # R and Spark write a backslash before a quote inside a cell
+        rows, lines = _cells_of_csv(text, separator, path, escapechar="\\")
+    told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
+    usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
+    told += [f'columns separated by "{separator}"'] if separator not in usual else []
+    return _framed(path, rows, lines, told, encoding, drop_uneven)
+
+
+def _cells_of_csv(
+    text: str, separator: str, path: Path, escapechar: str | None = None
+) -> tuple[list[list[str]], list[int]]:
+    """The cells of each row of a CSV, and the line at which each row starts."""
     rows, lines = [], []
     known: dict[str, str] = {}  # so that a text of many rows is in memory once
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+    lines_of_text = io.StringIO(text, newline="")
+    reader = csv.reader(lines_of_text, delimiter=separator, escapechar=escapechar, strict=True)
     end = 0
     try:
         for row in _limited(reader, path):
@@ -333,10 +351,7 @@ def _read_csv(path: Path, drop_uneven: bool = False) -> Table:
     except csv.Error as error:
         what = f"line {reader.line_num}: {error}"
         raise _unreadable(path, what, _QUOTE) from error
-    told = [f"encoding {encoding}"] if encoding not in ("utf-8", "utf-8-sig") else []
-    usual = ",\t" if path.suffix.lower() == ".tsv" else ",;"
-    told += [f'columns separated by "{separator}"'] if separator not in usual else []
-    return _framed(path, rows, lines, told, encoding, drop_uneven)
+    return rows, lines
 
 
 def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
@@ -352,9 +367,11 @@ def _limited(rows: Iterable[list[Any]], path: Path) -> Iterator[list[Any]]:
 def _separator(text: str) -> str:
     """The sign that gives the first lines the most names of columns that are known, then the most even rows."""
     beginning = text[:_BUFFER_BYTES]
+    escapechar = "\\" if '\\"' in beginning else None
 
     def evidence(separator: str) -> tuple[int, float, int]:
-        lines = csv.reader(io.StringIO(beginning, newline=""), delimiter=separator)
+        cells = io.StringIO(beginning, newline="")
+        lines = csv.reader(cells, delimiter=separator, escapechar=escapechar)
         try:
             rows = [*itertools.islice((row for row in lines if any(map(str.strip, row))), _FIRST_ROWS)]
         except csv.Error:
@@ -362,9 +379,11 @@ def _separator(text: str) -> str:
         if not rows:
             return 0, 0.0, 0
         width, n = Counter(map(len, rows)).most_common(1)[0]
+        if separator == " " and n < len(rows) - 1:
+            return 0, 0.0, 0  # spaces of texts
         return max(map(_n_known, rows)), (width > 1) * n / len(rows), width
 
-    return max(",;\t|", key=evidence)
+    return max(",;\t| ", key=evidence)
 
 
 def _has_votes_and_texts(frame: pd.DataFrame, is_joined: bool = False) -> bool:
@@ -414,6 +433,8 @@ def _framed(
         told.append("two lines as one header")
     header = [name.strip() for _, row in kept[start : start + 1] for name in row]
     body = kept[start + 1 :]
+    if _has_names_of_rows(len(header), [row for _, row in body]):
+        header.insert(0, "")
     legends += [" ".join(filter(None, row)) for _, row in kept[:start]]
     # Qualtrics repeats the header twice, in other words
     again = [i for i, (_, row) in enumerate(body[:3], start=1) if row[0].startswith('{"ImportId"')]
@@ -438,8 +459,8 @@ def _framed(
     n_body, body = len(body), [(line, row) for line, row in body if not _is_total(row)]
     votes = [(line, row) for line, row in body if [cell.strip() for cell in row] != header]
     for n_left_out, what in (
-        (start, "line above the header"),
-        (n_below, "line below the header"),
+        (start, "preceding line"),
+        (n_below, "further header line"),
         (len(body) - len(votes), "repeated header"),
         (n_body - len(body), "row of totals"),
         (n_blank, "empty row"),
@@ -507,6 +528,17 @@ def _joined_header(rows: Sequence[Sequence[str]]) -> list[str]:
         for name, under in zip(above, rows[1], strict=True)
     ]
     return names if len({*names}) == len(names) else []
+
+
+def _has_names_of_rows(width: int, rows: Sequence[Sequence[str]]) -> bool:
+    """Whether each row begins with its number, as R writes tables, and the header has no name for these numbers.
+
+    A further cell may instead be empty, or be a part of a text that holds the separator.
+    """
+    if {*map(len, rows)} != {width + 1} or not any(row[-1] for row in rows):
+        return False
+    are_numbers = all(row[0].isdigit() for row in rows) and len({row[0] for row in rows}) == len(rows)
+    return are_numbers and not any(cell.startswith(" ") for row in rows for cell in row)
 
 
 def _is_total(row: Sequence[str]) -> bool:

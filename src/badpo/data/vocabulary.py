@@ -538,11 +538,14 @@ def side_told(
     return side, ("name" if is_named else "order") * bool(side)
 
 
-def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) -> dict[str, str]:
+def proposed(counts: Mapping[str, int], known: set[str], scale: RatingScale | None) -> dict[str, str]:
     """What labels that could be either side may mean, for the user to confirm: two of them, or the scale of a rating.
 
-    Of three words the last, which is the rarest, is taken for the tie. Beside ``known`` sides there is no proposal.
+    ``counts`` has the number of rows with each label, the most frequent first. Of three words the rarest is taken for
+    the tie, of three numbers only if every other one is at least twice as frequent. Beside ``known`` sides there is no
+    proposal.
     """
+    labels = [*counts]
     if scale and not scale.high:
         # a scale between two answers is usually written from the first to the second; a share is of the first
         return {"high": "a" if scale.low >= 0 and scale.end <= 1 else "b"} | (
@@ -561,7 +564,12 @@ def proposed(labels: Sequence[str], known: set[str], scale: RatingScale | None) 
     ordered = sorted(labels[:2], key=lambda label: (label.casefold() not in YES, label)) + [*labels[2:]]
     sides: tuple[str, ...] = ("a", "b", "tie")
     if all(map(math.isfinite, numbers)):
-        ordered, sides = sorted(labels, key=number_of), _OF_THREE.get(tuple(numbers), sides)
+        by_number = sorted(labels, key=number_of)
+        *others, rarest = labels
+        if len(labels) == 3 and 2 * counts[rarest] <= min(counts[label] for label in others):
+            ordered = [*(label for label in by_number if label != rarest), rarest]
+        else:
+            ordered, sides = by_number, _OF_THREE.get(tuple(numbers), sides)
     return dict(zip(ordered, sides, strict=False))
 
 
@@ -679,7 +687,7 @@ _ELSE = {
 _NAMED_PAIRS = {
     ("response_a", "response_b"): (
         _SIDES_OF_COLUMNS,
-        rf"(?:{ANSWER}|conversation|conv|dialogue?|messages|chat|transcript|state)s?_{{}}(?:_(?:text|content|messages))?|"
+        rf"(?:{ANSWER}|conversation|conv|dialogue?|messages|chat|transcript|state)s?_{{}}(?:_(?:text|content|messages|body|value))?|"
         rf"{{}}(?:_(?:{ANSWER}))?",
     ),
     ("chosen", "rejected"): (_WON, rf"{{}}(?:_(?:{ANSWER}))?|(?:{ANSWER})_{{}}"),
