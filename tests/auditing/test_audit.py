@@ -457,8 +457,8 @@ def test_counts_rates_and_the_votes_that_a_judge_needs():
         for c, who, winner, longer in cast
     ]
     design = Design(Judgments.read(rows, attributes=[Length()]))
-    assert design.per_annotator(design.cross).ravel().tolist() == [2, 2, 0]
-    assert design.per_annotator(design.informative).ravel().tolist() == [1, 1, 0]
+    assert design.count_by_annotator(design.cross).ravel().tolist() == [2, 2, 0]
+    assert design.count_by_annotator(design.informative).ravel().tolist() == [1, 1, 0]
     np.testing.assert_array_equal(design.raw_rate().ravel(), [0.5, 0.0, np.nan])
     assert design.n_votes.tolist() == [3, 2, 1]
     found = votes_needed([[0.5, np.nan], [np.nan, np.inf]], [[16, 0], [3, 5]], 0.98)

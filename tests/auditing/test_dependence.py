@@ -6,7 +6,7 @@ import pytest
 
 from badpo.attributes import Length, Position
 from badpo.auditing.audit import audit
-from badpo.auditing.dependence import adjudicating_votes
+from badpo.auditing.dependence import find_adjudicating_votes
 from badpo.estimation.log_odds import population_interval
 from tests.auditing.planted import votes
 
@@ -79,7 +79,7 @@ def test_more_votes_that_were_not_chosen_by_votes_are_no_adjudication(extra):
     comparison = np.repeat(np.arange(600), 2 + more[extra])
     sign = np.where(random.logistic(size=len(comparison)) < 2 * quality[comparison], 1, -1)
     annotator = random.integers(20, size=len(comparison))
-    assert adjudicating_votes(comparison, sign, annotator) is None
+    assert find_adjudicating_votes(comparison, sign, annotator) is None
 
 
 def tied(kind: str, seed: int = 0) -> pd.DataFrame:

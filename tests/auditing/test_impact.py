@@ -10,7 +10,12 @@ from scipy.special import log_expit
 from badpo.attributes import Length, Markdown, Position
 from badpo.auditing.annotators import Design
 from badpo.auditing.audit import audit
-from badpo.auditing.impact import draw_turned, flips_without_leans, telling_pairs, to_reread
+from badpo.auditing.impact import (
+    choose_example_pairs,
+    count_changed_labels,
+    count_turned_majorities,
+    select_votes_to_reread,
+)
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import pseudonyms
 from badpo.estimation.fit import Votes
@@ -37,9 +42,9 @@ def longer_side(table: pd.DataFrame) -> np.ndarray:
 def test_a_majority_turns_where_its_votes_came_from_the_bias(sign, logit, shift, turned):
     comparison, random = np.zeros(len(sign), dtype=int), np.random.default_rng(0)
     votes = np.array(sign), np.array(logit), np.array(shift)
-    assert draw_turned(comparison, *votes, random) == turned
+    assert count_turned_majorities(comparison, *votes, random) == turned
     both = np.r_[comparison, comparison + 1], *(np.r_[each, -each] for each in votes)
-    assert draw_turned(*both, random) == (2 * turned[0], 2 * turned[1])
+    assert count_turned_majorities(*both, random) == (2 * turned[0], 2 * turned[1])
 
 
 def test_the_interval_holds_what_turns_with_the_same_noise_in_about_95_of_100_pools():
@@ -57,13 +62,13 @@ def test_the_interval_holds_what_turns_with_the_same_noise_in_about_95_of_100_po
         cast = {"comparison": comparison, "sign": sign, "annotator": who, "delta": delta[:, None]}
         design = SimpleNamespace(**cast, attributes=("length",))
         spreads = shrink_votes(Votes(*cast.values(), 24))
-        (row,) = flips_without_leans(design, leans, spreads)
+        (row,) = count_changed_labels(design, leans, spreads)
         votes = np.bincount(comparison, sign)
         truth = np.sum((votes * np.bincount(comparison, without) < 0) & (np.abs(votes) == 1))
         held += row["labels"][1] <= truth <= row["labels"][2]
         counts.append((truth, row["labels"][0]))
     leans.status[:] = "anchored"
-    assert flips_without_leans(design, leans, spreads)[0]["labels"].tolist() == [0, 0, 0]
+    assert count_changed_labels(design, leans, spreads)[0]["labels"].tolist() == [0, 0, 0]
     assert 36 <= held <= 40
     truth, expected = np.mean(counts, axis=0)
     assert truth > 20 and expected == pytest.approx(truth, rel=0.1)
@@ -96,7 +101,9 @@ def test_what_to_reread_of_whom_is_flagged():
     judgments = Judgments.read(table, attributes=[Length()])
     of_w0 = {"annotator": pseudonyms(["w0"]), "attribute": "length", "shrunk": 2.0, "care": 0.1}
     found, nothing = (
-        to_reread(judgments, Design(judgments), pd.DataFrame(of_w0 | {"flag": flag, "flag_care": flag}))
+        select_votes_to_reread(
+            judgments, Design(judgments), pd.DataFrame(of_w0 | {"flag": flag, "flag_care": flag})
+        )
         for flag in (True, False)
     )
     assert not len(nothing)
@@ -127,7 +134,7 @@ def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_al
         for k in range(3)
     ]
     found = Judgments.read(rows, attributes=[Length(), Markdown(), Position()])
-    length, markdown, position = telling_pairs(found)
+    length, markdown, position = choose_example_pairs(found)
     assert length == {
         **{"attribute": "length", "prompt": "Why 2?", "carries": not away, "n_votes": 3, "n_chosen": 3},
         **{"n_annotators": 3, "n_people": 3},
@@ -137,11 +144,11 @@ def test_a_telling_pair_goes_the_way_of_the_pool_and_differs_in_one_attribute_al
     # what the first words and the last do not show is looked for
     for mark, told in ((f"{long}** one ** {long}", "** one **"), ("1. A", "\u2026 1. A \u2026")):
         row = rows[6] | {"response_a": f"{long}\n{mark}\n{long}"}
-        (pair,) = telling_pairs(Judgments.read([row], attributes=[Markdown()]))
+        (pair,) = choose_example_pairs(Judgments.read([row], attributes=[Markdown()]))
         assert told in pair["chosen"] + pair["other"]
     # neither answer nor votes on what never differs
     alike = [row | {"response_b": row["response_a"] + "!"} for row in rows]
-    (only,) = telling_pairs(Judgments.read(alike, attributes=[Length(), Position()]))
-    cut = telling_pairs(found.take(found.votes["comparison"] == 1))[0]["chosen"]
+    (only,) = choose_example_pairs(Judgments.read(alike, attributes=[Length(), Position()]))
+    cut = choose_example_pairs(found.take(found.votes["comparison"] == 1))[0]["chosen"]
     assert only["attribute"] == "position" and "\u2026" in cut
     assert "w0" not in str(only) and all(name not in str(only) for name in found.annotators["pseudonym"])

@@ -17,7 +17,7 @@ NAMED = "name, scope, cross_share, n_cross, carrier_wins, log_odds, ci_low, ci_h
 
 
 def scan_features(judgments: Judgments) -> list[dict]:
-    features = pool.undeclared_features(judgments)
+    features = pool.measure_undeclared_features(judgments)
     return scan_measured(judgments, features, pool.swap_pair_sides(judgments))
 
 

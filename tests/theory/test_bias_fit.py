@@ -8,13 +8,13 @@ import torch
 
 from badpo.theory.bias_fit import (
     PRIOR_SD,
-    fit_level,
+    fit_shared_bias,
     fit_theta,
-    level_growth,
     loss_slopes,
     prior_precision,
     project_on,
-    shrunk_offsets,
+    shared_bias_growth,
+    shrink_offsets,
 )
 from badpo.theory.likelihood import ipo_loss, judgment_loss
 
@@ -43,7 +43,7 @@ def test_slopes_are_finite_differences_of_the_loss(name):
 def test_the_level_is_where_the_penalized_loss_has_no_slope(name):
     delta, sign, offset, weight = draw(300, q=2)
     slopes = loss_slopes(LOSSES[name], sign)
-    level = fit_level(slopes, delta, offset, weight)
+    level = fit_shared_bias(slopes, delta, offset, weight)
     first, _ = slopes(offset + delta @ level)
     score = delta.T @ (weight * first) + prior_precision(delta) * level
     assert score.abs().max() < 1e-9
@@ -51,7 +51,7 @@ def test_the_level_is_where_the_penalized_loss_has_no_slope(name):
 
 def test_a_level_of_ipo_is_a_least_squares_coefficient():
     delta, sign, offset, weight = draw(300)
-    level = fit_level(loss_slopes(LOSSES["ipo"], sign), delta, offset, weight)
+    level = fit_shared_bias(loss_slopes(LOSSES["ipo"], sign), delta, offset, weight)
     target = sign / 2 - offset
     expected = (weight * delta[:, 0] * target).sum() / (weight * delta[:, 0] ** 2).sum()
     assert level.item() == pytest.approx(expected.item(), rel=1e-3)
@@ -61,7 +61,7 @@ def test_a_level_of_ipo_is_a_least_squares_coefficient():
 def test_votes_that_all_go_one_way_give_a_finite_level(n):
     delta = torch.ones(n, 1, dtype=torch.float64)
     sign = delta[:, 0]
-    level = fit_level(loss_slopes(judgment_loss, sign), delta, 0 * sign, sign)
+    level = fit_shared_bias(loss_slopes(judgment_loss, sign), delta, 0 * sign, sign)
     assert 0 < level.item() < 2 * PRIOR_SD
     assert level.item() == pytest.approx(n * PRIOR_SD**2 / (1 + np.exp(level.item())), rel=1e-6)
 
@@ -69,14 +69,14 @@ def test_votes_that_all_go_one_way_give_a_finite_level(n):
 def test_an_attribute_that_never_differs_has_a_level_of_zero():
     delta, sign, offset, weight = draw(50, q=2)
     delta[:, 1] = 0.0
-    assert fit_level(loss_slopes(judgment_loss, sign), delta, offset, weight)[1] == 0.0
+    assert fit_shared_bias(loss_slopes(judgment_loss, sign), delta, offset, weight)[1] == 0.0
     assert project_on(delta, offset, weight)[1].abs() < 1e-12
 
 
 def test_the_unit_of_an_attribute_is_no_matter():
     delta, sign, offset, weight = draw(200)
     slopes = loss_slopes(judgment_loss, sign)
-    one, hundred = (fit_level(slopes, scale * delta, offset, weight) for scale in (1.0, 100.0))
+    one, hundred = (fit_shared_bias(slopes, scale * delta, offset, weight) for scale in (1.0, 100.0))
     torch.testing.assert_close(one, 100 * hundred)
 
 
@@ -96,8 +96,8 @@ def test_the_level_grows_from_the_attenuated_to_the_conditional_bias_as_quality_
     wins = torch.from_numpy(rng.random(n)) < torch.sigmoid(quality + 0.9 * delta[:, 0])
     sign = wins.double() * 2 - 1
     slopes, weight = loss_slopes(judgment_loss, sign), torch.ones(n, dtype=torch.float64)
-    start = fit_level(slopes, delta, 0 * sign, weight).item()
-    grown = level_growth(slopes, delta, 0 * sign, weight, quality).item()
+    start = fit_shared_bias(slopes, delta, 0 * sign, weight).item()
+    grown = shared_bias_growth(slopes, delta, 0 * sign, weight, quality).item()
     assert start == pytest.approx(0.9 / np.sqrt(1 + 0.346 * 1.44), abs=0.04)
     assert start + grown == pytest.approx(0.9, abs=0.04)
 
@@ -128,5 +128,5 @@ def test_offsets_of_annotators_who_are_alike_are_small():
     _, annotator, delta, sign = pool(50, 20, spread=0.0)
     slopes = loss_slopes(judgment_loss, torch.from_numpy(sign))
     weight = torch.ones(len(sign), dtype=torch.float64)
-    found = shrunk_offsets(slopes, delta, 0.5 * delta[:, 0], weight, annotator, 50)
+    found = shrink_offsets(slopes, delta, 0.5 * delta[:, 0], weight, annotator, 50)
     assert found.abs().max() < 0.25

@@ -55,7 +55,7 @@ def test_free_directions_agree_with_the_dense_null_space(scope):
             assert np.linalg.matrix_rank(np.hstack([basis, dense]), tol=1e-7) == rank
         rows = dense.reshape(n_annotators, delta.shape[1], -1)
         moves = np.abs(rows).max(axis=2, initial=0.0) > 1e-9
-        np.testing.assert_array_equal(free.level_identified(), ~moves)
+        np.testing.assert_array_equal(free.theta_identified(), ~moves)
         groups = free.difference_groups()
         same = np.abs(rows[:, None] - rows[None]).max(axis=3, initial=0.0) < 1e-9
         np.testing.assert_array_equal(groups[:, None] == groups[None], same)
@@ -144,7 +144,7 @@ def test_nearly_dependent_equations_are_equations_and_none_leave_every_unknown_f
     assert null_basis(equations).shape[1] == 1
     assert null_basis(sparse.csr_array((0, 4))).toarray().tolist() == np.eye(4).tolist()
     free = free_directions([], [], np.zeros((0, 2)), n_annotators=3)
-    assert free.n_free == 6 and not free.level_identified().any()
+    assert free.n_free == 6 and not free.theta_identified().any()
 
 
 @pytest.mark.parametrize(

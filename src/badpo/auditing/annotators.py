@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.special import ndtri, stdtrit
 
-from badpo.auditing.marginal import ATTENUATION, HALF_WIDTH, Sums, find_sums
+from badpo.auditing.marginal import ATTENUATION, HALF_WIDTH, Sums, fit_sums
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.privacy import FEWEST_ANNOTATORS, is_dominated, model_names, pseudonyms
@@ -48,19 +48,20 @@ from badpo.theory import Bools, Floats, Ints
 from badpo.theory.identifiability import informative_judgments
 from badpo.theory.summaries import Interval
 
-# In log-odds. exp(5) is odds of 148 to 1, more than annotators can plausibly differ.
-WIDEST_SPREAD = 5.0
+# Largest plausible tau, in log-odds: exp(5) is odds of 148 to 1.
+WIDEST_TAU = 5.0
 # A few very large differences of a continuous attribute, possibly errors, would dominate the estimates. If 3 % of the
 # differences are forty times too large, the coverage of the annotators' confidence intervals is 74 %; a cap at five
 # units gives 92 %, a cap at three units 95 %. Credible intervals still have 89 % with this cap, because capped
 # outliers carry no information on bias, and 94 % if differences beyond ten units are ignored.
 MOST_UNITS, OUTLYING = 3.0, 10.0
+# Largest number of groups whose sizes are reported.
 SIZES_SHOWN = 5
 # Standard errors are clustered by prompt above this mean number of comparisons per prompt, or above this share of
 # repeated votes.
 OFTEN_REPEATED, FEWEST_REPEATED = 1.25, 0.01
 # Statuses of annotators whose bias has an estimate, finite or infinite.
-TOLD = ("ok", "insufficient", "separated_high", "separated_low")
+ESTIMATED = ("ok", "insufficient", "separated_high", "separated_low")
 
 CONDITIONAL = (
     "conditional likelihood: the unknown quality of a comparison drops out, because the likelihood conditions on the "
@@ -96,7 +97,7 @@ RANDOM_ORDER = (
 UNRELIABLE = "not known: estimating reliability requires comparisons with two annotators"
 BY_MODELS = "reliability is estimated from how closely votes follow the strengths of the models behind the responses"
 # An annotator is unreliable if their reliability is below this share of the pool's mean reliability.
-CARELESS = 0.5
+LOW_RELIABILITY = 0.5
 # With fewer votes on equal sides, on average, random responders are hard to detect. In 25 simulated pools without
 # bias, with 6 random responders among 30 annotators, the audit had 25 wrong flags at 10 such votes, 11 at 20, and 0
 # at 40.
@@ -107,9 +108,9 @@ FEW_EQUAL = 25
 UNSURE = 0.25
 # Reliability is shrunk toward the mean of a class with at least so many annotators. Shrinking toward the common mean
 # would understate the difference in reliability between classes, and the biases would contain the rest.
-OF_A_CLASS = 8
+LARGE_CLASS = 8
 # Explanations by the state of the reliability estimate.
-ABOUT_CARE = {
+RELIABILITY_NOTES = {
     "": "deviations are adjusted for reliability, which is estimated on comparisons whose sides do not differ",
     "hardly": (
         "reliability is uncertain: annotators have too few votes on comparisons whose sides do not differ in "
@@ -135,11 +136,11 @@ LESS_OF_EITHER = (
 NO_MAJORITIES = "almost no comparison has two votes"
 TOO_WIDE = f"not known: its 95 % confidence interval is wider than \u00b1{WIDEST_HALF:g} log-odds"
 NO_TAU = "the 95 % confidence interval of tau has no upper end below {:g} log-odds"
-MAYBE_CARE = (
+MAYBE_RELIABILITY = (
     " Annotators may differ in reliability instead, which is not estimated precisely enough (W410)."
 )
 EXPLAINED = "the classes differ in reliability, or the reliability of the classes is too uncertain"
-MAYBE_CLASS_CARE = (
+MAYBE_CLASS_RELIABILITY = (
     " The difference between classes may be a difference in reliability instead of bias (W417)."
 )
 WITHIN = " This applies within groups; the votes do not show whether groups differ from each other."
@@ -157,7 +158,7 @@ class AuditOptions:
     fdr: float = 0.1
     min_informative: int = 10
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         refuse_other_types(**vars(self))
         if self.quality is not None and self.quality not in QUALITIES:
             hint = did_you_mean(self.quality, [*QUALITIES])
@@ -190,13 +191,13 @@ class Design:
 
     Arrays with one entry per attribute: ``unit``, the difference to which biases, tau and rho refer, which is 1 for a
     0/1 attribute and the median difference for a continuous attribute, so that the scale does not matter;
-    ``is_shown``, whether the attribute belongs to the judgment, such as the position.
+    ``is_judgment_attribute``, whether the attribute belongs to the judgment, such as the position.
 
     Arrays with one entry per annotator: ``annotators``, the pseudonyms; ``classes``; ``models``, the names of models;
     ``is_person``; ``n_votes``. If the table has no annotators, all votes belong to one annotator.
     """
 
-    def __init__(self, judgments: Judgments):
+    def __init__(self, judgments: Judgments) -> None:
         self.attributes, declared = judgments.attribute_names, judgments.attributes
         self.has_identities, people = judgments.has_identities, judgments.annotators
         self.comparison, self.annotator, self.sign = (
@@ -210,7 +211,7 @@ class Design:
         m = len(people)
         self.n_votes = np.bincount(self.annotator, minlength=m)
         self.cross = judgments.cross_group()
-        self.is_shown = np.array([one.scope == "judgment" for one in declared], dtype=bool)
+        self.is_judgment_attribute = np.array([one.scope == "judgment" for one in declared], dtype=bool)
         sizes = pd.DataFrame(np.abs(judgments.delta))
         is_continuous = [one.continuous for one in declared] | ~sizes.isin([0.0, 1.0]).all().to_numpy()
         self.unit = sizes.where(self.cross & is_continuous).median().fillna(1.0).to_numpy()
@@ -221,8 +222,8 @@ class Design:
         self.delta = np.where(size > most * OUTLYING / MOST_UNITS, 0.0, cut)
         prompt = judgments.prompt_of_votes()
         n_prompts = prompt.max(initial=-1) + 1
-        of_annotators = judgments.votes.duplicated(["annotator", "comparison"]).to_numpy()
-        self.is_first = ~(of_annotators & self.has_identities)
+        is_repeated = judgments.votes.duplicated(["annotator", "comparison"]).to_numpy()
+        self.is_first = ~(is_repeated & self.has_identities)
         self.prompt_of_first_votes = prompt[self.is_first]
         self.has_repeated_prompts = judgments.n_comparisons >= OFTEN_REPEATED * n_prompts
         are_repeated = (~self.is_first).mean() > FEWEST_REPEATED
@@ -233,19 +234,20 @@ class Design:
             apart = teams[self.annotator] * (self.delta != 0)
             labels = np.column_stack([self.stratum, apart])
             self.stratum = np.unique(labels, axis=0, return_inverse=True)[1].reshape(-1)
-        # The first arguments of all estimators of bias (`votes`) and of reliability (`care_votes`). `care_votes` has
-        # outliers capped and not set to 0, because 0 would mean that the sides do not differ.
+        # The first arguments of all estimators of bias (`votes`) and of reliability (`reliability_votes`). In the
+        # latter, outliers are capped and not set to 0, because 0 would mean that the sides do not differ.
         self.votes = Votes(self.stratum, self.sign, self.annotator, self.delta, m)
-        of_responses = self.votes._replace(delta=cut[:, ~self.is_shown])
-        self.care_votes = of_responses.select(self.is_first)
+        response_votes = self.votes._replace(delta=cut[:, ~self.is_judgment_attribute])
+        self.reliability_votes = response_votes.select(self.is_first)
         self.informative = informative_judgments(self.stratum, self.annotator, self.sign, self.delta)
 
     @property
     def first_votes(self) -> tuple[Ints, Ints, Ints]:
         """Comparison, sign and annotator of the first vote of each annotator on each comparison."""
-        return tuple(each[self.is_first] for each in (self.comparison, self.sign, self.annotator))
+        first = self.is_first
+        return self.comparison[first], self.sign[first], self.annotator[first]
 
-    def per_annotator(self, chosen: Bools) -> Ints:
+    def count_by_annotator(self, chosen: Bools) -> Ints:
         """Number of the chosen votes of each annotator, of shape (n_annotators, n_attributes)."""
         return summed(self.annotator, chosen, len(self.annotators)).astype(int)
 
@@ -256,14 +258,14 @@ class Design:
         """
         chose_more = self.cross & (self.sign[:, None] * self.delta > 0)
         with np.errstate(invalid="ignore"):
-            return self.per_annotator(chose_more) / self.per_annotator(self.cross)
+            return self.count_by_annotator(chose_more) / self.count_by_annotator(self.cross)
 
 
-def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
+def find_anchors(design: Design, options: AuditOptions) -> Bools:
     """Mask of the anchors, of shape (n_annotators,): annotators listed by id, or all annotators of a class."""
     label = options.anchor_class
     if label is None:
-        return named_annotators(design.annotators, options.anchors, "anchors")
+        return find_named_annotators(design.annotators, options.anchors, "anchors")
     if label not in design.labels:
         raise ConfigError(
             f'anchor class: no annotator has the class "{label}".{did_you_mean(label, design.labels)} Classes: '
@@ -272,7 +274,7 @@ def anchored_annotators(design: Design, options: AuditOptions) -> Bools:
     return np.asarray(design.classes == label)
 
 
-def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
+def find_named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -> Bools:
     """Mask of the annotators that a list names by id or pseudonym; ``key`` is the name of the option for messages.
 
     Raises `ConfigError` if a name is not among the annotators; the message shows pseudonyms only.
@@ -287,10 +289,10 @@ def named_annotators(annotators: ArrayLike, named: Sequence[object], key: str) -
     return np.isin(known, wanted)
 
 
-def with_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
+def mark_models(judgments: Judgments, models: Sequence[str]) -> Judgments:
     """Return the judgments with these annotators marked as models, in addition to the class "model"."""
     annotators = judgments.annotators.copy()
-    named_annotators(annotators["pseudonym"], models, "models")
+    find_named_annotators(annotators["pseudonym"], models, "models")
     ids = list(dict.fromkeys(map(str, models)))
     names = dict(zip(pseudonyms(ids), model_names(ids), strict=True))
     known = zip(annotators["pseudonym"], annotators["model"], strict=True)
@@ -313,8 +315,8 @@ def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     is_shared = np.bincount(design.comparison)[design.comparison] > 1
     if not design.informative.any() and is_shared.mean() > 0.5:
         return "conditional", UNANIMOUS
-    saw = design.per_annotator(design.cross) > 0
-    informed, n_saw = saw & (design.per_annotator(design.informative) > 0), saw.sum(axis=0)
+    saw = design.count_by_annotator(design.cross) > 0
+    informed, n_saw = saw & (design.count_by_annotator(design.informative) > 0), saw.sum(axis=0)
     without = 1 - informed.sum(axis=0) / np.maximum(n_saw, 1)
     if not (without > 0.5).all() or (n_saw < 2).any():
         return "conditional", CONDITIONAL
@@ -324,32 +326,32 @@ def choose_quality(design: Design, options: AuditOptions) -> tuple[str, str]:
     return "marginal", f"{lacking}, so {MARGINAL}"
 
 
-def care_of(design: Design, leans: BiasEstimates, anchored: Bools) -> Reliability:
+def estimate_reliability(design: Design, biases: BiasEstimates, anchored: Bools) -> Reliability:
     """Estimate the reliability of each annotator, adjusted for bias toward attributes of the judgment."""
-    of_class = pd.Categorical(design.classes, design.labels).codes
-    is_large = np.bincount(of_class + 1)[of_class + 1] >= OF_A_CLASS
-    group = 2 * np.where(is_large, of_class, -1) + anchored
-    return fit_reliability(design.care_votes, _logits_of_judgments(design, leans), group)
+    code = pd.Categorical(design.classes, design.labels).codes
+    is_large = np.bincount(code + 1)[code + 1] >= LARGE_CLASS
+    group = 2 * np.where(is_large, code, -1) + anchored
+    return fit_reliability(design.reliability_votes, _logits_of_judgments(design, biases), group)
 
 
-def gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]:
+def estimate_gold_choices(design: Design, anchored: Bools) -> tuple[Interval | None, ...]:
     """Log-odds that gold annotators choose the side with each attribute, adjusted for the other attributes."""
     cast = anchored[design.annotator]
-    of = design.comparison if design.prompt is None else design.prompt
-    return joint_log_odds(design.delta[cast], design.sign[cast], of[cast])
+    cluster = design.comparison if design.prompt is None else design.prompt
+    return joint_log_odds(design.delta[cast], design.sign[cast], cluster[cast])
 
 
-def _logits_of_judgments(design: Design, leans: BiasEstimates) -> Floats:
-    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``care_votes``."""
-    own, logits = _own(leans), np.zeros(len(design.sign))
-    for j in np.flatnonzero(design.is_shown & leans.absolute):
-        believed = shrink_normal(*own[:, :, j]).posterior.mean
-        logits += np.nan_to_num(believed)[design.annotator] * design.delta[:, j]
+def _logits_of_judgments(design: Design, biases: BiasEstimates) -> Floats:
+    """Contribution of biases toward attributes of the judgment to the logit of each vote in ``reliability_votes``."""
+    estimates, logits = _usable_estimates(biases), np.zeros(len(design.sign))
+    for j in np.flatnonzero(design.is_judgment_attribute & biases.absolute):
+        mean = shrink_normal(*estimates[:, :, j]).posterior.mean
+        logits += np.nan_to_num(mean)[design.annotator] * design.delta[:, j]
     return np.asarray(logits[design.is_first])
 
 
-def shrunken(
-    design: Design, leans: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
+def shrink_deviations(
+    design: Design, biases: BiasEstimates, lines: Mapping[int, Line | GoldLine], shared: Floats
 ) -> list[ShrunkenBiases]:
     """Posterior of the deviations on each attribute, adjusted for reliability if ``lines`` has the attribute.
 
@@ -359,56 +361,56 @@ def shrunken(
     and nothing is shrunk. ``shared`` is the variance of an error that all estimates of an attribute have in common,
     which is not part of tau.
     """
-    is_normal = leans.absolute | design.is_shown | (leans.status == "anchored").any()
-    is_normal |= leans.quality != "conditional"
+    is_normal = biases.absolute | design.is_judgment_attribute | (biases.status == "anchored").any()
+    is_normal |= biases.quality != "conditional"
     integrated = [] if is_normal.all() else shrink_votes(design.votes, design.prompt, ~is_normal)
-    own, found = _own(leans), []
+    estimates, result = _usable_estimates(biases), []
     for j, normal in enumerate(is_normal):
         if shared[j]:
             line = lines.get(j)
             gold_line = line if isinstance(line, GoldLine) else None
-            spread = _shrunken_beside_gold(own[:, :, j], gold_line, shared[j])
+            shrunken = _shrink_relative_to_gold(estimates[:, :, j], gold_line, shared[j])
         else:
-            spread = shrink_normal(*own[:, :, j]) if normal else integrated[j]
-            if j in lines and np.isfinite(spread.tau):
-                left, variance = lines[j].adjust(spread.estimate, spread.error)
-                spread = average_posteriors(
-                    spread, shrink_normal(left, np.sqrt(variance)), lines[j].chance
+            shrunken = shrink_normal(*estimates[:, :, j]) if normal else integrated[j]
+            if j in lines and np.isfinite(shrunken.tau):
+                left, variance = lines[j].adjust(shrunken.estimate, shrunken.error)
+                shrunken = average_posteriors(
+                    shrunken, shrink_normal(left, np.sqrt(variance)), lines[j].chance
                 )
-        if spread.tau > WIDEST_SPREAD or spread.tau_high == np.inf:
-            spread = replace(spread, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
-        found.append(spread)
-    return found
+        if shrunken.tau > WIDEST_TAU or shrunken.tau_high == np.inf:
+            shrunken = replace(shrunken, tau=np.nan, tau_low=0.0, tau_high=np.inf, reliability=np.nan)
+        result.append(shrunken)
+    return result
 
 
-def _shrunken_beside_gold(own: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
+def _shrink_relative_to_gold(estimates: Floats, line: GoldLine | None, shared: float) -> ShrunkenBiases:
     """Posterior of biases relative to gold annotators, whose shared error is added after shrinking."""
-    value, variance = own[0], own[1] ** 2
+    value, variance = estimates[0], estimates[1] ** 2
     if line is not None:
-        value, variance = line.adjust(*own)
-    found = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
-    # The interval of tau covers both cases: reliability explains a part of the spread, or nothing.
-    whole = shrink_normal(own[0], np.sqrt(own_variance(own[1] ** 2, shared)))
-    sds = np.sqrt(found.posterior.sds**2 + shared)
+        value, variance = line.adjust(*estimates)
+    adjusted = shrink_normal(value, np.sqrt(own_variance(variance, shared)))
+    # The interval of tau covers both cases: reliability explains a part of the variance, or nothing.
+    unadjusted = shrink_normal(estimates[0], np.sqrt(own_variance(estimates[1] ** 2, shared)))
+    sds = np.sqrt(adjusted.posterior.sds**2 + shared)
     return replace(
-        found,
-        posterior=replace(found.posterior, sds=sds),
-        tau_low=min(found.tau_low, whole.tau_low),
-        tau_high=max(found.tau_high, whole.tau_high),
+        adjusted,
+        posterior=replace(adjusted.posterior, sds=sds),
+        tau_low=min(adjusted.tau_low, unadjusted.tau_low),
+        tau_high=max(adjusted.tau_high, unadjusted.tau_high),
     )
 
 
-def _own(leans: BiasEstimates, *values: Floats) -> Floats:
+def _usable_estimates(biases: BiasEstimates, *values: Floats) -> Floats:
     """Estimates and standard errors, NaN for anchors and for annotators who are not compared; finite by default."""
-    is_given = (leans.status == "anchored") | (leans.se == 0)
-    return np.where(is_given, np.nan, values or (leans.finite_deviation, leans.finite_se))
+    is_missing = (biases.status == "anchored") | (biases.se == 0)
+    return np.where(is_missing, np.nan, values or (biases.finite_deviation, biases.finite_se))
 
 
 def annotator_table(
     design: Design,
-    leans: BiasEstimates,
-    spreads: Sequence[ShrunkenBiases],
-    care: Reliability,
+    biases: BiasEstimates,
+    shrunken_biases: Sequence[ShrunkenBiases],
+    reliability: Reliability,
     options: AuditOptions,
     sums: BiasEstimates | None,
 ) -> pd.DataFrame:
@@ -418,70 +420,75 @@ def annotator_table(
     votes can be flagged. ``odds_ratio`` belongs to the shrunken deviation, or to the deviation if nothing was shrunk.
     ``log_odds`` are the ``sums`` of bias and merit; ``log_odds`` is NaN if comparisons have several votes.
     """
-    (m, q), nothing = leans.deviation.shape, np.full(leans.deviation.shape, np.nan)
-    is_shrunk = (leans.n_informative > 0) & (leans.status != "anchored")
-    is_shrunk &= np.stack([(one.basis != "prior") & np.isfinite(one.tau) for one in spreads], axis=1)
-    posteriors = [one.posterior for one in spreads]
-    believed = [
-        [of.mean for of in posteriors],
-        [of.sd for of in posteriors],
-        [of.quantile(0.025) for of in posteriors],
-        [of.quantile(0.975) for of in posteriors],
-        [probability_exceeds(one, options.rho) for one in spreads],
+    (m, q), nothing = biases.deviation.shape, np.full(biases.deviation.shape, np.nan)
+    is_shrunk = (biases.n_informative > 0) & (biases.status != "anchored")
+    is_shrunk &= np.stack(
+        [(one.basis != "prior") & np.isfinite(one.tau) for one in shrunken_biases], axis=1
+    )
+    posteriors = [one.posterior for one in shrunken_biases]
+    statistics = [
+        [one.mean for one in posteriors],
+        [one.sd for one in posteriors],
+        [one.quantile(0.025) for one in posteriors],
+        [one.quantile(0.975) for one in posteriors],
+        [probability_exceeds(one, options.rho) for one in shrunken_biases],
     ]
     is_shrunk &= np.stack(
-        [(high - low) / 2 <= WIDEST_HALF for low, high in zip(*believed[2:4], strict=True)], axis=1
+        [(high - low) / 2 <= WIDEST_HALF for low, high in zip(*statistics[2:4], strict=True)], axis=1
     )
     shrunk, post_sd, post_low, post_high, prob_exceeds = np.where(
-        is_shrunk, np.swapaxes(believed, 1, 2), np.nan
+        is_shrunk, np.swapaxes(statistics, 1, 2), np.nan
     )
-    own = _own(leans, leans.deviation, leans.se)
-    is_told = leans.n_informative >= options.min_informative
-    of_flags = np.where(is_told, prob_exceeds, np.nan)
-    of_care = np.where(care.n_votes > 0, care.cdf(CARELESS), np.nan)
+    estimates = _usable_estimates(biases, biases.deviation, biases.se)
+    can_be_flagged = biases.n_informative >= options.min_informative
+    flag_probability = np.where(can_be_flagged, prob_exceeds, np.nan)
+    low_probability = np.where(reliability.n_votes > 0, reliability.cdf(LOW_RELIABILITY), np.nan)
     with np.errstate(over="ignore"):
-        odds_ratio = np.exp(np.where(np.isnan(shrunk), leans.deviation, shrunk))
+        odds_ratio = np.exp(np.where(np.isnan(shrunk), biases.deviation, shrunk))
     agreement = annotator_agreement(*design.first_votes, m)
     columns = {
         "annotator": design.annotators,
         "class": design.classes,
         "model": design.models,
         "attribute": np.tile(np.array(design.attributes, dtype=object), (m, 1)),
-        "component": leans.component,
+        "component": biases.component,
         "n_judgments": design.n_votes,
-        "n_cross": design.per_annotator(design.cross),
-        "n_informative": leans.n_informative,
+        "n_cross": design.count_by_annotator(design.cross),
+        "n_informative": biases.n_informative,
         "raw_rate": design.raw_rate(),
         "log_odds": nothing if sums is None else sums.deviation,
         "log_odds_low": nothing if sums is None else sums.ci_low,
         "log_odds_high": nothing if sums is None else sums.ci_high,
-        "deviation": leans.deviation,
-        "se": leans.se,
-        "ci_low": leans.ci_low,
-        "ci_high": leans.ci_high,
+        "deviation": biases.deviation,
+        "se": biases.se,
+        "ci_low": biases.ci_low,
+        "ci_high": biases.ci_high,
         "shrunk": shrunk,
         "post_sd": post_sd,
         "post_low": post_low,
         "post_high": post_high,
         "odds_ratio": odds_ratio,
-        "q_value": np.stack([benjamini_hochberg(*own[:, :, j]) for j in range(q)], axis=1),
+        "q_value": np.stack([benjamini_hochberg(*estimates[:, :, j]) for j in range(q)], axis=1),
         "prob_exceeds": prob_exceeds,
-        "flag": np.apply_along_axis(bayesian_fdr, 0, of_flags, options.fdr),
-        "status": leans.status,
-        "care": care.mean,
-        "care_low": care.quantile(0.025),
-        "care_high": care.quantile(0.975),
-        "flag_care": bayesian_fdr(of_care, options.fdr),
+        "flag": np.apply_along_axis(bayesian_fdr, 0, flag_probability, options.fdr),
+        "status": biases.status,
+        "care": reliability.mean,
+        "care_low": reliability.quantile(0.025),
+        "care_high": reliability.quantile(0.975),
+        "flag_care": bayesian_fdr(low_probability, options.fdr),
         "agreement": agreement.agreement,
         "agreement_low": agreement.low,
         "agreement_high": agreement.high,
     }
     # a value of an annotator is repeated in each of the annotator's rows
-    cells = {name: np.repeat(of, q) if of.ndim == 1 else of.ravel() for name, of in columns.items()}
+    cells = {
+        name: np.repeat(values, q) if values.ndim == 1 else values.ravel()
+        for name, values in columns.items()
+    }
     return pd.DataFrame(cells).sort_values("annotator", kind="stable", ignore_index=True)
 
 
-SHOWN_OF_MODELS = [
+MODEL_COLUMNS = [
     *("model", "attribute", "n_judgments", "n_cross", "n_informative", "raw_rate", "deviation"),
     *("ci_low", "ci_high", "shrunk", "post_low", "post_high", "flag", "status"),
     *("care", "care_low", "care_high", "flag_care", "both_orders", "same_share"),
@@ -492,19 +499,21 @@ def both_orders(judgments: Judgments) -> pd.DataFrame:
     """Comparisons that an annotator judged in both orders: ``annotator``, and whether both votes are the ``same``."""
     votes = judgments.votes[judgments.votes["shown_first"].notna()]
     votes = votes[votes.duplicated(["annotator", "comparison"], keep=False)]
-    asked = votes.groupby(["annotator", "comparison"], sort=False)
-    kinds = asked[["shown_first", "sign"]].nunique().reset_index("annotator")
+    groups = votes.groupby(["annotator", "comparison"], sort=False)
+    kinds = groups[["shown_first", "sign"]].nunique().reset_index("annotator")
     both = kinds[kinds["shown_first"] == 2]
     return pd.DataFrame({"annotator": both["annotator"], "same": both["sign"] == 1})
 
 
-def models_of(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
+def build_model_rows(table: pd.DataFrame, design: Design, both: pd.DataFrame) -> list[Json]:
     """Rows of the annotators' table for models, with the share of equal votes when both orders were shown."""
     same = both.groupby("annotator")["same"].agg(both_orders="size", same_share="mean")
     same.index = design.annotators[same.index]
     rows = table[table["model"].notna() & (table["n_judgments"] > 0)].join(same, on="annotator")
     rows["both_orders"] = rows["both_orders"].fillna(0).astype(int)
-    return rows.sort_values(["model", "attribute"], kind="stable")[SHOWN_OF_MODELS].to_dict("records")
+    columns = rows.sort_values(["model", "attribute"], kind="stable")[MODEL_COLUMNS]
+    records: list[Json] = columns.to_dict("records")
+    return records
 
 
 # -- everything together -----------------------------------------------------------------------------------------
@@ -518,8 +527,8 @@ class AnnotatorEstimates:
     reliability, or an empty text.
     """
 
-    leans: BiasEstimates
-    spreads: list[ShrunkenBiases]
+    biases: BiasEstimates
+    shrunken_biases: list[ShrunkenBiases]
     table: pd.DataFrame
     pool: Json
     checks: Json
@@ -534,89 +543,114 @@ def estimate_annotators(
 
     Classes are always compared by the conditional likelihood without anchors.
     """
-    anchored = anchored_annotators(design, options)
-    told = design.has_identities
+    anchored = find_anchors(design, options)
+    has_identities = design.has_identities
     quality, why = choose_quality(design, options)
-    sums = sums_of(judgments, design, options) if quality == "marginal" else None
+    sums = estimate_sums(judgments, design, options) if quality == "marginal" else None
     if sums is None:
-        given: Json = {"anchored": anchored, "min_informative": options.min_informative}
-        leans = fit_conditional(design.votes, **given, clusters=design.prompt)
-        care = care_of(design, leans, anchored)
-        equal_p = equal_bias_p_value(design.votes, leans, design.prompt)
+        biases = fit_conditional(
+            design.votes,
+            anchored=anchored,
+            min_informative=options.min_informative,
+            clusters=design.prompt,
+        )
+        reliability = estimate_reliability(design, biases, anchored)
+        equal_p = equal_bias_p_value(design.votes, biases, design.prompt)
     else:
-        leans, equal_p = sums.leans, sums.equal_p
-        care = care_of(design, leans, anchored) if sums.care is None else sums.care
-    beside = adjust_for_reliability(leans, care, find_unexplained_choices(design.votes))
+        biases, equal_p = sums.biases, sums.equal_p
+        reliability = (
+            estimate_reliability(design, biases, anchored)
+            if sums.reliability is None
+            else sums.reliability
+        )
+    adjusted = adjust_for_reliability(biases, reliability, find_unexplained_choices(design.votes))
     is_gold = anchored.any() and quality == "conditional"
-    choices = gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
-    gold = adjust_to_gold(beside.biases, care, choices, is_gold & ~design.is_shown)
-    lines = beside.lines | gold.lines
-    spreads = shrunken(design, leans, lines, gold.shared)
-    line_p = np.fmax(beside.equal_bias_p, gold.equal_bias_p)
+    choices = estimate_gold_choices(design, anchored) if is_gold else [None] * len(design.attributes)
+    gold = adjust_to_gold(adjusted.biases, reliability, choices, is_gold & ~design.is_judgment_attribute)
+    lines = adjusted.lines | gold.lines
+    shrunken_biases = shrink_deviations(design, biases, lines, gold.shared)
+    line_p = np.fmax(adjusted.equal_bias_p, gold.equal_bias_p)
     for j, line in lines.items():
         equal_p[j] += line.chance * (line_p[j] - equal_p[j])
-    classes, leans = _classes(design, leans), gold.biases
-    shown = without_wide(leans)
+    classes, biases = _compare_classes(design, biases), gold.biases
+    narrow = without_wide(biases)
     each = None if sums is None else without_wide(sums.each)
-    table = annotator_table(design, shown, spreads, care, options, each)
-    camps = _camps(design, table) if told else Camps(np.nan, np.nan, np.nan)
+    table = annotator_table(design, narrow, shrunken_biases, reliability, options, each)
+    camps = _test_camps(design, table) if has_identities else Camps(np.nan, np.nan, np.nan)
     if camps.are_found:
         table["flag_care"] = False
-    about_care = (
-        _care(design, care, bool(lines) and not care.unknown, table, camps, sums) if told else {}
+    reliability_row = (
+        _build_reliability_row(
+            design, reliability, bool(lines) and not reliability.unknown, table, camps, sums
+        )
+        if has_identities
+        else {}
     )
-    is_open = any(about_care.get(name) for name in ("is_unknown", "is_hardly_known"))
+    is_open = any(reliability_row.get(name) for name in ("is_unknown", "is_hardly_known"))
     pool, graphs = {}, {}
     for j, name in enumerate(design.attributes):
-        spread, of_class = spreads[j], classes[j]
-        graphs[name], groups = _groups(design, leans, j)
-        known = spread if has_known_spread(spread) else replace(spread, tau=np.nan)
-        advice = recommend(known, equal_p[j], of_class.p_value)
-        needs_care = not leans.absolute[j] or bool(anchored.any() and not design.is_shown[j])
-        is_care = is_open and sums is None and needs_care and advice.variant != "pooled"
-        reason = advice.reason + WITHIN * bool(groups) + MAYBE_CARE * is_care
+        shrunken, comparison = shrunken_biases[j], classes[j]
+        graphs[name], groups = _find_groups(design, biases, j)
+        known = shrunken if has_known_tau(shrunken) else replace(shrunken, tau=np.nan)
+        advice = recommend(known, equal_p[j], comparison.p_value)
+        needs_reliability = not biases.absolute[j] or bool(
+            anchored.any() and not design.is_judgment_attribute[j]
+        )
+        mentions_reliability = (
+            is_open and sums is None and needs_reliability and advice.variant != "pooled"
+        )
+        reason = advice.reason + WITHIN * bool(groups) + MAYBE_RELIABILITY * mentions_reliability
         pool[name] = {
             "components": graphs[name]["n"],
-            **_counts(design, shown, j),
+            **_count_statuses(design, narrow, j),
             "n_flagged": table["flag"][table["attribute"] == name].sum(),
-            "is_beside_care": j in lines and not care.unknown,
+            "is_beside_care": j in lines and not reliability.unknown,
             "unit": design.unit[j],
             "most_units": design.most_units[j],
-            **spread_row(spread),
+            **build_tau_row(shrunken),
             "reliability": np.nan if np.isnan(known.tau) else known.reliability,
-            "refused": _refused(spread, sums, bool(leans.absolute[j])),
-            "caveat": _caveat(sums, bool(leans.absolute[j])),
+            "refused": _list_refused_figures(shrunken, sums, bool(biases.absolute[j])),
+            "caveat": _write_caveat(sums, bool(biases.absolute[j])),
             "equal_leans_p": equal_p[j],
             "is_divided": len(groups) > 0,
             "groups": groups,
-            "classes": of_class.rows,
-            "class_test_p": of_class.p_value,
+            "classes": comparison.rows,
+            "class_test_p": comparison.p_value,
             "recommendation": advice.variant,
-            "recommendation_reason": reason + MAYBE_CLASS_CARE * bool(of_class.doubt),
-            **_level(design, leans, j, int(anchored.sum()), sums, needs_care and bool(care.unknown)),
-            "sum": sums and _sum(sums, j),
+            "recommendation_reason": reason + MAYBE_CLASS_RELIABILITY * bool(comparison.doubt),
+            **_build_shared_bias_row(
+                design,
+                biases,
+                j,
+                int(anchored.sum()),
+                sums,
+                needs_reliability and bool(reliability.unknown),
+            ),
+            "sum": sums and _build_sum_row(sums, j),
         }
     checks = {
-        "assignment": asdict(sums.assignment) if told and sums is not None else None,
+        "assignment": asdict(sums.assignment) if has_identities and sums is not None else None,
         "estimator": {"quality": quality, "why": why},
         "components": {"informative": graphs},
-        "anchors": _anchors(design, anchored, options) if anchored.any() else None,
-        "care": about_care or None,
+        "anchors": _build_anchors_row(design, anchored, options) if anchored.any() else None,
+        "care": reliability_row or None,
     }
     if sums is not None:
         # comparisons have one annotator, so there are no majorities
-        spreads = [replace(one, tau=np.nan) for one in spreads]
-    doubts = [of_class.doubt for of_class in classes]
-    return AnnotatorEstimates(leans, spreads, table, pool, checks, doubts, camps)
+        shrunken_biases = [replace(one, tau=np.nan) for one in shrunken_biases]
+    doubts = [comparison.doubt for comparison in classes]
+    return AnnotatorEstimates(biases, shrunken_biases, table, pool, checks, doubts, camps)
 
 
-def sums_of(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
+def estimate_sums(judgments: Judgments, design: Design, options: AuditOptions) -> Sums:
     """Estimate the sums of bias and merit from all votes, without conditioning on the comparison."""
     votes = design.votes._replace(comparison=design.comparison)
-    return find_sums(judgments, votes, design.is_shown, design.prompt, options.min_informative)
+    return fit_sums(
+        judgments, votes, design.is_judgment_attribute, design.prompt, options.min_informative
+    )
 
 
-def _sum(sums: Sums, j: int) -> Json:
+def _build_sum_row(sums: Sums, j: int) -> Json:
     """The pooled sum of bias and merit of one attribute with its interval; None if the interval is too wide."""
     log_odds, reach = sums.pooled.log_odds[j], ndtri(0.975) * sums.pooled.se[j]
     is_known = reach <= WIDEST_HALF
@@ -630,83 +664,85 @@ def _sum(sums: Sums, j: int) -> Json:
     }
 
 
-def has_known_spread(found: ShrunkenBiases) -> bool:
-    """Whether the likelihood-ratio interval of tau (a fall by 1.92) ends within a plausible range."""
-    return bool(found.tau_high <= WIDEST_SPREAD)
+def has_known_tau(shrunken: ShrunkenBiases) -> bool:
+    """Whether the confidence interval of tau is within a plausible range."""
+    return bool(shrunken.tau_high <= WIDEST_TAU)
 
 
-def spread_row(found: ShrunkenBiases) -> Json:
-    """Tau with its interval; NaN and None if tau is not known."""
-    is_known = has_known_spread(found)
+def build_tau_row(shrunken: ShrunkenBiases) -> Json:
+    """Tau with its 95 % confidence interval; NaN and None if tau is not known."""
+    is_known = has_known_tau(shrunken)
     return {
-        "tau": found.tau if is_known else np.nan,
-        "tau_ci": [found.tau_low, found.tau_high] if is_known else [None] * 2,
+        "tau": shrunken.tau if is_known else np.nan,
+        "tau_ci": [shrunken.tau_low, shrunken.tau_high] if is_known else [None] * 2,
     }
 
 
-def _caveat(sums: Sums | None, is_absolute: bool) -> str:
+def _write_caveat(sums: Sums | None, is_absolute: bool) -> str:
     """Caveat about differences between annotators in a table with one vote per comparison; else empty."""
     if sums is None or is_absolute or sums.assignment.reason:
         return ""
     return LESS_OF_EITHER.format(ATTENUATION, sums.assignment.p_value, sums.assignment.smallest)
 
 
-def without_wide(leans: BiasEstimates) -> BiasEstimates:
+def without_wide(biases: BiasEstimates) -> BiasEstimates:
     """Remove estimates whose intervals are too wide to be useful, and set their status to "insufficient"."""
-    is_wide = leans.ci_high - leans.deviation > WIDEST_HALF
+    is_wide = biases.ci_high - biases.deviation > WIDEST_HALF
     return replace(
-        leans,
-        deviation=np.where(is_wide, np.nan, leans.deviation),
-        se=np.where(is_wide, np.nan, leans.se),
-        status=np.where(is_wide & (leans.status == "ok"), "insufficient", leans.status),
+        biases,
+        deviation=np.where(is_wide, np.nan, biases.deviation),
+        se=np.where(is_wide, np.nan, biases.se),
+        status=np.where(is_wide & (biases.status == "ok"), "insufficient", biases.status),
     )
 
 
-def _refused(spread: ShrunkenBiases, sums: Sums | None, is_absolute: bool) -> dict[str, str]:
+def _list_refused_figures(
+    shrunken: ShrunkenBiases, sums: Sums | None, is_absolute: bool
+) -> dict[str, str]:
     """Figures of an attribute that the audit does not report, each with the reason."""
     refused = {}
-    if not has_known_spread(spread):
-        refused["tau"] = NO_TAU.format(WIDEST_SPREAD)
+    if not has_known_tau(shrunken):
+        refused["tau"] = NO_TAU.format(WIDEST_TAU)
     if sums is not None and not is_absolute and sums.assignment.reason:
         refused |= dict.fromkeys(("tau", "deviation", "shrunk", "flag"), sums.assignment.reason)
     if sums is not None:
         refused["flips"] = NO_MAJORITIES
-    if sums is not None and sums.care is None:
+    if sums is not None and sums.reliability is None:
         refused["care"] = UNRELIABLE
     return refused
 
 
-def _camps(design: Design, table: pd.DataFrame) -> Camps:
+def _test_camps(design: Design, table: pd.DataFrame) -> Camps:
     """Test whether annotators share one taste; annotators with low estimated reliability may have a different taste."""
     is_flagged = table.drop_duplicates("annotator").set_index("annotator")["flag_care"]
     votes = design.votes._replace(comparison=design.comparison).select(design.is_first)
     return find_camps(votes, is_flagged.reindex(design.annotators))
 
 
-def _care(
+def _build_reliability_row(
     design: Design,
-    care: Reliability,
+    reliability: Reliability,
     is_used: bool,
     table: pd.DataFrame,
     camps: Camps,
     sums: Sums | None,
 ) -> Json:
-    """Test whether annotators are equally reliable, and report their spread and whether biases are adjusted for it."""
-    has_voted, p_value = design.n_votes > 0, equal_reliability_p_value(design.care_votes)
-    is_hardly_known = care.n_votes[has_voted].mean() < FEW_EQUAL
-    is_hardly_known |= p_value < LEVEL and care.sd[has_voted].mean() > UNSURE
-    known = care.unknown or ("hardly" if is_hardly_known else "")
-    is_by_models = sums is not None and sums.care is not None
-    why = ABOUT_CARE[known] if care.unknown or is_used else NOT_NEEDED
+    """Test whether annotators are equally reliable, and report how much they differ and whether biases are adjusted."""
+    has_voted, p_value = design.n_votes > 0, equal_reliability_p_value(design.reliability_votes)
+    is_hardly_known = reliability.n_votes[has_voted].mean() < FEW_EQUAL
+    is_hardly_known |= p_value < LEVEL and reliability.sd[has_voted].mean() > UNSURE
+    known = reliability.unknown or ("hardly" if is_hardly_known else "")
+    is_by_models = sums is not None and sums.reliability is not None
+    why = RELIABILITY_NOTES[known] if reliability.unknown or is_used else NOT_NEEDED
     if sums is not None:
         why = BY_MODELS if is_by_models else UNRELIABLE
     return {
         "p_value": p_value,
-        "spread": care.between_sd,
-        "n_told": 0 if care.unknown else (care.n_votes >= FEWEST).sum(),
+        "spread": reliability.between_sd,
+        "n_told": 0 if reliability.unknown else (reliability.n_votes >= FEWEST).sum(),
         "n_flagged": table.loc[table["flag_care"], "annotator"].nunique(),
         "is_used": is_used,
-        "is_unknown": bool(care.unknown),
+        "is_unknown": bool(reliability.unknown),
         "is_hardly_known": is_used and known == "hardly",
         "why": why,
         "has_camps": camps.are_found,
@@ -714,7 +750,7 @@ def _care(
     }
 
 
-class _ClassFindings(NamedTuple):
+class ClassComparison(NamedTuple):
     """Offsets of the classes, the p-value of no difference, and a reason why reliability may explain the difference."""
 
     rows: list[Json]
@@ -722,116 +758,117 @@ class _ClassFindings(NamedTuple):
     doubt: str
 
 
-def _classes(design: Design, leans: BiasEstimates) -> list[_ClassFindings]:
+def _compare_classes(design: Design, biases: BiasEstimates) -> list[ClassComparison]:
     """Compare the classes on each attribute; the result has no rows if there are fewer than two classes."""
     if len(design.labels) < 2:
-        return [_ClassFindings([], None, "")] * len(design.attributes)
-    shift = _logits_of_judgments(design, leans)
-    if leans.quality != "conditional" or (leans.status == "anchored").any():
-        leans = fit_conditional(design.votes, clusters=design.prompt)
+        return [ClassComparison([], None, "")] * len(design.attributes)
+    shift = _logits_of_judgments(design, biases)
+    if biases.quality != "conditional" or (biases.status == "anchored").any():
+        biases = fit_conditional(design.votes, clusters=design.prompt)
     codes = pd.Categorical(design.classes, design.labels).codes
-    of_classes = design.care_votes._replace(
-        annotator=codes[design.care_votes.annotator], n_annotators=len(design.labels)
+    class_votes = design.reliability_votes._replace(
+        annotator=codes[design.reliability_votes.annotator], n_annotators=len(design.labels)
     )
-    merit = estimate_class_merit(of_classes, shift)
-    found, if_equal = class_offsets(leans, codes, merit), class_offsets(leans, codes)
-    is_wide = found.ci_high - found.offset > WIDEST_HALF
-    cells = [np.where(is_wide, np.nan, each) for each in (found.offset, found.ci_low, found.ci_high)]
-    doubt = ABOUT_CARE[merit.unknown] if merit.unknown else EXPLAINED
-    is_doubted = (if_equal.p_value < LEVEL) & ~leans.absolute
-    is_doubted &= (found.p_value >= LEVEL) | bool(merit.unknown)
-    told = (leans.n_informative > 0) & design.is_person[:, None]
-    of_class = [told & (design.classes == label)[:, None] for label in design.labels]
-    people = [each.sum(axis=0) for each in of_class]
+    merit = estimate_class_merit(class_votes, shift)
+    offsets, if_equal = class_offsets(biases, codes, merit), class_offsets(biases, codes)
+    is_wide = offsets.ci_high - offsets.offset > WIDEST_HALF
+    ends = offsets.ci_low, offsets.ci_high
+    cells = [np.where(is_wide, np.nan, each) for each in (offsets.offset, *ends)]
+    doubt = RELIABILITY_NOTES[merit.unknown] if merit.unknown else EXPLAINED
+    is_doubted = (if_equal.p_value < LEVEL) & ~biases.absolute
+    is_doubted &= (offsets.p_value >= LEVEL) | bool(merit.unknown)
+    is_informed = (biases.n_informative > 0) & design.is_person[:, None]
+    members = [is_informed & (design.classes == label)[:, None] for label in design.labels]
+    people = [each.sum(axis=0) for each in members]
     # number of informative votes of the people of a class on each attribute
-    n_votes = [np.where(each, leans.n_informative, 0) for each in of_class]
+    n_votes = [np.where(each, biases.n_informative, 0) for each in members]
     dominated = [[is_dominated(column) for column in each.T] for each in n_votes]
-    figures = np.array([people, dominated, found.n, *cells], dtype=object)
+    figures = np.array([people, dominated, offsets.n, *cells], dtype=object)
     names = "n_people", "is_dominated", "n", "offset", "ci_low", "ci_high"
     return [
-        _ClassFindings(
+        ClassComparison(
             [
-                {"class": label, **dict(zip(names, of, strict=True))}
-                for label, of in zip(design.labels, figures[:, :, j].T, strict=True)
+                {"class": label, **dict(zip(names, values, strict=True))}
+                for label, values in zip(design.labels, figures[:, :, j].T, strict=True)
             ],
             p_value,
             doubt * bool(is_doubted[j]),
         )
-        for j, p_value in enumerate(found.p_value)
+        for j, p_value in enumerate(offsets.p_value)
     ]
 
 
-def _groups(design: Design, leans: BiasEstimates, j: int) -> tuple[Json, list[Json]]:
+def _find_groups(design: Design, biases: BiasEstimates, j: int) -> tuple[Json, list[Json]]:
     """Sizes of the groups that votes do not connect, and tau within each large group if there are several."""
-    component = pd.Series(leans.component[:, j])
+    component = pd.Series(biases.component[:, j])
     sizes = component[component >= 0].value_counts()
     outside = (component[design.n_votes > 0] < 0).sum()
     graph = {"n": len(sizes), "sizes": sizes.to_numpy()[:SIZES_SHOWN], "outside": outside}
     large, rows = sizes.index[sizes >= FEWEST_ANNOTATORS], []
-    own = _own(leans)[:, :, j]
+    estimates = _usable_estimates(biases)[:, :, j]
     for group in large[:SIZES_SHOWN] if len(large) > 1 else ():
-        mine = leans.component[:, j] == group
-        n_people = (mine & design.is_person).sum()
-        tau = spread_row(shrink_normal(*own[:, mine]))
-        rows.append({"n": mine.sum(), "n_people": n_people, **tau})
+        is_member = biases.component[:, j] == group
+        n_people = (is_member & design.is_person).sum()
+        tau = build_tau_row(shrink_normal(*estimates[:, is_member]))
+        rows.append({"n": is_member.sum(), "n_people": n_people, **tau})
     return graph, rows
 
 
-def _counts(design: Design, leans: BiasEstimates, j: int) -> Json:
+def _count_statuses(design: Design, biases: BiasEstimates, j: int) -> Json:
     """Number of annotators with each status, and number of people with an estimate."""
-    status = pd.Series(leans.status[:, j], dtype=object)
-    of_people = status[design.is_person]
+    status = pd.Series(biases.status[:, j], dtype=object)
+    people_status = status[design.is_person]
     n, n_cross = status[design.n_votes > 0].value_counts(), design.cross[:, j].sum()
-    n = n.reindex([*TOLD, "no_cross", "no_information"], fill_value=0)
+    n = n.reindex([*ESTIMATED, "no_cross", "no_information"], fill_value=0)
     return {
         "informative_share": design.informative[:, j].sum() / n_cross if n_cross else None,
         "n_estimated": n["ok"],
         "n_insufficient": n["insufficient"],
         "n_no_information": n["no_cross"] + n["no_information"],
         "n_separated": n["separated_high"] + n["separated_low"],
-        "n_people_told": of_people.isin(TOLD).sum(),
+        "n_people_told": people_status.isin(ESTIMATED).sum(),
     }
 
 
-def _level(
+def _build_shared_bias_row(
     design: Design,
-    leans: BiasEstimates,
+    biases: BiasEstimates,
     j: int,
     n_anchors: int,
     sums: Sums | None,
     is_reliability_unknown: bool,
 ) -> Json:
     """Mean bias with two intervals: for these annotators on other comparisons, and for a population of annotators."""
-    is_known, level = bool(leans.absolute[j]), leans.shared_bias[j]
-    behind = (leans.se[:, j] > 0) & is_known
-    n, within, beyond = behind.sum(), leans.shared_bias_se[j], leans.shared_bias_se_population[j]
-    reaches = ndtri(0.975) * within, stdtrit(n - 1, 0.975) * beyond
-    ends = [[level - one, level + one] if one <= WIDEST_HALF else None for one in reaches]
+    is_known, mean = bool(biases.absolute[j]), biases.shared_bias[j]
+    is_used = (biases.se[:, j] > 0) & is_known
+    n, se, population_se = is_used.sum(), biases.shared_bias_se[j], biases.shared_bias_se_population[j]
+    reaches = ndtri(0.975) * se, stdtrit(n - 1, 0.975) * population_se
+    ends = [[mean - one, mean + one] if one <= WIDEST_HALF else None for one in reaches]
     if sums is not None:
         why = RANDOM_ORDER if is_known else NOT_SPLIT.format(int(sums.needed[j]), HALF_WIDTH)
-    elif is_known and (leans.status[:, j] == "anchored").any():
+    elif is_known and (biases.status[:, j] == "anchored").any():
         why = ANCHORED.format(n=counted(n_anchors, "annotator"))
         why += AS_RELIABLE * is_reliability_unknown
     elif is_known:
         why = VARIES
-    elif (leans.component[:, j] >= 0).any():
+    elif (biases.component[:, j] >= 0).any():
         why = OUT_OF_REACH if n_anchors else NOT_IDENTIFIED
     else:
         why = NO_INFORMATION
     if is_known and ends[0] is None:
-        level, why = np.nan, TOO_WIDE
+        mean, why = np.nan, TOO_WIDE
     return {
-        "level": level,
+        "level": mean,
         "level_ci": ends[0],
         "level_ci_beyond": ends[1],
         "n_level": n,
-        "n_people_level": (behind & design.is_person).sum(),
+        "n_people_level": (is_used & design.is_person).sum(),
         "absolute": is_known,
         "absolute_why": why,
     }
 
 
-def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
+def _build_anchors_row(design: Design, anchored: Bools, options: AuditOptions) -> Json:
     """Number of cross-group judgments of the anchors, and a test that anchors do not differ in bias."""
     cast = anchored[design.annotator]
     votes = design.votes.select(cast)
@@ -843,5 +880,5 @@ def _anchors(design: Design, anchored: Bools, options: AuditOptions) -> Json:
         "n_people": (anchored & design.is_person).sum(),
         "class": options.anchor_class,
         "annotators": sorted(design.annotators[anchored]),
-        **{key: dict(zip(design.attributes, of, strict=True)) for key, of in counts.items()},
+        **{key: dict(zip(design.attributes, values, strict=True)) for key, values in counts.items()},
     }

@@ -17,20 +17,20 @@ from badpo.auditing.annotators import (
     AuditOptions,
     Design,
     both_orders,
+    build_model_rows,
     estimate_annotators,
-    models_of,
-    with_models,
+    mark_models,
 )
-from badpo.auditing.dependence import independent_votes, selective_ties, tie_effects
+from badpo.auditing.dependence import estimate_tie_effects, find_selective_ties, select_independent_votes
 from badpo.auditing.findings import find_problems
-from badpo.auditing.impact import flips_without_leans, telling_pairs, to_reread
+from badpo.auditing.impact import choose_example_pairs, count_changed_labels, select_votes_to_reread
 from badpo.auditing.pool_bias import (
+    add_default_attributes,
+    measure_undeclared_features,
     plain,
     pool_attributes,
     scan_features,
     swap_pair_sides,
-    undeclared_features,
-    with_usual_attributes,
 )
 from badpo.auditing.result import ANNOTATORS_FILE, SCHEMA, AuditResult
 from badpo.data.attributes import Attributes, as_attributes
@@ -53,6 +53,7 @@ from badpo.results.audit_findings import attribute_findings
 from badpo.theory import Floats
 
 Progress = Callable[[str, float], None]
+# Half-widths of the confidence intervals, in log-odds, for which the number of needed votes is reported.
 HALF_WIDTHS = (0.5, 0.25)
 # Share of an audit's running time, including reading, that has passed when a stage begins. The shares are medians of
 # four tables with 1,000 to 20,000 comparisons and 30 to 200 annotators.
@@ -122,25 +123,25 @@ def audit(
     progress("audit: annotators", DONE_BEFORE["annotators"])
     design = Design(judgments)
     annotators, both = estimate_annotators(judgments, design, options), both_orders(whole)
-    health = data_health(whole, design, both)
+    health = summarize_data(whole, design, both)
     progress("audit: undeclared features", DONE_BEFORE["features"])
-    features, ties = undeclared_features(judgments), tie_effects(whole)
-    problems += selective_ties(ties)
+    features, ties = measure_undeclared_features(judgments), estimate_tie_effects(whole)
+    problems += find_selective_ties(ties)
     problems += find_problems(judgments, features, design, options, annotators, health["agreement"])
     progress("audit: pool", DONE_BEFORE["pool"])
     swap = swap_pair_sides(judgments)
     parts = {
-        "data": {"source": _named(source or data) or whole.source or "this table", **health},
+        "data": {"source": _file_name(source or data) or whole.source or "this table", **health},
         "attributes": pool_attributes(judgments, ties, swap),
         "pool": annotators.pool,
-        "models": models_of(annotators.table, design, both),
+        "models": build_model_rows(annotators.table, design, both),
         "checks": annotators.checks,
-        "flips": flips_without_leans(design, annotators.leans, annotators.spreads),
-        "next": {"votes_needed": next_votes(design, annotators.leans)},
-        "warnings": _as_rows(problems, source or data),
+        "flips": count_changed_labels(design, annotators.biases, annotators.shrunken_biases),
+        "next": {"votes_needed": build_votes_needed(design, annotators.biases)},
+        "warnings": _build_problem_rows(problems, source or data),
         "scan": scan_features(judgments, features, swap),
     }
-    return _result(judgments, design, options, annotators.table, parts)
+    return _build_result(judgments, design, options, annotators.table, parts)
 
 
 def _read(
@@ -157,24 +158,24 @@ def _read(
     if not isinstance(data, Judgments):
         data = Judgments.read(data, attributes=attributes, **reading)
     elif reading:
-        given = ", ".join(reading)
-        raise ConfigError(f"these judgments are read already; give {given} to Judgments.read")
+        options = ", ".join(reading)
+        raise ConfigError(f"these judgments are read already; pass {options} to Judgments.read")
     elif attributes:
         data = data.with_attributes(attributes)
-    judgments, left_out = estimable(with_models(with_usual_attributes(data), models))
+    judgments, left_out = estimable(mark_models(add_default_attributes(data), models))
     problems = [*left_out, *check(judgments)]
     if errors := [one for one in problems if one.severity == "error"]:
         raise DataError(errors)
-    used, left_out = independent_votes(judgments)
+    used, left_out = select_independent_votes(judgments)
     return judgments, used, worst_first([*problems, *left_out])
 
 
-def _named(data: Any) -> str:
+def _file_name(data: Any) -> str:
     """Return the file's name without its folder, because a folder can identify a person; empty if there is no file."""
     return Path(data).name if isinstance(data, str | os.PathLike) else ""
 
 
-def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
+def _build_problem_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     """Return the problems as rows, errors first; a row shows the name of a file without its folder."""
     rows = [asdict(problem) for problem in worst_first(problems)]
     for row in rows:
@@ -183,60 +184,62 @@ def _as_rows(problems: Sequence[Problem], data: Any) -> list[Json]:
     if isinstance(data, str | os.PathLike):
         for row in rows:
             row |= {
-                key: row[key].replace(str(Path(data).expanduser()), _named(data))
+                key: row[key].replace(str(Path(data).expanduser()), _file_name(data))
                 for key in ("where", "what")
             }
     return rows
 
 
-def _result(
+def _build_result(
     judgments: Judgments, design: Design, options: AuditOptions, table: pd.DataFrame, parts: Json
 ) -> AuditResult:
     """Return the tables and audit.json, which gets the settings of the audit and a verdict on each attribute."""
-    declared = [{**found.config, "name": found.name} for found in judgments.attributes]
-    asked = {name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")}
+    declared = [{**one.config, "name": one.name} for one in judgments.attributes]
+    options_used = {
+        name: getattr(options, name) for name in ("quality", "rho", "fdr", "min_informative")
+    }
     summary = plain(
         {
             "schema": SCHEMA,
             "version": __version__,
             "about_single_people": True,
-            "settings": {"attributes": declared, **asked},
+            "settings": {"attributes": declared, **options_used},
             **parts,
             "annotators_file": ANNOTATORS_FILE,
         }
     )
     for row, verdict in zip(summary["attributes"], attribute_findings(summary), strict=True):
         row["verdict"] = verdict.finding
-    is_told = (table["n_judgments"] > 0) & judgments.has_identities
-    of_ties = judgments.dropped[judgments.dropped["reason"] == "tie"]
-    n_ties = table["annotator"].map(of_ties.groupby("annotator")["n"].sum()).fillna(0).astype(int)
-    annotators = table.assign(n_ties=n_ties)[is_told].reset_index(drop=True)
+    has_row = (table["n_judgments"] > 0) & judgments.has_identities
+    tie_counts = judgments.dropped[judgments.dropped["reason"] == "tie"]
+    n_ties = table["annotator"].map(tie_counts.groupby("annotator")["n"].sum()).fillna(0).astype(int)
+    annotators = table.assign(n_ties=n_ties)[has_row].reset_index(drop=True)
     annotators.attrs["about_single_people"] = True
-    reread = to_reread(judgments, design, table)
-    return AuditResult(summary, annotators, reread, telling_pairs(judgments))
+    reread = select_votes_to_reread(judgments, design, table)
+    return AuditResult(summary, annotators, reread, choose_example_pairs(judgments))
 
 
 # -- the data ----------------------------------------------------------------------------------------------------
 
 
-def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Json:
+def summarize_data(judgments: Judgments, design: Design, both: pd.DataFrame) -> Json:
     """The part ``data`` of audit.json."""
     annotator = judgments.votes["annotator"].to_numpy()
     cast = np.bincount(annotator, minlength=len(design.annotators))
-    n_votes, of_people = cast[cast > 0], cast[design.is_person]
+    n_votes, votes_of_people = cast[cast > 0], cast[design.is_person]
     wins = (judgments.votes["sign"] > 0).groupby(judgments.votes["comparison"]).agg(["mean", "size"])
     dropped = judgments.dropped.groupby("reason", sort=False)["n"].agg(n="sum", n_annotators="size")
     agreement = asdict(pool_agreement(*design.first_votes, design.prompt_of_first_votes))
     in_both = both["annotator"].unique()
-    of_both = np.bincount(both["annotator"], minlength=len(cast))
+    both_counts = np.bincount(both["annotator"], minlength=len(cast))
     return {
         "fingerprint": judgments.fingerprint(),
         "n_judgments": judgments.n_votes,
         "n_comparisons": judgments.n_comparisons,
         "n_prompts": judgments.comparisons["prompt_id"].nunique(),
         "n_annotators": len(n_votes) if judgments.has_identities else 0,
-        "n_people": (of_people > 0).sum() if judgments.has_identities else 0,
-        "is_dominated": judgments.has_identities and is_dominated(of_people),
+        "n_people": (votes_of_people > 0).sum() if judgments.has_identities else 0,
+        "is_dominated": judgments.has_identities and is_dominated(votes_of_people),
         "has_annotators": judgments.has_identities,
         "n_dropped": judgments.dropped["n"].sum(),
         "dropped": dropped.reset_index().to_dict("records"),
@@ -244,7 +247,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
         "judgments_per_annotator": {
             "median": np.median(n_votes),
             "max": n_votes.max(initial=0),
-            "most_of_people": of_people.max(initial=0),
+            "most_of_people": votes_of_people.max(initial=0),
         },
         "unanimous_share": wins["mean"][wins["size"] > 1].isin([0.0, 1.0]).mean(),
         "agreement": {
@@ -257,7 +260,7 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
             "same_share": both["same"].mean(),
             "n_annotators": len(in_both),
             "n_people": design.is_person[in_both].sum(),
-            "is_dominated": is_dominated(of_both[design.is_person]),
+            "is_dominated": is_dominated(both_counts[design.is_person]),
         },
     }
 
@@ -265,18 +268,18 @@ def data_health(judgments: Judgments, design: Design, both: pd.DataFrame) -> Jso
 # -- what to collect next ----------------------------------------------------------------------------------------
 
 
-def next_votes(design: Design, leans: BiasEstimates) -> list[Json]:
+def build_votes_needed(design: Design, biases: BiasEstimates) -> list[Json]:
     """Number of votes that the median annotator needs in total, for each attribute and half-width of the interval.
 
     The list is empty if annotators share no comparisons; ``pool[name].sum.needed`` then says how many comparisons
     need a second annotator.
     """
-    if leans.quality == "marginal":
+    if biases.quality == "marginal":
         return []
-    share = leans.n_informative.sum(axis=0) / max(len(design.comparison), 1)
+    share = biases.n_informative.sum(axis=0) / max(len(design.comparison), 1)
     rows = []
     for half_width in HALF_WIDTHS:
-        votes = votes_needed(leans.se, leans.n_informative, half_width)
+        votes = votes_needed(biases.se, biases.n_informative, half_width)
         for name, n, n_judgments in zip(design.attributes, votes, votes / share, strict=True):
             needed = {"informative_votes": n, "judgments": np.ceil(n_judgments)}
             rows.append({"attribute": name, **needed, "half_width": half_width})

@@ -17,6 +17,7 @@ from badpo.theory import Bools, Floats, Ints
 
 # The usual number of votes is the smallest number, at least two, that this share of the comparisons has.
 USUAL_SHARE = 0.05
+# Least number of comparisons with more votes than usual; number of standard errors that count as evidence.
 FEWEST_EXTENDED, SURE = 20, 3.0
 # An annotator with at least FEWEST_DECIDED votes, of which the share NEARLY_ALL is on comparisons with more votes
 # than usual, is an adjudicator.
@@ -34,46 +35,46 @@ NOT_FOUND = (
 )
 
 
-def independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
+def select_independent_votes(judgments: Judgments) -> tuple[Judgments, list[Problem]]:
     """Return the judgments that estimates use, and a notice for each kind of judgments left out.
 
     If an annotator votes repeatedly on a comparison with the same attribute differences, only the first vote is used,
     because repeated votes share the annotator's taste. Votes in both orders stay if the position is declared. Votes
-    that decide disagreements (`adjudicating_votes`) are left out too.
+    that decide disagreements (`find_adjudicating_votes`) are left out too.
     """
     problems: list[Problem] = []
     if not judgments.has_identities:
         return judgments, problems
-    of_votes = judgments.votes[["annotator", "comparison"]]
-    asked = np.column_stack([of_votes, judgments.delta, judgments.missing])
-    kept = ~pd.DataFrame(asked).duplicated().to_numpy()
-    if n_again := int((~kept).sum()):
+    keys = judgments.votes[["annotator", "comparison"]]
+    questions = np.column_stack([keys, judgments.delta, judgments.missing])
+    is_used = ~pd.DataFrame(questions).duplicated().to_numpy()
+    if n_again := int((~is_used).sum()):
         what = (
             f"{counted(n_again, 'judgment')} repeat an annotator's vote on a comparison and are not independent of "
             f"it: the audit uses the first vote of each annotator on a comparison"
         )
         remedy = "nothing; for more information have annotators judge new comparisons"
         problems.append(Problem("N434", what, "columns annotator and comparison", remedy, n_again))
-    chosen = ~of_votes.duplicated().to_numpy()
-    comparison, annotator = (of_votes[name].to_numpy()[chosen] for name in ("comparison", "annotator"))
-    sign = judgments.votes["sign"].to_numpy()[chosen]
-    if found := adjudicating_votes(comparison, sign, annotator):
+    is_first = ~keys.duplicated().to_numpy()
+    comparison, annotator = (keys[name].to_numpy()[is_first] for name in ("comparison", "annotator"))
+    sign = judgments.votes["sign"].to_numpy()[is_first]
+    if adjudication := find_adjudicating_votes(comparison, sign, annotator):
         late = np.zeros(judgments.n_votes, dtype=bool)
-        late[np.flatnonzero(chosen)[found.late]] = True
+        late[np.flatnonzero(is_first)[adjudication.late]] = True
         # A repeated vote in the other order is left out together with the first vote.
-        cells = pd.MultiIndex.from_frame(of_votes)
-        late = cells.isin(cells[late])
-        kept &= ~late
-        shown = found.n_usual, found.disagree, found.disagree_usually
+        pairs = pd.MultiIndex.from_frame(keys)
+        late = pairs.isin(pairs[late])
+        is_used &= ~late
+        figures = adjudication.n_usual, adjudication.disagree, adjudication.disagree_usually
         what, remedy = (
-            NOT_FOUND.format(*shown),
+            NOT_FOUND.format(*figures),
             "sort the rows by the time of the vote, first votes first",
         )
         if late.any():
-            what = LEFT_OUT.format(counted(int(late.sum()), "judgment"), *shown)
+            what = LEFT_OUT.format(counted(int(late.sum()), "judgment"), *figures)
             remedy = "nothing; to compare adjudicators with others, have them judge randomly chosen comparisons"
         problems.append(Problem("W441", what, "column annotator", remedy, max(int(late.sum()), 1)))
-    return (judgments if kept.all() else judgments.take(kept)), problems
+    return (judgments if is_used.all() else judgments.take(is_used)), problems
 
 
 class Adjudication(NamedTuple):
@@ -89,7 +90,7 @@ class Adjudication(NamedTuple):
     disagree_usually: float
 
 
-def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
+def find_adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudication | None:
     r"""Find the votes that were cast because the first votes on a comparison disagreed; None if there are none.
 
     If the number of votes on a comparison does not depend on the votes, then the votes are exchangeable draws, and at
@@ -110,12 +111,13 @@ def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudic
 
     >>> two, three = np.repeat(np.arange(60), 2), np.repeat(np.arange(60, 90), 3)
     >>> sign = np.append(np.ones(120, int), np.tile([1, -1, 1], 30))
-    >>> found = adjudicating_votes(np.append(two, three), sign, np.append(np.tile([0, 1], 60), np.tile([0, 1, 2], 30)))
-    >>> int(found.late.sum()), found.n_usual, round(found.disagree, 2), found.disagree_usually
+    >>> annotator = np.append(np.tile([0, 1], 60), np.tile([0, 1, 2], 30))
+    >>> votes = find_adjudicating_votes(np.append(two, three), sign, annotator)
+    >>> int(votes.late.sum()), votes.n_usual, round(votes.disagree, 2), votes.disagree_usually
     (30, 2, 0.67, 0.0)
     """
-    of = np.unique(comparison, return_inverse=True)[1]
-    n, won = np.bincount(of), np.bincount(of, sign > 0)
+    number = np.unique(comparison, return_inverse=True)[1]
+    n, won = np.bincount(number), np.bincount(number, sign > 0)
     disagree = 2 * won * (n - won) / np.maximum(n * (n - 1), 1)
     share = np.bincount(n) / max(len(n), 1)
     usual = next((size for size in range(2, len(share)) if share[size] >= USUAL_SHARE), None)
@@ -125,13 +127,16 @@ def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudic
     (more, fewer), errors = ([each(one) for one in shares] for each in (np.mean, sem))
     if more - SURE * errors[0] <= 0.5 or fewer + SURE * errors[1] >= 0.5:
         return None
-    on_extended = extended[of]
+    on_extended = extended[number]
     cast, decided = np.bincount(annotator), np.bincount(annotator, on_extended)
     decides = (cast >= FEWEST_DECIDED) & (decided >= NEARLY_ALL * cast)
     late = on_extended & decides[annotator]
-    earlier = pd.Series(of[~late]).groupby(of[~late]).cumcount().to_numpy()
+    earlier = pd.Series(number[~late]).groupby(number[~late]).cumcount().to_numpy()
     late[~late] = on_extended[~late] & (earlier >= usual)
-    total, left = np.bincount(of[~late], sign[~late], len(n)), np.bincount(of[~late], minlength=len(n))
+    total, left = (
+        np.bincount(number[~late], sign[~late], len(n)),
+        np.bincount(number[~late], minlength=len(n)),
+    )
     is_split = (np.abs(total) < left)[extended & (left > 1)]
     if not len(is_split) or is_split.mean() < NEARLY_ALL:
         late[:] = False
@@ -140,13 +145,14 @@ def adjudicating_votes(comparison: Ints, sign: Ints, annotator: Ints) -> Adjudic
 
 # -- ties ------------------------------------------------------------------------------------------------------
 
+# Error rate of the tests of ties, over all attributes.
 SELECTIVE = 0.05
 MOST_SIZE = (
     3.0  # cap on differences, in medians, so that a few large differences do not dominate the test
 )
 
 
-def tie_effects(judgments: Judgments) -> dict[str, Json]:
+def estimate_tie_effects(judgments: Judgments) -> dict[str, Json]:
     """Effect of leaving ties out, for each attribute of the responses; empty if there are no ties or only their counts.
 
     A row has ``n``, the number of ties on comparisons whose sides differ; ``differing_share`` and ``alike_share``,
@@ -161,7 +167,7 @@ def tie_effects(judgments: Judgments) -> dict[str, Json]:
     if judgments.ties is None or not of_texts:
         return {}
     both = judgments.with_attributes(of_texts), judgments.ties.with_attributes(of_texts)
-    votes = pd.concat([_votes_of(each) for each in both], ignore_index=True)
+    votes = pd.concat([_collect_votes(each) for each in both], ignore_index=True)
     first = ~votes.duplicated(["comparison", "annotator", "row"][: 3 - judgments.has_identities])
     delta = np.concatenate([each.delta * each.cross_group() for each in both])[first]
     votes = votes[first]
@@ -169,7 +175,9 @@ def tie_effects(judgments: Judgments) -> dict[str, Json]:
     rows = {}
     for attribute, difference in zip(of_texts, delta.T, strict=True):
         differs = difference != 0
-        size_p, annotators_p = _selection(votes, is_tie, np.abs(difference), judgments.has_identities)
+        size_p, annotators_p = _test_selection(
+            votes, is_tie, np.abs(difference), judgments.has_identities
+        )
         n_ties, n_votes = int((differs & is_tie).sum()), int((differs & ~is_tie).sum())
         won = int((sign * difference > 0).sum())
         # the number of ties counted as votes for the side with the attribute, and the number of ties counted
@@ -194,9 +202,9 @@ def tie_effects(judgments: Judgments) -> dict[str, Json]:
     return rows
 
 
-def selective_ties(ties: dict[str, Json]) -> list[Problem]:
-    """A warning for each attribute whose ties are selective."""
-    found = []
+def find_selective_ties(ties: dict[str, Json]) -> list[Problem]:
+    """Return a warning for each attribute whose ties are selective."""
+    problems = []
     for name, row in ties.items():
         reasons = []
         if row["size_p"] < SELECTIVE:
@@ -213,25 +221,25 @@ def selective_ties(ties: dict[str, Json]) -> list[Problem]:
         )
         remedy = "ask annotators for a choice instead of a tie; compare flags with the number of ties in annotators.csv"
         if row["is_selective"]:
-            found.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
-    return found
+            problems.append(Problem("W442", what, f'attribute "{name}"', remedy, row["n"]))
+    return problems
 
 
-def _votes_of(judgments: Judgments) -> pd.DataFrame:
+def _collect_votes(judgments: Judgments) -> pd.DataFrame:
     """Sign, comparison, prompt and annotator of each vote, with ids that are the same for votes and ties."""
-    votes, of = judgments.votes, judgments.votes["comparison"]
+    votes, comparison = judgments.votes, judgments.votes["comparison"]
     return pd.DataFrame(
         {
             "sign": votes["sign"],
             "row": votes["row"],
-            "comparison": judgments.comparisons["comparison_id"].to_numpy()[of],
-            "prompt": judgments.comparisons["prompt_id"].to_numpy()[of],
+            "comparison": judgments.comparisons["comparison_id"].to_numpy()[comparison],
+            "prompt": judgments.comparisons["prompt_id"].to_numpy()[comparison],
             "annotator": judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]],
         }
     )
 
 
-def _selection(
+def _test_selection(
     votes: pd.DataFrame, is_tie: Bools, size: Floats, has_identities: bool
 ) -> tuple[float, float]:
     """P-values of two hypotheses: ties do not depend on the size of the difference; annotators tie equally often."""
@@ -253,5 +261,5 @@ def _selection(
     )
     ones = np.ones((len(comparison), 1))
     cast = Votes(comparison, sign[differs], annotator, ones, annotator.max() + 1)
-    found = equal_bias_p_value(cast, fit_conditional(cast))[0]
-    return size_p, float(np.nan_to_num(found, nan=1.0))
+    equal_p = equal_bias_p_value(cast, fit_conditional(cast))[0]
+    return size_p, float(np.nan_to_num(equal_p, nan=1.0))

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from badpo.auditing.annotators import MOST_UNITS, OUTLYING, AnnotatorEstimates, AuditOptions, Design
-from badpo.auditing.pool_bias import features_behind_biases
+from badpo.auditing.pool_bias import find_confounding_features
 from badpo.data.files import Json
 from badpo.data.judgments import Judgments
 from badpo.data.problems import Problem, counted
@@ -76,7 +76,7 @@ def check_votes(
         f"{counted(weighted, 'judgment')} have a weight, but the audit does not use weights",
         "nothing; the audit counts every vote once",
     )
-    is_marginal = estimates.leans.quality == "marginal"
+    is_marginal = estimates.biases.quality == "marginal"
     needed = max((pool["sum"]["needed"] for pool in estimates.pool.values() if is_marginal), default=0)
     findings.where = "checks.estimator"
     findings.add(
@@ -182,7 +182,7 @@ def check_anchors(findings: Findings, design: Design, estimates: AnnotatorEstima
     is_wide = pool["level_ci"] is None or np.diff(pool["level_ci"])[0] > 2
     findings.add(
         "W418",
-        pool["absolute"] and not design.is_shown[j] and is_wide,
+        pool["absolute"] and not design.is_judgment_attribute[j] and is_wide,
         "the anchors identify the shared bias only within more than 1 log-odds, because anchors have few votes, or "
         "have low or uncertain reliability",
         f"name more anchors, and have anchors also {EQUAL_SIDES}",
@@ -195,7 +195,7 @@ def check_estimates(
     """Report estimates of annotators that are missing, infinite or not comparable."""
     name, least = design.attributes[j], options.min_informative
     pool, graph = estimates.pool[name], estimates.checks["components"]["informative"][name]
-    informative = estimates.leans.n_informative[design.n_votes > 0, j]
+    informative = estimates.biases.n_informative[design.n_votes > 0, j]
     n_few = (informative < least).sum()
     findings.add(
         "W404",
@@ -213,7 +213,7 @@ def check_estimates(
     sizes = [f"{n:,}" for n in graph["sizes"]] + ["..."] * (graph["n"] > len(graph["sizes"]))
     findings.add(
         "W406",
-        graph["n"] if graph["n"] > 1 and estimates.leans.quality == "conditional" else 0,
+        graph["n"] if graph["n"] > 1 and estimates.biases.quality == "conditional" else 0,
         f"annotators form groups that few or no informative votes connect ({' + '.join(sizes)}); biases count from the "
         "mean of each group",
         "have annotators of different groups judge the same comparisons; the column component of annotators.parquet "
@@ -233,14 +233,16 @@ def check_estimates(
 def check_reliability(findings: Findings, design: Design, estimates: AnnotatorEstimates, j: int) -> None:
     """Report differences that may be due to reliability instead of bias."""
     name, checks = design.attributes[j], estimates.checks
-    pool, care = estimates.pool[name], checks["care"]
-    is_open = pool["sum"] is None and (care["is_unknown"] or care["is_hardly_known"])
-    needs_care = not pool["absolute"] or (checks["anchors"] and not design.is_shown[j])
+    pool, reliability = estimates.pool[name], checks["care"]
+    is_open = pool["sum"] is None and (reliability["is_unknown"] or reliability["is_hardly_known"])
+    needs_reliability = not pool["absolute"] or (
+        checks["anchors"] and not design.is_judgment_attribute[j]
+    )
     findings.add(
         "W410",
-        int(design.informative[:, j].sum()) if is_open and needs_care else 0,
-        f"{care['why']}; random responders can seem biased, so tau, the test of one shared bias and the flags may "
-        "reflect differences in reliability",
+        int(design.informative[:, j].sum()) if is_open and needs_reliability else 0,
+        f"{reliability['why']}; random responders can seem biased, so tau, the test of one shared bias and the flags "
+        "may reflect differences in reliability",
         f"have annotators {EQUAL_SIDES}; until then read the judgments of flagged annotators (reread.csv of --people)",
     )
     doubt = estimates.class_doubts[j]
@@ -276,8 +278,8 @@ def check_features(
 ) -> None:
     """Report undeclared features that explain the biases better than a declared attribute."""
     shrunk = estimates.table.pivot(index="annotator", columns="attribute", values="shrunk")
-    leans = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
-    for one in features_behind_biases(judgments, features, design.votes, leans):
+    biases = shrunk.reindex(index=design.annotators, columns=design.attributes).to_numpy()
+    for one in find_confounding_features(judgments, features, design.votes, biases):
         findings.where = f'attribute "{one.attribute}"'
         findings.add(
             "W416",

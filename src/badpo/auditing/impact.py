@@ -18,16 +18,19 @@ from badpo.estimation.shrinkage import ShrunkenBiases
 from badpo.results.formatting import shown
 from badpo.theory import Floats, Ints
 
+# Number of posterior draws, and their seed.
 DRAWS, SEED = 100, 0
+# Largest number of judgments to reread for each flag.
 MOST_REREAD = 20
 REREAD = ["annotator", "about", "log_likelihood_ratio"]
 TEXTS = ("prompt", "response_a", "response_b")
+# Length of a quoted excerpt: first words, last words, and characters.
 FIRST_WORDS, LAST_WORDS, LONGEST_TEXT = 18, 5, 200
 # A pair of answers is too short below SHORTEST_PAIR characters, and long or very long above LONG_PAIRS characters.
 SHORTEST_PAIR, LONG_PAIRS = 60, (400, 1500)
 
 
-def draw_turned(
+def count_turned_majorities(
     comparison: Ints, sign: Ints, logit: Floats, shift: Floats, random: np.random.Generator
 ) -> tuple[int, int]:
     r"""Number of majorities that change if ``shift`` is removed from the logits of the votes, in one draw of the noise.
@@ -47,7 +50,7 @@ def draw_turned(
     Two votes for a that only a bias explains, against one vote for b:
 
     >>> votes = np.array([0, 0, 0]), np.array([1, 1, -1]), np.array([-9.0, -9.0, -9.0])
-    >>> draw_turned(*votes, np.array([9.0, 9.0, 0.0]), np.random.default_rng(0))
+    >>> count_turned_majorities(*votes, np.array([9.0, 9.0, 0.0]), np.random.default_rng(0))
     (1, 2)
     """
     stays = np.exp(log_expit(sign * (logit - shift)) - log_expit(sign * logit))
@@ -58,8 +61,8 @@ def draw_turned(
     return int(turned.sum()), int(votes.sum())
 
 
-def flips_without_leans(
-    design: Design, leans: BiasEstimates, spreads: Sequence[ShrunkenBiases]
+def count_changed_labels(
+    design: Design, biases: BiasEstimates, shrunken_biases: Sequence[ShrunkenBiases]
 ) -> list[Json]:
     """The part ``flips`` of audit.json: labels that would change without the bias on each attribute, and on all (None).
 
@@ -69,18 +72,21 @@ def flips_without_leans(
     and have a minority.
     """
     random = np.random.default_rng(SEED)
-    known = [j for j, one in enumerate(spreads) if np.isfinite(one.tau)]
-    drawn, mean = np.zeros((DRAWS, *leans.deviation.shape)), np.zeros(leans.deviation.shape)
+    known = [j for j, one in enumerate(shrunken_biases) if np.isfinite(one.tau)]
+    drawn, mean = np.zeros((DRAWS, *biases.deviation.shape)), np.zeros(biases.deviation.shape)
     for j in known:
-        drawn[:, :, j], mean[:, j] = spreads[j].posterior.draws(DRAWS, random), spreads[j].posterior.mean
-    is_anchored = leans.status == "anchored"
+        drawn[:, :, j], mean[:, j] = (
+            shrunken_biases[j].posterior.draws(DRAWS, random),
+            shrunken_biases[j].posterior.mean,
+        )
+    is_anchored = biases.status == "anchored"
     drawn[:, is_anchored] = mean[is_anchored] = 0.0
     comparison, sign, who, delta = design.comparison, design.sign, design.annotator, design.delta
     n_votes = np.maximum(np.bincount(comparison), 1)
     differing = summed(comparison, delta, len(n_votes)) / n_votes[:, None]
     if known:
-        believed = (mean[who] * delta).sum(axis=1)
-        prior = fit_quality_prior(comparison, sign, believed, differing)
+        expected = (mean[who] * delta).sum(axis=1)
+        prior = fit_quality_prior(comparison, sign, expected, differing)
     share = pd.Series(sign > 0).groupby(comparison).transform("mean")
     is_contested = ~share.isin([0.0, 0.5, 1.0]).to_numpy()
     all_known = [(None, known)] * (len(known) > 1)
@@ -89,8 +95,8 @@ def flips_without_leans(
     for name, group in groups:
         is_differing = np.isin(comparison, comparison[delta[:, group].any(axis=1)])
         used = np.flatnonzero(is_differing & is_contested)
-        contested, of = np.unique(comparison[used], return_inverse=True)
-        together = np.argsort(of, kind="stable")
+        contested, number = np.unique(comparison[used], return_inverse=True)
+        order = np.argsort(number, kind="stable")
         row = {"attribute": name, "n_contested": len(contested), "labels": None, "pairs": None}
         if group[0] in known:
             counts = []
@@ -98,22 +104,26 @@ def flips_without_leans(
                 each = one[who[used]] * delta[used]
                 shift = each.sum(axis=1)
                 value, weight = prior.posterior(
-                    of[together], sign[used][together], shift[together], differing[contested]
+                    number[order], sign[used][order], shift[order], differing[contested]
                 )
                 above = random.random((len(contested), 1)) > weight.cumsum(axis=1)
                 node = np.minimum(above.sum(axis=1), value.shape[1] - 1)
-                logit = value[np.arange(len(contested)), node][of] + shift
-                counts.append(draw_turned(of, sign[used], logit, each[:, group].sum(axis=1), random))
-            found = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
-            row["labels"], row["pairs"] = np.round(found).astype(int).T
+                logit = value[np.arange(len(contested)), node][number] + shift
+                counts.append(
+                    count_turned_majorities(
+                        number, sign[used], logit, each[:, group].sum(axis=1), random
+                    )
+                )
+            figures = [np.mean(counts, axis=0), *np.quantile(counts, [0.025, 0.975], axis=0)]
+            row["labels"], row["pairs"] = np.round(figures).astype(int).T
         rows.append(row)
     return rows
 
 
-# -- what to reread --------------------------------------------------------------------------------------------
+# -- votes to reread --------------------------------------------------------------------------------------------
 
 
-def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
+def select_votes_to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.DataFrame:
     r"""The votes with the strongest evidence for each flag of bias or of low reliability, with their texts.
 
     The result is personal data. The evidence of a vote is the log-likelihood ratio
@@ -127,9 +137,9 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
     total, n = (np.bincount(comparison, each)[comparison] for each in (sign, None))
     quality = sign * 2 * np.arctanh((total - sign) / n)
     table = table.assign(about=table["attribute"])
-    lean = table[table["flag"]].assign(care=1.0)
-    care = table[table["flag_care"]].drop_duplicates("annotator")
-    flags = pd.concat([lean, care.assign(about="care", shrunk=0.0)])
+    biased = table[table["flag"]].assign(care=1.0)
+    unreliable = table[table["flag_care"]].drop_duplicates("annotator")
+    flags = pd.concat([biased, unreliable.assign(about="care", shrunk=0.0)])
     rows, votes = [], [np.empty(0, dtype=int)]
     for flag in flags.to_dict("records"):
         cast = np.flatnonzero(design.annotators[design.annotator] == flag["annotator"])
@@ -141,11 +151,11 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
         rows += [(flag["annotator"], flag["about"], ratio) for ratio in gain[most]]
         votes.append(cast[most])
     vote = np.concatenate(votes)
-    of = judgments.comparisons.iloc[comparison[vote]]
-    numbers, texts = numbered_texts(of, TEXTS)
+    rows_of_votes = judgments.comparisons.iloc[comparison[vote]]
+    numbers, texts = numbered_texts(rows_of_votes, TEXTS)
     return pd.DataFrame(rows, columns=REREAD).assign(
         winner=np.where(sign[vote] > 0, "a", "b"),
-        comparison_id=of["comparison_id"].to_numpy(),
+        comparison_id=rows_of_votes["comparison_id"].to_numpy(),
         **dict(zip(TEXTS, texts[numbers], strict=True)),
     )
 
@@ -153,7 +163,7 @@ def to_reread(judgments: Judgments, design: Design, table: pd.DataFrame) -> pd.D
 # -- example pairs ---------------------------------------------------------------------------------------------
 
 
-def telling_pairs(judgments: Judgments) -> list[Json]:
+def choose_example_pairs(judgments: Judgments) -> list[Json]:
     """Choose, for each attribute, the pair of answers that illustrates the bias best, and quote a few words of each.
 
     Candidates are pairs on which most votes agree with the direction of the pool. The order of preference is: at
@@ -184,8 +194,8 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
             continue
         best = order[0]
         won = sign[(comparison == best) & (toward == way)].sum() >= 0
-        mark = _mark(judgments.attributes[j])
-        prompt, a, b = (_few_words(texts[i], mark) for i in numbers[:, best])
+        mark = _attribute_predicate(judgments.attributes[j])
+        prompt, a, b = (_quote(texts[i], mark) for i in numbers[:, best])
         n_votes = int(n_differ[best, j])
         row = {"attribute": name, "prompt": prompt, "carries": way > 0, "n_votes": n_votes}
         row |= {"n_annotators": int(n_voters[best]), "n_people": int(n_people[best])}
@@ -194,25 +204,25 @@ def telling_pairs(judgments: Judgments) -> list[Json]:
     return rows
 
 
-def _mark(attribute: Attribute) -> Callable[[str], bool]:
+def _attribute_predicate(attribute: Attribute) -> Callable[[str], bool]:
     """Return a predicate that says whether a part of a text has the attribute; False if parts cannot have it."""
     is_known, is_read = attribute.config.get("type") in BUILT_IN, attribute.columns is None
     is_mark = is_known and is_read and attribute.scope == "response" and not attribute.continuous
     return lambda part: bool(is_mark and attribute.measure("", part))
 
 
-def _few_words(text: str, mark: Callable[[str], bool]) -> str:
+def _quote(text: str, mark: Callable[[str], bool]) -> str:
     """Quote the first and the last words of a text, or the words around the attribute if the quote would lack it."""
     words = text.split(maxsplit=LONGEST_TEXT)
     if len(words) > FIRST_WORDS + LAST_WORDS:
         last = text[-LONGEST_TEXT:].split()[-LAST_WORDS:]
         words = [*words[:FIRST_WORDS], "\u2026", *last]
-    told = " ".join(words)
-    if mark(text) and not mark(told):
+    quote = " ".join(words)
+    if mark(text) and not mark(quote):
         lines = (line.split() for line in text.splitlines() if mark(line))
         parts = (
             line[i : i + FIRST_WORDS] for line in lines for i in range(0, len(line), FIRST_WORDS // 2)
         )
         around = (" ".join(part) for part in parts)
-        told = next((f"\u2026 {part} \u2026" for part in around if mark(part)), told)
-    return shown(told, LONGEST_TEXT)
+        quote = next((f"\u2026 {part} \u2026" for part in around if mark(part)), quote)
+    return shown(quote, LONGEST_TEXT)

@@ -31,15 +31,17 @@ from badpo.theory import Bools, Floats, Ints
 
 # A word, a category or a model is a covariate of comparisons if between 5 % and 95 % of the comparisons have it.
 RARE, COMMON = 0.05, 0.95
+# Largest number of words that are covariates, of words read from each prompt, and of categories of a column.
 MOST_WORDS, WORDS_READ, MOST_CATEGORIES = 60, 50, 20
 # Reliability is estimated from model strengths if the slope of votes on strengths exceeds this many standard errors.
-FOLLOWED = 4.0
+LEAST_SLOPE = 4.0
+# Half-width of the confidence interval, in log-odds, for which the number of needed comparisons is computed.
 HALF_WIDTH = 0.5
 # Attenuation of differences between annotators if the quality of each comparison, of standard deviation 1.5, is not
 # modelled (`python -m bench.audit_statistics --table one_vote`, the column on the size of deviations).
 ATTENUATION = 0.7
 
-UNTOLD = (
+UNTESTABLE = (
     "random assignment of comparisons to annotators cannot be tested, because the table describes no content of the "
     "comparisons (words that some prompts share, categories, names of the models that wrote the responses)"
 )
@@ -79,13 +81,13 @@ class Sums:
         Log-odds with which each annotator chooses the side with an attribute: bias plus reliability times merit.
     pooled : PooledSums
         The same log-odds over all votes, adjusted for the strengths of the models that wrote the responses if named.
-    leans : BiasEstimates
+    biases : BiasEstimates
         The bias toward attributes of the judgment whose order was random. For other attributes, the deviation of the
         annotator's sum from the mean of the sums, or NaN if the audit does not compare annotators.
     equal_p : array of shape (n_attributes,)
         P-value of the hypothesis that annotators do not differ; NaN if the audit does not compare annotators.
     assignment : Assignment
-    care : Reliability or None
+    reliability : Reliability or None
         Reliability, estimated from each annotator's slope on the model strengths; None if it cannot be estimated.
     needed : int array of shape (n_attributes,)
         Number of comparisons, among those whose sides differ, that a second annotator must judge before the
@@ -94,53 +96,54 @@ class Sums:
 
     each: BiasEstimates
     pooled: PooledSums
-    leans: BiasEstimates
+    biases: BiasEstimates
     equal_p: Floats
     assignment: Assignment
-    care: Reliability | None
+    reliability: Reliability | None
     needed: Ints
 
 
-def find_sums(
+def fit_sums(
     judgments: Judgments,
     votes: Votes,
-    is_shown: Bools,
+    is_judgment_attribute: Bools,
     clusters: Ints | None,
     min_informative: int,
 ) -> Sums:
     """Estimate the sums of bias and merit from a table in which almost no comparison has two votes.
 
-    ``is_shown`` marks the attributes of the
-    judgment, such as the position.
+    ``is_judgment_attribute`` marks the attributes of the judgment, such as the position.
     """
     comparison, sign, annotator, delta, m = votes
     prompt = judgments.prompt_of_votes()
-    names, written = _writers(judgments)
+    names, written = _find_writers(judgments)
     pooled = pooled_sums(sign, delta, written[comparison], prompt)
     strength = written @ pooled.strength
     # The order of an attribute of the judgment is random if the attribute correlates with no known feature of
     # responses.
-    beside = np.column_stack(
-        [delta[:, ~is_shown], _lengths(judgments)[1][comparison], strength[comparison]]
+    features = np.column_stack(
+        [delta[:, ~is_judgment_attribute], _lengths(judgments)[1][comparison], strength[comparison]]
     )
-    together = delta[:, :, None] * beside[:, None]
+    together = delta[:, :, None] * features[:, None]
     size = np.sqrt((together**2).sum(axis=0))
     far = np.abs(together.sum(axis=0)) / np.where(size > 0, size, np.inf)
-    has_random_order = is_shown & (2 * ndtr(-far.max(axis=1)) * beside.shape[1] >= LEVEL)
+    has_random_order = is_judgment_attribute & (2 * ndtr(-far.max(axis=1)) * features.shape[1] >= LEVEL)
     fit = partial(fit_marginal, votes, strength, min_informative=min_informative, clusters=clusters)
-    each, leans = fit(absolute=True), fit(absolute=has_random_order)
-    assignment = assignment_of(judgments, annotator, delta[:, ~is_shown], names, written)
+    each, biases = fit(absolute=True), fit(absolute=has_random_order)
+    assignment = check_assignment(judgments, annotator, delta[:, ~is_judgment_attribute], names, written)
     refused = ~has_random_order & bool(assignment.reason)
     residual = (sign > 0) - expit(delta @ pooled.log_odds + strength[comparison])
-    equal_p = np.array([_tested(residual * side, side != 0, annotator, prompt) for side in delta.T])
+    equal_p = np.array(
+        [_test_residuals(residual * side, side != 0, annotator, prompt) for side in delta.T]
+    )
     rates = [float(expit(log_odds)) for log_odds in pooled.log_odds]
     return Sums(
         each,
         pooled,
-        _without(leans, refused),
+        _remove_refused(biases, refused),
         np.where(refused, np.nan, equal_p),
         assignment,
-        _followed(votes, strength, clusters),
+        _estimate_reliability_from_models(votes, strength, clusters),
         np.array([overlap_needed(rate, m, HALF_WIDTH) for rate in rates]),
     )
 
@@ -163,29 +166,29 @@ def overlap_needed(rate: float, n_annotators: int, half_width: float) -> int:
     return int(np.ceil(n_annotators / 2 * 4 * (float(ndtri(0.975)) / half_width) ** 2 / disagree))
 
 
-def _without(leans: BiasEstimates, refused: Bools) -> BiasEstimates:
+def _remove_refused(biases: BiasEstimates, refused: Bools) -> BiasEstimates:
     """Return the biases with NaN for the attributes on which the audit does not compare annotators."""
     names = "deviation", "se", "finite_deviation", "finite_se", "origin"
-    figures: Json = {name: np.where(refused, np.nan, getattr(leans, name)) for name in names}
-    return replace(leans, **figures)
+    figures: Json = {name: np.where(refused, np.nan, getattr(biases, name)) for name in names}
+    return replace(biases, **figures)
 
 
-def _tested(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
+def _test_residuals(score: Floats, chosen: Bools, annotator: Ints, prompt: Ints) -> float:
     """P-value of the hypothesis that the residuals of the votes do not depend on the annotator.
 
     The test exchanges the sums of residuals of one annotator on one prompt, because votes on one prompt may be
     dependent.
     """
     pairs = np.column_stack([annotator, prompt])[chosen]
-    units, of = np.unique(pairs, axis=0, return_inverse=True)
-    sums = summed(of.reshape(-1), score[chosen, None], len(units))
+    units, number = np.unique(pairs, axis=0, return_inverse=True)
+    sums = summed(number.reshape(-1), score[chosen, None], len(units))
     return float(exchange_test(sums, units[:, 0]).p_value[0])
 
 
 # -- content of comparisons ------------------------------------------------------------------------------------
 
 
-def assignment_of(
+def check_assignment(
     judgments: Judgments, annotator: Ints, delta: Floats, names: Sequence[str], written: sparse.csr_array
 ) -> Assignment:
     """Test whether comparisons were assigned to annotators at random, with all covariates that the table has.
@@ -216,18 +219,18 @@ def assignment_of(
     values = np.column_stack([np.asarray(column, float) for _, column in columns])
     prompt = judgments.prompt_of_votes()
     units, first = np.unique(np.column_stack([annotator, prompt]), axis=0, return_index=True)
-    found = exchange_test(values[first], units[:, 0])
-    p_values = np.where(np.isnan(found.p_value), 1.0, found.p_value)
-    worst, n = int(p_values.argmin()), int(np.isfinite(found.p_value).sum())
+    test = exchange_test(values[first], units[:, 0])
+    p_values = np.where(np.isnan(test.p_value), 1.0, test.p_value)
+    worst, n = int(p_values.argmin()), int(np.isfinite(test.p_value).sum())
     p_value, reason = min(float(p_values[worst]) * n, 1.0), ""
     if p_value < LEVEL:
         # The report does not quote words or categories, because they are texts of the table.
         reason = REJECTED.format(columns[worst][0].partition(":")[0], p_value)
     elif not content:
-        reason = UNTOLD
-    elif found.smallest > RELEVANT:
-        reason = WEAK.format(found.smallest)
-    return Assignment(p_value, columns[worst][0], found.smallest, found.power, reason)
+        reason = UNTESTABLE
+    elif test.smallest > RELEVANT:
+        reason = WEAK.format(test.smallest)
+    return Assignment(p_value, columns[worst][0], test.smallest, test.power, reason)
 
 
 def _lengths(judgments: Judgments) -> tuple[list[tuple[str, Floats]], Floats]:
@@ -259,7 +262,7 @@ def _words(judgments: Judgments) -> list[tuple[str, Bools]]:
     ]
 
 
-def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
+def _find_writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     """Names of the models that wrote responses, and a row per comparison with +1 for the model of a and -1 for b.
 
     Models that wrote for fewer than 5 % of the comparisons have no column. There are no columns if the table does not
@@ -276,16 +279,18 @@ def _writers(judgments: Judgments) -> tuple[list[str], sparse.csr_array]:
     return names, sparse.csr_array(rows[0] - rows[1])
 
 
-def _followed(votes: Votes, strength: Floats, clusters: Ints | None) -> Reliability | None:
+def _estimate_reliability_from_models(
+    votes: Votes, strength: Floats, clusters: Ints | None
+) -> Reliability | None:
     """Reliability from each annotator's slope on the model strengths; None if the strengths explain too little."""
     if not strength.any():
         return None
     columns = np.column_stack([votes.delta, strength[votes.comparison]])
     none = np.zeros(len(strength))
     slopes = fit_marginal(votes._replace(delta=columns), none, absolute=True, clusters=clusters)
-    level, slope, se = slopes.shared_bias[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
-    found = shrink_normal(slope / level, se / abs(level))
+    mean, slope, se = slopes.shared_bias[-1], slopes.finite_deviation[:, -1], slopes.finite_se[:, -1]
+    shrunken = shrink_normal(slope / mean, se / abs(mean))
     n_votes = np.where(np.isfinite(slope), slopes.n_informative[:, -1], 0)
-    if not level > FOLLOWED * slopes.shared_bias_se[-1] or np.isnan(found.tau):
+    if not mean > LEAST_SLOPE * slopes.shared_bias_se[-1] or np.isnan(shrunken.tau):
         return None
-    return Reliability(**vars(found.posterior), between_sd=found.tau, unknown="", n_votes=n_votes)
+    return Reliability(**vars(shrunken.posterior), between_sd=shrunken.tau, unknown="", n_votes=n_votes)

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logit
 
 from badpo.data.attributes import BUILT_IN, Length, Markdown, Position
@@ -29,16 +28,16 @@ from badpo.estimation.log_odds import (
 )
 from badpo.estimation.shrinkage import q_values
 from badpo.estimation.significance import other_feature_p
-from badpo.theory import Floats
+from badpo.theory import Array, Bools, Floats
 from badpo.theory.summaries import Interval
 
 # Below this many prompts the small-cluster correction widens intervals noticeably, and the table says so.
 MANY_PROMPTS = 50
-# Most rows of figures that are shown: the search for revealing sums of four rows takes seconds with more.
+# Largest number of rows of figures: with more, the search for revealing sums of four rows takes seconds.
 MOST_ROWS = 40
 
 
-def with_usual_attributes(judgments: Judgments) -> Judgments:
+def add_default_attributes(judgments: Judgments) -> Judgments:
     """Return the judgments, with length, Markdown and, if known, the side shown first if no attribute is declared."""
     if judgments.n_attributes:
         return judgments
@@ -60,7 +59,7 @@ def pool_attributes(
     ----------
     judgments : Judgments
     ties : mapping, or None
-        Result of `tie_effects`; each row has the part of its attribute as ``ties``.
+        Result of `estimate_tie_effects`; each row has the part of its attribute as ``ties``.
     swap : array, or None
         Result of `swap_pair_sides` if it is known.
 
@@ -70,7 +69,7 @@ def pool_attributes(
         ``name``, ``scope``; ``n_cross`` and ``cross_share``: number and share of judgments whose sides differ;
         ``n_annotators``: annotators who cast these judgments; ``n_people``: the annotators who are not models;
         ``n_people_least``: people who chose the less popular side; ``is_dominated``: whether few people cast most
-        votes of people (`badpo.data.privacy`); ``differs_by_few``: see `rows_that_differ_by_few`; ``n_prompts``:
+        votes of people (`badpo.data.privacy`); ``differs_by_few``: see `find_revealing_rows`; ``n_prompts``:
         number of prompts; ``carrier_wins``: share of the judgments that the response with the attribute won;
         ``log_odds`` and ``odds``; ``ci_low``, ``ci_high``: 95 % confidence interval for these annotators on other
         prompts, clustered by prompt (`badpo.estimation.log_odds`); ``population_ci``: 95 % confidence interval for a
@@ -91,28 +90,28 @@ def pool_attributes(
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = judgments.cross_group()
     side, names = attribute_sides(judgments.delta, cross), judgments.attribute_names
-    found = offline_log_odds(sign, judgments.delta, cross, prompts)
+    pooled = offline_log_odds(sign, judgments.delta, cross, prompts)
     joint = joint_log_odds(side, sign, prompts)
     dependent = dependent_columns(side)
     swap = swap_pair_sides(judgments) if swap is None else swap
-    adjusted = _rows_of_swap_pairs(judgments, swap)
-    differs = rows_that_differ_by_few(judgments, [*side.T, *swap.T])
-    for row, by_few in zip(adjusted, differs[len(names) :], strict=True):
+    adjusted = _build_swap_pair_rows(judgments, swap)
+    revealing = find_revealing_rows(judgments, [*side.T, *swap.T])
+    for row, by_few in zip(adjusted, revealing[len(names) :], strict=True):
         if row is not None:
             row["differs_by_few"] = by_few
     annotator = judgments.votes["annotator"].to_numpy()
     beyond = [
-        population_interval((sign * side[:, j] > 0)[of], prompts[of], annotator[of])
-        for j, of in enumerate(cross.T)
+        population_interval((sign * side[:, j] > 0)[differs], prompts[differs], annotator[differs])
+        for j, differs in enumerate(cross.T)
     ]
     return [
         {
             "name": attribute.name,
             "scope": attribute.scope,
             **voters(judgments, cross[:, j], judgments.delta[:, j]),
-            "differs_by_few": differs[j],
-            **without_wide(log_odds_row(found[j], judgments.n_votes)),
-            "population_ci": narrow_ends(*beyond[j]),
+            "differs_by_few": revealing[j],
+            **without_wide(log_odds_row(pooled[j], judgments.n_votes)),
+            "population_ci": drop_wide_ends(*beyond[j]),
             "joint": interval_row(joint[j]),
             "quality_adjusted": adjusted[j],
             "collinear_with": [names[i] for i in np.flatnonzero(dependent[j])],
@@ -122,15 +121,15 @@ def pool_attributes(
     ]
 
 
-def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int]:
+def voters(judgments: Judgments, rows: Bools, delta: Floats) -> dict[str, int]:
     """Number of annotators and of people who cast the chosen votes, and of people on the less popular side.
 
     ``is_dominated`` says whether few people cast most votes of people.
     """
     who = judgments.votes["annotator"].to_numpy()[rows]
-    for_carrier = (judgments.votes["sign"].to_numpy() * delta)[rows] > 0
+    for_more = (judgments.votes["sign"].to_numpy() * delta)[rows] > 0
     is_person = judgments.annotators["model"].isna().to_numpy()
-    each = (who, who[for_carrier], who[~for_carrier])
+    each = (who, who[for_more], who[~for_more])
     n_votes = [np.bincount(one, minlength=len(is_person)) for one in each]
     people = [int(np.count_nonzero(one[is_person])) for one in n_votes]
     return {
@@ -141,13 +140,13 @@ def voters(judgments: Judgments, rows: NDArray, delta: NDArray) -> dict[str, int
     }
 
 
-def rows_that_differ_by_few(judgments: Judgments, rows: Sequence[NDArray]) -> list[bool]:
-    """Which rows of figures reveal, together with rows before them, the votes of fewer than five people.
+def find_revealing_rows(judgments: Judgments, rows: Sequence[Array]) -> list[bool]:
+    """Find the rows of figures that, together with earlier rows, reveal the votes of fewer than five people.
 
     A row is given by the side of each vote that has its attribute (`attribute_sides`). The sum of these sides times the
     signs of the votes can be computed from the figures of the row. A row reveals the votes of few people if it is part
     of a sum of up to four rows, each added or subtracted and possibly repeated, that is not zero for the votes of one
-    to four people. Rows that do so are left out, so they reveal nothing together with later rows. The search takes at
+    to four people. Such rows are left out, so that they reveal nothing together with later rows. The search takes at
     most ``MOST_ROWS`` rows; all later rows count as revealing.
     """
     who = judgments.votes["annotator"].to_numpy()
@@ -158,17 +157,17 @@ def rows_that_differ_by_few(judgments: Judgments, rows: Sequence[NDArray]) -> li
     person, people = pd.factorize(who[is_chosen])
     # A person's votes cancel in a sum of rows if and only if these random numbers do (almost surely, modulo 2^64).
     weights = np.random.default_rng(0).integers(2**62, size=len(person))
-    signed, found = [np.zeros(len(people), np.int64)], []
+    signed, revealing = [np.zeros(len(people), np.int64)], list[bool]()
     for row in rows:
         own = np.zeros(len(people), np.int64)
         np.add.at(own, person, weights * np.asarray(row)[is_chosen].astype(np.int64))
         is_first = len(signed) // 2 < MOST_ROWS
-        found.append(not is_first or _few_are_left(own, np.array([*signed, own, -own])))
-        signed += [] if found[-1] else [own, -own]
-    return found
+        revealing.append(not is_first or _reveals_few(own, np.array([*signed, own, -own])))
+        signed += [] if revealing[-1] else [own, -own]
+    return revealing
 
 
-def _few_are_left(own: NDArray, signed: NDArray) -> bool:
+def _reveals_few(own: Array, signed: Array) -> bool:
     """Whether a row plus three of the signed rows is not zero for one to four people; columns are people."""
     if not len(own):
         return False
@@ -182,23 +181,23 @@ def _few_are_left(own: NDArray, signed: NDArray) -> bool:
     return any(n < FEWEST_ANNOTATORS for n in n_people)
 
 
-def log_odds_row(found: LogOdds, n_votes: int) -> Json:
+def log_odds_row(pooled: LogOdds, n_votes: int) -> Json:
     """The figures of an attribute's row that depend on the attribute's cross-group votes alone."""
-    (low, high), naive = found.interval(), found.interval(naive=True)
-    form = "small-cluster" if found.n_clusters < MANY_PROMPTS else "clustered"
+    (low, high), naive = pooled.interval(), pooled.interval(naive=True)
+    form = "small-cluster" if pooled.n_clusters < MANY_PROMPTS else "clustered"
     form = "naive only" if low is None and high is None else form
     return {
-        "cross_share": found.n_cross / max(1, n_votes),
-        "n_cross": found.n_cross,
-        "n_prompts": found.n_clusters,
-        "carrier_wins": found.carrier_wins,
-        "log_odds": found.log_odds,
+        "cross_share": pooled.n_cross / max(1, n_votes),
+        "n_cross": pooled.n_cross,
+        "n_prompts": pooled.n_clusters,
+        "carrier_wins": pooled.carrier_wins,
+        "log_odds": pooled.log_odds,
         "ci_low": low,
         "ci_high": high,
-        "interval": form if found.n_cross else None,
+        "interval": form if pooled.n_cross else None,
         "naive_ci_low": naive[0],
         "naive_ci_high": naive[1],
-        "odds": found.odds,
+        "odds": pooled.odds,
     }
 
 
@@ -206,13 +205,13 @@ def without_wide(row: Json) -> Json:
     """Remove the estimates from a row if the interval is too wide; ``interval`` is then "too wide"."""
     kind = "naive_ci_" if row["interval"] == "naive only" else "ci_"
     ends = [row[f"{kind}low"], row[f"{kind}high"]]
-    if narrow_ends(*ends) == ends:
+    if drop_wide_ends(*ends) == ends:
         return row
     figures = "log_odds", "odds", "ci_low", "ci_high", "naive_ci_low", "naive_ci_high"
     return {**row, **dict.fromkeys(figures), "interval": "too wide"}
 
 
-def narrow_ends(low: float | None, high: float | None) -> list[float | None]:
+def drop_wide_ends(low: float | None, high: float | None) -> list[float | None]:
     """The ends of an interval; None for both ends if the interval is too wide to be useful."""
     is_wide = low is not None and high is not None and high - low > 2 * WIDEST_HALF
     return [None, None] if is_wide else [low, high]
@@ -234,12 +233,12 @@ def plain(value: Any) -> Any:
     {'n': 3, 'ci': [None, 1.5], 'known': True}
     """
 
-    def python(found: Any) -> Any:
-        if isinstance(found, np.generic | np.ndarray):
-            return found.tolist()
-        raise TypeError(f"{type(found).__name__} has no place in audit.json")
+    def convert(entry: Any) -> Any:
+        if isinstance(entry, np.generic | np.ndarray):
+            return entry.tolist()
+        raise TypeError(f"{type(entry).__name__} cannot be written to audit.json")
 
-    return json.loads(json.dumps(value, default=python), parse_constant=lambda _: None)
+    return json.loads(json.dumps(value, default=convert), parse_constant=lambda _: None)
 
 
 # -- swap pairs --------------------------------------------------------------------------------------------------
@@ -250,7 +249,7 @@ SAME_QUALITY = "under the convention that two texts that differ only in {} are e
 SWAP_PAIRS, OFFLINE = "swap pairs", "offline"
 
 
-def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
+def estimate_shared_biases(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
     r"""Log-odds that the response with each attribute wins, and whether they come from swap pairs or all judgments.
 
     The responses of a swap pair differ in the attribute alone, so quality cancels. An attribute without swap pairs
@@ -259,11 +258,11 @@ def audit_level(judgments: Judgments) -> dict[str, tuple[float | None, str]]:
 
     The log-odds are per unit, None if no vote is cross-group, and infinite if all votes go one way.
     """
-    swap = _rows_of_swap_pairs(judgments, swap_pair_sides(judgments))
-    found = zip(judgments.attribute_names, swap, judgments.offline_log_odds(), strict=True)
+    swap = _build_swap_pair_rows(judgments, swap_pair_sides(judgments))
+    columns = zip(judgments.attribute_names, swap, judgments.offline_log_odds(), strict=True)
     return {
         name: (row["log_odds"], SWAP_PAIRS) if row else (offline.log_odds, OFFLINE)
-        for name, row, offline in found
+        for name, row, offline in columns
     }
 
 
@@ -291,7 +290,7 @@ def swap_pair_sides(judgments: Judgments) -> Floats:
     return np.where(is_used[:, None] & of_responses, side, 0.0)
 
 
-def _rows_of_swap_pairs(judgments: Judgments, swap: Floats) -> list[Json | None]:
+def _build_swap_pair_rows(judgments: Judgments, swap: Floats) -> list[Json | None]:
     """Bias toward each attribute, estimated from swap pairs, in which quality cancels; None without an estimate.
 
     A row has the log-odds, their interval, the numbers of votes and voters, and the assumption of the estimate as
@@ -299,17 +298,17 @@ def _rows_of_swap_pairs(judgments: Judgments, swap: Floats) -> list[Json | None]
     """
     sign, prompts = judgments.votes["sign"], judgments.prompt_of_votes()
     rows: list[Json | None] = []
-    for j, found in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
-        (low, high), side = found.interval(), swap[:, j]
+    for j, pooled in enumerate(offline_log_odds(sign, swap, swap != 0, prompts)):
+        (low, high), side = pooled.interval(), swap[:, j]
         row: Json = {
-            "log_odds": found.log_odds,
+            "log_odds": pooled.log_odds,
             "ci_low": low,
             "ci_high": high,
-            "n_votes": found.n_cross,
+            "n_votes": pooled.n_cross,
         }
         row |= voters(judgments, side != 0, side)
         row["assumes"] = SAME_QUALITY.format(judgments.attribute_names[j])
-        rows.append(None if found.log_odds is None else row)
+        rows.append(None if pooled.log_odds is None else row)
     return rows
 
 
@@ -322,11 +321,12 @@ FEATURES = {kind: row.make for kind, row in BUILT_IN.items() if row.is_scanned}
 # sides differ: rarer features have little effect on a policy.
 LARGE_LOG_ODDS = 0.3
 COMMON_SHARE = 0.05
+# Largest q-value of a significant feature.
 FALSE_ALARMS = 0.1
 SCANNED = "n_cross", "cross_share", "carrier_wins", "log_odds"
 
 
-def undeclared_features(judgments: Judgments) -> Judgments:
+def measure_undeclared_features(judgments: Judgments) -> Judgments:
     """Return the votes with the scanned surface features as their attributes."""
     left_out = {attribute.config.get("type") for attribute in judgments.attributes}
     if judgments.votes["shown_first"].isna().all():
@@ -340,33 +340,33 @@ def undeclared_features(judgments: Judgments) -> Judgments:
 def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> list[Json]:
     """Estimate the bias toward undeclared surface features, and advise which features to declare.
 
-    ``measured`` is the result of `undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have the meaning
-    of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %, Bonferroni).
-    ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if the q-value is
-    at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if no attribute is
-    declared or if the feature is a linear combination of them. `_advice` explains ``advice``. A feature on one prompt
-    is never significant.
+    ``measured`` is the result of `measure_undeclared_features`, and ``swap`` of `swap_pair_sides`. The figures have
+    the meaning of `pool_attributes`. Intervals are clustered by prompt and simultaneous for all features (95 %,
+    Bonferroni). ``q_value`` is the q-value of Benjamini and Hochberg over the features; a feature is significant if
+    the q-value is at most ``FALSE_ALARMS``. ``beyond_declared`` is adjusted for the declared attributes, and None if
+    no attribute is declared or if the feature is a linear combination of them. `_advise` explains ``advice``. A
+    feature on one prompt is never significant.
     """
     sign, prompts = judgments.votes["sign"].to_numpy(), judgments.prompt_of_votes()
     cross = measured.cross_group()
-    found = offline_log_odds(sign, measured.delta, cross, prompts)
-    q_value = q_values(np.array([one.p_value for one in found], float))
+    pooled = offline_log_odds(sign, measured.delta, cross, prompts)
+    q_value = q_values(np.array([one.p_value for one in pooled], float))
     declared = attribute_sides(judgments.delta, judgments.cross_group())
-    level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in found))
+    level = 1 - 0.05 / max(1, sum(one.n_cross > 0 for one in pooled))
     rows, sides = [], attribute_sides(measured.delta, cross).T
     before = [*declared.T, *swap.T]
-    differs = rows_that_differ_by_few(judgments, [*before, *sides])[len(before) :]
+    revealing = find_revealing_rows(judgments, [*before, *sides])[len(before) :]
     for j, side in enumerate(sides):
         columns = np.column_stack([declared, side])
         beyond = None
         if judgments.n_attributes:
             beyond = joint_log_odds(columns, sign, prompts, level)[-1]
-        alone, (low, high) = log_odds_row(found[j], judgments.n_votes), found[j].interval(level)
-        advice = _advice(alone, q_value[j] <= FALSE_ALARMS, beyond)
+        alone, (low, high) = log_odds_row(pooled[j], judgments.n_votes), pooled[j].interval(level)
+        advice = _advise(alone, q_value[j] <= FALSE_ALARMS, beyond)
         row = {
             "feature": measured.attribute_names[j],
             **voters(judgments, cross[:, j], measured.delta[:, j]),
-            "differs_by_few": differs[j],
+            "differs_by_few": revealing[j],
             **{name: alone[name] for name in SCANNED},
             "ci_low": low,
             "ci_high": high,
@@ -380,7 +380,7 @@ def scan_features(judgments: Judgments, measured: Judgments, swap: Floats) -> li
 
 # Minimum correlation between the sides of a feature and of an attribute, and the error rate of the test that the
 # feature explains the biases, over all pairs of features and attributes.
-GOES_WITH, CONFOUNDED = 0.2, 0.05
+LEAST_CORRELATION, CONFOUNDED = 0.2, 0.05
 
 
 class ConfoundingFeature(NamedTuple):
@@ -392,33 +392,33 @@ class ConfoundingFeature(NamedTuple):
     p_value: float
 
 
-def features_behind_biases(
-    judgments: Judgments, measured: Judgments, votes: Votes, leans: Floats
+def find_confounding_features(
+    judgments: Judgments, measured: Judgments, votes: Votes, biases: Floats
 ) -> list[ConfoundingFeature]:
     """Find undeclared features that correlate with an attribute and explain the annotators' biases toward it better.
 
-    ``leans``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
+    ``biases``, of shape (n_annotators, n_attributes), are the biases toward all attributes.
     """
-    of_vote, both = np.nan_to_num(leans)[votes.annotator] * votes.delta, (judgments, measured)
+    known, both = np.nan_to_num(biases)[votes.annotator] * votes.delta, (judgments, measured)
     sides = declared, features = [attribute_sides(each.delta, each.cross_group()) for each in both]
     sizes = np.multiply.outer(*(np.linalg.norm(side, axis=0) for side in sides))
-    together = declared.T @ features / np.maximum(sizes, 1.0)
+    correlation = declared.T @ features / np.maximum(sizes, 1.0)
     scopes = ([one.scope != "judgment" for one in each.attributes] for each in both)
-    pairs = np.argwhere(np.multiply.outer(*scopes) & (np.abs(together) >= GOES_WITH))
+    pairs = np.argwhere(np.multiply.outer(*scopes) & (np.abs(correlation) >= LEAST_CORRELATION))
     rows = []
     for j, i in pairs:
-        feature = features[:, i] * np.sign(together[j, i])
-        others = np.delete(of_vote, j, axis=1).sum(axis=1)
+        feature = features[:, i] * np.sign(correlation[j, i])
+        others = np.delete(known, j, axis=1).sum(axis=1)
         p_value = len(pairs) * other_feature_p(
             votes._replace(delta=votes.delta[:, [j]]), feature, others
         )
         if p_value < CONFOUNDED:
             names = judgments.attribute_names[j], measured.attribute_names[i]
-            rows.append(ConfoundingFeature(*names, float(together[j, i]), p_value))
+            rows.append(ConfoundingFeature(*names, float(correlation[j, i]), p_value))
     return rows
 
 
-def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
+def _advise(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
     """Advice about a feature that is not a combination of declared attributes.
 
     "declare": the bias toward the feature is significant and at least ``LARGE_LOG_ODDS``, also if adjusted for the
@@ -431,5 +431,5 @@ def _advice(alone: Json, is_sure: bool, beyond: Interval | None) -> str:
     sure_beyond = beyond is not None and (beyond.low > 0 or beyond.high < 0)
     if is_sure and is_large and is_common and (large_beyond or beyond is None):
         return "declare"
-    is_worth_it = (is_large or large_beyond) and (is_sure or sure_beyond or is_common)
-    return "watch" if is_worth_it else "nothing"
+    is_relevant = (is_large or large_beyond) and (is_sure or sure_beyond or is_common)
+    return "watch" if is_relevant else "nothing"

@@ -44,16 +44,16 @@ _NO_PLACE = (
 _SIGNS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
 
-def bound_parts(text: str) -> tuple[str, ...]:
+def split_bound(text: str) -> tuple[str, ...]:
     """Split a bound such as "length.log_odds>0.7" into the text, attribute, figure, comparison sign and number."""
-    found = _CONDITION.fullmatch(text.strip())
-    if found is None:
+    match = _CONDITION.fullmatch(text.strip())
+    if match is None:
         form = 'write ATTRIBUTE.FIGURE>NUMBER in quotes, as in "length.log_odds>0.7"'
         raise ConfigError(f'bound "{text}": {form}')
-    return text, *found.groups()
+    return text, *match.groups()
 
 
-def audited_table(folder: Path) -> Json:
+def read_audited_table(folder: Path) -> Json:
     """Return the source and the number of annotators of the audit in a folder; empty if no audit can be read."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         data = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["data"]
@@ -61,25 +61,25 @@ def audited_table(folder: Path) -> Json:
     return {}
 
 
-def audit_folder(path: str | os.PathLike) -> Path:
+def audit_folder(path: str | os.PathLike[str]) -> Path:
     """Return the folder that the audit is written into; raise `ConfigError` if a file has this name."""
     refuse_other_types(folder=path)
     folder = Path(path).expanduser()
     if os.path.lexists(folder) and not folder.is_dir():
-        told = f"{path} is a file or a broken link, but an audit needs a folder"
-        raise ConfigError(f"{told}; name another folder, such as {folder.with_name('audit')}")
+        problem = f"{path} is a file or a broken link, but an audit needs a folder"
+        raise ConfigError(f"{problem}; name another folder, such as {folder.with_name('audit')}")
     return folder
 
 
-def _write_text(path: str | os.PathLike, text: str, private: bool = False) -> None:
+def _write_text(path: str | os.PathLike[str], text: str, private: bool = False) -> None:
     """Write a file atomically; raise `ConfigError` if the file cannot be written."""
     refuse_other_types(path=path)
     try:
         with appearing(path, private) as unfinished:
             unfinished.write_text(text, encoding="utf-8")
     except _NO_PLACE as error:
-        told = f"{path} cannot be written ({error.strerror})"
-        raise ConfigError(f"{told}; name a file in a folder that you can write to") from error
+        problem = f"{path} cannot be written ({error.strerror})"
+        raise ConfigError(f"{problem}; name a file in a folder that you can write to") from error
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +120,7 @@ class AuditResult:
 
     @property
     def pool(self) -> pd.DataFrame:
-        """One row for each attribute: votes whose sides differ, win rate, log-odds, and spread over annotators.
+        """One row for each attribute: votes whose sides differ, win rate, log-odds, and tau.
 
         ``ci_low`` and ``ci_high`` are the confidence interval of ``log_odds``; ``tau_low`` and ``tau_high`` are the
         interval of ``tau``, which is estimated from all annotators with an estimate. ``n_estimated`` annotators have
@@ -134,11 +134,11 @@ class AuditResult:
 
     @property
     def _rows(self) -> dict[str, Json]:
-        """The figures of each attribute, including the spread over annotators."""
-        rows, spread = self.summary["attributes"], self.summary["pool"]
-        return {row["name"]: row | spread.get(row["name"], {}) for row in rows}
+        """The figures of each attribute, including tau."""
+        rows, pool = self.summary["attributes"], self.summary["pool"]
+        return {row["name"]: row | pool.get(row["name"], {}) for row in rows}
 
-    def plot(self, path: str | os.PathLike | None = None) -> Picture:
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Picture:
         """Draw the shareable chart of the report: how often the response with each attribute wins.
 
         A notebook displays the returned picture; ``path`` names an SVG file to write. The method raises `ConfigError`
@@ -148,37 +148,41 @@ class AuditResult:
 
         is_path = isinstance(path, str | os.PathLike)
         if path is not None and not (is_path and Path(path).suffix.lower() == ".svg"):
-            told = "write plot('leans.svg'), which draws every attribute"
-            raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {told}")
+            remedy = "write plot('bias.svg'), which draws every attribute"
+            raise ConfigError(f"plot needs a path that ends in .svg, not {str(path)!r}: {remedy}")
         figure = lean_figure(shareable(self.summary))
         if figure is None:
             few = f"fewer than {FEWEST_ANNOTATORS} people judged sides that differ, or chose one of them"
             raise ConfigError(f"there is no shareable chart: {few}; the figures are in .pool")
-        drawn = picture(figure.panels[0][1])
+        chart = picture(figure.panels[0][1])
         if path is not None:
-            _write_text(path, drawn.svg)
-        return drawn
+            _write_text(path, chart.svg)
+        return chart
 
     @property
     def checks(self) -> Json:
         """The estimator and the reason for it, the assignment of comparisons to annotators, components, and anchors."""
-        return self.summary["checks"]
+        checks: Json = self.summary["checks"]
+        return checks
 
     @property
     def warnings(self) -> list[Json]:
         """Problems and notices, each with the keys code, what, where, remedy, severity and count."""
-        return self.summary["warnings"]
+        warnings: list[Json] = self.summary["warnings"]
+        return warnings
 
-    def to_json(self, path: str | os.PathLike) -> None:
+    def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write the summary atomically, to a file that only its owner can read."""
         text = json.dumps(self.summary, indent=2, ensure_ascii=False, allow_nan=False)
         _write_text(path, f"{text}\n", private=True)
 
-    def to_html(self, path: str | os.PathLike) -> None:
+    def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the shareable report page: one file that needs no network and no script."""
         _write_text(path, self._html())
 
-    def people_to_html(self, path: str | os.PathLike, names: Mapping[str, str] | None = None) -> None:
+    def people_to_html(
+        self, path: str | os.PathLike[str], names: Mapping[str, str] | None = None
+    ) -> None:
         """Write the page about individual annotators, which only its owner can read.
 
         The page is personal data. ``names`` maps pseudonyms to the names that the page shows.
@@ -187,7 +191,7 @@ class AuditResult:
 
         _write_text(path, people_html(self.summary, self.annotators, names), private=True)
 
-    def write(self, folder: str | os.PathLike) -> Path:
+    def write(self, folder: str | os.PathLike[str]) -> Path:
         """Write the audit into a folder, and create the folder if needed.
 
         ``report.html`` may be shared. Every other file is about individual people, and only its owner can read it.
@@ -207,14 +211,14 @@ class AuditResult:
                 # git must not commit data about individual people; an existing folder keeps its own rules
                 write_atomically(folder / ".gitignore", b"*\n", private=True)
 
-            def begun(name: str) -> Path:
+            def start(name: str) -> Path:
                 return files.enter_context(appearing(folder / name, private=name != REPORT_FILE))
 
             # The file that is opened first appears last, when all other files are written.
-            self.to_json(begun(SUMMARY_FILE))
-            self.to_html(begun(REPORT_FILE))
-            write_csv(self.annotators, begun(ANNOTATORS_CSV))
-            self.annotators.to_parquet(begun(ANNOTATORS_FILE), index=False)
+            self.to_json(start(SUMMARY_FILE))
+            self.to_html(start(REPORT_FILE))
+            write_csv(self.annotators, start(ANNOTATORS_CSV))
+            self.annotators.to_parquet(start(ANNOTATORS_FILE), index=False)
             for name in (SUMMARY_FILE, PEOPLE_FILE, PEOPLE_TABLE, REREAD_FILE):
                 (folder / name).unlink(missing_ok=True)
         return folder / REPORT_FILE
@@ -226,24 +230,26 @@ class AuditResult:
         every vote went one way. A bound with an unknown attribute or figure raises `ConfigError`.
         """
         several = [bounds] if isinstance(bounds, str) else bounds
-        return [told for bound in several if (told := self._passed(*bound_parts(bound)))]
+        return [message for bound in several if (message := self._report_exceeded(*split_bound(bound)))]
 
-    def _passed(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
+    def _report_exceeded(self, text: str, name: str, figure: str, sign: str, bound: str) -> str:
+        """Return a message if the figure exceeds the bound, and an empty text otherwise."""
         rows = self._rows
         row = rows.get(name, {})
         if row.get("n_cross") and row["log_odds"] is None and row["interval"] != "too wide":
             row["log_odds"] = math.inf if row["carrier_wins"] else -math.inf
         figures = [key for key, value in row.items() if type(value) in (int, float)]
-        for given, known in ((name, rows), (figure, figures)):
-            if given not in known:
-                there = f"this audit has no {given}; it has {', '.join(known)}"
-                raise ConfigError(f'bound "{text}" would test nothing: {there}')
+        for wanted, known in ((name, rows), (figure, figures)):
+            if wanted not in known:
+                problem = f"this audit has no {wanted}; it has {', '.join(known)}"
+                raise ConfigError(f'bound "{text}" would test nothing: {problem}')
         value, ends = row[figure], row.get(f"{figure}_ci")
         if figure == "log_odds":
             ends = row["ci_low"], row["ci_high"]
-        passed = _SIGNS[sign](value, float(bound))
-        interval = f", 95 % interval {interval_text(*ends)}" if ends else ""
-        return f"{text}: {figure} is {decimal(value)}{interval}" * passed
+        if not _SIGNS[sign](value, float(bound)):
+            return ""
+        interval = f", 95 % confidence interval {interval_text(*ends)}" if ends else ""
+        return f"{text}: {figure} is {decimal(value)}{interval}"
 
     def _html(self) -> str:
         from badpo.results.audit_page import audit_html
@@ -272,7 +278,7 @@ class AuditResult:
         votes = counted(data["n_judgments"], "judgment")
         votes += f" by {counted(data['n_annotators'], 'annotator')}" * data["has_annotators"]
         table = self.pool.to_string(float_format="{:.2f}".format)
-        told = [f"{one.title}: {one.sentences[0][1]}" for one in attribute_findings(self.summary)]
+        findings = [f"{one.title}: {one.sentences[0][1]}" for one in attribute_findings(self.summary)]
         then = "next: .plot(), .pool, .annotators; print() for all findings; .write('audit') for the report page"
-        steps = (textwrap.fill(text, 100, subsequent_indent="  ") for text in told)
+        steps = (textwrap.fill(text, 100, subsequent_indent="  ") for text in findings)
         return "\n".join([f"AuditResult: {votes}", table, *steps, then])

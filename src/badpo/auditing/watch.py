@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from badpo.auditing.pool_bias import with_usual_attributes
+from badpo.auditing.pool_bias import add_default_attributes
 from badpo.data.attributes import ATTRIBUTES, Attributes, as_attributes
 from badpo.data.cells import as_ids
 from badpo.data.files import Json, SealError, locked, read_seal, write_seal
@@ -80,8 +80,8 @@ class AuditMonitor:
         self.attributes = names = (attributes,) if isinstance(attributes, str) else tuple(several)
         for name in names if definitions is None else ():
             if not isinstance(name, str) or name.partition(":")[0] in {*ATTRIBUTES} - {name}:
-                told = 'a monitor takes names of attributes, such as "length", and their differences with the votes'
-                raise ConfigError(f"{told}; badpo.auditing.watch.watch measures attributes")
+                takes = 'a monitor takes names of attributes, such as "length", and their differences with the votes'
+                raise ConfigError(f"{takes}; badpo.auditing.watch.watch measures attributes")
         self.alpha, self.definitions = float(alpha), definitions
         self.units = tuple(units or [1.0] * len(names))
         if not names or len(set(names)) < len(names):
@@ -89,9 +89,9 @@ class AuditMonitor:
         if not 0 < self.alpha < 1:
             raise ConfigError(f"alpha is a share above 0 and below 1, such as 0.05; got {self.alpha}")
         if len(self.units) != len(names) or not all(0 < unit < np.inf for unit in self.units):
-            raise ConfigError(f"one unit above 0 for each attribute is needed; got {self.units}")
-        # For each annotator a row per attribute with four kinds of numbers: log-likelihood ratios against voting like
-        # the co-voters, against random responding, and of low reliability (equal in all rows); informative votes.
+            raise ConfigError(f"each attribute needs a unit above 0; got {self.units}")
+        # For each annotator an array with one row per attribute. A row contains log-likelihood ratios against voting
+        # like the co-voters, against random responding, and of low reliability, and the number of informative votes.
         self._evidence: dict[str, Floats] = {}
         self._seen: dict[str, str] = {}
 
@@ -123,10 +123,10 @@ class AuditMonitor:
             raise ValueError(f"{where}: an annotator has no id")
         annotators = [*map(str, annotators)]  # text, as a saved state has them
         if sign.shape != shape[:1] or not len(sign) or not (np.abs(sign) == 1).all():
-            raise ValueError(f"{where}: one sign, +1 or -1, for each annotator is needed")
+            raise ValueError(f"{where}: each annotator needs a sign, +1 or -1")
         if delta.shape not in (shape, shape[1:]) or np.isinf(delta).any():
-            needed = f"needed are numbers of shape {shape} or {shape[1:]}"
-            raise ValueError(f"{where}: delta has shape {delta.shape}, {needed}")
+            needed = f"finite numbers of shape {shape} or {shape[1:]} are needed"
+            raise ValueError(f"{where}: delta has the shape {delta.shape}, but {needed}")
         names, first = np.unique(np.asarray(annotators, dtype=object), return_index=True)
         key, votes = _digest(comparison_id, 8), _votes_digest(names.tolist(), sign[first])
         if self._seen.get(key, votes) != votes:
@@ -140,9 +140,9 @@ class AuditMonitor:
         share = winner_shares(sign[first], known)[:, None]
         ratios = log_tilt_ratios(won, share, known)
         chance = log_random_ratios(won, won.sum(), len(won), known)
-        care = log_reliability_ratios(won, share) * bool((delta == 0).all())
-        care = np.broadcast_to(care, (*delta.shape, len(RELIABILITY_GRID)))
-        kinds = ratios, chance, care, ratios.any(axis=-1, keepdims=True)
+        reliability = log_reliability_ratios(won, share) * bool((delta == 0).all())
+        reliability = np.broadcast_to(reliability, (*delta.shape, len(RELIABILITY_GRID)))
+        kinds = ratios, chance, reliability, ratios.any(axis=-1, keepdims=True)
         for name, added in zip(names, np.concatenate(kinds, axis=-1), strict=True):
             self._evidence[name] = self._evidence.get(name, 0.0) + added
 
@@ -156,7 +156,7 @@ class AuditMonitor:
         return len(self._seen)
 
     def table(self) -> pd.DataFrame:
-        """One row for each annotator and attribute, sorted by pseudonym.
+        """Return one row for each annotator and attribute, sorted by pseudonym.
 
         Returns
         -------
@@ -172,17 +172,17 @@ class AuditMonitor:
         """
         names = sorted(self._evidence)
         rows = pd.MultiIndex.from_product([names, self.attributes], names=["annotator", "attribute"])
-        found = np.array([self._evidence[name] for name in names]).reshape(len(rows), _ENDS[-1] + 1)
-        ratios, chance, care, n_informative = np.split(found, _ENDS, axis=1)
-        log_e, log_care = log_e_values(ratios), log_e_values(care)
-        lean = bias_e_values(log_e, log_e_values(chance), log_care)
+        evidence = np.array([self._evidence[name] for name in names]).reshape(len(rows), _ENDS[-1] + 1)
+        ratios, chance, reliability, n_informative = np.split(evidence, _ENDS, axis=1)
+        log_e, log_reliability = log_e_values(ratios), log_e_values(reliability)
+        bias = bias_e_values(log_e, log_e_values(chance), log_reliability)
         n_informative, each = n_informative[:, 0].astype(int), len(self.attributes)
-        careless = np.repeat(e_bh(log_care[::each], self.alpha), each)
-        flag, is_lean = e_bh(log_e, self.alpha), e_bh(lean, self.alpha)
+        careless = np.repeat(e_bh(log_reliability[::each], self.alpha), each)
+        flag, is_biased = e_bh(log_e, self.alpha), e_bh(bias, self.alpha)
         less, more = (log_e_values(half) for half in np.split(ratios, 2, axis=1))
         toward = np.select([n_informative == 0, more >= less], ["", "more"], "less")
-        reading = np.select([~flag, is_lean, careless], ["", "lean", "care"], "open")
-        e_value, e_careless = np.exp(np.minimum([log_e, log_care], _LARGEST_LOG))
+        reading = np.select([~flag, is_biased, careless], ["", "lean", "care"], "open")
+        e_value, e_careless = np.exp(np.minimum([log_e, log_reliability], _LARGEST_LOG))
         columns = {
             "n_informative": n_informative,
             "e_value": e_value,
@@ -194,7 +194,7 @@ class AuditMonitor:
         }
         return pd.DataFrame(columns, rows).reset_index()
 
-    def save(self, path: str | os.PathLike) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state atomically, as JSON that only this user can read.
 
         The state has numbers for each annotator, 24 characters for each comparison and a checksum, but no votes.
@@ -211,7 +211,7 @@ class AuditMonitor:
         write_seal(Path(path), state, ())
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> AuditMonitor:
+    def load(cls, path: str | os.PathLike[str]) -> AuditMonitor:
         """Load a saved state; further updates give the same result as a monitor with all updates.
 
         Raises
@@ -238,6 +238,7 @@ class AuditMonitor:
 
 
 def _digest(text: str, size: int) -> str:
+    """Hexadecimal digest of ``size`` bytes."""
     return hashlib.blake2b(str(text).encode("utf-8", "surrogatepass"), digest_size=size).hexdigest()
 
 
@@ -282,14 +283,14 @@ class WatchResult:
     table: pd.DataFrame
 
     def __str__(self) -> str:
-        found = self.summary
+        summary = self.summary
         lines = [
-            f"{counted(found['n_new'], 'new comparison')} counted, "
-            f"{found['n_counted']:,} in all, {found['n_open']:,} still open; "
-            f"{counted(found['n_annotators'], 'annotator')}",
-            found["closing"],
+            f"{counted(summary['n_new'], 'new comparison')} counted, "
+            f"{summary['n_counted']:,} in all, {summary['n_open']:,} still open; "
+            f"{counted(summary['n_annotators'], 'annotator')}",
+            summary["closing"],
         ]
-        for name, flagged in found["flagged"].items():
+        for name, flagged in summary["flagged"].items():
             lines += ["", f"{name}: {counted(len(flagged), 'annotator')} flagged"]
             lines += [
                 f"  {row['annotator']}  toward {row['toward']}  e-value "
@@ -298,17 +299,17 @@ class WatchResult:
                 f"{_READINGS[row['reading']]}"
                 for row in flagged
             ]
-        careless = found["careless"].items()
+        careless = summary["careless"].items()
         lines += ["", f"unreliable: {counted(len(careless), 'annotator')}"]
         lines += [f"  {name}  e-value {e_value:.3g}" for name, e_value in careless]
-        lines += ["", *(f"{problem['code']} {problem['what']}" for problem in found["warnings"])]
-        return "\n".join([*lines, found["rule"], MEANING, GUARANTEE])
+        lines += ["", *(f"{problem['code']} {problem['what']}" for problem in summary["warnings"])]
+        return "\n".join([*lines, summary["rule"], MEANING, GUARANTEE])
 
 
 def watch(
     data: Any,
     attributes: Attributes,
-    state: str | os.PathLike,
+    state: str | os.PathLike[str],
     *,
     votes_per_comparison: int | None = None,
     alpha: float = 0.05,
@@ -353,26 +354,26 @@ def watch(
     # state.
     refuse_other_types(state=state)
     with locked(state, wait=True):
-        judgments = with_usual_attributes(Judgments.read(data, attributes=declared, **reading))
+        judgments = add_default_attributes(Judgments.read(data, attributes=declared, **reading))
         if not judgments.has_identities:
             what, remedy = (
                 "the table has no annotator column",
                 "name the column with the annotator ids",
             )
             raise DataError([Problem("E421", what, "column annotator", remedy)])
-        is_closed, warnings = _closed(judgments, votes_per_comparison, data, reading)
-        monitor = _monitor(Path(state), judgments, alpha)
-        n_before, reopened = monitor.n_comparisons, _feed(monitor, judgments, is_closed)
+        is_closed, warnings = _find_closed(judgments, votes_per_comparison, data, reading)
+        monitor = _open_monitor(Path(state), judgments, alpha)
+        n_before, reopened = monitor.n_comparisons, _add_votes(monitor, judgments, is_closed)
         if monitor.n_comparisons > n_before or not Path(state).exists():
             monitor.save(state)
     closing = "All comparisons in the table were taken as closed."
     if votes_per_comparison is not None:
         closing = f"A comparison is closed when it has {votes_per_comparison} judgments."
     counts = {"n_new": monitor.n_comparisons - n_before, "n_open": int((~is_closed).sum())}
-    return _found(monitor, counts | {"closing": closing, "reopened": reopened}, warnings)
+    return _summarize(monitor, counts | {"closing": closing, "reopened": reopened}, warnings)
 
 
-def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
+def _summarize(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchResult:
     """Summarize the findings of a look and the state after the look."""
     table, n_reopened = monitor.table(), len(look["reopened"])
     if n_reopened:
@@ -386,14 +387,14 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
         what = "the votes show no difference between annotators: comparisons whose sides differ are unanimous"
         remedy = "have several annotators judge the same comparisons"
         warnings = [*warnings, Problem("W422", what, "the votes", remedy)]
-    shown = ["annotator", "toward", "e_value", "n_informative", "reading"]
+    columns = ["annotator", "toward", "e_value", "n_informative", "reading"]
     flagged, careless = table[table["flag"]], table[table["careless"]]
     summary = look | {
         "alpha": monitor.alpha,
         "n_counted": monitor.n_comparisons,
         "n_annotators": table["annotator"].nunique(),
         "flagged": {
-            name: flagged.loc[flagged["attribute"] == name, shown].to_dict("records")
+            name: flagged.loc[flagged["attribute"] == name, columns].to_dict("records")
             for name in monitor.attributes
         },
         "careless": dict(zip(careless["annotator"], careless["e_careless"], strict=True)),
@@ -405,7 +406,7 @@ def _found(monitor: AuditMonitor, look: Json, warnings: list[Problem]) -> WatchR
     return WatchResult(summary, table)
 
 
-def _closed(
+def _find_closed(
     judgments: Judgments, needed: int | None, data: Any, reading: Mapping[str, Any]
 ) -> tuple[Bools, list[Problem]]:
     """Mask of the comparisons with all their votes, and a warning if ties could not be counted."""
@@ -434,30 +435,29 @@ def _closed(
     return n_votes >= needed, [Problem("W421", what, "column winner", remedy, n_ties)]
 
 
-def _monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
-    """The monitor of an earlier call, or a new one."""
+def _open_monitor(state: Path, judgments: Judgments, alpha: float) -> AuditMonitor:
+    """Load the monitor of an earlier call, or create a monitor."""
     definitions = [dict(attribute.config) for attribute in judgments.attributes]
-    now: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
+    current: Json = {"attributes": list(judgments.attribute_names), "definitions": definitions}
     if not state.exists():
         # The unit of a continuous attribute is the root mean square of its nonzero differences.
         delta = pd.DataFrame(judgments.delta)
         sized = delta.where((delta != 0) & [one.continuous for one in judgments.attributes])
         units = np.sqrt((sized**2).mean()).fillna(1.0)
-        return AuditMonitor(**now, alpha=alpha, units=units.tolist())
+        return AuditMonitor(**current, alpha=alpha, units=units.tolist())
     monitor = AuditMonitor.load(state)
-    was = {name: getattr(monitor, name) for name in now}
-    for name, *pair in (("attributes", was, now), ("alpha", monitor.alpha, alpha)):
+    saved = {name: getattr(monitor, name) for name in current}
+    for name, *pair in (("attributes", saved, current), ("alpha", monitor.alpha, alpha)):
         before, after = (json.dumps(each, sort_keys=True) for each in pair)
         if before != after:
             raise ConfigError(
-                f"{state} was made with other {name}: {before}, now {after}; a setting "
-                "chosen after looking at votes invalidates the error rate. Keep the setting, or name another "
-                "state file"
+                f"{state} was created with other {name}: {before}, now {after}. A setting that is chosen after "
+                "looking at votes invalidates the error rate. Keep the setting, or name another state file"
             )
     return monitor
 
 
-def _feed(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
+def _add_votes(monitor: AuditMonitor, judgments: Judgments, is_closed: Bools) -> list[str]:
     """Add closed comparisons in the order of their last votes; return ids already counted with other votes."""
     votes, reopened = judgments.votes, []
     names = judgments.annotators["pseudonym"].to_numpy()[votes["annotator"]]

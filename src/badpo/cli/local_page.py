@@ -241,8 +241,8 @@ class OpenedTable:
     def findings(self, choices: Choices) -> Json:
         """Return the content about the biases: findings, a chart, an example for each attribute, and the command."""
         from badpo.auditing.annotators import AuditOptions
-        from badpo.auditing.dependence import independent_votes
-        from badpo.auditing.impact import telling_pairs
+        from badpo.auditing.dependence import select_independent_votes
+        from badpo.auditing.impact import choose_example_pairs
         from badpo.auditing.pool_bias import plain, pool_attributes
         from badpo.results.audit_findings import attribute_findings, pair_sentences
         from badpo.results.audit_page import lean_figure
@@ -254,7 +254,7 @@ class OpenedTable:
         if not flags:
             return content | {"wrong": "Tick an attribute."}
         try:
-            judgments, left_out = independent_votes(self.judgments(choices))
+            judgments, left_out = select_independent_votes(self.judgments(choices))
         except (DataError, ConfigError) as error:
             return content | {"wrong": str(error)}
         configs = [{**one.config, "name": one.name} for one in judgments.attributes]
@@ -269,7 +269,7 @@ class OpenedTable:
             },
         }
         return content | {
-            "examples": pair_sentences(summary, telling_pairs(judgments)),
+            "examples": pair_sentences(summary, choose_example_pairs(judgments)),
             "left_out": [problem.what for problem in left_out],
             "verdicts": attribute_findings(summary),
             "leans": lean_figure(summary),

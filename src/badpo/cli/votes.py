@@ -82,11 +82,11 @@ def audit(
     options.announce(data, as_json)
     _keep_to_one_thread()
     from badpo.auditing.audit import audit as audit_judgments
-    from badpo.auditing.result import audit_folder, audited_table, bound_parts
+    from badpo.auditing.result import audit_folder, read_audited_table, split_bound
     from badpo.data.judgments import Judgments
 
     for bound in fail_on:  # report wrong bounds and folders before the audit
-        bound_parts(bound)
+        split_bound(bound)
     audit_folder(out)
     # the lock precedes the reading, so that nobody is forgotten between the reading and the writing
     with locked(out), options.terminal_progress(as_json) as progress:
@@ -107,7 +107,7 @@ def audit(
             source=str(data),
         )
         progress("audit: drawing the page", 1.0)
-        _tell_what_is_replaced(result, audited_table(out), data, out)
+        _tell_what_is_replaced(result, read_audited_table(out), data, out)
         page = result.write(out)
         about_people = _write_people(result, out, mapping) if people else ""
     written = f"report: {page} (you may share this page; keep the other files of the folder private)"

@@ -464,7 +464,7 @@ def find_identified_biases(votes: ArrangedVotes, active: Bools, by_rank: bool) -
     elif by_rank:
         delta = votes.delta * active[votes.annotator]
         directions = free_directions(votes.comparison, votes.annotator, delta, len(active))
-        group, absolute = directions.difference_groups(), directions.level_identified()
+        group, absolute = directions.difference_groups(), directions.theta_identified()
         nonzero = directions.basis[np.flatnonzero(active)]
         nonzero = nonzero[:, np.unique(nonzero.indices)].toarray()
         flat = orth(nonzero, 1e-9) if votes.free_quality and nonzero.size else flat

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from badpo.objective.bias import BiasTerm
-from badpo.theory.bias_fit import fit_level, fit_theta, level_growth, loss_slopes, project_on
+from badpo.theory.bias_fit import fit_shared_bias, fit_theta, loss_slopes, project_on, shared_bias_growth
 
 Losses = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -161,8 +161,8 @@ class AnchoredFit:
             quality = quality - votes.delta @ project_on(votes.delta, votes.margin, votes.weight)
         slopes, design = loss_slopes(self.losses, votes.sign), self._design(votes)
         if self._is_stream:
-            return fit_level(slopes, design, quality, votes.weight)[:q]
-        return level_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
+            return fit_shared_bias(slopes, design, quality, votes.weight)[:q]
+        return shared_bias_growth(slopes, design, deviation_logits, votes.weight, quality)[:q]
 
     def _fit_start(self, votes: JudgedVotes) -> Tensor:
         """Fit theta of all annotators before the first step, (n_annotators, n_attributes)."""

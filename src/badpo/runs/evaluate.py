@@ -41,7 +41,7 @@ from badpo.runs.run import (
     write_card,
 )
 from badpo.runs.start import kept_reference, load_model, require_undamaged
-from badpo.theory.bias_fit import level_intervals, loss_slopes
+from badpo.theory.bias_fit import loss_slopes, shared_bias_intervals
 from badpo.theory.likelihood import judgment_loss
 from badpo.theory.summaries import sums_by_cluster
 from badpo.training.encoding import encode_prompts, read_template_options
@@ -322,7 +322,7 @@ def implied_theta(found: PolicyReading, bias: BiasTerm) -> dict[str, Json]:
     rule.fit_to(replace(make_start_votes(some), margin=torch.from_numpy(u)))
     slopes, means = loss_slopes(judgment_loss, votes.sign), term.theta().mean(dim=0).tolist()
     prompts = train.prompt_of_votes()
-    intervals = level_intervals(slopes, votes.delta, logits, votes.weight, means, prompts)
+    intervals = shared_bias_intervals(slopes, votes.delta, logits, votes.weight, means, prompts)
     each = zip(train.attribute_names, intervals, strict=True)
     return {
         name: sampled.figures(implied=one.estimate, low=one.low, high=one.high) for name, one in each

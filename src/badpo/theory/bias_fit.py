@@ -1,7 +1,7 @@
 r"""Fit theta to the votes, given the policy's margins.
 
-All differences are those of response a minus response b, as in `badpo.theory.likelihood`. The level is the part of
-theta that all annotators share: one number for each attribute. The functions use a loss only through its first and
+All differences are those of response a minus response b, as in `badpo.theory.likelihood`. The shared bias is the part
+of theta that all annotators share: one number for each attribute. The functions use a loss only through its first and
 second derivative with respect to the logit.
 """
 
@@ -17,8 +17,10 @@ from badpo.theory.summaries import Interval, interval_from_influence
 # prior keeps theta finite if all votes have the same direction. It changes an estimate of 1 from 100 votes by less
 # than 0.003.
 PRIOR_SD = 5.0
+# Newton's method: number of steps, largest step in log-odds, and length of the last step.
 NEWTON_STEPS, LARGEST_STEP, SETTLED = 50, 2.0, 1e-9
-ROUNDS = 5  # alternations between fitting the level and fitting the offsets of the groups
+# Alternations between fitting the shared bias and fitting the offsets of the groups.
+ROUNDS = 5
 
 Slopes = Callable[[Tensor], tuple[Tensor, Tensor]]
 
@@ -58,10 +60,10 @@ def prior_precision(delta: Tensor) -> Tensor:
     return delta.square().sum(dim=0) / n_cross / PRIOR_SD**2 + torch.finfo(delta.dtype).tiny
 
 
-def fit_level(
+def fit_shared_bias(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, start: Tensor | None = None
 ) -> Tensor:
-    r"""Fit the level by Newton's method, given known offsets of the logits.
+    r"""Fit the shared bias by Newton's method, given known offsets of the logits.
 
     .. math:: \hat\theta = \arg\min_\theta \sum_j w_j\, \ell(o_j + \theta^\top d_j) + \tfrac12 \sum_i p_i \theta_i^2
 
@@ -84,38 +86,38 @@ def fit_level(
 
     >>> from badpo.theory.likelihood import judgment_loss
     >>> sign, delta = torch.tensor([1.0, 1, 1, -1] * 500).double(), torch.ones(2000, 1).double()
-    >>> fit_level(loss_slopes(judgment_loss, sign), delta, 0 * sign, sign**2).item()  # log 3 is 1.0986
+    >>> fit_shared_bias(loss_slopes(judgment_loss, sign), delta, 0 * sign, sign**2).item()  # log 3 is 1.0986
     1.09849...
     """
     precision = prior_precision(delta)
     scale = (precision * PRIOR_SD**2).sqrt()  # a step in these units is one in log-odds
-    level = torch.zeros(delta.shape[1], dtype=delta.dtype) if start is None else start.clone()
+    shared_bias = torch.zeros(delta.shape[1], dtype=delta.dtype) if start is None else start.clone()
     for _ in range(NEWTON_STEPS):
-        first, second = slopes(offset + delta @ level)
-        gradient = delta.T @ (weight * first) + precision * level
+        first, second = slopes(offset + delta @ shared_bias)
+        gradient = delta.T @ (weight * first) + precision * shared_bias
         curvature = delta.T @ ((weight * second)[:, None] * delta) + torch.diag(precision)
         step = torch.linalg.solve(curvature, gradient)
         size = (step * scale).abs().max()
-        level = level - step * (LARGEST_STEP / size).clamp(max=1.0)
+        shared_bias = shared_bias - step * (LARGEST_STEP / size).clamp(max=1.0)
         if size < SETTLED:
             break
-    return level
+    return shared_bias
 
 
-def level_intervals(
+def shared_bias_intervals(
     slopes: Slopes,
     delta: Tensor,
     logits: Tensor,
     weight: Tensor,
-    level: Sequence[float],
+    shared_bias: Sequence[float],
     clusters: ArrayLike,
 ) -> list[Interval]:
-    r"""The level with its 95 % confidence intervals, clustered by what the votes depend on each other through.
+    r"""Shared bias with its 95 % confidence intervals, clustered by ``clusters`` (the prompt of each vote).
 
     .. math:: \hat\theta - \theta \approx -\Bigl(\sum_j w_j \ell''_j d_j d_j^\top + \operatorname{diag} p\Bigr)^{-1}
         \sum_j w_j \ell'_j d_j
 
-    ``logits`` are those of the votes at the optimum, which contain the level.
+    ``logits`` are those of the votes at the optimum, which contain the shared bias.
 
     Examples
     --------
@@ -124,8 +126,9 @@ def level_intervals(
     >>> from badpo.theory.likelihood import judgment_loss
     >>> sign, delta = torch.tensor([1.0, 1, 1, -1] * 100).double(), torch.ones(400, 1).double()
     >>> logits = torch.full((400,), 1.0986).double()
-    >>> (found,) = level_intervals(loss_slopes(judgment_loss, sign), delta, logits, sign**2, [1.0986], range(400))
-    >>> round(found.se, 3)
+    >>> slopes = loss_slopes(judgment_loss, sign)
+    >>> (interval,) = shared_bias_intervals(slopes, delta, logits, sign**2, [1.0986], range(400))
+    >>> round(interval.se, 3)
     0.116
     """
     first, second = slopes(logits)
@@ -133,7 +136,7 @@ def level_intervals(
     influence = torch.linalg.solve(curvature, -(weight * first)[:, None].mul(delta).T).numpy()
     return [
         interval_from_influence(value, row, clusters)
-        for value, row in zip(level, influence, strict=True)
+        for value, row in zip(shared_bias, influence, strict=True)
     ]
 
 
@@ -154,30 +157,30 @@ def project_on(delta: Tensor, margins: Tensor, weight: Tensor) -> Tensor:
     return torch.linalg.lstsq(square, weighed.T @ margins, driver="gelsd").solution
 
 
-def level_growth(
+def shared_bias_growth(
     slopes: Slopes, design: Tensor, offset: Tensor, weight: Tensor, quality: Tensor
 ) -> Tensor:
-    r"""Growth of the level due to the quality that the policy has learned, for each column of the design.
+    r"""Growth of the shared bias due to the quality that the policy has learned, for each column of the design.
 
     .. math:: \hat\theta(o + q) - \hat\theta(o)
 
-    Here :math:`\hat\theta` is the optimum of `fit_level`. An estimate of the bias that ignores quality is attenuated,
-    and the attenuation falls as the margins explain more of the quality. Both optima use the same votes, so that the
-    noise of the votes cancels in the difference.
+    Here :math:`\hat\theta` is the optimum of `fit_shared_bias`. An estimate of the bias that ignores quality is
+    attenuated, and the attenuation falls as the margins explain more of the quality. Both optima use the same votes,
+    so that the noise of the votes cancels in the difference.
 
     Examples
     --------
     >>> from badpo.theory.likelihood import judgment_loss
     >>> sign, design = torch.tensor([1.0, 1, 1, -1]).double(), torch.ones(4, 1).double()
     >>> votes = loss_slopes(judgment_loss, sign), design, 0 * sign, sign**2
-    >>> level_growth(*votes, torch.tensor([1.0, -1, 1, -1]).double()).item()
+    >>> shared_bias_growth(*votes, torch.tensor([1.0, -1, 1, -1]).double()).item()
     0.229...
     """
-    plain = fit_level(slopes, design, offset, weight)
-    return fit_level(slopes, design, offset + quality, weight, plain) - plain
+    before = fit_shared_bias(slopes, design, offset, weight)
+    return fit_shared_bias(slopes, design, offset + quality, weight, before) - before
 
 
-def shrunk_offsets(
+def shrink_offsets(
     slopes: Slopes, delta: Tensor, offset: Tensor, weight: Tensor, group: Tensor, n_groups: int
 ) -> Tensor:
     r"""Deviation of each group's theta from the common theta, shrunk by an estimated variance; (n_groups, q).
@@ -198,22 +201,22 @@ def shrunk_offsets(
     >>> from badpo.theory.likelihood import judgment_loss
     >>> sign = torch.tensor([1.0, -1, 1, -1]).double()
     >>> votes = loss_slopes(judgment_loss, sign), torch.ones(4, 1).double(), 0 * sign, sign**2
-    >>> shrunk_offsets(*votes, torch.tensor([0, 0, 1, 1]), 2).flatten().tolist()
+    >>> shrink_offsets(*votes, torch.tensor([0, 0, 1, 1]), 2).flatten().tolist()
     [0.0, 0.0]
     """
     first, second = slopes(offset)
     known = group >= 0
-    of, d = group[known], delta[known]
+    group_of, d = group[known], delta[known]
     score = torch.zeros(n_groups, d.shape[1], dtype=d.dtype)
-    score.index_add_(0, of, -(weight * first)[known][:, None] * d)
+    score.index_add_(0, group_of, -(weight * first)[known][:, None] * d)
     information = torch.zeros(n_groups, d.shape[1], d.shape[1], dtype=d.dtype)
     information.index_add_(
-        0, of, (weight * second)[known][:, None, None] * d[:, :, None] * d[:, None, :]
+        0, group_of, (weight * second)[known][:, None, None] * d[:, :, None] * d[:, None, :]
     )
     own = information.diagonal(dim1=1, dim2=2)
-    is_told = own > torch.finfo(d.dtype).eps * own.sum(dim=0)
-    spread = torch.where(is_told, score.square() / own, 0.0).sum(dim=0) - (is_told.sum(dim=0) - 1)
-    variance = spread.clamp(min=0.0) / own.sum(dim=0).clamp(min=torch.finfo(d.dtype).tiny)
+    has_votes = own > torch.finfo(d.dtype).eps * own.sum(dim=0)
+    excess = torch.where(has_votes, score.square() / own, 0.0).sum(dim=0) - (has_votes.sum(dim=0) - 1)
+    variance = excess.clamp(min=0.0) / own.sum(dim=0).clamp(min=torch.finfo(d.dtype).tiny)
     # (tau^2 H + 1)^-1 tau^2 g equals (H + 1 / tau^2)^-1 g and is also defined at tau = 0
     matrix = variance[:, None] * information + torch.eye(d.shape[1], dtype=d.dtype)
     return torch.linalg.solve(matrix, variance * score)
@@ -226,16 +229,16 @@ def fit_theta(
     weight: Tensor,
     groups: Sequence[Tensor],
 ) -> tuple[Tensor, list[Tensor]]:
-    """Fit the level and the offsets of groups from the level, for margins of zero.
+    """Fit the shared bias and the offsets of groups from the shared bias, for margins of zero.
 
-    ``design`` has the columns of the level (`fit_level`). ``groups`` has one tensor for each grouping of the votes,
-    from the coarsest to the finest: the group number of every vote, -1 for none. The offsets of a grouping have the
-    shape (n_groups, n_attributes), multiply ``delta``, and are shrunk given the offsets of the other groupings
-    (`shrunk_offsets`).
+    ``design`` has the columns of the shared bias (`fit_shared_bias`). ``groups`` has one tensor for each grouping of
+    the votes, from the coarsest to the finest: the group number of every vote, -1 for none. The offsets of a grouping
+    have the shape (n_groups, n_attributes), multiply ``delta``, and are shrunk given the offsets of the other
+    groupings (`shrink_offsets`).
     """
     sizes = [int(group.max()) + 1 for group in groups]
     offsets = [torch.zeros(size, delta.shape[1], dtype=delta.dtype) for size in sizes]
-    level = torch.zeros(design.shape[1], dtype=delta.dtype)
+    shared_bias = torch.zeros(design.shape[1], dtype=delta.dtype)
 
     def logits(left_out: int | None = None) -> Tensor:
         parts = [
@@ -246,8 +249,8 @@ def fit_theta(
         return sum(parts, torch.zeros_like(weight))
 
     for _ in range(ROUNDS if groups else 1):
-        level = fit_level(slopes, design, logits(), weight, level)
+        shared_bias = fit_shared_bias(slopes, design, logits(), weight, shared_bias)
         for i, group in enumerate(groups):
-            beside = design @ level + logits(left_out=i)
-            offsets[i] = shrunk_offsets(slopes, delta, beside, weight, group, sizes[i])
-    return level, offsets
+            others = design @ shared_bias + logits(left_out=i)
+            offsets[i] = shrink_offsets(slopes, delta, others, weight, group, sizes[i])
+    return shared_bias, offsets

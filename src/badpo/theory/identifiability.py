@@ -20,18 +20,18 @@ shape (n_judgments, n_attributes) or (n_judgments,) and contains response a minu
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import sparse
 from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dpstrf
 from scipy.optimize import linprog
 from scipy.sparse import csgraph
 
-from badpo.theory import Bools, Floats, Ints
+from badpo.theory import Array, Bools, Floats, Ints
 
 # Coefficients of a smaller relative size are rounding errors.
 NEGLIGIBLE = 1e-10
-# These steps recognise most annotators with a finite theta; linear programs decide about the others.
+# These steps recognize most annotators with a finite theta; linear programs decide about the others.
 NEWTON_STEPS = 8
 
 # -- the theorem's graph -------------------------------------------------------------------------------------
@@ -106,17 +106,18 @@ def informative_judgments(
     """
     comparison, annotator, delta, _ = judgment_arrays(comparison, annotator, delta, None)
     apart = _varies_within(comparison, annotator)
-    beside = np.zeros(delta.shape, dtype=bool)
+    can_compare = np.zeros(delta.shape, dtype=bool)
     for j, difference in enumerate(delta.T):
-        beside[:, j] = apart | _varies_within(comparison, difference)
-    return _varies_within(comparison, np.asarray(sign))[:, None] & (delta != 0) & beside
+        can_compare[:, j] = apart | _varies_within(comparison, difference)
+    return np.asarray(_varies_within(comparison, np.asarray(sign))[:, None] & (delta != 0) & can_compare)
 
 
-def _varies_within(group: NDArray, values: NDArray) -> Bools:
+def _varies_within(group: Array, values: Array) -> Bools:
+    """Mask of the entries whose group contains different values."""
     one = np.empty(group.max(initial=-1) + 1, dtype=values.dtype)
     one[group] = values
     differs = np.bincount(group, values != one[group], minlength=len(one)) > 0
-    return differs[group]
+    return np.asarray(differs[group])
 
 
 # -- separation ----------------------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def _varies_within(group: NDArray, values: NDArray) -> Bools:
 
 def separated_annotators(
     annotator: ArrayLike, sign: ArrayLike, delta: ArrayLike, n_annotators: int | None = None
-) -> NDArray:
+) -> Array:
     """Annotators whose theta has an infinite maximum likelihood estimate: their cross-group votes all go one way.
 
     For a conditional estimate multiply ``delta`` by `informative_judgments` first, because an annotator with mixed
@@ -185,16 +186,18 @@ def separating_mixes(annotator: Ints, toward: Floats, n_annotators: int) -> tupl
     lowest, highest = np.zeros((2, n_annotators, q))
     rows = toward.any(axis=1)
     votes = toward[rows] / np.abs(toward[rows]).max(axis=1, keepdims=True, initial=0.0)
-    people, number = np.unique(annotator[rows], return_inverse=True)
-    is_open = ~_is_balanced(number, votes, len(people))
+    annotators, number = np.unique(annotator[rows], return_inverse=True)
+    is_open = ~_is_balanced(number, votes, len(annotators))
     distinct = np.unique(np.column_stack([number, votes])[is_open[number]], axis=0)
-    people, number = people[is_open], np.unique(distinct[:, 0], return_inverse=True)[1]
-    against = -bias_design(number, distinct[:, 1:], len(people))
-    for ends, way in ((lowest, 1), (highest, -1)) if len(people) else ():
+    annotators, number = annotators[is_open], np.unique(distinct[:, 0], return_inverse=True)[1]
+    against = -bias_design(number, distinct[:, 1:], len(annotators))
+    for ends, way in ((lowest, 1), (highest, -1)) if len(annotators) else ():
         for j, aim in enumerate(way * np.eye(q)):
-            found = linprog(np.tile(aim, len(people)), A_ub=against, b_ub=0.0 * number, bounds=(-1, 1))
-            entries = found.x.reshape(len(people), q)[:, j]
-            ends[people, j] = np.where(np.abs(entries) < 1e-7, 0.0, entries)
+            solution = linprog(
+                np.tile(aim, len(annotators)), A_ub=against, b_ub=0.0 * number, bounds=(-1, 1)
+            )
+            entries = solution.x.reshape(len(annotators), q)[:, j]
+            ends[annotators, j] = np.where(np.abs(entries) < 1e-7, 0.0, entries)
     return lowest, highest
 
 
@@ -202,7 +205,7 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
     r"""Annotators whom no combination separates: positive weights w with :math:`\sum_j w_j s_j d_j = 0` are found.
 
     The votes of such an annotator identify the bias toward every attribute. The search starts from the weights
-    :math:`e^{-s_j d_j \cdot v}` and minimises their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all
+    :math:`e^{-s_j d_j \cdot v}` and minimizes their sum by Newton steps c. If :math:`s_j\, d_j \cdot c < 1` for all
     votes, the weights multiplied by :math:`1 - s_j\, d_j \cdot c` have the required sum of zero.
     """
     q = toward.shape[1]
@@ -214,12 +217,12 @@ def _is_balanced(annotator: Ints, toward: Floats, n_annotators: int) -> Bools:
         inverse = np.linalg.pinv(square, 1e-6, hermitian=True)
         step = (inverse @ (design.T @ weight).reshape(-1, q, 1)).ravel()
         mix += step
-    found = np.trace(square @ inverse, axis1=1, axis2=2) > q - 0.5
-    found[annotator[design @ step > 0.5]] = False
-    return found
+    is_balanced = np.asarray(np.trace(square @ inverse, axis1=1, axis2=2) > q - 0.5)
+    is_balanced[annotator[design @ step > 0.5]] = False
+    return is_balanced
 
 
-# -- the rank of the design that is there --------------------------------------------------------------------
+# -- rank of the design --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -240,11 +243,12 @@ class FreeDirections:
     @property
     def n_free(self) -> int:
         """Number of free directions; each of them needs an anchor."""
-        return self.basis.shape[1]
+        return int(self.basis.shape[1])
 
-    def level_identified(self) -> Bools:
+    def theta_identified(self) -> Bools:
         """Array (n_annotators, n_attributes): whether the votes identify theta itself, not only differences."""
-        return (np.diff(self.basis.indptr) == 0).reshape(self.n_annotators, self.n_attributes)
+        is_fixed = np.diff(self.basis.indptr) == 0
+        return np.asarray(is_fixed.reshape(self.n_annotators, self.n_attributes))
 
     def difference_groups(self) -> Ints:
         """Array (n_annotators, n_attributes) of group labels for each attribute.
@@ -323,8 +327,8 @@ def judgment_arrays(
     delta = delta[:, None] if delta.ndim == 1 else delta
     if not len(comparison) == len(annotator) == len(delta):
         raise ValueError(
-            f"one value per judgment is needed: {len(comparison)} comparisons, {len(annotator)} annotators, "
-            f"{len(delta)} rows of delta"
+            f"the arguments need one value per judgment; got {len(comparison)} comparisons, {len(annotator)} "
+            f"annotators, {len(delta)} rows of delta"
         )
     if not np.isfinite(delta).all():
         row, column = np.argwhere(~np.isfinite(delta))[0]
@@ -371,7 +375,7 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
     n = known.shape[1]
     linked = np.diff(known.indptr) > 0
     block = csgraph.connected_components(abs(known).T @ abs(known), directed=False)[1]
-    found = [sparse.eye_array(n, format="csc")[:, ~linked]]
+    parts = [sparse.eye_array(n, format="csc")[:, ~linked]]
     for label in np.unique(block[linked]):
         unknowns = np.flatnonzero(block == label)
         among = known[:, unknowns]
@@ -379,8 +383,8 @@ def null_basis(equations: sparse.sparray) -> sparse.csr_array:
         basis = _dense_null_basis(sparse.csc_array((among.data, number, among.indptr)).tocsr())
         row, column = np.nonzero(np.abs(basis) > NEGLIGIBLE)
         entries = basis[row, column], (unknowns[row], column)
-        found.append(sparse.csc_array(entries, shape=(n, basis.shape[1])))
-    return sparse.csr_array(sparse.hstack(found))
+        parts.append(sparse.csc_array(entries, shape=(n, basis.shape[1])))
+    return sparse.csr_array(sparse.hstack(parts))
 
 
 def _dense_null_basis(equations: sparse.csr_array) -> Floats:
@@ -402,4 +406,4 @@ def _dense_null_basis(equations: sparse.csr_array) -> Floats:
     if (size > NEGLIGIBLE).any():
         basis = basis @ mixes[size <= NEGLIGIBLE].T
     basis /= scale[:, None]
-    return basis / np.abs(basis).max(axis=0, initial=0.0)
+    return np.asarray(basis / np.abs(basis).max(axis=0, initial=0.0))

@@ -8,10 +8,10 @@ one prompt are not independent.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import logit, ndtri, stdtrit
 
-from badpo.theory import Floats
+from badpo.theory import Array, Floats
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def share_removed(dpo: ArrayLike, arm: ArrayLike, reference: ArrayLike) -> Float
     """
     dpo, arm, reference = np.broadcast_arrays(*(np.asarray(x, float) for x in (dpo, arm, reference)))
     moved = dpo - reference
-    return np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
+    share: Floats = np.divide(dpo - arm, moved, out=np.full(moved.shape, np.nan), where=moved != 0)
+    return share
 
 
 def shift(arm: ArrayLike, reference: float) -> Interval:
@@ -131,7 +132,8 @@ def log_odds_distance(rate: ArrayLike, reference: ArrayLike) -> Floats:
         if np.any((value < 0) | (value > 1)):
             raise ValueError("a rate lies between 0 and 1")
     with np.errstate(invalid="ignore"):  # the difference between two rates of 0 is unknown
-        return logit(rate) - logit(reference)
+        distance: Floats = logit(rate) - logit(reference)
+        return distance
 
 
 def wilson_interval(successes: int, n: int) -> Interval:
@@ -149,7 +151,7 @@ def wilson_interval(successes: int, n: int) -> Interval:
     return Interval(p, float(se), float(low), float(high), n)
 
 
-def wilson_ends(share: Floats, n: NDArray) -> tuple[Floats, Floats]:
+def wilson_ends(share: Floats, n: Array) -> tuple[Floats, Floats]:
     """Ends of Wilson's score intervals, which lie within [0, 1]; NaN if there are no trials."""
     z2 = float(ndtri(0.975)) ** 2
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.optimize import brentq, root
 from scipy.special import logit, softmax
 
@@ -23,7 +23,9 @@ from badpo.theory import Floats
 NEVER = 1e-9
 # The search ends when every rate is this close to its target.
 RATE_TOLERANCE = 1e-10
-SHOW_IT = "anchor a policy that shows it sometimes, or give prompts that ask for it (--prompts)"
+SHOW_IT = (
+    "anchor a policy that sometimes produces the attribute, or give prompts that ask for it (--prompts)"
+)
 # Shifts differ only by rounding if the sum of their squared distances from their mean is smaller than this number.
 _SAME = 1e-20
 
@@ -83,8 +85,8 @@ def tilted_probabilities(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayL
     >>> tilted_probabilities(np.log([[0.9, 0.1]]), [1, 0], -np.log(9)).round(3)
     array([[0.5, 0.5]])
     """
-    logs, indicator = _choices(log_probs, carries)
-    return softmax(logs + indicator @ np.atleast_1d(shift), axis=1)
+    logs, indicator = _validate_choices(log_probs, carries)
+    return np.asarray(softmax(logs + indicator @ np.atleast_1d(shift), axis=1))
 
 
 def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> Floats:
@@ -99,8 +101,8 @@ def tilted_rates(log_probs: ArrayLike, carries: ArrayLike, shift: ArrayLike) -> 
     >>> tilted_rates(np.log([[0.9, 0.1], [0.5, 0.5]]), [1, 0], 0.0)
     array([0.7])
     """
-    _, indicator = _choices(log_probs, carries)
-    return (tilted_probabilities(log_probs, carries, shift) @ indicator).mean(axis=0)
+    _, indicator = _validate_choices(log_probs, carries)
+    return np.asarray((tilted_probabilities(log_probs, carries, shift) @ indicator).mean(axis=0))
 
 
 def shift_to_targets(
@@ -141,7 +143,7 @@ def shift_to_targets(
     >>> tilted_rates(*names, shift_to_targets(*names, [0.5, 0.4])).round(6)
     array([0.5, 0.4])
     """
-    logs, indicator = _choices(log_probs, carries, attributes)
+    logs, indicator = _validate_choices(log_probs, carries, attributes)
     wanted = np.atleast_1d(np.asarray(targets, float))
     names = list(attributes) or [f"attribute {i}" for i in range(len(wanted))]
     before = tilted_rates(logs, indicator, np.zeros(len(wanted)))
@@ -149,13 +151,13 @@ def shift_to_targets(
         _check_reachable(name, wanted[i], before[i], logs, indicator[:, i])
 
     def missing(shift: ArrayLike) -> Floats:
-        return tilted_rates(logs, indicator, shift) - wanted
+        return np.asarray(tilted_rates(logs, indicator, shift) - wanted)
 
-    def slope(shift: NDArray) -> Floats:
+    def slope(shift: Floats) -> Floats:
         probabilities = tilted_probabilities(logs, indicator, shift)
         rates = probabilities @ indicator
         pairs = indicator.T @ (probabilities.mean(axis=0)[:, None] * indicator)
-        return pairs - rates.T @ rates / len(rates)
+        return np.asarray(pairs - rates.T @ rates / len(rates))
 
     if len(wanted) == 1:
         reach = 1.0
@@ -163,12 +165,12 @@ def shift_to_targets(
             reach *= 2
         return np.array([brentq(lambda shift: float(missing(shift)[0]), -reach, reach, xtol=1e-14)])
     # this start is the solution if the log-odds are the same at every prompt and the attributes are independent
-    found = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
-    if np.abs(found.fun).max() < RATE_TOLERANCE:
-        return found.x
+    solution = root(missing, logit(wanted) - logit(before), jac=slope, tol=1e-12)
+    if np.abs(solution.fun).max() < RATE_TOLERANCE:
+        return np.asarray(solution.x)
     raise ValueError(
-        f"the targets of {', '.join(names)} cannot hold together: no reweighting of these choices reaches "
-        f"{wanted.tolist()}; ask for targets that one policy over these choices can have"
+        f"the targets of {', '.join(names)} cannot be reached together: no reweighting of these choices reaches "
+        f"{wanted.tolist()}; choose targets that one policy over these choices can have"
     )
 
 
@@ -189,48 +191,50 @@ def fit_calibration(intended: ArrayLike, achieved: ArrayLike) -> CalibrationLine
     >>> fit_calibration([-3.39], [-2.24])
     CalibrationLine(slope=1.0, intercept=1.15)
     """
-    asked, got = np.asarray(intended, float), np.asarray(achieved, float)
-    centered = asked - asked.mean()
-    spread = float(centered @ centered)
-    slope = 1.0 if spread < _SAME else float(centered @ got) / spread
+    x, y = np.asarray(intended, float), np.asarray(achieved, float)
+    centered = x - x.mean()
+    squares = float(centered @ centered)
+    slope = 1.0 if squares < _SAME else float(centered @ y) / squares
     if slope <= 0:
         raise ValueError(
-            f"achieved shifts do not rise with the intended ones (slope {slope:.3g} over {len(asked)} rounds); "
-            "measure rounds that ask for more different shifts, or train longer"
+            f"achieved shifts do not increase with intended shifts (slope {slope:.3g} over {len(x)} rounds); "
+            "measure rounds with more different intended shifts, or train longer"
         )
-    return CalibrationLine(slope, float(got.mean() - slope * asked.mean()))
+    return CalibrationLine(slope, float(y.mean() - slope * x.mean()))
 
 
-def _choices(
+def _validate_choices(
     log_probs: ArrayLike, carries: ArrayLike, attributes: Sequence[str] = ()
 ) -> tuple[Floats, Floats]:
+    """Convert log-probabilities and indicators of attributes to arrays; raise `ValueError` if they are unusable."""
     logs, indicator = np.asarray(log_probs, float), np.asarray(carries, float)
     indicator = indicator[:, None] if indicator.ndim == 1 else indicator
     broken = np.isnan(logs) | (logs == np.inf)
     bad = broken.any(axis=1) | np.isneginf(logs).all(axis=1)
     if bad.any():
-        whose = f"{', '.join(attributes)}: " if len(attributes) else ""
+        prefix = f"{', '.join(attributes)}: " if len(attributes) else ""
         raise ValueError(
-            f"{whose}prompt {int(np.argmax(bad))} has a log-probability that is NaN or +inf, or offers no choice at "
-            f"all ({int(bad.sum())} of {len(bad)} prompts do); {SHOW_IT}"
+            f"{prefix}prompt {int(np.argmax(bad))} has a log-probability that is NaN or +inf, or offers no choice "
+            f"({int(bad.sum())} of {len(bad)} prompts); {SHOW_IT}"
         )
     return logs, indicator
 
 
-def _check_reachable(name: str, target: float, rate: float, logs: NDArray, carrying: NDArray) -> None:
+def _check_reachable(name: str, target: float, rate: float, logs: Floats, carrying: Floats) -> None:
+    """Raise `ValueError` if no shift leads to the target."""
     if not 0 < target < 1:
         raise ValueError(f"{name}: the target {target:g} must lie strictly between 0 and 1")
     if rate < NEVER or rate > 1 - NEVER:
         how = "never" if rate < NEVER else "always"
         raise ValueError(
-            f"{name}: the policy {how} produces it (rate {rate:.3g}), so there is nothing to reweight; {SHOW_IT}"
+            f"{name}: the policy {how} produces the attribute (rate {rate:.3g}), so its rate cannot change; {SHOW_IT}"
         )
     offered = np.isfinite(logs)
     most = offered[:, carrying == 1].any(axis=1).mean()
     least = 1 - offered[:, carrying == 0].any(axis=1).mean()
     if not least < target < most:
         raise ValueError(
-            f"{name}: the target {target:g} is out of reach; with the choices that the prompts offer, the rate "
-            f"stays between {least:.3g} and {most:.3g}; ask for a target between them, or give prompts that leave it "
-            "open"
+            f"{name}: the target {target:g} cannot be reached. With the choices that the prompts offer, the rate "
+            f"is between {least:.3g} and {most:.3g}. Choose a target in this range, or give prompts that offer more "
+            "choices"
         )

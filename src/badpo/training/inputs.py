@@ -22,8 +22,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from badpo.auditing.annotators import named_annotators
-from badpo.auditing.pool_bias import audit_level
+from badpo.auditing.annotators import find_named_annotators
+from badpo.auditing.pool_bias import estimate_shared_biases
 from badpo.data.attributes import Attributes, Length
 from badpo.data.judgments import Judgments
 from badpo.data.problems import ConfigError, DataError, Problem, counted
@@ -285,7 +285,7 @@ def build_bias(
 ) -> BiasTerm:
     """Make the bias term of a variant in `badpo.objective.bias.VARIANTS`, at zero or at an estimate from its judgments.
 
-    With ``warm_start`` "audit", all annotators start at `badpo.auditing.pool_bias.audit_level`. With "offline", they
+    With ``warm_start`` "audit", all annotators start at `badpo.auditing.pool_bias.estimate_shared_biases`. With "offline", they
     start at the log-odds that a vote is for the response with the attribute. ``gold_named`` are annotators whose theta
     is held at zero; with them, "offline" starts every annotator at `estimate_bias_from_gold`.
     """
@@ -310,7 +310,7 @@ def build_bias(
         bias.start_at(torch.from_numpy(estimate_bias_from_gold(judgments, gold)))
         return bias
     if warm_start == "audit":
-        estimates = [estimate for estimate, _ in audit_level(judgments).values()]
+        estimates = [estimate for estimate, _ in estimate_shared_biases(judgments).values()]
     else:
         estimates = [estimate.log_odds for estimate in judgments.offline_log_odds()]
     bias.warm_start(torch.tensor([estimate or 0.0 for estimate in estimates]))
@@ -351,7 +351,7 @@ def find_gold_annotators(judgments: Judgments, names: Sequence[object]) -> Bools
     """
     if not len(names):
         return np.zeros(judgments.n_annotators, dtype=bool)
-    gold = named_annotators(judgments.annotators["pseudonym"].to_numpy(), names, "gold_annotators")
+    gold = find_named_annotators(judgments.annotators["pseudonym"].to_numpy(), names, "gold_annotators")
     if gold.all():
         raise ConfigError(
             f"gold_annotators: all {counted(len(gold), 'annotator')} are gold, so that no bias is left to learn. If no "
